@@ -29,6 +29,7 @@ from distributary.delta.compact import Sizes, compact
 from distributary.delta.log import DataFile, Snapshot, snapshot_of
 from distributary.errors import ErrorCode, LakeUnavailableError, PublishError, StagedFileError
 from distributary.model.table import Column
+from distributary.store.base import at as store_at
 from tests.changes.logs import COLUMNS, DAY, NOW, Event, Shop, at, crash, event, plain, truth
 
 
@@ -481,3 +482,31 @@ def test_files_that_were_replaced_do_not_stay_for_ever(
         merge_table(shop.order([event(number, id=1)]))
     assert len(list((shop.folder / "orders").glob("*.parquet"))) < 5
     assert [row["_seq"][1] for row in shop.rows()] == [8]
+
+
+@pytest.mark.parametrize("days", [0, 8])
+def test_a_batch_that_goes_on_later_is_remembered_from_then_on(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, days: int
+) -> None:
+    merge_table(shop.order([event(1, "insert", id=1), event(1, "insert", id=2)]))
+    order = shop.order([event(9, "delete", id=1)], horizon=7 * 24 * 3600)
+    crash(monkeypatch, (apply, "rewrite"), order, late=False)
+    now = NOW + days * DAY
+    merge_table(replace(order, now_us=now))
+    assert len(shop.tombstones()) == (2 if days else 1)
+    merge_table(shop.order([event(5, id=1)], horizon=7 * 24 * 3600, now_us=now))
+    assert plain(shop.rows(), "id") == [(2,)]
+
+
+def test_who_follows_a_table_does_not_carry_along_what_was_taken_out(shop: Shop) -> None:
+    carried: list[int] = []
+    for number in range(30):
+        order = shop.order([event(number, id=1)])
+        merge_table(order)
+        state = snapshot_of(order.path)
+        assert state is not None
+        carried.append(len(state.removed))
+    # as many as of the commit at which the table was loaded, at most
+    assert max(carried) <= 1
+    loaded = log.load(store_at(order.path))
+    assert loaded is not None and len(loaded.removed) == 29

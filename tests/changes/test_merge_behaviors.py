@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from distributary.changes import tombstones
 from distributary.changes.apply import merge_table
 from distributary.changes.shape import MergeOrder, MergeResult
 from distributary.delta.commit import facts_in
@@ -243,6 +244,52 @@ def test_tables_grow(merge: Merge, shop: Shop) -> None:
     ]
     names = [f.name for f in DeltaTable(shop.folder / "orders").schema().fields]
     assert names == ["id", "price", "address", "_seq", "_source_ts"]
+
+
+@pytest.mark.parametrize(
+    ("narrow", "wide", "value"),
+    [
+        (pa.decimal128(4, 1), pa.decimal128(6, 2), Decimal("1.5")),
+        (pa.decimal128(4, 1), pa.decimal128(20, 12), Decimal("-2.0")),
+        (pa.decimal128(9, 8), pa.decimal128(20, 12), Decimal("0.00000010")),
+        (pa.decimal128(9, 8), pa.decimal128(20, 12), Decimal(0)),
+        (pa.int32(), pa.decimal128(12, 2), 500),
+        (pa.int32(), pa.float64(), 500),
+        (pa.float32(), pa.float64(), 0.1),
+    ],
+    ids=str,
+)
+def test_what_is_gone_stays_so_when_its_key_gets_wider(
+    merge: Merge, shop: Shop, narrow: pa.DataType, wide: pa.DataType, value: Any
+) -> None:
+    def change(number: int, op: str, code: Any) -> Event:
+        return at(event(number, op, code=code, shelf='a":1.50,"'), key=("code", "shelf"))
+
+    held = pa.scalar(value, narrow).cast(wide).as_py()
+    shop.columns = (Column("code", narrow), Column("shelf", pa.string()))
+    merge(shop.order([change(1, "insert", 7), change(1, "insert", value)]))
+    merge(shop.order([change(100, "delete", value)]))
+    shop.columns = (Column("code", wide), Column("shelf", pa.string()))
+    merge(shop.order([change(50, "update", held)]))
+    assert plain(shop.rows(), "code") == [(pa.scalar(7, narrow).cast(wide).as_py(),)]
+    merge(shop.order([change(101, "insert", held)]))
+    assert len(shop.rows()) == 2
+
+
+def test_memories_with_zeros_behind_the_point_are_found(
+    merge: Merge, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As versions before have written them."""
+    shop.columns = (Column("id", pa.int64()), Column("a code", pa.decimal128(6, 2)))
+    key = ("a code", "id")
+    rows = [{"id": n, "a code": Decimal("1.5")} for n in (1, 2)]
+    merge(shop.order([at(event(1, "insert", **row), key=key) for row in rows]))
+    with monkeypatch.context() as patch:
+        patch.setattr(tombstones, "key_texts", lambda *given: pa.array(['{"a code":1.50,"id":1}']))
+        merge(shop.order([at(event(9, "delete", **rows[0]), key=key)]))
+    assert [row["key"] for row in shop.tombstones()] == ['{"a code":1.50,"id":1}']
+    merge(shop.order([at(event(5, "update", **rows[0]), key=key)]))
+    assert plain(shop.rows(), "id") == [(2,)]
 
 
 def test_none_leaves_columns_as_they_are(merge: Merge, shop: Shop) -> None:

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from distributary.changes import apply
 from distributary.changes import rebuild as rebuilding
 from distributary.changes import rebuild as verifying
 from distributary.changes.apply import merge_table
@@ -19,7 +20,7 @@ from distributary.delta.log import Snapshot
 from distributary.delta.tables import OvertakenError
 from distributary.errors import ErrorCode, PublishError
 from distributary.model.table import Column
-from tests.changes.logs import COLUMNS, Event, Shop, event, plain, truth
+from tests.changes.logs import COLUMNS, Event, Shop, crash, event, plain, truth
 
 BATCHES = [
     [event(1, "insert", id=1, region="EU", price=1.0), event(2, "insert", id=2, price=2.0)],
@@ -140,6 +141,46 @@ def test_a_crash_leaves_the_old_table(shop: Shop, monkeypatch: pytest.MonkeyPatc
             rebuild(log, shop.order([]))
     assert plain(shop.rows(), "id", "region", "_seq") == before
     assert verify(log, shop.order([])).agrees
+
+
+def test_what_a_rebuild_forgets_is_remembered_by_a_batch_that_goes_on(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = shop.publish_log()
+    order = shop.order([event(9, "delete", id=4)])
+    crash(monkeypatch, (apply, "rewrite"), order, late=False)
+    rebuild(log, shop.order([]), as_of_us=6000)
+    assert plain(shop.rows(), "id") == [(1,), (3,), (4,)]
+    merge_table(order)
+    merge_table(shop.order([event(8, id=4)]))
+    assert plain(shop.rows(), "id") == [(1,), (3,)]
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+def test_a_crash_forgets_nothing_that_is_gone(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """The row 2 is gone today, and was there at the moment; for the row 5 it is the other way."""
+    merge_table(shop.order([event(2, "delete", id=5)]))
+    merge_table(shop.order([event(7, "insert", id=5)]))
+    log = shop.publish_log()
+
+    def crash(*args: Any) -> Snapshot:
+        if late:
+            rewrite_files(*args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rebuilding, "rewrite_files", crash)
+        with pytest.raises(KeyboardInterrupt):
+            rebuild(log, shop.order([]), as_of_us=3000)
+    # an older change of a row that is gone
+    gone = 5 if late else 2
+    merge_table(shop.order([event(1, id=gone)]))
+    assert gone not in {row["id"] for row in shop.rows()}
+    rebuild(log, shop.order([]), as_of_us=3000)
+    assert {row["key"] for row in shop.tombstones()} == {'{"id":5}'}
+    assert plain(shop.rows(), "id") == [(1,), (2,)]
 
 
 def test_there_is_no_log(shop: Shop) -> None:

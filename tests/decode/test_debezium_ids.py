@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,15 @@ from hypothesis import strategies as st
 from distributary.changes.tombstones import redelivered
 from distributary.decode.change.debezium.decoder import DebeziumDecoder
 from distributary.decode.json.infer import infer, writer_schema
+from distributary.delta.columns import fields_of
+from distributary.delta.commit import Change, rewrite_files, write_rows
+from distributary.delta.log import DataFile, Snapshot, snapshot_of
+from distributary.model.table import Column
 from tests.decode.debezium_samples import LIMITS, SETTINGS, raw_table
 
 POSTGRES = {"connector": "postgresql", "name": "shop", "db": "d", "schema": "s", "table": "t"}
 SEEN = {"ts_ms": 1, "sequence": "[null]", "snapshot": "false"}
+NAMES = ["_uuid", "_hash", "_source_ts", "_envelope"]
 
 
 def event(op: str, image: Any, *, seen: int = 0, flat: bool = False, **source: Any) -> bytes:
@@ -32,18 +38,19 @@ def event(op: str, image: Any, *, seen: int = 0, flat: bool = False, **source: A
     return json.dumps({**images, "source": told, "op": op, "ts_ms": seen}).encode()
 
 
-def ids(events: list[bytes], keys: list[bytes | None]) -> pa.Table:
+def ids(events: list[bytes], keys: list[bytes | None], *, seconds: int = 0) -> pa.Table:
+    """What tells changes apart; `seconds` is when Kafka got the first of them, and so on."""
     shape = infer(events)
     assert shape is not None
-    raw = raw_table({"key": key, "value": each} for key, each in zip(keys, events, strict=True))
+    raw = raw_table(
+        {"key": key, "value": each, "timestamp": (seconds + n) * 1_000_000}
+        for n, (key, each) in enumerate(zip(keys, events, strict=True))
+    )
     decoded = DebeziumDecoder(writer_schema(shape), SETTINGS, LIMITS).decode(
         pa.array(events, pa.binary()), raw
     )
     assert decoded.failed == ()
-    return pa.table(
-        decoded.ok.select(["_uuid", "_hash", "_source_ts"]).columns,
-        ["_uuid", "_hash", "_source_ts"],
-    )
+    return pa.Table.from_batches([decoded.ok]).select(NAMES)
 
 
 CHANGES = st.tuples(
@@ -101,3 +108,74 @@ def test_ids_go_up_with_the_log() -> None:
     events = [event("c", {"id": 1}, lsn=lsn) for lsn in (9, 10, 2**40, 2**62)]
     found = ids(events, [b'{"id":1}'] * 4)["_uuid"].to_pylist()
     assert found == sorted(found)
+
+
+def log_of(folder: Path, batches: list[pa.Table]) -> str:
+    """A log with a file for each batch."""
+    for rows in batches:
+        before = snapshot_of(str(folder))
+        columns = [Column(field.name, field.type) for field in rows.schema]
+        fields = fields_of(columns) if before is None else None
+        added = [write_rows(rows, str(folder))]
+        rewrite_files(str(folder), before, Change("WRITE", "t", fields=fields, added=added))
+    return str(folder)
+
+
+def flattened(number: int, **told: Any) -> bytes:
+    """A flattened change without a time of its source."""
+    return json.dumps({"id": number, "v": "a", "__deleted": "false", "__op": "c", **told}).encode()
+
+
+def mysql(number: int) -> bytes:
+    return flattened(number, __file="binlog.000003", __pos=number, __row=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "again"),
+    [
+        (lambda n: flattened(n, __lsn=n), lambda n: flattened(n, __lsn=n)),
+        # the connector's own clock
+        (
+            lambda n: flattened(n, __lsn=n, __ts_ms=n),
+            lambda n: flattened(n, __lsn=n, __ts_ms=99_000 + n),
+        ),
+        (mysql, mysql),
+        # a time of the source in a coarser unit counts before the connector's in a finer one
+        (
+            lambda n: flattened(n, __lsn=n, __ts_us=n, __source_ts_ms=7),
+            lambda n: flattened(n, __lsn=n, __ts_us=10**9 + n, __source_ts_ms=7),
+        ),
+    ],
+    ids=["kafka", "connector", "mysql", "source"],
+)
+def test_a_flattened_change_with_another_time_is_the_same(
+    tmp_path: Path, change: Callable[[int], bytes], again: Callable[[int], bytes]
+) -> None:
+    keys: list[bytes | None] = [f'{{"id":{n}}}'.encode() for n in range(1, 4)]
+    first, second = ([change(n) for n in range(start, start + 3)] for start in (1, 4))
+    log = log_of(tmp_path / "log", [ids(first, keys), ids(second, keys, seconds=3)])
+    sent = [again(2), again(3), again(9)]
+    found = redelivered(log, ids(sent, [keys[1], keys[2], b'{"id":9}'], seconds=300))
+    assert found.to_pylist() == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    "change", [lambda n: flattened(n, __lsn=n), mysql], ids=["postgresql", "mysql"]
+)
+def test_files_of_other_positions_stay_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[int], bytes]
+) -> None:
+    key = b'{"id":1}'
+    log = log_of(tmp_path / "log", [ids([change(n)], [key], seconds=n) for n in range(1, 7)])
+    opened: list[str] = []
+    real = Snapshot.read
+
+    def read(self: Snapshot, file: DataFile, schema: pa.Schema) -> pa.Table:
+        opened.append(file.path)
+        return real(self, file, schema)
+
+    monkeypatch.setattr(Snapshot, "read", read)
+    assert redelivered(log, ids([change(7)], [key])).to_pylist() == [False]
+    assert opened == []
+    assert redelivered(log, ids([change(3)], [key], seconds=300)).to_pylist() == [True]
+    assert len(opened) == 1

@@ -17,11 +17,13 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributary.delta.columns import fields_of
+from distributary.delta import log
+from distributary.delta.columns import UnsupportedTypeError, fields_of
 from distributary.delta.commit import Change, rewrite_files, write_rows
-from distributary.delta.log import snapshot_of
+from distributary.delta.log import Snapshot, snapshot_of
 from distributary.delta.parquet import write_file
 from distributary.delta.tables import dataset, read_rows
+from distributary.model.manifest import StagedFile
 from distributary.model.table import Column
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -136,3 +138,43 @@ def test_columns_with_values_that_come_again_have_a_dictionary(tmp_path: Path) -
     columns = [group.column(n) for n in range(group.num_columns)]
     plain = [c.path_in_schema for c in columns if not c.has_dictionary_page]
     assert plain == ["id", "both.id", "map.key_value.value"]
+
+
+FAR = datetime(9999, 12, 31, tzinfo=UTC)
+
+
+def from_spark(folder: Path, rows: pa.Table, **about: str) -> Snapshot:
+    """A table with a file as Spark writes it unless it is told otherwise."""
+    folder.mkdir(exist_ok=True)
+    path = folder / "part-0.parquet"
+    options = {"use_deprecated_int96_timestamps": True, "store_schema": False}
+    with pq.ParquetWriter(path, rows.schema, **options) as writer:
+        writer.write_table(rows)
+        writer.add_key_value_metadata(about)
+    file = StagedFile(path.name, path.stat().st_size, rows.num_rows, "{}")
+    fields = fields_of([Column(field.name, field.type) for field in rows.schema])
+    return rewrite_files(str(folder), None, Change("WRITE", "t", fields=fields, added=[file]))
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["whole", "pieces"])
+@pytest.mark.parametrize("lenient", [False, True], ids=["strict", "lenient"])
+def test_spark_s_old_timestamps_are_read_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool, lenient: bool
+) -> None:
+    monkeypatch.setattr(log, "LARGE_FILE", 0 if large else 2**20)
+    rows = pa.table({"at": pa.array([FAR, NOON, None], SCHEMA.field("at").type)})
+    table = from_spark(tmp_path / "t", rows)
+    (file,) = table.files.values()
+    assert pa.concat_tables(table.pieces(file, rows.schema, lenient=lenient)) == rows
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["whole", "pieces"])
+def test_spark_s_old_calendar_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool
+) -> None:
+    monkeypatch.setattr(log, "LARGE_FILE", 0 if large else 2**20)
+    rows = pa.table({"at": pa.array([NOON], SCHEMA.field("at").type)})
+    table = from_spark(tmp_path / "t", rows, **{"org.apache.spark.legacyINT96": ""})
+    (file,) = table.files.values()
+    with pytest.raises(UnsupportedTypeError, match="old calendar"):
+        list(table.pieces(file, rows.schema))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -11,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, TableFeatures
 
-from distributary.delta.checkpoint import retention_of
+from distributary.delta.checkpoint import retention_of, write_checkpoint
 from distributary.delta.compact import Sizes, compact
 from distributary.delta.log import Snapshot, load
 from distributary.delta.vacuum import Keepers, Vacuumed, vacuum, vacuum_staging
@@ -128,6 +129,10 @@ def test_replaced_files_that_the_log_has_forgotten_go_by_their_age(folder: Path)
     DeltaTable(folder).create_checkpoint()
     for path in folder.glob("batch-?.parquet"):
         os.utime(path, (0, 0))
+    # as long as a commit tells that they were part of the table, it counts when they were replaced
+    assert vacuumed(folder) == Vacuumed()
+    for path in folder.glob("_delta_log/*.json"):
+        path.unlink()
     assert vacuumed(folder).orphans == 3
     assert len(list(folder.glob("*.parquet"))) == 1
     assert [row["n"] for row in read_everywhere(str(folder))] == [0, 1, 2]
@@ -172,3 +177,29 @@ def test_plain_table_loses_only_what_was_never_committed(folder: Path) -> None:
     done = vacuum_staging(at(folder), WEEK, Keepers(paths={str(waits)}))
     assert done.orphans == 1
     assert visible.exists() and waits.exists() and young.exists()
+
+
+@pytest.mark.parametrize("keep", [30, 3])
+def test_a_retention_that_is_longer_than_the_table_s_own_is_kept(folder: Path, keep: int) -> None:
+    publish(folder, range(3))
+    compacted(folder)
+    now = time.time()
+    commit = folder / "_delta_log" / f"{3:020d}.json"
+    taken = re.sub(
+        r'"deletionTimestamp":\d+',
+        f'"deletionTimestamp":{int(now - 8 * 86400) * 1000}',
+        commit.read_text(),
+    )
+    commit.write_text(taken)
+    os.utime(commit, (now - 8 * 86400, now - 8 * 86400))
+    for path in folder.glob("batch-?.parquet"):
+        os.utime(path, (now - 33 * 86400, now - 33 * 86400))
+    state = load(at(folder))
+    assert state is not None
+    write_checkpoint(state)
+    # the checkpoint has forgotten them
+    after = load(at(folder))
+    assert after is not None and not after.removed
+    done = vacuumed(folder, timedelta(days=keep))
+    assert done.removed + done.orphans == (0 if keep > 8 else 3)
+    assert len(list(folder.glob("batch-?.parquet"))) == (3 if keep > 8 else 0)

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.delta import vectors
+from distributary.delta.log import DataFile, Snapshot
 from distributary.delta.vectors import BrokenVectorError, Vector, read_vector, write_vectors
 from distributary.store.base import at
 
@@ -121,3 +123,10 @@ def test_bytes_that_are_no_bitmap_are_refused_with_a_right_checksum(
     file.write_bytes(b"\1" + size + data + check)
     with pytest.raises(BrokenVectorError):
         read_vector(at(folder), replace(vector, size=len(data), cardinality=10**9))
+
+
+def test_a_vector_without_rows_takes_none_away(tmp_path: Path) -> None:
+    (vector,) = write_vectors(at(tmp_path), [np.zeros(0, np.int64)])
+    rows = pa.table({"n": [1, 2]})
+    file = DataFile("a.parquet", "a.parquet", 1, vector=vector)
+    assert list(Snapshot(at(tmp_path)).left(file, [rows])) == [rows]

@@ -220,3 +220,15 @@ def test_names_with_dots_and_colons_are_no_way_out(tmp_path: Path, name: str) ->
     name_file(tmp_path / "t", 1, name)
     one = source(tmp_path / "t", starting_version=0)
     assert [rows for batch in batches(one, one.first()) for _, rows in batch] == [3, 2]
+
+
+def test_times_of_spark_s_old_kind_are_read_as_they_are(tmp_path: Path) -> None:
+    moments = [datetime(9999, 12, 31, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC)]
+    times = pa.array(moments, pa.timestamp("us", "UTC"))
+    rows = pa.table({"value": [b"a", b"b"], "at": times})
+    write_deltalake(str(tmp_path / "t"), rows)
+    (written,) = (tmp_path / "t").glob("*.parquet")
+    pq.write_table(rows, written, use_deprecated_int96_timestamps=True, store_schema=False)
+    one = source(tmp_path / "t", timestamp="at")
+    read = pa.Table.from_batches(list(one.peek(one.first())))
+    assert read.column("timestamp").to_pylist() == moments

@@ -81,6 +81,14 @@ def test_a_time_of_its_own_type(tmp_path: Path) -> None:
     assert read(tmp_path, parquet(table))["timestamp"].to_pylist() == [moment]
 
 
+def test_times_of_spark_s_old_kind_are_read_as_they_are(tmp_path: Path) -> None:
+    moment = dt.datetime(9999, 12, 31)
+    table = pa.table({"uuid": ["a"], "at": pa.array([moment], pa.timestamp("us"))})
+    data = parquet(table, use_deprecated_int96_timestamps=True)
+    (value,) = good(read(tmp_path, data))
+    assert json.loads(value)["at"] == moment.isoformat()
+
+
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     data = parquet(pa.Table.from_pylist(simple(5)))
     assert faults(read(tmp_path, data[:-20])) == [(ErrorCode.FILE_TRUNCATED, data[:-20])]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -159,8 +160,41 @@ def comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def key_texts(rows: pa.Table, definition: Definition) -> pa.Array:
     """Each row's key as one JSON object that is the same wherever and whenever it is written."""
-    columns = [comparable(rows.column(name)) for name in definition]
-    return _texts(columns, definition).fill_null(_NO_KEY)
+    columns = [_widest(comparable(rows.column(name))) for name in definition]
+    texts = _texts(columns, definition).fill_null(_NO_KEY)
+    return shortened(texts, fractional(rows.schema, definition))
+
+
+def _widest(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Floating point as it is once the column got wider: 0.1 of 32 bits is not 0.1 of 64."""
+    return column.cast(pa.float64()) if pa.types.is_floating(column.type) else column
+
+
+_TEXT = r'"(?:[^"\\]|\\.)*"'
+_BEFORE = rf'\{{(?:{_TEXT}:(?:{_TEXT}|[^",:{{}}\[\]]+),)*'
+"""The members of a key before one of them."""
+
+
+def fractional(schema: pa.Schema, definition: Definition) -> list[str]:
+    """The columns of a key whose numbers can have digits behind the point."""
+    types = {name: schema.field(name).type for name in definition}
+    scaled = [n for n, type_ in types.items() if pa.types.is_decimal(type_) and type_.scale > 0]
+    return scaled + [n for n, type_ in types.items() if pa.types.is_floating(type_)]
+
+
+def shortened(texts: pa.Array, names: Sequence[str]) -> pa.Array:
+    """Texts of keys without needless zeros in some columns: 1.50 and 1.500 are 1.5, 2.0 is 2.
+
+    A column that gets wider has more digits behind the point: its keys keep their texts.
+    """
+    for name in names:
+        start = f"^({_BEFORE}{re.escape(json.dumps(name))}:-?"
+        zeros = rf"{start}[0-9]+(?:\.[0-9]*[1-9])?)\.?0*([Ee,}}])"
+        # a small zero has an exponent
+        zero = rf"{start}0)E-[0-9]+([,}}])"
+        for pattern in (zeros, zero):
+            texts = pc.replace_substring_regex(texts, pattern, r"\1\2")
+    return texts
 
 
 def _texts(columns: Sequence[pa.ChunkedArray], names: Sequence[str]) -> pa.Array:

@@ -37,7 +37,13 @@ from distributary.changes.events import (
 )
 from distributary.changes.shape import MergeCounts, MergeOrder, MergeResult, Shape
 from distributary.changes.tombstones import SCHEMA as TOMBSTONES
-from distributary.changes.tombstones import Tombstones, latest, replace_all
+from distributary.changes.tombstones import (
+    Tombstones,
+    latest,
+    open_tombstones,
+    remember,
+    replace_all,
+)
 from distributary.delta.commit import Change, rewrite_files
 from distributary.delta.log import Snapshot, snapshot_of
 from distributary.delta.parquet import read_file
@@ -235,8 +241,10 @@ def _attempt(log_path: str, order: MergeOrder, as_of_us: int | None) -> MergeRes
         return MergeResult(order.table, -1)
     key = clustering(replayed.spans[-1].key if replayed.spans else (), columns.schema)
     added = written(replayed.gather(columns.schema), folder=order.path, key=key)
-    # first: a row that is gone without a memory could come back
-    replace_all(order.tombstones, replayed.tombstones, table=order.table)
+    # first, and beside the old ones: a row that is gone without a memory could come back, be it
+    # gone from this table or, after a crash, from the one before
+    known = open_tombstones(order.tombstones, now_us=order.now_us, horizon=order.horizon)
+    remember(known, replayed.tombstones, table=order.table)
     change = Change(
         "REBUILD",
         order.table,
@@ -248,6 +256,8 @@ def _attempt(log_path: str, order: MergeOrder, as_of_us: int | None) -> MergeRes
         metrics={"numOutputRows": rows, "numFiles": len(added)},
     )
     version = rewrite_files(order.path, before, change).version
+    # what was deleted after the moment is there again, and may change
+    replace_all(order.tombstones, replayed.tombstones, table=order.table)
     return MergeResult(order.table, version, MergeCounts(inserted=rows))
 
 

@@ -40,12 +40,14 @@ from distributary.changes.events import (
     Place,
     Span,
     definitions_of,
+    fractional,
     from_text,
     highest,
     key_texts,
     left_out_names,
     read_events,
     read_old_keys,
+    shortened,
     to_text,
 )
 from distributary.changes.shape import MergeCounts, MergeOrder, MergeResult, Shape
@@ -209,16 +211,25 @@ def winners_of(
 
 
 def with_stale(
-    winners: DataFrame, tombstones: DataFrame, about: Winners, *, since_us: int
+    winners: DataFrame,
+    tombstones: DataFrame,
+    about: Winners,
+    *,
+    schema: pa.Schema,
+    since_us: int,
 ) -> DataFrame:
     """Winners, `stale` if they are not newer than what is remembered of their rows."""
-    remembered = (
+    kept = (
         tombstones.filter(F.col("kind") == ROW)
         .filter(F.col("definition") == definition_text(about.key))
         .filter(F.col("removed_at") >= F.timestamp_micros(F.lit(since_us)))
-        .groupBy(F.col("key").alias(_KEY_TEXT))
-        .agg(F.max("_seq").alias("removed"))
+        .select(F.col("key").alias(_KEY_TEXT), "_seq")
     )
+    numbers = fractional(schema, about.key)
+    if numbers:
+        # older versions kept zeros
+        kept = kept.mapInArrow(partial(_shorten_texts, numbers), kept.schema)
+    remembered = kept.groupBy(_KEY_TEXT).agg(F.max("_seq").alias("removed"))
     names = winners.columns
     joined = with_key_texts(winners, about).join(remembered, _KEY_TEXT, "left")
     newer = F.col("_seq") > F.col("removed")
@@ -270,6 +281,14 @@ def _add_texts(
         keys = pa.table([batch.column(alias) for alias in columns], names=list(names))
         texts = key_texts(keys, names)
         yield pa.RecordBatch.from_arrays([*batch.columns, texts], [*batch.schema.names, _KEY_TEXT])
+
+
+def _shorten_texts(
+    names: Sequence[str], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        texts = shortened(batch.column(_KEY_TEXT), names)
+        yield batch.set_column(0, batch.schema.field(0), texts)
 
 
 def _struct(fields: Sequence[Field]) -> StructType:
@@ -512,7 +531,9 @@ def _merge(
     winners = winners_of(frame, about, soft=order.soft, emptied=emptied)
     if tombstones.rows.num_rows > 0:
         stones = session.read.format("delta").load(order.tombstones)
-        winners = with_stale(winners, stones, about, since_us=tombstones.since_us)
+        winners = with_stale(
+            winners, stones, about, schema=columns.schema, since_us=tombstones.since_us
+        )
     else:
         winners = winners.withColumn("stale", F.lit(False))
     winners = winners.persist()

@@ -15,8 +15,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.changes.events import Definition, Events, Flags, Ints, KeyIndex, key_texts, ranks
+from distributary.changes.events import (
+    Definition,
+    Events,
+    Flags,
+    Ints,
+    KeyIndex,
+    fractional,
+    key_texts,
+    ranks,
+    shortened,
+)
 from distributary.changes.shape import SEQ_COLUMN
+from distributary.decode.change.debezium.values import without_source_time
 from distributary.delta.columns import Field, fields_of
 from distributary.delta.commit import Change, rewrite_files, write_rows
 from distributary.delta.log import DataFile, Snapshot, snapshot_of
@@ -252,8 +263,8 @@ def definition_text(definition: Definition) -> str:
     return json.dumps(definition, ensure_ascii=False)
 
 
-def remember(known: Tombstones, new: pa.Table, *, table: str, mark: Mark) -> None:
-    """Add tombstones, once for a batch."""
+def remember(known: Tombstones, new: pa.Table, *, table: str, mark: Mark | None = None) -> None:
+    """Add tombstones, once for a batch; without a mark, those that are not there."""
     if new.num_rows:
         until_not_overtaken(lambda: _add(known, new, table=table, mark=mark))
 
@@ -274,10 +285,13 @@ def replace_all(folder: str, rows: pa.Table, *, table: str) -> None:
     rewrite_files(folder, before, change)
 
 
-def _add(known: Tombstones, new: pa.Table, *, table: str, mark: Mark) -> None:
+def _add(known: Tombstones, new: pa.Table, *, table: str, mark: Mark | None) -> None:
     before = snapshot_of(known.folder)
-    if before is not None and before.has(mark.app_id, mark.batch):
-        return
+    if before is not None and (mark is None or before.has(mark.app_id, mark.batch)):
+        # what a batch had remembered may be past the horizon by now, or gone with a rebuild
+        new, mark = _unknown(new, _since(before.rows(SCHEMA), known.since_us)), None
+        if not new.num_rows:
+            return
     removed = [] if before is None else _to_compact(before)
     if before is not None and removed:
         old = [before.read(file, SCHEMA) for file in removed]
@@ -293,6 +307,12 @@ def _add(known: Tombstones, new: pa.Table, *, table: str, mark: Mark) -> None:
         metrics={"numOutputRows": new.num_rows},
     )
     rewrite_files(known.folder, before, change)
+
+
+def _unknown(new: pa.Table, rows: pa.Table) -> pa.Table:
+    """The tombstones that are not among others."""
+    index = KeyIndex(rows, ("definition", "key", "kind", "_seq"))
+    return new.filter(pa.array(index.find(new) < 0))
 
 
 def _fields(before: Snapshot | None) -> list[Field] | None:
@@ -333,7 +353,9 @@ def _met(rows: pa.Table, events: Events, index: KeyIndex) -> tuple[pa.Array, np.
     if mine.num_rows == 0:
         return pa.array([], SEQ), np.zeros(0, np.int64)
     texts = key_texts(events.rows, index.definition)
-    found = pc.index_in(mine.column("key"), value_set=texts)
+    # older versions kept zeros
+    kept = shortened(mine.column("key"), fractional(events.rows.schema, index.definition))
+    found = pc.index_in(kept, value_set=texts)
     met = pc.is_valid(found)
     numbers = found.filter(met).to_numpy()
     return _one([mine.column("_seq").filter(met)]), index.groups[numbers]
@@ -405,7 +427,8 @@ def _bounds(files: Sequence[DataFile]) -> Bounds:
 # Events that were delivered before: their log has one with the same id and the same content.
 #
 # Most batches bring nothing twice, and most files of a log are about other times: the bounds that
-# the table keeps of each file tell which ones to open, and of those only two columns are read.
+# the table keeps of each file tell which ones to open, and of those only two columns are read. An
+# event whose time is another one when it is sent again is looked for by its id alone.
 
 _ID = pa.schema([pa.field("_uuid", pa.string()), pa.field("_hash", pa.int64())])
 
@@ -413,8 +436,8 @@ _ID = pa.schema([pa.field("_uuid", pa.string()), pa.field("_hash", pa.int64())])
 def redelivered(log_path: str, events: pa.Table) -> pa.BooleanArray:
     """Which events are in the log already, or further up among the events themselves.
 
-    Events have `_uuid`, `_hash` and `_source_ts`; one without an id is never a re-delivery, and
-    one with the id of another and other content neither. Raises PublishError.
+    Events have `_uuid`, `_hash`, `_source_ts` and `_envelope`; one without an id is never a
+    re-delivery, and one with the id of another and other content neither. Raises PublishError.
     """
     with committing(log_path, doing="look for events in a log"):
         ids = events.select(_ID.names)
@@ -441,16 +464,29 @@ def _seen_before(groups: Ints) -> Flags:
 def _overlapping(bounds: Bounds, events: pa.Table) -> list[DataFile]:
     """The files of a log that may have one of these events."""
     time = events.column("_source_ts")
-    timed = np.sort(time.cast(pa.int64()).drop_null().to_numpy())
+    lasting: Flags = time.is_valid().to_numpy() & ~without_source_time(events.column("_envelope"))
+    timed = np.sort(time.filter(pa.array(lasting)).cast(pa.int64()).to_numpy())
     inside = np.searchsorted(timed, bounds.high, "right") > np.searchsorted(timed, bounds.low)
-    may = inside | bounds.no_time | (time.null_count > 0)
-    ids = events.column("_uuid").combine_chunks()
+    may = inside | bounds.no_time | (not lasting.all())
+    ids = _Ids(events.column("_uuid"))
     found = [int(number) for number in np.flatnonzero(may)]
-    return [bounds.files[n] for n in found if _may_have_id(*bounds.ids[n], ids)]
+    return [bounds.files[n] for n in found if ids.may_be_between(*bounds.ids[n])]
 
 
-def _may_have_id(low: str | None, high: str | None, ids: pa.Array) -> bool:
-    if low is None or high is None:
-        return True
-    between = pc.and_(pc.greater_equal(ids, low), pc.less_equal(ids, high))
-    return bool(pc.any(between).as_py())
+class _Ids:
+    """The ids of some events."""
+
+    def __init__(self, ids: pa.ChunkedArray) -> None:
+        self._ids = ids.combine_chunks()
+        ends = pc.min_max(self._ids)
+        self._low, self._high = ends["min"].as_py(), ends["max"].as_py()
+
+    def may_be_between(self, low: str | None, high: str | None) -> bool:
+        """Whether one of them is within the bounds of a file, or these do not tell."""
+        if low is None or high is None:
+            return True
+        if high < self._low or low > self._high:
+            # most files, where ids go up with the source's log
+            return False
+        between = pc.and_(pc.greater_equal(self._ids, low), pc.less_equal(self._ids, high))
+        return bool(pc.any(between).as_py())

@@ -162,7 +162,8 @@ class Snapshot:
     """By their paths."""
     removed: Mapping[str, int] = field(default_factory=dict)
     """Files that were taken away and when, in milliseconds since 1970, as far as the log tells;
-    those of deletion vectors too, even if another vector in them is still in use."""
+    those of deletion vectors too, even if another vector in them is still in use. Of a table that
+    was just loaded: who follows it would have more of them with every commit."""
     tail: tuple[bytes, ...] = ()
     """The newest commits as this process has written them, in a bucket: reading them costs."""
 
@@ -229,7 +230,7 @@ class Snapshot:
             keep[gone[low:high] - at] = False
             at += piece.num_rows
             yield piece.filter(pa.array(keep)) if low < high else piece
-        if gone[-1:] >= at:
+        if len(gone) and gone[-1] >= at:
             raise BrokenVectorError(f"{file.path} has {at} rows, and number {gone[-1]} is gone")
 
     def pieces(
@@ -352,9 +353,17 @@ def commits_back(snapshot: Snapshot) -> Iterator[tuple[int, Commit]]:
 
 
 def replayed(
-    seen: Snapshot, commits: Sequence[Iterable[Action]], version: int, identity: str | None
+    seen: Snapshot,
+    commits: Sequence[Iterable[Action]],
+    version: int,
+    identity: str | None,
+    *,
+    loading: bool = False,
 ) -> Snapshot:
-    """A version of a table, after commits that lead to another."""
+    """A version of a table, after commits that lead to another.
+
+    Files that were taken away are kept in mind while a table is `loading`.
+    """
     metadata, protocol = seen.metadata, seen.protocol
     marks: dict[str, int] = {}
     files: dict[str, DataFile | None] = {}
@@ -387,11 +396,12 @@ def replayed(
     if metadata is not seen.metadata:
         fields = fields_in(metadata["schemaString"])
         invariants = '"delta.invariants"' in metadata["schemaString"]
-    there, gone = seen.files, seen.removed
+    there = seen.files
+    gone = seen.removed if loading else {}
     if files:
         both = {**seen.files, **files}
         there = {path: file for path, file in both.items() if file is not None}
-        old = {**seen.removed, **removed}
+        old = {**seen.removed, **removed} if loading else {}
         gone = {path: when for path, when in old.items() if path not in there}
     # not `replace`, which takes longer than all else here: this is once a table and batch
     return Snapshot(
@@ -484,7 +494,7 @@ def load(store: Store, *, files: bool = True, version: int | None = None) -> Sna
     return _load(store, files=files, version=version)
 
 
-def follow(seen: Snapshot) -> Snapshot:
+def follow(seen: Snapshot, *, loading: bool = False) -> Snapshot:
     """The same table at its newest version, by the commits since."""
     commits: list[list[Action]] = []
     identity = seen.identity
@@ -496,7 +506,7 @@ def follow(seen: Snapshot) -> Snapshot:
         commits.append(actions_in(data, files=seen.has_files))
     if not commits:
         return seen
-    return replayed(seen, commits, seen.version + len(commits), identity)
+    return replayed(seen, commits, seen.version + len(commits), identity, loading=loading)
 
 
 def _load(store: Store, *, files: bool, version: int | None) -> Snapshot | None:
@@ -513,17 +523,18 @@ def _load(store: Store, *, files: bool, version: int | None) -> Snapshot | None:
     if start >= 0:
         told = [_checkpointed(store, part, files=files) for part in names.checkpoints[start]]
         known = names.commits.get(start)
-        state = replayed(state, told, start, None if known is None else known.version)
+        identity = None if known is None else known.version
+        state = replayed(state, told, start, identity, loading=True)
     tail = [version for version in names.commits if version > start]
     if tail == list(range(start + 1, start + 1 + len(tail))) and tail:
         found = fetch_commits(store, tail)
         commits = [actions_in(data, files=files) for data, _ in found]
-        state = replayed(state, commits, tail[-1], found[-1][1])
+        state = replayed(state, commits, tail[-1], found[-1][1], loading=True)
     elif tail:
         raise BrokenLogError(f"its log goes from {start} to {tail[-1]}, and not all is there")
     if not state.metadata or not state.protocol:
         raise BrokenLogError(f"its log ends at {state.version}, and does not name its columns")
-    return follow(state) if version is None else state
+    return follow(state, loading=True) if version is None else state
 
 
 def _hinted(store: Store) -> int:

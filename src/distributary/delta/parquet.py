@@ -23,7 +23,8 @@ from distributary.model.table import Fill
 from distributary.store.base import Store, Uploads, at, is_remote
 
 _STATISTICS_COLUMNS = 32
-_LONGEST_TEXT = 64
+_LONGEST_TEXT = 80
+"""Characters, as many as ids of change events have at most: a longer one gets no bounds."""
 _MANY_ROWS = 20_000
 _SAMPLE_ROWS = 2_000
 _EPOCH = datetime(1970, 1, 1)
@@ -341,9 +342,12 @@ def opened(store: Store, name: str, *, size: int | None = None) -> pa.NativeFile
 def read_file(
     address: str, schema: pa.Schema, *, lenient: bool = False, size: int | None = None
 ) -> pa.Table:
-    """A Parquet file with exactly the columns of a schema: what it lacks is null."""
+    """A Parquet file with exactly the columns of a schema: what it lacks is null.
+
+    Raises UnsupportedTypeError where its values would be taken for others.
+    """
     folder, _, name = address.rpartition("/")
-    with pq.ParquetFile(opened(at(folder), name, size=size)) as file:
+    with _parquet(at(folder), name, size=size) as file:
         have = set(file.schema_arrow.names)
         names = [name for name in schema.names if name in have]
         rows, count = file.read(columns=names), file.metadata.num_rows
@@ -352,22 +356,28 @@ def read_file(
 
 
 _PIECE_ROWS = 65_536
-_OLD_CALENDAR = {b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"}
 
 
 def read_pieces(
     store: Store, name: str, schema: pa.Schema, *, size: int, lenient: bool = False
 ) -> Iterator[pa.Table]:
-    """The same piece by piece, for a file that may be larger than memory.
-
-    Raises UnsupportedTypeError where its values would be taken for others.
-    """
-    # Spark's old kind of timestamp would be read in nanoseconds, which end in the year 2262
-    with pq.ParquetFile(opened(store, name, size=size), coerce_int96_timestamp_unit="us") as file:
-        if _OLD_CALENDAR & {*(file.metadata.metadata or ())}:
-            raise UnsupportedTypeError("its days before 1582 are counted by Spark's old calendar")
+    """The same piece by piece, for a file that may be larger than memory."""
+    with _parquet(store, name, size=size) as file:
         have = set(file.schema_arrow.names)
         names = [name for name in schema.names if name in have]
         for batch in file.iter_batches(batch_size=_PIECE_ROWS, columns=names):
             rows = pa.Table.from_batches([batch])
             yield conform(rows.select(names), schema, rows=batch.num_rows, lenient=lenient)
+
+
+INT96_UNIT = "us"
+"""Spark's old kind of timestamp would be read in nanoseconds, which end in the year 2262."""
+_OLD_CALENDAR = {b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"}
+
+
+def _parquet(store: Store, name: str, *, size: int | None) -> pq.ParquetFile:
+    """A file of a table that others may have written to."""
+    file = pq.ParquetFile(opened(store, name, size=size), coerce_int96_timestamp_unit=INT96_UNIT)
+    if _OLD_CALENDAR & {*(file.metadata.metadata or ())}:
+        raise UnsupportedTypeError("its days before 1582 are counted by Spark's old calendar")
+    return file

@@ -18,8 +18,17 @@ from pathlib import PurePosixPath
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.delta.checkpoint import retention_of
 from distributary.delta.compact import Exchange, Swap, drop, exchange, stored_schema, write_together
-from distributary.delta.log import DataFile, Snapshot, load
+from distributary.delta.log import (
+    DataFile,
+    Snapshot,
+    actions_in,
+    fetch_commits,
+    load,
+    log_names,
+    replayed,
+)
 from distributary.model.deadletter import DEAD_LETTER_SCHEMA, DeadLetterStatus
 from distributary.model.table import STAGED, STAGING
 from distributary.store.base import Info, Store
@@ -81,7 +90,9 @@ def vacuum(
     refused = "there is no table" if state is None else refusal(state)
     if state is None or refused:
         return Vacuumed(refused=refused)
-    before = time.time() - retention(state).total_seconds()
+    now = time.time()
+    before = now - retention(state).total_seconds()
+    needed = min(before, kept.read_since - _SLACK_SECONDS)
     gone, orphans = [], []
     vectors = {file.vector.path for file in state.files.values() if file.vector}
     for file in listed:
@@ -89,11 +100,27 @@ def vacuum(
             continue
         taken = state.removed.get(file.name)
         if taken:
-            if taken / 1000 < min(before, kept.read_since - _SLACK_SECONDS):
+            if taken / 1000 < needed:
                 gone.append(file)
         elif _is_orphan(file, store.address, before, kept):
             orphans.append(file)
+    if orphans and needed < now - retention_of(state).total_seconds():
+        young = _taken_since(needed, state)
+        orphans = [file for file in orphans if file.name not in young]
     return _deleted(store, gone, orphans, dry_run=dry_run)
+
+
+def _taken_since(moment: float, state: Snapshot) -> set[str]:
+    """Files that were taken out of a table since a moment, by commits that are still in its log.
+
+    Checkpoints tell no more of those that are older than the table's own retention.
+    """
+    commits = log_names(state.store).commits.items()
+    since = moment - _SLACK_SECONDS
+    young = [n for n, info in commits if n <= state.checkpoint and info.modified >= since]
+    told = [actions_in(data) for data, _ in fetch_commits(state.store, young)]
+    table = replayed(Snapshot(state.store), told, state.checkpoint, None, loading=True)
+    return {path for path, when in table.removed.items() if when / 1000 >= moment}
 
 
 def vacuum_staging(

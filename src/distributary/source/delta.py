@@ -31,6 +31,7 @@ from pyspark.sql import SparkSession
 from distributary.config.document import printable
 from distributary.config.source import DeltaSource as DeltaSourceConfig
 from distributary.delta.log import Action, actions_in, commit_name
+from distributary.delta.parquet import INT96_UNIT
 from distributary.errors import (
     DistributaryError,
     DivergedError,
@@ -298,7 +299,7 @@ def read_file(file: SourceFile, columns: Sequence[str]) -> Iterator[pa.RecordBat
     try:
         with (
             at(folder).open(name, ahead=_AT_ONCE, size=file.size) as opened,
-            pq.ParquetFile(opened) as parquet,
+            pq.ParquetFile(opened, coerce_int96_timestamp_unit=INT96_UNIT) as parquet,
         ):
             yield from parquet.iter_batches(_ROWS_PER_ARROW_BATCH, columns=list(columns))
     except FileNotFoundError:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from distributary.delta.parquet import INT96_UNIT
 from distributary.errors import ErrorCode
 from distributary.source.files.avro import MOST_BLOCK_BYTES
 from distributary.source.files.bytes import (
@@ -166,7 +167,7 @@ def read_parquet(file: BinaryIO, wait: Callable[[], bool], most: int) -> Iterato
     try:
         if (footer := _tail(file)[1]) > _MOST_FOOTER_BYTES:
             raise _LargeError(f"the footer has {footer} bytes")
-        with pq.ParquetFile(file) as parquet:
+        with pq.ParquetFile(file, coerce_int96_timestamp_unit=INT96_UNIT) as parquet:
             for batch in _batches(file, parquet, most):
                 yield from map(_events, _pieces(batch))
     except MemoryError:

@@ -326,12 +326,30 @@ def source_times(parts: Parts, arrived: pa.Array) -> pa.Array:
     """When the source made each change; for one that does not say it, when it was written down."""
     times: pa.Array = pa.nulls(len(arrived), TIMESTAMP)
     rest = {name.removeprefix("__"): array for name, array in parts.rest}
-    for told in (parts.source, rest):
+    # of flattened events, in whatever unit, before the connector's own time
+    own = {name.removeprefix("source_"): rest[name] for name in rest if name.startswith("source_")}
+    for told in (own, parts.source, rest):
         for name, read in _UNITS:
             array = told.get(name)
             if array is not None and kinds.is_integer(array.type) and times.null_count:
                 times = pc.coalesce(times, read(array).array)
     return pc.coalesce(times, arrived.cast(TIMESTAMP)) if times.null_count else times
+
+
+_FLAT = '{"__'
+"""What the envelope of a flattened event begins with, if anything came with its row."""
+_SOURCE_TIME = r'"__source_ts_[mun]s":-?[0-9]+[,}]'
+
+
+def without_source_time(envelopes: pa.ChunkedArray) -> Mask:
+    """Which flattened events have a time that is not their source's, by what came with them.
+
+    It is the connector's or Kafka's then, and another one when the change is sent again.
+    """
+    flat = truths(pc.starts_with(envelopes, _FLAT))
+    if flat.any():
+        flat = flat & ~truths(pc.match_substring_regex(envelopes, _SOURCE_TIME))
+    return flat
 
 
 def headers_of(headers: pa.ListArray, name: str) -> Headers:
