@@ -33,6 +33,7 @@ NUMBERS = [
     *(str(2**63), str(2**64), str(10**20 - 1), str(10**20), str(10**38), "-1" + "0" * 40),
     *("0.5", "1e3", "1.0", "0.1", "12.345678901234567890", "123456789.123456789", "1e-320"),
     *("0.30000000000000004", "1.2345678901234567e-7", "-0.0", "9007199254740993.0"),
+    *("12345678901234567890e-10", "-1234567890123456e3", "123456789012345e-5"),
 ]
 LEAVES = st.none() | st.booleans() | st.text(max_size=4)
 VALUES = st.recursive(
@@ -108,6 +109,24 @@ def test_arrow_agrees_where_it_has_an_answer(values: list[Any]) -> None:
     careful = reduce(join, [shape_of(parse(each, max_depth=100)) for each in texts])
     if quick is not None:
         assert quick == careful
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"n":12345678901234567890e-10}',
+        b'{"n": -1234567890123456789E-9}',
+        b"[12345678901234567e-3]",
+        b'{"n":[1.5,\n12345678901234567e-3]}',
+    ],
+)
+def test_digits_before_an_exponent_are_not_lost(data: bytes) -> None:
+    assert infer([data, data]) == infer([data, data], careful=True)
+
+
+def test_digits_in_texts_are_no_reason_for_doubt() -> None:
+    text = b'{"id":"1234567890123456e7ab","n":1.5}'
+    assert arrow_shape(pa.array([text, text], pa.binary())) is not None
 
 
 @settings(deadline=None)

@@ -269,6 +269,45 @@ def test_records_with_a_schema_are_decoded_alike_at_every_speed(
     assert found[1] == found[2]
 
 
+ARRAYS = {"type": "array", "items": {"type": "integer"}}
+LISTED = {"type": "array", "items": {"type": "object", "properties": {"a": {"type": "integer"}}}}
+A = {"a": {"type": "integer"}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "taken", "refused"),
+    [
+        (ARRAYS | {"minItems": 1}, b"[1]", b"[]"),
+        (ARRAYS | {"maxItems": 1}, b"[1]", b"[1,2]"),
+        (ARRAYS | {"uniqueItems": True}, b"[1]", b"[1,1]"),
+        (ARRAYS | {"contains": {"const": 1}}, b"[1]", b"[2]"),
+        (ARRAYS | {"not": {"maxItems": 0}}, b"[1]", b"[]"),
+        (ARRAYS | {"if": {"maxItems": 1}, "then": {"minItems": 1}}, b"[1]", b"[]"),
+        (ARRAYS | {"enum": [[1]]}, b"[1]", b"[2]"),
+        (LISTED | {"minItems": 1}, b'[{"a":1}]', b"[]"),
+        (LISTED | {"const": [{"a": 1}]}, b'[{"a":1}]', b'[{"a":2}]'),
+        ({"properties": A, "required": ["created_at"]}, b'{"created_at":"x"}', b'{"a":1}'),
+        (
+            {"properties": {"b": {"properties": A, "required": ["c"]}}},
+            b'{"b":{"a":1,"c":1}}',
+            b'{"b":{"a":1}}',
+        ),
+        ({"properties": {"a": ARRAYS | {"enum": [[1]]}}}, b'{"a":[1]}', b'{"a":[2]}'),
+        ({"properties": {"a": ARRAYS | {"const": [1]}}}, b'{"a":[1]}', b'{"a":[2]}'),
+    ],
+)
+def test_what_a_schema_asks_beside_types_is_asked_at_every_speed(
+    schema: dict[str, Any], taken: bytes, refused: bytes
+) -> None:
+    body = json.dumps({"schema": schema | {"title": "t"}, "draft": 7, "references": {}}).encode()
+    for payloads, failed in (([refused], [0]), ([taken], []), ([taken, refused], [1])):
+        found = at_every_speed(lambda: JsonDecoder(body, "t", DecodeLimits()), payloads)
+        assert found[0] == found[1] == found[2]
+        assert [(f[0], f[1]) for f in found[0][3]] == [
+            (index, ErrorCode.PAYLOAD_MISMATCH) for index in failed
+        ]
+
+
 def test_one_bad_value_among_thousands_is_one_failure() -> None:
     """Columns are made of many records at once; a value without a place is still one record's."""
     body = json.dumps(

@@ -64,3 +64,23 @@ def test_a_required_field_of_a_newer_version_is_no_cover(compiled: Compile) -> N
 def test_a_payload_that_does_not_decode_sends_each_version_to_its_own(compiled: Compile) -> None:
     old, new = decoder(compiled, OLD), decoder(compiled, OLD + "int32 extra = 3;")
     assert decode_together((old, new), [array(b"\x0a\x05a"), array(b"")]) is None
+
+
+def test_text_that_depends_on_what_a_version_knows_is_no_cover(compiled: Compile) -> None:
+    def versions(extra: str, newer: str, fields: str) -> tuple[ProtobufDecoder, ProtobufDecoder]:
+        begin = 'syntax = "proto3"; import "google/protobuf/any.proto";'
+        begin += ' import "google/protobuf/struct.proto";'
+        old = compiled(f"{begin} {extra} message M {{ {fields} }}")
+        new = compiled(f"{begin} {extra} {newer} message M {{ {fields} int32 e = 2; }}")
+        return ProtobufDecoder(old, "M", DecodeLimits()), ProtobufDecoder(new, "M", DecodeLimits())
+
+    promo = "message Promo { int32 x = 1; }"
+    record, other = array(b"\x0a\x0d\x0a\x07t/Promo\x12\x02\x08\x07"), array(b"\x10\x01")
+    old, new = versions("", promo, "google.protobuf.Any d = 1;")
+    assert old.decode(record).ok.to_pylist() == [{"d": '{"@type":"t/Promo","value":"CAc="}'}]
+    assert decode_together((old, new), [record, other]) is None
+    within = versions("message In { google.protobuf.Any d = 1; }", promo, "repeated In d = 1;")
+    assert decode_together(within, [array(b""), other]) is None
+    # what says itself what it is, every version reads alike
+    told = versions("", promo, "google.protobuf.Struct d = 1;")
+    assert decode_together(told, [array(b"\x0a\x00"), other]) is not None

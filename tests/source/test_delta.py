@@ -16,7 +16,7 @@ from distributary.config.source import DeltaSource as Config
 from distributary.errors import DivergedError, ErrorCode, SourceError, SourceUnavailableError
 from distributary.model.manifest import SourceRange
 from distributary.source.base import Position
-from distributary.source.delta import DeltaEnds, DeltaSource, SourceFile, _Place, _source_file
+from distributary.source.delta import AddedFile, DeltaEnds, DeltaLog, DeltaSource, SourceFile
 
 
 def table(path: Path, commits: int, rows: int = 3) -> None:
@@ -33,8 +33,7 @@ def source(path: Path, **given_settings: object) -> DeltaSource:
 
 def files(one: DeltaSource, start: Position, end: Position) -> list[SourceFile]:
     """What the tasks of a batch would open."""
-    places = one._files(_Place.of(start), _Place.of(end))
-    return [_source_file(file, after) for file, after in places]
+    return one.files(start, end)
 
 
 def batches(one: DeltaSource, start: Position) -> list[list[tuple[int, int]]]:
@@ -165,6 +164,115 @@ def test_a_log_that_was_cleaned_up_is_named(tmp_path: Path) -> None:
     with pytest.raises(SourceError) as caught:
         batches(source(tmp_path / "t"), {"version": 1, "index": 0, "rows": 3})
     assert caught.value.code is ErrorCode.SOURCE_DATA_LOST
+
+
+def lose(path: Path, *versions: int) -> None:
+    """What the retention of a log does with commits before a checkpoint."""
+    DeltaTable(str(path)).create_checkpoint()
+    for version in versions:
+        (path / "_delta_log" / f"{version:020d}.json").unlink()
+
+
+def places(end: Position) -> list[Position]:
+    """The place behind three commits as it is written now, and as it was written before."""
+    rest = {"rows": 9, "table": end["table"]}
+    return [end, {"version": 2, "index": 1, **rest}, {"snapshot": 2, "index": 3, **rest}]
+
+
+@pytest.mark.parametrize("form", range(3), ids=["now", "commits", "snapshot"])
+def test_a_log_may_lose_commits_that_were_read(tmp_path: Path, form: int) -> None:
+    path = tmp_path / "t"
+    table(path, 3)
+    one = source(path)
+    end = one.advance(one.first(), one.newest())
+    assert end is not None
+    DeltaTable(str(path)).optimize.compact()
+    lose(path, 0, 1, 2)
+    place = places(end)[form]
+    assert batches(source(path), place) == []
+    table(path, 1)
+    assert batches(source(path), place) == [[(9, 3)]]
+
+
+@pytest.mark.parametrize("form", range(3), ids=["now", "commits", "snapshot"])
+def test_a_log_may_lose_commits_without_records(tmp_path: Path, form: int) -> None:
+    path = tmp_path / "t"
+    table(path, 3)
+    one = source(path)
+    end = one.advance(one.first(), one.newest())
+    assert end is not None
+    DeltaTable(str(path)).optimize.compact()
+    table(path, 2)
+    lose(path, 0, 1, 2, 3)
+    place, other = places(end)[form], source(path)
+    after = other.advance(place, other.newest())
+    assert after is not None
+    # whoever opens the batch once more need not find out again
+    for asked in (other, source(path)):
+        assert [(f.offset, f.rows) for f in asked.files(place, after)] == [(9, 3), (12, 3)]
+    assert other.retrace(place, [SourceRange("t", 0, 9, 15, 6)]) == after
+    # of a commit that had records, nobody knows them any more
+    lose(path, 4)
+    with pytest.raises(SourceError) as caught:
+        batches(source(path), place)
+    assert caught.value.code is ErrorCode.SOURCE_DATA_LOST
+
+
+def test_a_snapshot_that_is_gone_is_lost_and_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    table(path, 3)
+    one = source(path, max_records_per_batch=3)
+    end = one.advance(one.first(), one.newest())
+    assert end is not None
+    table(path, 1)
+    lose(path, 0, 1, 2)
+    with pytest.raises(SourceError) as caught:
+        batches(source(path), end)
+    assert caught.value.code is ErrorCode.SOURCE_DATA_LOST
+    assert not caught.value.retryable
+
+
+def test_who_did_not_read_all_rows_cannot_tell_which_are_lost(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    table(path, 3)
+    one = source(path, starting_version=1)
+    end = one.advance(one.first(), one.newest())
+    assert end is not None
+    DeltaTable(str(path)).optimize.compact()
+    lose(path, 0, 1, 2)
+    late = source(path, starting_version=1)
+    assert batches(late, end) == []
+    with pytest.raises(SourceError) as caught:
+        batches(late, {"version": 2, "index": 1, "rows": 6, "table": end["table"]})
+    assert caught.value.code is ErrorCode.SOURCE_DATA_LOST
+
+
+def test_commits_without_records_are_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, read = tmp_path / "t", list[int]()
+    table(path, 1)
+    one = source(path)
+    end = one.advance(one.first(), one.newest())
+    assert end is not None
+    real = DeltaLog.commit
+
+    def noted(log: DeltaLog, version: int) -> tuple[AddedFile, ...]:
+        read.append(version)
+        return real(log, version)
+
+    monkeypatch.setattr(DeltaLog, "commit", noted)
+    for number in range(3):
+        properties = {"delta.logRetentionDuration": f"interval {number + 1} days"}
+        DeltaTable(str(path)).alter.set_table_properties(properties)
+    assert one.advance(end, one.newest()) is None
+    assert set(read) == {1, 2, 3}
+    read.clear()
+    assert one.advance(end, one.newest()) is None
+    assert read == []
+    table(path, 1)
+    assert batches(one, end) == [[(3, 3)]]
+    assert set(read) == {4}
 
 
 def name_file(path: Path, version: int, name: str) -> None:

@@ -18,7 +18,7 @@ from distributary.registry.local import MemoryRegistry
 from distributary.stage.exchange import facts_of, spread
 from distributary.stage.job import Staged
 from distributary.stage.land import land
-from distributary.stage.packets import Targets, land_packets, pack
+from distributary.stage.packets import Again, Targets, land_packets, pack
 from distributary.stage.sort import sort
 from distributary.testing import MemoryPublisher
 
@@ -59,29 +59,32 @@ class Bench:
         }
         return StageOrder(**(settings | changed))  # type: ignore[arg-type]
 
-    def sorted(self, raw: list[pa.RecordBatch], **order: object) -> Staged:
+    def sorted(self, *raw: list[pa.RecordBatch], **order: object) -> Staged:
         staged = Staged()
-        staged.add(facts_of(sort(raw, self.planner.catalog(), self.order(**order))))
+        for each in raw:
+            staged.add(facts_of(sort(each, self.planner.catalog(), self.order(**order))))
         return staged
 
-    def stage(self, raw: list[pa.RecordBatch], *, tasks: int = 2, **order: object) -> Staged:
+    def stage(self, *raw: list[pa.RecordBatch], tasks: int = 2, **order: object) -> Staged:
+        """Each of `raw` is what one task of hop one reads."""
         if self.exchange == "spark":
-            return self.exchanged(raw, tasks=tasks, **order)
-        staged = self.sorted(raw, **order)
+            return self.exchanged(*raw, tasks=tasks, **order)
+        staged = self.sorted(*raw, **order)
         self.planner.resolve(staged.unresolved(self.planner.catalog()))
         catalog = self.planner.catalog()
         for load in spread(staged.runs, staged.letters, catalog.routes, tasks=tasks):
             staged.add(facts_of(land(load, catalog, self.order(**order))))
         return staged
 
-    def exchanged(self, raw: list[pa.RecordBatch], *, tasks: int, **order: object) -> Staged:
+    def exchanged(self, *raw: list[pa.RecordBatch], tasks: int, **order: object) -> Staged:
         """Both hops by packets: all records, then those of keys that were new."""
         told = self.order(**order, folder="")
-        staged, only = Staged(), None
+        staged, again = Staged(), None
+        first = self.planner.catalog()
         while True:
             catalog = self.planner.catalog()
             targets = Targets.by_weight(dict.fromkeys(catalog.tables, 100), tasks)
-            packed = list(pack(raw, catalog, told, targets, only))
+            packed = [p for each in raw for p in pack(each, catalog, told, targets, again)]
             job = Staged()
             for target in range(tasks):
                 mine = [b.filter(pc.equal(b.column(0), target)) for b in packed]
@@ -93,7 +96,7 @@ class Bench:
             if not new:
                 return staged
             self.planner.resolve(new)
-            only = {one.key for one in new}
+            again = Again.after(first, {one.key for one in new})
 
     def rows(self, staged: Staged, table: str) -> pa.Table:
         files = [self.lake / table / f.path for f in staged.files[table]]

@@ -117,6 +117,23 @@ def test_more_new_keys_than_a_task_may_report_are_dead_letters(bench: MakeBench)
     assert sum(staged.records.values()) == 6
 
 
+def test_what_one_task_refuses_and_another_reports_is_staged_once(bench: MakeBench) -> None:
+    one = bench()
+    both, _ = games(one, GamesPlan(games=2, versions=1, records=2))
+    told = {
+        u.key.claim for u in one.sorted(both, most_new_keys=1).unresolved(one.planner.catalog())
+    }
+    (refused,) = set(GamesPlan(games=2).names) - told
+    values = [v for batch in both for v in batch.column("value").to_pylist()]
+    other = raw_batch([v for v in values if refused.encode() in v], 100)
+    staged = one.stage(both, [other], most_new_keys=1)
+    assert staged.dead == {ErrorCode.TOO_MANY_TYPES: 2}
+    # two of either type, and the two letters
+    assert (staged.seen, sum(staged.records.values())) == (6, 6)
+    letters = one.rows(staged, "dead_letters")
+    assert max(letters["offset"].to_pylist()) < 100
+
+
 def test_bronze_holds_every_record_with_its_coordinates(bench: MakeBench) -> None:
     one = bench("{bronze: bronze_events, each: 'silver_{type}'}")
     raw, _ = games(one, GamesPlan(games=2, versions=2, records=5, bad=17))

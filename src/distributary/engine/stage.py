@@ -9,7 +9,7 @@ import shutil
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -38,7 +38,7 @@ from distributary.stage.exchange import facts_batch, spread
 from distributary.stage.files import TICKET, new_attempt, prefix, ticket
 from distributary.stage.job import CatalogFile, Staged, run_exchanged, run_land, run_sort, run_tasks
 from distributary.stage.land import without_copies
-from distributary.stage.packets import Targets
+from distributary.stage.packets import Again, Targets
 from distributary.store.base import at, reaching
 
 _MOST_TRIES = 5
@@ -239,11 +239,11 @@ def _job(
     catalog: Catalog,
     order: StageOrder,
     targets: Targets,
-    only: Collection[RouteKey] | None = None,
+    again: Again | None = None,
 ) -> Staged:
     """Both hops at once."""
     frame = source.frame(context.spark)
-    job = partial(run_exchanged, frame, source.reader, sent, targets, only)
+    job = partial(run_exchanged, frame, source.reader, sent, targets, again)
     return _hop(job, order, list(catalog.tables.values()), context.spark, "sort and land")
 
 
@@ -260,16 +260,16 @@ def _exchanged(
     have one of another type.
     """
     staged: Staged | None = None
-    only: Collection[RouteKey] | None = None
+    again: Again | None = None
     for number in range(1, _MOST_TRIES + 1):
         catalog = begun.catalog if begun is not None and number == 1 else context.planner.catalog()
         if begun is not None and number == 1:
             found = begun.sorting.result()
         else:
             targets = targets_of(context, catalog)
-            found = _job(context, source, context.sent(catalog), catalog, order, targets, only)
+            found = _job(context, source, context.sent(catalog), catalog, order, targets, again)
         if staged is None:
-            staged = found
+            staged, first = found, catalog
         else:
             staged.merge(found)
             staged.runs += found.runs
@@ -282,10 +282,10 @@ def _exchanged(
             _drop_all_copies(context, staged, order)
             context.weights = dict(staged.records)
             return staged, number
-        only = new
+        again = Again.after(first, new)
         if _outdated(context, staged, catalog):
             drop_files(context, staged)
-            staged, only = None, None
+            staged, again = None, None
     raise _not_told_apart(context, batch)
 
 

@@ -5,8 +5,9 @@ position is `{snapshot, index, rows}` inside of the snapshot and `{version, inde
 how many files of that version are done, and how many rows that makes in all. `table` is the id of
 the table that it is about. When another table is in its place, and that is to be read, it begins
 with a snapshot of that one: the batch's end says where under `from`, rows count on, so that no
-offset comes twice, and `before` says how many of them are of tables before. Files are opened by the
-tasks, with Arrow, on a disk or in a bucket: no record passes through the JVM.
+offset comes twice, and `before` says how many of them are of tables before. `from` also says where
+a batch begins that has passed commits without records: the log may lose those at any time. Files
+are opened by the tasks, with Arrow, on a disk or in a bucket: no record passes through the JVM.
 """
 
 from __future__ import annotations
@@ -92,6 +93,8 @@ class DeltaLog:
         self._rows: dict[str, int] = {}
         self._commits: Cache[tuple[AddedFile, ...]] = Cache(1000)
         self._snapshots: Cache[tuple[AddedFile, ...]] = Cache(1)
+        self.passed: dict[_Place, _Place] = {}
+        """Of the place that was asked for last: the one up to which nothing comes behind it."""
         self._newest = -1
         self._identity = ""
         self._newest_file: Info | None = None
@@ -138,6 +141,7 @@ class DeltaLog:
             # versions of another table, or of a copy, are other versions
             self._commits.clear()
             self._snapshots.clear()
+            self.passed.clear()
         self._newest, self._identity, self._table = int(table.version()), identity, table
         with self._reaching():
             self._newest_file = self._look(self._newest)
@@ -155,8 +159,30 @@ class DeltaLog:
         """Rows of the table at the newest version that is known."""
         return int((self._table or self.table()).count())
 
+    def oldest_behind(self, version: int) -> int:
+        """The oldest version whose commit is still in the log, where that of this one is not."""
+        gone, there = version, self._newest
+        with self._reaching():
+            while there - gone > 1:
+                middle = (gone + there) // 2
+                gone, there = (middle, there) if self._look(middle) is None else (gone, middle)
+        return there
+
+    def rows_before(self, version: int) -> int:
+        """Rows of the table without those of a commit and of all behind it."""
+        behind = range(version, self._newest + 1)
+        return self.count() - sum(file.rows for each in behind for file in self.commit(each))
+
     def _read_snapshot(self, version: int) -> tuple[AddedFile, ...]:
-        actions = pa.table(self.table(version).get_add_actions(flatten=True)).to_pylist()
+        try:
+            table = self.table(version)
+        except SourceUnavailableError as error:
+            with self._reaching():
+                gone = self._look(version) is None and self._look(self._newest) is not None
+            if gone:
+                raise self._lost(version) from error
+            raise
+        actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
         actions.sort(key=lambda a: (int(a["modification_time"]), a["path"]))
         return tuple(
             self._added(
@@ -170,13 +196,7 @@ class DeltaLog:
             with self._reaching():
                 actions = actions_in(self._store.read(commit_name(version)))
         except FileNotFoundError as error:
-            raise SourceError(
-                f"version {version} of the source table is no longer in its log",
-                code=ErrorCode.SOURCE_DATA_LOST,
-                where=f"{self.root}/{commit_name(version)}",
-                next_step="the pipeline was away for longer than the log's retention: "
-                "`reset` it and read the table again from the start",
-            ) from error
+            raise self._lost(version) from error
         self._refuse_changes(version, actions)
         adds = [action["add"] for action in actions if "add" in action]
         return tuple(
@@ -188,6 +208,15 @@ class DeltaLog:
             )
             for add in adds
             if add.get("dataChange", True)
+        )
+
+    def _lost(self, version: int) -> SourceError:
+        return SourceError(
+            f"version {version} of the source table is no longer in its log",
+            code=ErrorCode.SOURCE_DATA_LOST,
+            where=f"{self.root}/{commit_name(version)}",
+            next_step="the pipeline was away for longer than the log's retention: "
+            "`reset` it and read the table again from the start",
         )
 
     def _refuse_changes(self, version: int, actions: Sequence[Action]) -> None:
@@ -339,6 +368,10 @@ class _Place:
         table, before = str(position.get("table", "")), int(position.get("before", 0))
         return cls(version, index, rows, snapshot=snapshot, table=table, before=before)
 
+    def behind(self, version: int) -> _Place:
+        """The same rows, before all files of a commit."""
+        return replace(self, version=version, index=0, snapshot=False)
+
     def position(self) -> dict[str, Any]:
         key = "snapshot" if self.snapshot else "version"
         position = {key: self.version, "index": self.index, "rows": self.rows}
@@ -407,12 +440,17 @@ class DeltaSource:
         left = self._config.max_records_per_batch
         begin, jump = self._begin(start)
         end: _Place | None = None
-        for file, after in self._files(begin, _Place.of(until)):
+        limit = _Place.of(until)
+        for file, after in self._files(begin, limit):
             if end is not None and file.rows > left:
                 break
             left -= file.rows
             end = after
-        return end.position() | jump if end else None
+        if end is None:
+            if limit.version > begin.version:
+                self._log.passed = {_Place.of(start): begin.behind(limit.version)}
+            return None
+        return end.position() | jump
 
     def retrace(self, start: Position, ranges: Sequence[SourceRange]) -> Position:
         """The place behind the row with which the batch ended."""
@@ -511,7 +549,9 @@ class DeltaSource:
         place = _Place.of(start)
         newest, table = self._log.known()
         if self._is_there(place):
-            return replace(place, table=table), {}
+            begin = replace(self._onward(place), table=table)
+            moved = begin.rank != place.rank
+            return begin, {"from": begin.position()} if moved else {}
         if self._config.on_replaced == "stop":
             self._refuse(place, decided=False)
         if self._told != table:
@@ -525,6 +565,29 @@ class DeltaSource:
         rows = place.rows
         begin = _Place(newest, 0, rows, snapshot=True, table=table, before=rows)
         return begin, {"from": begin.position()}
+
+    def _onward(self, place: _Place) -> _Place:
+        """The place itself, or one further on, where nothing is between them that was not read.
+
+        A log loses its oldest commits, also those that were read: what they brought is known by
+        the rows of the table less those of the commits that are left.
+        """
+        passed = self._log.passed.get(place)
+        if passed is not None or place.version > self._log.known()[0]:
+            return passed or place
+        try:
+            self._listed(place)
+        except SourceError as error:
+            if error.code is not ErrorCode.SOURCE_DATA_LOST:
+                raise
+            oldest = self._log.oldest_behind(place.version)
+            # a table that only grows had as many rows as were read of it, or more
+            if self._log.rows_before(oldest) != place.rows - place.before:
+                raise
+            passed = place.behind(oldest)
+            self._log.passed = {place: passed}
+            return passed
+        return place
 
     def _is_there(self, place: _Place) -> bool:
         """Whether the table is the one of a place, and has come as far."""
@@ -541,8 +604,10 @@ class DeltaSource:
 
     def _before_and_now(self, place: _Place) -> str:
         newest, table = self._log.known()
+        begun = place.snapshot or place.index > 0
+        read = place.version if begun else place.version - 1
         return (
-            f"read up to version {place.version} and row {place.rows:,} with id "
+            f"read up to version {read} and row {place.rows:,} with id "
             f"{place.table or 'unknown'}; now it ends with version {newest} and has id {table}"
         )
 
@@ -550,14 +615,21 @@ class DeltaSource:
         """Files between two places, each with the place behind it."""
         place = start
         while place.rank < end.rank:
-            known = self._log.snapshot if place.snapshot else self._log.commit
-            files = known(place.version)
+            files = self._listed(place)
             if place.index >= len(files):
-                place = replace(place, version=place.version + 1, index=0, snapshot=False)
+                place = place.behind(place.version + 1)
                 continue
             file = files[place.index]
             place = replace(place, index=place.index + 1, rows=place.rows + file.rows)
+            if place.index == len(files):
+                # nothing more is asked of a version that is done: the log may lose it
+                place = place.behind(place.version + 1)
             yield file, place
+
+    def _listed(self, place: _Place) -> tuple[AddedFile, ...]:
+        """The files of the version that a place is in."""
+        known = self._log.snapshot if place.snapshot else self._log.commit
+        return known(place.version)
 
     def _reader(self, tasks: Sequence[Sequence[SourceFile]]) -> DeltaReader:
         return DeltaReader(

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from zipimport import zipimporter
 
@@ -58,19 +59,23 @@ def _in_child(
     """What a child has decoded, or how it died."""
     # pickle between two of our own processes on one machine; nothing from outside is unpickled
     work = pickle.dumps((build, payloads.to_pylist(), None if raw is None else _stream(raw)))
-    child = subprocess.run(
-        [sys.executable, "-m", "distributary.stage.guard"],
-        input=work,
-        capture_output=True,
-        timeout=_SECONDS,
-        check=False,
-    )
+    try:
+        child = subprocess.run(
+            [sys.executable, "-m", "distributary.stage.guard"],
+            input=work,
+            capture_output=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"the decoder's process was not done with this record after {_SECONDS} seconds"
     if child.returncode != 0:
         if b"MemoryError" in child.stderr:
             return "the decoder's process ran out of memory on this record"
         return f"the decoder's process died on this record (exit code {child.returncode})"
-    answer: Decoded = pickle.loads(child.stdout)  # noqa: S301
-    return answer
+    decoded: Decoded
+    decoded, rows = pickle.loads(child.stdout)  # noqa: S301
+    return replace(decoded, ok=pa.RecordBatch.from_struct_array(rows))
 
 
 def _stream(raw: pa.Table) -> bytes:
@@ -86,8 +91,10 @@ def _joined(left: Decoded, right: Decoded, middle: int) -> Decoded:
         np.arange(d.ok.num_rows) if d.origin is None else d.origin.to_numpy(zero_copy_only=False)
         for d in (left, right)
     ]
+    # as structs, because a batch without columns does not remember how many rows it has
+    ok = pa.concat_arrays([each.ok.to_struct_array() for each in (left, right)])
     return Decoded(
-        ok=pa.concat_batches([left.ok, right.ok]),
+        ok=pa.RecordBatch.from_struct_array(ok),
         origin=pa.array(np.concatenate([rows[0], rows[1] + middle]), pa.int64()),
         failed=left.failed
         + tuple(Failure(f.index + middle, f.code, f.message, f.position) for f in right.failed),
@@ -103,7 +110,9 @@ def _child() -> None:
     build, payloads, stream = pickle.loads(sys.stdin.buffer.read())  # noqa: S301
     raw = () if stream is None else (pa.ipc.open_stream(stream).read_all(),)
     decoded: Decoded = build().decode(pa.array(payloads, pa.binary()), *raw)
-    sys.stdout.buffer.write(pickle.dumps(decoded))
+    # a batch without columns comes out of a pickle without its rows, a struct does not
+    rows = decoded.ok.to_struct_array()
+    sys.stdout.buffer.write(pickle.dumps((replace(decoded, ok=decoded.ok.slice(0, 0)), rows)))
 
 
 # What a Python worker of Spark does before every task, made cheap.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -28,7 +28,7 @@ from distributary.stage.exchange import FACT, FACT_DDL, Load, Run, facts_of
 from distributary.stage.files import ticket
 from distributary.stage.guard import keep_zip_directories
 from distributary.stage.land import land
-from distributary.stage.packets import PACKET_DDL, Targets, land_packets, pack
+from distributary.stage.packets import PACKET_DDL, Again, Targets, land_packets, pack
 from distributary.stage.sort import sort
 from distributary.stage.unwrap import known_shapes
 from distributary.store.base import at, introduce, packed, unpacked
@@ -256,17 +256,17 @@ def run_exchanged(
     reader: Reader,
     catalog: CatalogFile,
     targets: Targets,
-    only: Collection[RouteKey] | None,
+    again: Again | None,
     order: StageOrder,
 ) -> Staged:
-    """Both hops as one job, where workers share no disk; with `only`, of these keys alone."""
+    """Both hops as one job, where workers share no disk; with `again`, of its keys alone."""
 
     def hop_one(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _begun(order)
         try:
             # one packet after the other: all of them would be a second copy of the records
             records = _records(reader, batches, catalog.value)
-            yield from pack(records, catalog.value, order, targets, only)
+            yield from pack(records, catalog.value, order, targets, again)
         except BaseException:
             WRITTEN.take_back()
             raise

@@ -51,6 +51,21 @@ _OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
 @dataclass(frozen=True, slots=True)
+class Again:
+    """What a job is about that comes after one over all records of a batch."""
+
+    only: Collection[RouteKey]
+    """The keys whose records it sends: those that the job before could only tell."""
+    known: Collection[RouteKey]
+    """The keys that the job over all records had an answer for, and the unions it knew."""
+
+    @classmethod
+    def after(cls, catalog: Catalog, only: Collection[RouteKey]) -> Again:
+        """Some keys, of records that were sorted with a catalog."""
+        return cls(only, frozenset(catalog.routes) | catalog.unions)
+
+
+@dataclass(frozen=True, slots=True)
 class Targets:
     """Which partitions land which tables: by what they weighed in the batch before."""
 
@@ -81,14 +96,15 @@ def pack(
     catalog: Catalog,
     order: StageOrder,
     targets: Targets,
-    only: Collection[RouteKey] | None = None,
+    again: Again | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Hop one: raw records in, packets and facts out. With `only`, of these keys alone."""
+    """Hop one: raw records in, packets and facts out. With `again`, of its keys alone."""
     HELD.clear()
+    only, known = (None, None) if again is None else (again.only, again.known)
     if only is not None:
         # everything else was told and landed by the job before
         catalog = replace(catalog, bronze="")
-    for told in sort(batches, catalog, order):
+    for told in sort(batches, catalog, order, known):
         rows: list[tuple[int, str, str, pa.RecordBatch | None]] = []
         for kind, body in zip(*(told.column(i).to_pylist() for i in (0, 1)), strict=True):
             if kind == "run":

@@ -15,7 +15,7 @@ from distributary.decode.json.pattern import familiar
 from distributary.delta.parquet import UPLOADS
 from distributary.errors import ErrorCode
 from distributary.model.names import refused_type_name
-from distributary.model.plan import UNFRAMED, Rejected, StageOrder
+from distributary.model.plan import UNFRAMED, Rejected, RouteKey, StageOrder
 from distributary.model.record import FAMILIAR, RAW
 from distributary.stage.bronze import BronzeWriter
 from distributary.stage.catalog import Catalog
@@ -88,9 +88,16 @@ _TOO_MANY = Rejected(
 
 
 def sort(
-    batches: Iterable[pa.RecordBatch], catalog: Catalog, order: StageOrder
+    batches: Iterable[pa.RecordBatch],
+    catalog: Catalog,
+    order: StageOrder,
+    known: Collection[RouteKey] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Raw records in; runs on disk, facts out."""
+    """Raw records in; runs on disk, facts out.
+
+    `known` are the keys that had an answer when these records were sorted before, if they were:
+    what was refused then is refused again, whatever is known by now.
+    """
     bronze = BronzeWriter(catalog, order) if catalog.bronze and order.lane == "stream" else None
     seen = skipped = size = newest = 0
     share = ShardFilter()
@@ -108,7 +115,7 @@ def sort(
         skipped += unwrapped.skipped
         if bronze is not None:
             bronze.add(raw, unwrapped)
-        yield facts_batch(_sorted(raw, unwrapped, catalog, order))
+        yield facts_batch(_sorted(raw, unwrapped, catalog, order, known))
     seen, skipped = seen + share.others, skipped + share.others
     told = {"records": seen, "skipped": skipped, "bytes": size, "newest_us": newest}
     facts: list[Fact] = [("seen", json.dumps(told))]
@@ -135,13 +142,17 @@ def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _sorted(
-    raw: pa.RecordBatch, unwrapped: Unwrapped, catalog: Catalog, order: StageOrder
+    raw: pa.RecordBatch,
+    unwrapped: Unwrapped,
+    catalog: Catalog,
+    order: StageOrder,
+    known: Collection[RouteKey] | None,
 ) -> Iterator[Fact]:
     decoding = catalog.each or bool(catalog.unified)
     letters = unwrapped.letters
     if decoding and len(unwrapped.rows):
         groups = group(unwrapped, catalog.unions)
-        refused = _refused(groups, catalog, order)
+        refused = _refused(groups, catalog, order, known)
         if refused:
             letters = letters + _letters(unwrapped, groups, refused)
         timed = catalog.changes is not None
@@ -205,12 +216,16 @@ def _is_same(payloads: pa.BinaryArray, values: pa.BinaryArray) -> bool:
     return len(payloads) == len(values) and either[0] == either[1]
 
 
-def _refused(groups: Groups, catalog: Catalog, order: StageOrder) -> dict[int, Rejected]:
+def _refused(
+    groups: Groups, catalog: Catalog, order: StageOrder, known: Collection[RouteKey] | None
+) -> dict[int, Rejected]:
     """The keys that need no answer of the driver, so that strangers cannot flood it."""
     refused: dict[int, Rejected] = {}
-    new = 0
+    answered = catalog.routes if known is None else known
+    new: set[RouteKey] = set()
     for number, key in enumerate(groups.keys):
-        if key in catalog.routes:
+        told = key if known is None else _before(key, known, catalog)
+        if told in answered:
             continue
         code = None
         if catalog.envelope is not None:
@@ -219,9 +234,17 @@ def _refused(groups: Groups, catalog: Catalog, order: StageOrder) -> dict[int, R
             )
         if code is not None:
             refused[number] = Rejected(code, BAD_NAME)
-        elif (new := new + 1) > order.most_new_keys:
+            continue
+        new.add(told)
+        if len(new) > order.most_new_keys:
             refused[number] = _TOO_MANY
     return refused
+
+
+def _before(key: RouteKey, known: Collection[RouteKey], catalog: Catalog) -> RouteKey:
+    """What a key was then: that a schema of Avro is a union may be known only since."""
+    whole = key._replace(message_index=())
+    return whole if whole in catalog.unions and whole not in known else key
 
 
 def _letters(unwrapped: Unwrapped, groups: Groups, refused: dict[int, Rejected]) -> list[Letter]:

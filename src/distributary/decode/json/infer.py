@@ -371,6 +371,8 @@ _SAFE_DIGITS = 15
 """As many as every double keeps, unless it is tiny."""
 _TINY = 1e-307
 _WIDE = 2.0**53
+_LONG_POWER = rf"(?:^|[\s:,\[])-?[0-9]{{{_SAFE_DIGITS + 1},}}[eE]"
+"""A number with more digits than that, no point and an exponent; not what is in quotes alone."""
 
 
 def arrow_shape(texts: pa.BinaryArray) -> Shape | None:
@@ -390,10 +392,12 @@ def arrow_shape(texts: pa.BinaryArray) -> Shape | None:
 
 
 def _exact(texts: pa.BinaryArray) -> bool:
-    """Whether doubles keep all digits of the numbers with a point in some texts.
+    """Whether doubles keep all digits of the numbers with a point or an exponent in some texts.
 
     What looks like a number in a string is reason for doubt as well.
     """
+    if pc.any(pc.match_substring_regex(texts, _LONG_POWER)).as_py():
+        return False
     offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset :][: len(texts) + 1]
     start, end = int(offsets[0]), int(offsets[-1])
     data = np.frombuffer(texts.buffers()[2], np.uint8)[start:end]

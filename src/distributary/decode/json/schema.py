@@ -283,10 +283,11 @@ class _Planner:
         facts = self._alternatives(root) or ()
         if facts and all(f.meant_atoms == {"array"} and not f.tuple_like for f in facts):
             items: Union = [f.items for f in facts]
-            row = self._row(items)
-            if row is not None:
-                return Payload(row, listed=True, bare=False)
-            return Payload(self._bare(items), listed=True, bare=True)
+            found = self._row(items)
+            row = found or self._bare(items)
+            # what the array itself must be, no row of it can show
+            plain = row.plain and _exact(facts) and unlisted(facts)
+            return Payload(replace(row, plain=plain), listed=True, bare=found is None)
         return Payload(self._bare(root), listed=False, bare=True)
 
     def _row(self, union: Union) -> Value | None:
@@ -345,7 +346,8 @@ class _Planner:
         if any(f.tuple_like or not f.items for f in facts):
             return TEXT
         item = self._value([f.items for f in facts], path, level)
-        return Value(Kind.LIST, pa.list_(item.type), item=item, plain=item.plain)
+        plain = item.plain and unlisted(facts)
+        return Value(Kind.LIST, pa.list_(item.type), item=item, plain=plain)
 
     def _struct_or_map(self, facts: Sequence[Facts], path: Path, level: int) -> Value:
         if any(f.names for f in facts):
@@ -373,7 +375,9 @@ class _Planner:
         names = lake_names(properties, top=top)
         members = tuple(self._member(facts, each, names[each], path, level) for each in properties)
         open_ = any(not f.closed or f.patterns for f in facts)
-        return struct_of(members, open=open_, plain=unlisted(facts))
+        # Arrow sees members only: it does not miss what must be there and is none of them
+        plain = unlisted(facts) and all(f.required <= set(f.names) for f in facts)
+        return struct_of(members, open=open_, plain=plain)
 
     def _member(
         self, facts: Sequence[Facts], property_: str, name: str, path: Path, level: int

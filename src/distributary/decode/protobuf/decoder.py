@@ -310,6 +310,9 @@ def _covers(wide: ProtobufDecoder, narrow: ProtobufDecoder) -> bool:
     if not narrow.columns:
         # a batch without columns does not remember how many rows it has
         return False
+    if narrow.plan.renders_others:
+        # a version may know the message in an `Any`, or name its enums, otherwise than another
+        return False
     ours, theirs = (
         {f.name: replace(f, place=0) for f in decoder.plan.fields} for decoder in (wide, narrow)
     )

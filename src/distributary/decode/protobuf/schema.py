@@ -194,6 +194,13 @@ class Value:
     oneofs: tuple[tuple[Field, ...], ...] = ()
     """Of a struct: the fields of which at most one is set."""
 
+    @property
+    def renders_others(self) -> bool:
+        """Whether some text in it is made by what its schema says of messages without columns."""
+        if self.kind is Kind.JSON:
+            return self.message not in _SELF_DESCRIBING
+        return any(field.value.renders_others for field in self.fields)
+
 
 @dataclass(frozen=True, slots=True)
 class Field:
@@ -304,7 +311,8 @@ _WRAPPERS = {
     f"{_OFFICIAL}{name}Value": wire_types(name.upper())[0]
     for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 }
-_SHAPELESS = {f"{_OFFICIAL}{name}" for name in ("Any", "Struct", "Value", "ListValue")}
+_SELF_DESCRIBING = {f"{_OFFICIAL}{name}" for name in ("Struct", "Value", "ListValue")}
+_SHAPELESS = {f"{_OFFICIAL}Any"} | _SELF_DESCRIBING
 
 
 def plan_message(descriptor: Descriptor, *, recursion_depth: int) -> Value:
