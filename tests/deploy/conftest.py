@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 from databricks.sdk.clock import RealClock
 
+from distributary.deploy import package
 from distributary.deploy.pipeline_file import Installable, read_for_install
 from tests.cli.conftest import cli, own_folder
 from tests.deploy.workspace import TOKEN, Workspace, serving
@@ -30,6 +32,7 @@ trigger: continuous
 """
 
 Write = Callable[..., Path]
+_wheel = cache(package.wheel)
 
 
 @pytest.fixture
@@ -65,6 +68,8 @@ def workspace(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Works
     monkeypatch.setenv("DATABRICKS_TOKEN", TOKEN)
     monkeypatch.setenv("DATABRICKS_AUTH_TYPE", "pat")
     monkeypatch.setenv("DATABRICKS_CONFIG_FILE", str(tmp_path / "none"))
+    # each test would make the same one, which takes most of its time
+    monkeypatch.setattr(package, "wheel", _wheel)
     with serving() as made:
         monkeypatch.setattr(RealClock, "sleep", lambda self, seconds: made.waited.append(seconds))
         yield made

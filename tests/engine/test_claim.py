@@ -44,6 +44,13 @@ def test_the_first_claim_has_epoch_one(tmp_path: Path) -> None:
     assert state_of(at(tmp_path)) == "stopped"
 
 
+def test_a_beat_that_comes_late_does_not_take_the_good_bye_back(tmp_path: Path) -> None:
+    claim = Claim.take(at(tmp_path), lease=600)
+    claim.release()
+    assert not claim._renewed()
+    assert state_of(at(tmp_path)) == "stopped"
+
+
 def test_a_living_owner_keeps_its_checkpoint_and_is_named(tmp_path: Path) -> None:
     claim = Claim.take(at(tmp_path), lease=5)
     with pytest.raises(OwnedError) as caught:

@@ -274,8 +274,8 @@ class Claim:
     def _renewed(self, ended: str = "") -> bool:
         """Tell that this process is there; False where the claim is no longer its own."""
         with self._writing:
-            if self._ended.is_set() and not ended:
-                # a beat that had to wait for the good-bye
+            if self.owner.ended:
+                # a beat that had to wait for the good-bye must not take it back
                 return False
             began = time.monotonic()
             owner = replace(self.owner, beat=self.owner.beat + 1, ended=ended)
