@@ -151,8 +151,13 @@ def test_what_was_cut_short_is_finished_once(
     store.assert_each_record_once()
 
 
-def refuse(patched: pytest.MonkeyPatch, victim: str) -> None:
-    """A table that cannot be written."""
+def parked_table(
+    store: Store, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, *, rounds: int
+) -> str:
+    """A table that could not be written for some rounds, after a good one."""
+    store.games.send_round()
+    store.pipeline().run(spark=spark)
+    victim = store.tables()[0]
     publish = DirectPublisher.publish
 
     def fail(self: DirectPublisher, entry: Any, mark: Any) -> Any:
@@ -160,20 +165,18 @@ def refuse(patched: pytest.MonkeyPatch, victim: str) -> None:
             raise PublishError("no", where=entry.table.path)
         return publish(self, entry, mark)
 
-    patched.setattr(DirectPublisher, "publish", fail)
+    with monkeypatch.context() as patched:
+        patched.setattr(DirectPublisher, "publish", fail)
+        for _ in range(rounds):
+            store.games.send_round()
+            assert store.pipeline().run(spark=spark).counts.parked == 10
+    return victim
 
 
 def test_a_table_that_cannot_be_written_waits_beside_the_progress(
     store: Store, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.games.send_round()
-    store.pipeline().run(spark=spark)
-    victim = store.tables()[0]
-    with monkeypatch.context() as patched:
-        refuse(patched, victim)
-        for _ in range(2):
-            store.games.send_round()
-            assert store.pipeline().run(spark=spark).counts.parked == 10
+    victim = parked_table(store, spark, monkeypatch, rounds=2)
     assert [p.table for p in waiting(store.pipeline())] == [victim, victim]
     done = resume(store.pipeline(), victim)
     assert {each.outcome for each in done} == {Outcome.PUBLISHED}
@@ -184,13 +187,7 @@ def test_a_table_that_cannot_be_written_waits_beside_the_progress(
 def test_batches_that_waited_in_a_checkpoint_that_was_replaced_are_missed_by_name(
     store: Store, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.games.send_round()
-    store.pipeline().run(spark=spark)
-    victim = store.tables()[0]
-    with monkeypatch.context() as patched:
-        refuse(patched, victim)
-        store.games.send_round()
-        store.pipeline().run(spark=spark)
+    victim = parked_table(store, spark, monkeypatch, rounds=1)
     at(store.pipeline().parking).remove_folder()
     store.games.send_round()
     with pytest.raises(TableBehindError) as caught:

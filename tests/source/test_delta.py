@@ -173,6 +173,16 @@ def lose(path: Path, *versions: int) -> None:
         (path / "_delta_log" / f"{version:020d}.json").unlink()
 
 
+def read_and_compacted(path: Path) -> Position:
+    """A table of three commits, all read, and one without records behind them; where it ends."""
+    table(path, 3)
+    one = source(path)
+    end = one.advance(one.first(), one.newest())
+    assert end is not None
+    DeltaTable(str(path)).optimize.compact()
+    return end
+
+
 def places(end: Position) -> list[Position]:
     """The place behind three commits as it is written now, and as it was written before."""
     rest = {"rows": 9, "table": end["table"]}
@@ -182,11 +192,7 @@ def places(end: Position) -> list[Position]:
 @pytest.mark.parametrize("form", range(3), ids=["now", "commits", "snapshot"])
 def test_a_log_may_lose_commits_that_were_read(tmp_path: Path, form: int) -> None:
     path = tmp_path / "t"
-    table(path, 3)
-    one = source(path)
-    end = one.advance(one.first(), one.newest())
-    assert end is not None
-    DeltaTable(str(path)).optimize.compact()
+    end = read_and_compacted(path)
     lose(path, 0, 1, 2)
     place = places(end)[form]
     assert batches(source(path), place) == []
@@ -197,11 +203,7 @@ def test_a_log_may_lose_commits_that_were_read(tmp_path: Path, form: int) -> Non
 @pytest.mark.parametrize("form", range(3), ids=["now", "commits", "snapshot"])
 def test_a_log_may_lose_commits_without_records(tmp_path: Path, form: int) -> None:
     path = tmp_path / "t"
-    table(path, 3)
-    one = source(path)
-    end = one.advance(one.first(), one.newest())
-    assert end is not None
-    DeltaTable(str(path)).optimize.compact()
+    end = read_and_compacted(path)
     table(path, 2)
     lose(path, 0, 1, 2, 3)
     place, other = places(end)[form], source(path)
