@@ -25,7 +25,7 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annot
 	--custom-compile-command 'make lock' $(LOCK_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help install java connectors services demo dev-up dev-down test test-slow test-cluster test-fast faults lint format typecheck docs pictures lock sbom dist image bench bench-check clean
+.PHONY: help install java connectors services demo dev-up dev-down test test-slow test-cluster test-properties test-fast faults lint format typecheck docs pictures lock sbom dist image bench bench-check clean
 
 ##@ Start
 
@@ -80,6 +80,9 @@ test-slow: connectors services ## Run the tests that take half a minute or more 
 
 test-cluster: connectors services ## Run the tests that start workers, pods or machines of their own, minutes each
 	$(PYTEST) -m cluster $(PYTEST_ARGS)
+
+test-properties: connectors services ## Run the properties with examples that nobody has seen, ten times as many
+	$(PYTEST) -m 'hypothesis and not slow' --hypothesis-profile new $(PYTEST_ARGS)
 
 test-fast: $(STAMP) ## Run the tests that need no JVM
 	$(BIN)/python -m pytest -m 'not spark and not cluster and not services' $(PYTEST_ARGS)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.changes import tombstones
@@ -130,7 +130,6 @@ SENT = st.builds(
 
 
 @given(st.lists(st.lists(SENT, min_size=1, max_size=5), max_size=4), st.lists(SENT, max_size=8))
-@settings(max_examples=40)
 def test_as_if_everything_was_looked_at(log: list[list[Event]], events: list[Event]) -> None:
     # one id and content is one event, and happened once
     log = [[replace(e, time=e.hash + len(e.uuid)) for e in batch] for batch in log]

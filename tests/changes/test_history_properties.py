@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.changes.history import merge_history
@@ -34,21 +34,18 @@ def with_times(draw: st.DrawFn, events: list[Event]) -> list[Event]:
 
 
 @given(batches=histories(left_out=True).flatmap(with_times).flatmap(deliveries))
-@settings(max_examples=40)
 def test_any_delivery_gives_the_same_history(batches: Batches) -> None:
     with tempfile.TemporaryDirectory() as folder:
         assert kept(Path(folder), batches).history() == history_truth(batches, COLUMNS)
 
 
 @given(batches=rekeyed_histories().flatmap(deliveries))
-@settings(max_examples=30)
 def test_a_key_may_be_defined_anew(batches: Batches) -> None:
     with tempfile.TemporaryDirectory() as folder:
         assert kept(Path(folder), batches).history() == history_truth(batches, COLUMNS)
 
 
 @given(batches=moving_histories().flatmap(with_times).flatmap(deliveries))
-@settings(max_examples=50)
 def test_values_move_with_their_row_to_another_key(batches: Batches) -> None:
     with tempfile.TemporaryDirectory() as folder:
         assert kept(Path(folder), batches).history() == history_truth(batches, COLUMNS)

@@ -88,7 +88,7 @@ def compacted(table: Path) -> None:
     file_bytes=st.sampled_from([300, 1200]),
     between=st.sampled_from([no_statistics, compacted, lambda table: None]),
 )
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples // 2)
 def test_many_files_are_merged_as_one_would_be(
     data: st.DataObject,
     ids: Sequence[Any],
@@ -114,7 +114,6 @@ def test_many_files_are_merged_as_one_would_be(
     deletes_as=DELETES_AS,
     file_bytes=FILE_BYTES,
 )
-@settings(max_examples=40)
 def test_any_delivery_gives_the_rows_of_the_source(
     batches: Batches, deletes: str, deletes_as: str, file_bytes: int
 ) -> None:
@@ -130,7 +129,6 @@ def test_any_delivery_gives_the_rows_of_the_source(
     deletes_as=DELETES_AS,
     file_bytes=FILE_BYTES,
 )
-@settings(max_examples=40)
 def test_columns_left_out_keep_the_value_before(
     batches: Batches, deletes: str, deletes_as: str, file_bytes: int
 ) -> None:
@@ -146,7 +144,6 @@ def test_columns_left_out_keep_the_value_before(
     deletes_as=DELETES_AS,
     file_bytes=FILE_BYTES,
 )
-@settings(max_examples=50)
 def test_a_key_may_be_defined_anew(
     batches: Batches, deletes: str, deletes_as: str, file_bytes: int
 ) -> None:
@@ -162,7 +159,6 @@ def test_a_key_may_be_defined_anew(
     deletes_as=DELETES_AS,
     file_bytes=FILE_BYTES,
 )
-@settings(max_examples=60)
 def test_values_move_with_their_row_to_another_key(
     batches: Batches, deletes: str, deletes_as: str, file_bytes: int
 ) -> None:

@@ -36,7 +36,7 @@ def chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @given(batches=ANY_BATCHES, deletes=st.sampled_from(["hard", "soft"]))
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples // 2)
 def test_merged_rebuilt_and_verified_agree(batches: Batches, deletes: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         shop = Shop(Path(folder), settings={"deletes": deletes})

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.config.base import similarity
@@ -55,7 +55,6 @@ def misspelt(word: str, chance: random.Random) -> str:
     return word[:at] + word[at + 1 : at + 2] + word[at] + word[at + 2 :]
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.sampled_from(PLACES), st.randoms(use_true_random=False))
 def test_a_misspelt_key_is_one_problem_with_its_line_and_the_nearest_key(
     place: tuple[str, str, int, int], chance: random.Random

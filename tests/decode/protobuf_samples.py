@@ -27,13 +27,11 @@ from google.protobuf.descriptor_pb2 import (
 )
 from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.unknown_fields import UnknownFieldSet
-from hypothesis import HealthCheck
 from hypothesis import strategies as st
 
 from distributary.decode.base import DecodeLimits
 from distributary.decode.protobuf.decoder import ProtobufDecoder
 
-SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 MODULES = (
     any_pb2,
     duration_pb2,

@@ -8,7 +8,7 @@ from typing import Any
 
 import fastavro
 import pyarrow as pa
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.decode.avro.decoder import AvroDecoder
@@ -25,8 +25,6 @@ from tests.decode.avro_samples import (
     types,
     without_logical,
 )
-
-QUICK = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def decoder_of(schema: Any, **limits: Any) -> AvroDecoder:
@@ -52,7 +50,6 @@ def records(draw: st.DrawFn) -> tuple[Any, list[Any]]:
 
 
 @given(sample=records(), blocks=st.booleans())
-@QUICK
 def test_both_ways_give_what_was_written(sample: tuple[Any, list[Any]], blocks: bool) -> None:
     schema, rows = sample
     payloads = binary([encode(schema, row, blocks=blocks) for row in rows])
@@ -68,7 +65,6 @@ def test_both_ways_give_what_was_written(sample: tuple[Any, list[Any]], blocks: 
 
 
 @given(sample=records(), blocks=st.booleans())
-@QUICK
 def test_fastavro_reads_the_same(sample: tuple[Any, list[Any]], blocks: bool) -> None:
     schema, rows = sample
     bare = fastavro.parse_schema(without_logical(schema))
@@ -97,7 +93,6 @@ def damaged(draw: st.DrawFn, payload: bytes) -> bytes:
 
 
 @given(sample=records(), chance=st.data())
-@QUICK
 def test_both_ways_refuse_the_same(sample: tuple[Any, list[Any]], chance: st.DataObject) -> None:
     schema, rows = sample
     good = [encode(schema, row) for row in rows]
@@ -121,7 +116,6 @@ def tops(draw: st.DrawFn) -> tuple[Any, list[Any]]:
 
 
 @given(sample=tops())
-@QUICK
 def test_any_type_may_be_at_the_top(sample: tuple[Any, list[Any]]) -> None:
     schema, rows = sample
     payloads = binary([encode(schema, row) for row in rows])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.errors import ErrorCode
@@ -115,7 +115,6 @@ def test_cut_anywhere() -> None:
     assert found.origin is not None and found.origin.to_pylist() == [0, len(data) - 1]
 
 
-@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, len(DATA) - 1), st.integers(0, 255)), max_size=3))
 def test_damaged_bytes_hurt_nobody_else(changes: list[tuple[int, int]]) -> None:
     damaged = bytearray(DATA)
@@ -128,7 +127,6 @@ def test_damaged_bytes_hurt_nobody_else(changes: list[tuple[int, int]]) -> None:
     assert rows(found)[0] == rows(found)[-1] == whole
 
 
-@settings(max_examples=40)
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=5))
 def test_noise_is_never_a_crash(noise: list[bytes]) -> None:
     found = avro_decoder(SCHEMA).decode(pa.array(noise, pa.binary()), raw(len(noise)))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.decode.change.datastream.decoder import DatastreamDecoder
@@ -140,7 +140,6 @@ LISTS = st.lists(
 ORDERS = st.permutations(["uuid", "sort_keys", "source_metadata", "payload", "object"])
 
 
-@settings(max_examples=60)
 @given(st.lists(st.tuples(LISTS, ORDERS, st.booleans(), st.booleans()), min_size=1, max_size=6))
 def test_masking_is_invisible(given_: list[tuple[list[Any], list[str], bool, bool]]) -> None:
     texts, wanted = [], []
@@ -206,7 +205,6 @@ JSON = st.recursive(
 PAYLOADS = st.dictionaries(st.sampled_from(["id", "a", "b", "C d"]), JSON, max_size=4)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(PAYLOADS, min_size=1, max_size=5))
 def test_every_event_that_was_inferred_from_is_a_row(payloads: list[dict[str, Any]]) -> None:
     none: dict[str, Any] = {"primary_keys": []}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.decode.change import values
@@ -342,7 +342,6 @@ TYPED = {
 }
 
 
-@settings(max_examples=40)
 @given(
     st.lists(
         st.fixed_dictionaries({n: st.none() | s for n, (_, s) in LEAVES.items()}),

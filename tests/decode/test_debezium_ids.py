@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.changes.tombstones import redelivered
@@ -60,7 +60,6 @@ CHANGES = st.tuples(
 
 @pytest.mark.parametrize("flat", [False, True], ids=["envelope", "flattened"])
 @given(changes=st.lists(CHANGES, min_size=1, max_size=12))
-@settings(max_examples=60)
 def test_the_same_change_again_is_dropped_and_no_other(flat: bool, changes: list[Any]) -> None:
     events = [
         event(op, {"id": id_, "v": value}, seen=n, flat=flat, lsn=lsn)

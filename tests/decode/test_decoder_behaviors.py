@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.decode.base import DecodeLimits, Decoder
@@ -228,11 +228,6 @@ def test_a_schema_that_cannot_be_used_is_an_error_at_once(sample: Sample) -> Non
 
 
 @given(payloads=st.lists(st.binary(max_size=60), max_size=20), seed=st.integers(0, 99))
-@settings(
-    max_examples=50,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
 def test_every_payload_is_a_row_or_a_failure(
     sample: Sample, payloads: list[bytes], seed: int
 ) -> None:

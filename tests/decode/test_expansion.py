@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.decode import base
@@ -29,7 +29,6 @@ from tests.decode.debezium_samples import raw_table
 
 MIB = 1 << 20
 COLUMNS = 100
-SETTLED = settings(max_examples=30, deadline=None)
 
 
 def proto(columns: int = COLUMNS, more: str = "") -> str:
@@ -182,7 +181,6 @@ def test_what_is_said_about_a_refused_payload_is_its_size_and_the_limit(sample: 
 @given(
     counts=st.lists(st.integers(0, 300), max_size=12), limit=st.sampled_from([10**4, 10**5, 10**9])
 )
-@SETTLED
 @pytest.mark.parametrize("name", NAMES)
 def test_an_estimate_is_never_below_the_columns(
     name: str, counts: list[int], limit: int, compiled: Callable[[str], bytes]
@@ -201,7 +199,6 @@ def test_an_estimate_is_never_below_the_columns(
 
 
 @given(counts=st.lists(st.integers(0, 60), min_size=1, max_size=40))
-@SETTLED
 @pytest.mark.parametrize("name", NAMES)
 def test_slices_are_small_and_together_what_the_whole_is(
     name: str, counts: list[int], compiled: Callable[[str], bytes]

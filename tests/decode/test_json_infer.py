@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.decode.base import DecodeLimits
@@ -129,7 +129,6 @@ def test_digits_in_texts_are_no_reason_for_doubt() -> None:
     assert arrow_shape(pa.array([text, text], pa.binary())) is not None
 
 
-@settings(deadline=None)
 @given(st.lists(OBJECTS, min_size=1, max_size=5))
 def test_what_was_inferred_from_is_taken_and_nothing_is_lost(values: list[Any]) -> None:
     texts = [text(value) for value in values]

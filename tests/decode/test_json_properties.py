@@ -10,7 +10,7 @@ from typing import Any
 
 import jsonschema_rs
 import pyarrow as pa
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.decode.base import DecodeLimits
@@ -20,11 +20,6 @@ from distributary.errors import ErrorCode, InvalidSchemaError
 from distributary.model.deadletter import Decoded
 from distributary.registry.compile.json import compile_json
 
-QUICK = settings(
-    max_examples=50,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 NAMES = st.sampled_from(["id", "name", "a b", "x", "Über", 'q"t', "null", "b\\c"])
 
@@ -162,7 +157,6 @@ def both(schema: Any, payloads: list[bytes]) -> tuple[Decoded, Decoded]:
 
 
 @given(sample=samples(), indent=st.sampled_from([None, 1]), escaped=st.booleans())
-@QUICK
 def test_both_ways_give_what_was_written(
     sample: tuple[Any, list[Any], list[Any]], indent: int | None, escaped: bool
 ) -> None:
@@ -175,7 +169,6 @@ def test_both_ways_give_what_was_written(
 
 
 @given(sample=samples(), data=st.data())
-@QUICK
 def test_both_ways_agree_on_what_is_broken(
     sample: tuple[Any, list[Any], list[Any]], data: st.DataObject
 ) -> None:
@@ -195,7 +188,6 @@ def test_both_ways_agree_on_what_is_broken(
 
 
 @given(sample=samples(), others=st.lists(ANYTHING, min_size=1, max_size=4))
-@QUICK
 def test_a_row_is_what_the_validator_takes(
     sample: tuple[Any, list[Any], list[Any]], others: list[Any]
 ) -> None:
@@ -241,7 +233,6 @@ SCHEMAS: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(schema=SCHEMAS, value=ANYTHING, draft=st.sampled_from(["draft-04", "draft-07", ""]))
-@settings(QUICK, max_examples=50)
 def test_no_schema_breaks_more_than_itself(schema: Any, value: Any, draft: str) -> None:
     if isinstance(schema, dict):
         schema = {**schema, "$schema": "https://json-schema.org/draft/2020-12/schema"}

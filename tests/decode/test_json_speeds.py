@@ -12,7 +12,7 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from distributary.decode.base import DecodeLimits, RefusedError
@@ -26,11 +26,6 @@ from distributary.decode.json.text import parse, parse_strictly, plain_numbers, 
 from distributary.errors import ErrorCode
 from distributary.model.deadletter import Decoded
 
-QUICK = settings(
-    max_examples=50,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
 DEPTH = 100
 NUMBERS = [
     *(
@@ -166,7 +161,6 @@ def each_example(values: list[Any]) -> Callable[[Any], Any]:
 
 @each_example(HOSTILE)
 @given(BYTES)
-@QUICK
 def test_a_text_is_read_alike_quickly_and_strictly(data: bytes) -> None:
     strictly = outcome(lambda: parse_strictly(data, max_depth=DEPTH))
     plain = plain_numbers(pa.array([data], pa.binary()))[0]
@@ -188,7 +182,6 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-@QUICK
 def test_a_value_is_written_as_python_writes_it(value: Any) -> None:
     assert outcome(lambda: parse_strictly(render(value).encode(), max_depth=DEPTH)) == bits(value)
     if "0.12345678901234567890" not in render(value):
@@ -221,7 +214,6 @@ def at_every_speed(make: Callable[[], JsonDecoder], payloads: list[bytes]) -> li
 @given(
     st.lists(_objects(TEXTS).map(str.encode), min_size=1, max_size=6), st.lists(BYTES, max_size=4)
 )
-@QUICK
 def test_records_without_a_schema_are_decoded_alike_at_every_speed(
     seen: list[bytes], others: list[bytes]
 ) -> None:
@@ -259,7 +251,6 @@ SCHEMAS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("schema", SCHEMAS, ids=json.dumps)
 @given(st.lists(BYTES | _objects(TEXTS).map(str.encode), min_size=1, max_size=6))
-@settings(QUICK, max_examples=30)
 def test_records_with_a_schema_are_decoded_alike_at_every_speed(
     schema: dict[str, Any], payloads: list[bytes]
 ) -> None:
@@ -335,7 +326,6 @@ def test_one_bad_value_among_thousands_is_one_failure() -> None:
     st.lists(BYTES | _objects(TEXTS).map(str.encode), min_size=1, max_size=5),
     st.booleans(),
 )
-@QUICK
 def test_what_looks_familiar_adds_nothing(
     seen: list[bytes], more: list[bytes], changes: bool
 ) -> None:
@@ -397,7 +387,6 @@ def test_a_schema_that_no_expression_is_made_for_makes_nothing_familiar(body: by
     st.lists(BYTES | _objects(TEXTS).map(str.encode), max_size=8),
     st.booleans(),
 )
-@QUICK
 def test_a_sample_and_what_is_not_like_it_tell_what_all_tell(
     seen: list[bytes], more: list[bytes], changes: bool
 ) -> None:
@@ -422,7 +411,6 @@ _ORDER = {
     | st.sampled_from([b"{", b"}", b'"', b"\\", b"\\u12", b"0", b"1.", b"\t"]),
     st.integers(0, 3),
 )
-@QUICK
 def test_what_looks_familiar_is_json(place: int, more: bytes, removed: int) -> None:
     usual = json.dumps(_ORDER).encode()
     known = infer([usual, usual])
@@ -510,7 +498,7 @@ _LINES = st.lists(
 
 
 @given(_LINES, st.sampled_from(["ignore", "error"]))
-@settings(QUICK, max_examples=1_000)
+@settings(max_examples=5 * settings().max_examples)
 def test_texts_are_one_row_each_or_none_at_all(texts: list[bytes], unexpected: str) -> None:
     type_ = pa.struct([("a", pa.int64())])
     rows = columns.read_texts(pa.array(texts, pa.binary()), type_, unexpected=unexpected)

@@ -10,7 +10,7 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor as FD
 from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
 from google.protobuf.message import DecodeError as ParseError
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.decode.base import DecodeLimits
@@ -19,7 +19,6 @@ from distributary.errors import ErrorCode
 from distributary.model.deadletter import Decoded
 from tests.decode.protobuf_samples import (
     SCALARS,
-    SLOW,
     Case,
     case,
     damaged,
@@ -147,7 +146,6 @@ def test_one_among_thousands_is_found(compiled: Compile, odd: int) -> None:
 
 
 @given(file=schemas(), seed=st.integers(0, 2**32))
-@settings(max_examples=50, deadline=None, suppress_health_check=SLOW)
 def test_payloads_of_another_schema_fail_as_the_official_runtime_does_not_know_them(
     file: FileDescriptorProto, seed: int
 ) -> None:
@@ -159,7 +157,6 @@ def test_payloads_of_another_schema_fail_as_the_official_runtime_does_not_know_t
 
 
 @given(file=schemas(), seed=st.integers(0, 2**32))
-@settings(max_examples=50, deadline=None, suppress_health_check=SLOW)
 def test_damaged_payloads_fail_as_the_official_runtime_does_not_know_them(
     file: FileDescriptorProto, seed: int
 ) -> None:

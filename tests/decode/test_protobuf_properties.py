@@ -30,7 +30,7 @@ from google.protobuf.descriptor import FieldDescriptor as FD
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.message import DecodeError as ParseError
 from google.protobuf.unknown_fields import UnknownFieldSet
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.decode.protobuf.decoder import decode_together
@@ -38,7 +38,6 @@ from distributary.errors import ErrorCode
 from distributary.model.deadletter import Decoded
 from tests.decode.protobuf_samples import (
     LIMITS,
-    SLOW,
     Case,
     case,
     damaged,
@@ -259,7 +258,6 @@ def allowed(type_: pa.DataType) -> bool:
 
 
 @given(file=schemas(), seed=st.integers(0, 2**32))
-@settings(max_examples=50, deadline=None, suppress_health_check=SLOW)
 def test_rows_are_what_the_official_runtime_reads(file: FileDescriptorProto, seed: int) -> None:
     this = case(file, seed)
     payloads = [populate(this.cls(), this.rnd, 0).SerializePartialToString() for _ in range(12)]
@@ -267,7 +265,6 @@ def test_rows_are_what_the_official_runtime_reads(file: FileDescriptorProto, see
 
 
 @given(file=schemas(), seed=st.integers(0, 2**32))
-@settings(max_examples=50, deadline=None, suppress_health_check=SLOW)
 def test_joined_payloads_merge_as_the_specification_says(
     file: FileDescriptorProto, seed: int
 ) -> None:
@@ -277,7 +274,6 @@ def test_joined_payloads_merge_as_the_specification_says(
 
 
 @given(file=schemas(), seed=st.integers(0, 2**32))
-@settings(max_examples=50, deadline=None, suppress_health_check=SLOW)
 def test_damaged_payloads_fail_when_the_official_parser_refuses_them(
     file: FileDescriptorProto, seed: int
 ) -> None:
@@ -287,7 +283,6 @@ def test_damaged_payloads_fail_when_the_official_parser_refuses_them(
 
 
 @given(file=schemas(), seed=st.integers(0, 2**32))
-@settings(max_examples=50, deadline=None, suppress_health_check=SLOW)
 def test_both_ways_give_the_same(file: FileDescriptorProto, seed: int) -> None:
     this = case(file, seed)
     good = [populate(this.cls(), this.rnd, 1).SerializePartialToString() for _ in range(6)]
@@ -314,7 +309,6 @@ def by_index(decoded: Decoded) -> dict[int, dict[str, Any]]:
 
 
 @given(file=schemas())
-@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
 def test_columns_have_types_that_a_lake_can_hold(file: FileDescriptorProto) -> None:
     columns = case(file, 0).decoder.columns
     assert [c.number for c in columns] == [f.number for f in file.message_type[0].field]
@@ -322,7 +316,6 @@ def test_columns_have_types_that_a_lake_can_hold(file: FileDescriptorProto) -> N
 
 
 @given(file=schemas(), seed=st.integers(0, 2**32))
-@settings(max_examples=50, deadline=None, suppress_health_check=SLOW)
 def test_versions_decoded_together_give_what_each_gives_alone(
     file: FileDescriptorProto, seed: int
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.decode.protobuf.wire import MAX_CHARACTERS, best_effort_text
@@ -76,11 +76,6 @@ def test_a_long_text_is_cut(compiled: Compile) -> None:
 
 
 @given(payload=st.binary(max_size=80), known=st.booleans())
-@settings(
-    max_examples=50,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
 def test_any_bytes_give_printable_text(compiled: Compile, payload: bytes, known: bool) -> None:
     text = best_effort_text(compiled(SCHEMA) if known else None, "t.M", payload)
     assert all(c == "\n" or c.isprintable() for c in text)

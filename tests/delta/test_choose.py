@@ -6,7 +6,7 @@ import json
 import math
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.delta.checkpoint import parse_interval
@@ -29,7 +29,6 @@ FILES = st.lists(
 ).map(lambda all_: [file(n, s, day=d, kind=k) for n, (s, d, k) in enumerate(all_)])
 
 
-@settings(max_examples=40)
 @given(FILES)
 def test_groups_are_neighbours_of_one_kind_and_size(files: list[DataFile]) -> None:
     found = bins(reversed(files), SIZES)
@@ -44,7 +43,6 @@ def test_groups_are_neighbours_of_one_kind_and_size(files: list[DataFile]) -> No
     assert len(names) == len(set(names))
 
 
-@settings(max_examples=40)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=400), st.integers(1, 40))
 def test_rows_are_written_a_few_times_in_all(sizes: list[int], often: int) -> None:
     """Files of a batch each, put together again and again."""
@@ -86,7 +84,6 @@ ROWS = st.lists(
 )
 
 
-@settings(max_examples=40)
 @given(ROWS, st.data())
 def test_statistics_of_pieces_are_those_of_the_whole(
     rows: list[tuple[object, ...]], data: st.DataObject

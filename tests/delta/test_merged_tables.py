@@ -61,7 +61,7 @@ def test_merges_go_on_between_compactions(tmp_path: Path) -> None:
     assert shop.rows() == truth(BATCHES, COLUMNS)
 
 
-@settings(max_examples=5)
+@settings(max_examples=settings().max_examples // 4)
 @given(histories())
 def test_histories_keep_their_closed_files_apart(events: list[Event]) -> None:
     with tempfile.TemporaryDirectory() as folder:

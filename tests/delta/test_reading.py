@@ -75,7 +75,7 @@ def partitioned(folder: Path, files: list[list[dict[str, Any]]]) -> None:
 
 @pytest.mark.parametrize("write", [ours, others, partitioned], ids=lambda write: write.__name__)
 @given(files=FILES)
-@settings(max_examples=10)
+@settings(max_examples=settings().max_examples // 4)
 def test_every_value_is_found_wherever_it_is(write: Any, files: list[list[dict[str, Any]]]) -> None:
     if write is partitioned:
         # nobody tells an empty text from none in the name of a folder

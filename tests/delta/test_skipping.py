@@ -123,7 +123,7 @@ def _rows(table: pa.Table) -> set[Any]:
 
 
 @given(files_and_keys(), st.sampled_from([ours, nothing, careless]))
-@settings(max_examples=300)
+@settings(max_examples=5 * settings().max_examples)
 def test_no_row_is_ever_missed(tables: tuple[pa.Table, pa.Table], told: Told) -> None:
     inside, wanted = tables
     may = Keys(wanted, wanted.column_names).may_be_in(file_of(told(inside)))
@@ -131,7 +131,6 @@ def test_no_row_is_ever_missed(tables: tuple[pa.Table, pa.Table], told: Told) ->
 
 
 @given(files_and_keys())
-@settings(max_examples=50)
 def test_keys_that_are_put_into_a_file_leave_its_bounds_as_they_are(
     tables: tuple[pa.Table, pa.Table],
 ) -> None:
@@ -203,7 +202,7 @@ def test_statistics_that_make_no_sense_tell_nothing(stats: str) -> None:
     assert not len(keys.within(DataFile("a", "a", 1, stats=stats)))
 
 
-@settings(max_examples=15)
+@settings(max_examples=settings().max_examples // 2)
 @example((pa.table({"k0": pa.array([Decimal(10**30)], pa.decimal128(38, 0))}),) * 2)
 @given(files_and_keys())
 def test_files_that_deltalake_wrote(tables: tuple[pa.Table, pa.Table]) -> None:

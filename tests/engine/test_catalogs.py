@@ -240,6 +240,7 @@ print(next(row["data_type"] for row in told if row["col_name"] == "Type"))
 """
 
 
+@pytest.mark.cluster
 @pytest.mark.slow
 def test_a_managed_table_of_a_hive_metastore_is_written_by_its_name(tmp_path: Path) -> None:
     games = Games(tmp_path, GamesPlan(games=2, versions=2, records=5))
@@ -265,6 +266,7 @@ def test_a_managed_table_of_a_hive_metastore_is_written_by_its_name(tmp_path: Pa
     assert process(*manage).split() == ["MANAGED"]
 
 
+@pytest.mark.cluster
 @pytest.mark.slow
 def test_a_hive_metastore_has_the_tables_for_every_session(tmp_path: Path) -> None:
     games = Games(tmp_path, GamesPlan(games=2, versions=2, records=5))

@@ -17,7 +17,7 @@ from distributary.spark.jars import ensure_connectors
 from tests.engine.lakes import TABLES, Games
 from tests.services.spark_cluster import connect_server
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.config.lake import Tables
@@ -303,7 +303,6 @@ TYPES = st.one_of(
 ).filter(lambda name: refused_type_name(name, strict=False) is None)
 
 
-@settings(deadline=None, max_examples=50)
 @given(
     st.lists(TYPES, min_size=1, max_size=12, unique=True),
     st.sampled_from(["silver_{type}", "{type}"]),

@@ -188,7 +188,7 @@ actions = st.lists(
 )
 
 
-@settings(max_examples=12)
+@settings(max_examples=settings().max_examples // 2)
 @given(actions)
 def test_no_order_of_events_loses_or_doubles_a_record(events: list[tuple[str, Any]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

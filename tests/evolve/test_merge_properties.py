@@ -10,7 +10,7 @@ from itertools import permutations
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.config.lake import Evolution
@@ -82,7 +82,6 @@ STORING = st.builds(
     renamed=st.sampled_from(["new_column", "keep_name"]),
 )
 HISTORIES = st.lists(writers(), min_size=1, max_size=4)
-relaxed = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 
 
 def after(history: list[tuple[Column, ...]], policy: Evolution) -> tuple[Column, ...]:
@@ -119,7 +118,6 @@ def distinct_names(type_: pa.DataType) -> bool:
     return not pa.types.is_map(type_) or distinct_names(type_.item_type)
 
 
-@relaxed
 @given(HISTORIES, writers(), POLICIES, POLICIES)
 def test_the_same_writer_again_changes_nothing(
     history: list[tuple[Column, ...]], writer: tuple[Column, ...], before: Evolution, now: Evolution
@@ -134,7 +132,6 @@ def test_the_same_writer_again_changes_nothing(
         assert again == merged
 
 
-@relaxed
 @given(HISTORIES, writers(), POLICIES)
 def test_no_column_is_ever_removed_moved_or_narrowed(
     history: list[tuple[Column, ...]], writer: tuple[Column, ...], policy: Evolution
@@ -148,7 +145,6 @@ def test_no_column_is_ever_removed_moved_or_narrowed(
     assert merged.columns[0] == table[0]
 
 
-@relaxed
 @given(HISTORIES, writers(), POLICIES)
 def test_every_field_has_exactly_one_place(
     history: list[tuple[Column, ...]], writer: tuple[Column, ...], policy: Evolution
@@ -168,7 +164,6 @@ def test_every_field_has_exactly_one_place(
     assert all(distinct_names(type_) for type_ in types.values())
 
 
-@relaxed
 @given(HISTORIES, writers(), POLICIES)
 def test_a_refusal_leaves_the_table_alone(
     history: list[tuple[Column, ...]], writer: tuple[Column, ...], policy: Evolution
@@ -183,7 +178,6 @@ def test_a_refusal_leaves_the_table_alone(
         assert chosen & {"fail"} if merged.fatal else chosen & {"dead_letter"}
 
 
-@relaxed
 @given(st.data())
 def test_the_order_of_versions_does_not_matter_when_fields_are_only_added(
     data: st.DataObject,
@@ -203,7 +197,6 @@ INTEGRAL = st.sampled_from([pa.int32(), pa.int64(), pa.decimal128(6, 2), pa.deci
 FLOATING = st.sampled_from([pa.int32(), pa.float32(), pa.float64()])
 
 
-@relaxed
 @given(st.one_of([st.lists(kind, min_size=2, max_size=4) for kind in (INTEGRAL, FLOATING)]))
 def test_the_order_of_versions_does_not_matter_when_a_type_widens(types: list[pa.DataType]) -> None:
     results = {
@@ -259,7 +252,6 @@ def leaves(value: Any) -> Iterator[Any]:
         yield type(value).__name__ if isinstance(value, bool) else "", value
 
 
-@relaxed
 @given(HISTORIES, writers(), STORING, st.data())
 def test_no_value_is_lost_or_changed_on_its_way_into_the_table(
     history: list[tuple[Column, ...]],

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.evolve.unified import rest_as_json
@@ -114,7 +114,6 @@ def as_json(value: Any) -> Any:
     return value
 
 
-@settings(deadline=None, max_examples=60)
 @given(ROWS, st.integers(0, 3))
 def test_the_text_says_what_the_columns_say(rows: list[dict[str, Any]], first: int) -> None:
     schema = pa.schema([(name, type_) for name, (type_, _) in COLUMNS.items()])

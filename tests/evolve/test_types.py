@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.evolve.types import same, settled, side_suffix, sql_name, wider
@@ -129,7 +129,6 @@ def extremes(type_: pa.DataType) -> list[int | float | Decimal]:
     ]
 
 
-@settings(deadline=None)
 @given(NUMBERS, NUMBERS)
 def test_widening_loses_nothing(one: pa.DataType, other: pa.DataType) -> None:
     joined = wider(one, other)
@@ -141,7 +140,6 @@ def test_widening_loses_nothing(one: pa.DataType, other: pa.DataType) -> None:
         assert values.cast(joined).cast(type_).equals(values)
 
 
-@settings(deadline=None)
 @given(NUMBERS, NUMBERS, NUMBERS)
 def test_widening_does_not_depend_on_the_order(
     one: pa.DataType, two: pa.DataType, three: pa.DataType

@@ -7,7 +7,7 @@ from random import Random
 from typing import Literal
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.evolve.types import fold
@@ -124,7 +124,6 @@ WRITERS = st.dictionaries(NAMES, TYPES, max_size=5).map(
 MANY = st.dictionaries(st.sampled_from("stuvw"), WRITERS, max_size=4)
 
 
-@settings(deadline=None, max_examples=50)
 @given(MANY, MANY, st.sampled_from(["shared", "wide"]), st.integers(1, 8))
 def test_columns_stay_and_every_field_has_exactly_one_place(
     before: dict[str, tuple[Column, ...]],
@@ -152,7 +151,6 @@ def test_columns_stay_and_every_field_has_exactly_one_place(
     assert planned(plan.columns, types) == plan
 
 
-@settings(deadline=None, max_examples=50)
 @given(MANY, st.sampled_from(["shared", "wide"]), st.randoms(use_true_random=False))
 def test_the_order_of_types_does_not_matter(
     types: dict[str, tuple[Column, ...]], mode: Mode, random: Random

@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from distributary.errors import ConfigError, ErrorCode
@@ -196,7 +196,6 @@ def used(template: str, fields: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if f"{{{key}}}" in template}
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.sampled_from(TEMPLATES), FIELDS, FIELDS)
 def test_two_different_inputs_never_share_a_table(
     template: str, one: dict[str, Any], other: dict[str, Any]
@@ -212,7 +211,6 @@ def test_all_short_values_have_tables_of_their_own(template: str) -> None:
     assert len(names) == len(values) ** 2
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.sampled_from(TEMPLATES), FIELDS)
 def test_a_name_is_always_safe(template: str, fields: dict[str, Any]) -> None:
     found = propose(template, **fields, reserved=frozenset(["silver_a"]), endings=("_log",))
@@ -223,7 +221,6 @@ def test_a_name_is_always_safe(template: str, fields: dict[str, Any]) -> None:
         assert not name.endswith("_log")
 
 
-@settings(deadline=None)
 @given(st.text(max_size=20))
 def test_a_quoted_identifier_ends_where_it_should(name: str) -> None:
     inside = quote_sql(name)[1:-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.errors import ErrorCode
@@ -100,7 +100,6 @@ def test_hostile_names_are_called_by_their_code(name: str, code: ErrorCode) -> N
     assert check_type_name(name) is code
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.text(st.characters(), max_size=12))
 def test_an_accepted_name_holds_nothing_that_could_hurt(name: str) -> None:
     if check_type_name(name) is not None:
@@ -112,7 +111,6 @@ def test_an_accepted_name_holds_nothing_that_could_hurt(name: str) -> None:
     assert all(c.isprintable() for c in name)
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.text(max_size=12))
 def test_names_that_differ_in_case_have_one_key(name: str) -> None:
     key = casefold_key(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.model.manifest import Counts
@@ -53,7 +53,6 @@ class Story:
         return total(self.batches, {key: len(records) for key, records in self.parked.items()})
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_totals_equal_the_truth_after_every_step(data):
     story = Story()

@@ -54,6 +54,7 @@ def run(project: Path) -> dict[str, Any]:
 
 
 @pytest.mark.spark
+@pytest.mark.cluster
 @pytest.mark.slow
 def test_the_example_runs_and_runs_again_by_itself_when_the_schema_grows(tmp_path: Path) -> None:
     project = tmp_path / "project"

@@ -15,7 +15,7 @@ from tests.services.shared import unique
 if TYPE_CHECKING:
     from distributary.lab.services.services import Services
 
-pytestmark = [pytest.mark.services, pytest.mark.slow]
+pytestmark = [pytest.mark.cluster, pytest.mark.services, pytest.mark.slow]
 
 
 def test_a_topic_feeds_a_streaming_table_that_grows(tmp_path: Path, services: Services) -> None:

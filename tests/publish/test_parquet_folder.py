@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.errors import ErrorCode, PublishError
@@ -146,7 +146,6 @@ def test_a_kill_between_any_two_changes_is_harmless(
     assert set(outcomes) == {Outcome.PUBLISHED, Outcome.SKIPPED}
 
 
-@settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(0, 60), st.booleans()), min_size=1, max_size=8))
 def test_any_sequence_of_kills_ends_with_each_row_once(
     killer: Killer, tmp_path_factory: pytest.TempPathFactory, kills: list[tuple[int, bool]]

@@ -10,7 +10,7 @@ from typing import Any
 
 import fastavro
 import pytest
-from hypothesis import HealthCheck, assume, event, given, settings
+from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from distributary.model.record import Format
@@ -206,7 +206,6 @@ def pairs(draw: st.DrawFn) -> tuple[Any, Any, Any]:
 
 
 @given(sample=pairs())
-@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 def test_what_is_called_readable_is_read_by_fastavro(sample: tuple[Any, Any, Any]) -> None:
     writer, reader, datum = sample
     found = reasons(writer, reader)

@@ -11,7 +11,7 @@ from multiprocessing.synchronize import Barrier, Event
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.errors import ErrorCode, InvalidSchemaError, RegistryUnavailableError
@@ -301,7 +301,6 @@ def test_a_writer_that_is_killed_holds_nobody_up(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.text(max_size=120), unique=True, max_size=20))
-@settings(deadline=None)
 def test_folder_names_are_safe_and_never_shared(names: list[str]) -> None:
     folders = [folder_name(name) for name in names]
     assert len({folder.lower() for folder in folders}) == len(names)
@@ -316,7 +315,6 @@ def test_a_plain_name_is_its_own_folder() -> None:
 
 
 @given(st.text(max_size=400))
-@settings(deadline=None)
 def test_printable_text_moves_no_cursor(text: str) -> None:
     shown = printable(text)
     assert shown.isprintable()

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from distributary.model.record import Format
@@ -200,11 +200,6 @@ SCHEMAS = st.recursive(LEAVES, grown, max_leaves=5)
 
 
 @given(old=SCHEMAS, new=SCHEMAS, values=st.lists(VALUES, min_size=5, max_size=20))
-@settings(
-    max_examples=50,
-    deadline=None,
-    suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
-)
 def test_what_is_called_compatible_is(old: Any, new: Any, values: list[Any]) -> None:
     assume(judged(old, new) == [])
     before, after = (Documents.of(body(each)).validator for each in (old, new))
@@ -213,6 +208,5 @@ def test_what_is_called_compatible_is(old: Any, new: Any, values: list[Any]) -> 
 
 
 @given(schema=SCHEMAS)
-@settings(max_examples=50, deadline=None)
 def test_a_schema_is_compatible_with_itself(schema: Any) -> None:
     assert judged(schema, json.loads(json.dumps(schema))) == []

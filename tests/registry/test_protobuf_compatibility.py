@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.errors import ConfigError, ErrorCode
@@ -319,7 +319,6 @@ def rendered(fields: dict[int, tuple[str, str]]) -> str:
 
 
 @given(FIELDS, FIELDS)
-@settings(max_examples=40, deadline=None)
 def test_reading_is_reflexive_and_full_is_both_directions(
     left: dict[int, tuple[str, str]], right: dict[int, tuple[str, str]]
 ) -> None:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.errors import (
@@ -399,7 +399,6 @@ SUBJECTS = st.text(min_size=1, max_size=40)
 
 
 @given(st.lists(st.tuples(SUBJECTS, COMMENTS), min_size=1, max_size=4))
-@settings(max_examples=25, deadline=None)
 def test_register_then_by_id_is_a_round_trip(
     tmp_path_factory: pytest.TempPathFactory, given: list[tuple[str, str]]
 ) -> None:

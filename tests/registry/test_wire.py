@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.errors import ErrorCode
@@ -130,7 +130,6 @@ def test_an_absurd_number_of_indexes_is_refused_before_it_is_read() -> None:
     st.integers(min_value=0, max_value=2**32 - 1) | st.uuids(),
     PATHS | st.none(),
 )
-@settings(deadline=None)
 def test_parse_is_the_inverse_of_frame(
     payload: bytes, name: int | UUID, indexes: tuple[int, ...] | None
 ) -> None:
@@ -145,7 +144,6 @@ def test_parse_is_the_inverse_of_frame(
 
 
 @given(st.binary(max_size=60), st.booleans())
-@settings(deadline=None)
 def test_no_bytes_raise(value: bytes, protobuf: bool) -> None:
     for prefix in (b"", b"\x00", b"\x01", b"\x00\x00\x00\x00\x01"):
         found = parse(prefix + value, [("other", value)], protobuf=protobuf)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.errors import ErrorCode
@@ -64,7 +64,6 @@ def assert_like_parse(split: SplitFrames, values: list[bytes | None], protobuf: 
 @pytest.mark.parametrize("type", TYPES, ids=str)
 @pytest.mark.parametrize("protobuf", [True, False])
 @given(st.lists(VALUES, max_size=30), st.integers(0, 5), st.integers(0, 5))
-@settings(max_examples=50, deadline=None)
 def test_a_column_is_read_as_its_values_are(
     type: pa.DataType, protobuf: bool, values: list[bytes | None], skip: int, drop: int
 ) -> None:

@@ -7,7 +7,7 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.errors import ErrorCode
@@ -85,7 +85,6 @@ def assert_like_parse(found: SplitFrames, records: list[Record], *, protobuf: bo
 @pytest.mark.parametrize("type", TYPES, ids=str)
 @pytest.mark.parametrize("protobuf", [True, False])
 @given(RECORDS, st.integers(0, 4), st.integers(0, 4))
-@settings(max_examples=50)
 def test_a_column_is_read_as_its_records_are(
     type: pa.DataType, protobuf: bool, records: list[Record], skip: int, drop: int
 ) -> None:

@@ -59,7 +59,7 @@ def test_the_first_batch_is_the_whole_table_and_the_next_goes_on_after_it(tmp_pa
 
 
 @given(before=st.integers(1, 4), after=st.integers(0, 4), limit=st.integers(1, 20))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=settings().max_examples // 2)
 def test_batches_of_any_size_give_every_row_once_and_in_one_order(
     before: int, after: int, limit: int
 ) -> None:

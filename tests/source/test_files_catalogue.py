@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.errors import CheckpointError, ErrorCode, FencedError, LakeUnavailableError
@@ -25,7 +25,6 @@ def paths(catalogue: Catalogue, start: int = 0) -> list[str]:
 
 
 @given(portions=st.lists(st.lists(FILES, max_size=5), max_size=5), cut=st.integers(0, 30))
-@settings(max_examples=30)
 def test_what_was_appended_is_there_after_a_restart(
     portions: list[list[FoundFile]], cut: int
 ) -> None:

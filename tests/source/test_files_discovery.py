@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.errors import DivergedError, FencedError, SourceUnavailableError
@@ -74,7 +74,6 @@ def test_a_file_that_grows_is_found_again(root: Path, one: FilesSource) -> None:
     most_files=st.integers(1, 5),
     most_bytes=st.integers(1, 100),
 )
-@settings(max_examples=25)
 def test_batches_take_every_file_once(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], most_files: int, most_bytes: int
 ) -> None:

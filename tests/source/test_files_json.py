@@ -199,7 +199,6 @@ VALUES = st.recursive(
     chunk=st.integers(1, 30),
     arranged=st.sampled_from(["lines", "array", "indented"]),
 )
-@settings(max_examples=60)
 def test_events_are_found_wherever_a_chunk_ends(
     rows: list[dict[str, Any]], chunk: int, arranged: str
 ) -> None:
@@ -223,7 +222,7 @@ def test_events_are_found_wherever_a_chunk_ends(
     st.sampled_from([b"\n", b"\r\n", b" \n", b"\n ", b"\n\n"]),
     st.booleans(),
 )
-@settings(max_examples=200)
+@settings(max_examples=5 * settings().max_examples)
 def test_lines_are_events_whatever_is_around_them(
     lines: list[bytes], between: bytes, ended: bool
 ) -> None:
@@ -292,7 +291,6 @@ _LINES = _EVENTS.map(lambda each: json.dumps(each).encode()) | st.sampled_from(
 
 
 @given(st.lists(_LINES, min_size=1, max_size=6))
-@settings(deadline=None)
 def test_claims_and_times_are_the_same_for_many_events_at_once(some: list[bytes]) -> None:
     told = told_events(pa.array(some, pa.binary()))
     parsed = parsed_events(some, (parsed_json(each, 1 << 20) for each in some))
@@ -346,7 +344,7 @@ _WITH_A_BYTE = st.builds(
 
 
 @given(st.lists(_LIKE | _WITH_A_BYTE | _LINES, min_size=1, max_size=8), st.integers(0, 3))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=5 * settings().max_examples)
 def test_events_that_look_familiar_tell_what_they_tell_when_parsed(
     some: list[bytes], usual: int
 ) -> None:

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.errors import DecodeError, InvalidSchemaError
@@ -31,7 +31,6 @@ def samples(draw: st.DrawFn) -> tuple[Any, list[Any]]:
 
 
 @given(sample=samples(), blocks=st.booleans())
-@settings(max_examples=50)
 def test_events_of_any_schema_are_cut_where_they_end(
     sample: tuple[Any, list[Any]], blocks: bool
 ) -> None:
@@ -43,7 +42,6 @@ def test_events_of_any_schema_are_cut_where_they_end(
 
 
 @given(sample=samples(), chance=st.data())
-@settings(max_examples=50)
 def test_damaged_data_end_in_a_fault_or_in_as_many_events(
     sample: tuple[Any, list[Any]], chance: st.DataObject
 ) -> None:

@@ -12,7 +12,7 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.source.files import avro, parquet
@@ -24,7 +24,6 @@ from distributary.source.files.source import FilesReader
 from tests.source.change_files import event, faults, good, lines, schema
 
 TEXTS = st.one_of(st.none(), st.text(max_size=5), st.sampled_from(["", "long" * 300, "x"]))
-UNHURRIED = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def read(data: bytes, format: str) -> pa.Table:
@@ -52,7 +51,6 @@ def read(data: bytes, format: str) -> pa.Table:
     block=st.integers(1, 5000),
     at_once=st.sampled_from([1, 2, 7, 65_536]),
 )
-@UNHURRIED
 def test_avro(notes: list[str | None], codec: str, block: int, at_once: int) -> None:
     written = fastavro.parse_schema(schema("note"))
     rows = [event(number, note=note) for number, note in enumerate(notes)]
@@ -73,7 +71,6 @@ def test_avro(notes: list[str | None], codec: str, block: int, at_once: int) -> 
 
 
 @given(notes=st.lists(TEXTS, min_size=2, max_size=30), zipped=st.booleans())
-@UNHURRIED
 def test_json(notes: list[str | None], zipped: bool) -> None:
     rows = [event(number, note=note) for number, note in enumerate(notes)]
     with pytest.MonkeyPatch.context() as patch:
@@ -120,7 +117,6 @@ ENCODINGS: dict[str, dict[str, Any]] = {
     group=st.integers(1, 50),
     most=st.sampled_from([1, 500, 5000, 10**7]),
 )
-@UNHURRIED
 def test_parquet(
     rows: list[dict[str, Any]],
     encoding: str,

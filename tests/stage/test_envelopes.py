@@ -480,7 +480,7 @@ DOCUMENTS = st.recursive(
 BLANKS = st.text(" \t\n\r", max_size=2)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=5 * settings().max_examples)
 @given(
     st.dictionaries(st.sampled_from(["x", "y", 'q"', "é"]), DOCUMENTS, max_size=3),
     st.dictionaries(st.text(max_size=3), DOCUMENTS, min_size=1, max_size=2),
@@ -517,7 +517,7 @@ def test_a_payload_is_the_text_that_stands_in_its_place(
     assert found.payloads.to_pylist() == [wanted.encode()]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=5 * settings().max_examples)
 @given(
     st.binary(max_size=30) | st.text('{}[]":, \\teudata0123456789.-', max_size=30).map(str.encode)
 )
@@ -581,7 +581,7 @@ def json_messages(draw: st.DrawFn) -> bytes:
 
 
 @given(st.lists(json_messages(), min_size=1, max_size=8), st.sampled_from(["event", "meta.event"]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=5 * settings().max_examples)
 def test_types_of_familiar_messages_are_those_that_reading_them_finds(
     messages: list[bytes], path: str
 ) -> None:

@@ -76,7 +76,7 @@ KEYS = {
 
 
 @pytest.mark.parametrize("kind", KEYS)
-@settings(max_examples=15)
+@settings(max_examples=settings().max_examples // 2)
 @given(data=st.data())
 def test_a_partitioned_delta_table_reads_back(kind: str, data: st.DataObject) -> None:
     type_, values = KEYS[kind]
@@ -97,7 +97,7 @@ def test_a_partitioned_delta_table_reads_back(kind: str, data: st.DataObject) ->
 
 
 @pytest.mark.parametrize("kind", KEYS)
-@settings(max_examples=15)
+@settings(max_examples=settings().max_examples // 2)
 @given(data=st.data())
 def test_a_partitioned_folder_reads_back(kind: str, data: st.DataObject) -> None:
     type_, values = KEYS[kind]

@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 import typer
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.cli.app import app
@@ -42,7 +42,6 @@ def page(own: Path, start: Start) -> Running:
     return start(own)
 
 
-@settings(max_examples=25)
 @given(TEXT, TEXT, TEXT, TEXT, st.sampled_from(Action), st.booleans())
 def test_no_value_becomes_an_option(
     reason: str, kind: str, note: str, table: str, action: Action, dry_run: bool

@@ -58,7 +58,7 @@ def test_truth_is_what_a_naive_replay_finds(
     assert_true(stream, reads, backfill="by_timestamp")
 
 
-@settings(max_examples=12)
+@settings(max_examples=settings().max_examples // 2)
 @given(
     seed=st.integers(0, 2**40),
     tables=st.integers(1, 15),

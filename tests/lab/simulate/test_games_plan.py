@@ -2,7 +2,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.errors import ConfigError, ErrorCode
@@ -52,7 +52,6 @@ def test_bad_records_stand_in_order_behind_a_good_one(plan: GamesPlan) -> None:
         assert plan.bad_before(number) == len(before)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(plans())
 def test_the_report_agrees_with_the_messages(recording: Any, plan: GamesPlan) -> None:
     messages: list[Message] = []

@@ -58,18 +58,21 @@ def small_jvm(
     java: Java, jars: Sequence[Path], *, memory: str, service: str, port: int, folder: Path
 ) -> list[str]:
     """A JVM that starts quickly, stays small and carries its mark, up to the class path."""
-    classes = platformdirs.user_cache_path("distributary") / "dev" / f"{service}-classes"
     return [
         str(java.path),
         f"-Xmx{memory}",
         # the second compiler and the concurrent collector pay only after minutes
         *("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData"),
         *("-XX:+ExitOnOutOfMemoryError", "-Djava.net.preferIPv4Stack=true"),
-        *archive_options(java, jars, train=True, folder=classes),
+        *archive_options(java, jars, train=True, folder=_classes(service)),
         # libraries unpack themselves there, and leave that behind when they are killed
         f"-Djava.io.tmpdir=tmp/{service}",
         mark(service, port, folder),
     ]
+
+
+def _classes(service: str) -> Path:
+    return platformdirs.user_cache_path("distributary") / "dev" / f"{service}-classes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +191,9 @@ class Broker(JavaService):
         told = self.folder / self._home("format.words")
         settings = str(self._home("server.properties"))
         _write_private(told, [*words, "-c", settings, *self.users()])
-        flags = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+        # what the broker loads is most of what this program loads
+        archive = archive_options(java, artifacts.kafka, train=False, folder=_classes(self.name))
+        flags = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *archive)
         try:
             ended = subprocess.run(  # noqa: S603 - Java, with arguments of this package
                 [str(java.path), *flags, *_class_path(artifacts), f"@{self._home('format.words')}"],
