@@ -92,7 +92,7 @@ def test_a_catalog_that_is_down_costs_no_batch(
     heard: list[Event] = []
     metrics = Metrics()
     pipeline.bus.subscribe(heard.append)
-    metrics.attach(pipeline.bus)
+    pipeline.bus.subscribe(metrics.listen)
     summary = pipeline.run(spark=spark)
     assert summary.counts.written == 5
     assert summary.catalog is not None

@@ -114,8 +114,8 @@ def test_everybody_sees_that_the_broker_is_away_and_when_it_is_back(
     stream = make(mortal, tmp_path)
     send(stream, 20, version=1)
     with Going(stream, spark) as run:
-        metrics, rules = Metrics(process=False), Rules(run.pipeline.config, now=datetime.now(UTC))
-        metrics.attach(run.pipeline.bus)
+        metrics, rules = Metrics(), Rules(run.pipeline.config, now=datetime.now(UTC))
+        run.pipeline.bus.subscribe(metrics.listen)
         run.pipeline.bus.subscribe(rules.hear)
 
         def retrying() -> float | None:

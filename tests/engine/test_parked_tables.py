@@ -22,7 +22,7 @@ from distributary.observe.events import Event, EventBus, Failed, TableResumed
 from distributary.publish.base import Published
 from distributary.publish.parking import park, parked
 from distributary.store.base import at
-from distributary.testing import MemoryPublisher
+from tests.publish.memory import MemoryPublisher
 from tests.publish.staged import batch_of, numbers
 from tests.waiting import eventually
 

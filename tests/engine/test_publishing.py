@@ -22,7 +22,7 @@ from distributary.model.table import Role
 from distributary.observe.events import EventBus, TableParked
 from distributary.publish.base import Outcome, Published
 from distributary.publish.parking import parked
-from distributary.testing import MemoryPublisher
+from tests.publish.memory import MemoryPublisher
 from tests.publish.staged import LIFE, batch_of, numbers
 
 

@@ -33,8 +33,8 @@ def test_a_run_is_counted_and_its_lineage_told(tmp_path: Path, spark: SparkSessi
     games.send_all()
     lineage = tmp_path / "lineage.jsonl"
     pipeline = games.pipeline(extra=f"lineage: {{file: {lineage}, every: 0s}}")
-    metrics, events = Metrics(process=False), list[Event]()
-    metrics.attach(pipeline.bus)
+    metrics, events = Metrics(), list[Event]()
+    pipeline.bus.subscribe(metrics.listen)
     pipeline.bus.subscribe(events.append)
     summary = pipeline.run(spark=spark)
 

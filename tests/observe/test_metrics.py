@@ -80,7 +80,7 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 
 
 def told(*events: Event, **settings: Any) -> Metrics:
-    metrics = Metrics(**{"process": False, **settings})
+    metrics = Metrics(**settings)
     for event in events:
         metrics.listen(event)
     return metrics
@@ -137,7 +137,7 @@ def test_a_restart_neither_resets_nor_doubles() -> None:
     metrics = told()
     for number in range(3):
         bus = EventBus()
-        detach = metrics.attach(bus)
+        detach = bus.subscribe(metrics.listen)
         bus.publish(BatchStarted(pipeline="games", batch=number))
         # the batch that was under way when the process died is finished by the next one
         bus.publish(settled(max(0, number - 1)))
@@ -339,7 +339,7 @@ def everything() -> Metrics:
     listed = CatalogUpdated(pipeline="games", catalog="main.games", registered=3, waiting=1)
     away = Failed(pipeline="games", error=RegistryUnavailableError("away"), retry_in=5.0)
     events = (away, settled(), RegistryAsked(pipeline="games", calls=(call,)), seen, listed)
-    return told(*events, process=True)
+    return told(*events)
 
 
 def test_every_metric_that_is_declared_is_served_with_its_labels() -> None:

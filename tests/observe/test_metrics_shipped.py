@@ -14,19 +14,22 @@ import pytest
 from ruamel.yaml import YAML
 
 from distributary.errors import ErrorCode
-from distributary.observe.metrics import CATALOGUE, Kind, alert_rules, grafana_dashboard, reference
+from distributary.observe.metrics import CATALOGUE, Kind, shipped
 from distributary.registry.base import OUTCOMES
+from tools.docs.metrics import series, table
 
-KNOWN = {series: metric for metric in CATALOGUE for series in metric.series}
+KNOWN = {name: metric for metric in CATALOGUE for name in series(metric)}
 FOREIGN = {"process_cpu_seconds_total"}
 """Of `prometheus_client` itself."""
 SCRAPED = {"instance", "job"}
 """Labels that Prometheus adds."""
 
-DASHBOARD: dict[str, Any] = json.loads(grafana_dashboard())
+DASHBOARD: dict[str, Any] = json.loads(shipped("grafana-dashboard.json"))
 RULES: list[dict[str, Any]] = [
     rule
-    for group in YAML(typ="safe", pure=True).load(io.StringIO(alert_rules()))["groups"]
+    for group in YAML(typ="safe", pure=True).load(io.StringIO(shipped("alert-rules.yaml")))[
+        "groups"
+    ]
     for rule in group["rules"]
 ]
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
@@ -193,7 +196,7 @@ def test_the_dashboard_is_one_that_grafana_can_import() -> None:
 def test_every_metric_is_on_the_dashboard_or_in_a_rule() -> None:
     shown = {s.name for _, t in QUERIES for s in selectors(parsed(t["expr"]))}
     shown |= {s.name for rule in RULES for s in selectors(parsed(rule["expr"]))}
-    unseen = {m.name for m in CATALOGUE if not shown & set(m.series)}
+    unseen = {m.name for m in CATALOGUE if not shown & set(series(m))}
     assert unseen <= {
         "distributary_catalog_tables",
         "distributary_last_batch",
@@ -204,6 +207,6 @@ def test_every_metric_is_on_the_dashboard_or_in_a_rule() -> None:
 
 def test_the_docs_page_has_the_table_of_metrics_and_every_alert() -> None:
     page = Path(__file__).parents[2].joinpath("docs", "metrics.md").read_text()
-    assert reference() in page
+    assert table() in page
     for rule in RULES:
         assert f"`{rule['alert']}`" in page

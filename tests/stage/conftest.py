@@ -20,7 +20,7 @@ from distributary.stage.job import Staged
 from distributary.stage.land import land
 from distributary.stage.packets import Again, Targets, land_packets, pack
 from distributary.stage.sort import sort
-from distributary.testing import MemoryPublisher
+from tests.publish.memory import MemoryPublisher
 
 PIPELINE = """
 name: games

@@ -21,7 +21,7 @@ from distributary.registry.record_schemas import InferredSchemas
 from distributary.stage.exchange import open_run
 from distributary.stage.job import Staged
 from distributary.stage.parts import open_records
-from distributary.testing import MemoryTable
+from tests.publish.memory import MemoryTable
 from tests.stage.conftest import Bench
 
 PIPELINE = """

@@ -17,7 +17,7 @@ from distributary.registry.local import MemoryRegistry
 from distributary.registry.record_schemas import CarriedSchemas, InferredSchemas
 from distributary.registry.wire import frame
 from distributary.stage.unwrap import unwrap
-from distributary.testing import MemoryPublisher
+from tests.publish.memory import MemoryPublisher
 from tests.stage.conftest import Bench
 
 FIRST = """

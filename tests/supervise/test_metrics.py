@@ -28,7 +28,7 @@ def served(metrics: Metrics, listen: str, **more: Any) -> Iterator[str]:
 
 def test_prometheus_gets_what_was_told() -> None:
     metrics, bus = Metrics(), EventBus()
-    metrics.attach(bus)
+    bus.subscribe(metrics.listen)
     with served(metrics, "127.0.0.1:0") as url:
         bus.publish(settled())
         with urlopen(url) as answer:
@@ -38,26 +38,25 @@ def test_prometheus_gets_what_was_told() -> None:
 
 
 def test_open_metrics_are_given_to_whoever_asks_for_them() -> None:
-    with served(Metrics(process=False), "127.0.0.1:0") as url:
+    with served(Metrics(), "127.0.0.1:0") as url:
         request = Request(url, headers={"Accept": "application/openmetrics-text; version=1.0.0"})
         with urlopen(request) as answer:
             assert "openmetrics" in answer.headers["Content-Type"]
-            assert [f.name for f in parse_open(answer.read().decode())] == [
-                "distributary_build_info"
-            ]
+            names = {f.name for f in parse_open(answer.read().decode())}
+    assert "distributary_build_info" in names
 
 
 def test_it_ends_with_the_block_and_the_port_is_free_again() -> None:
-    with served(Metrics(process=False), "127.0.0.1:0") as url:
+    with served(Metrics(), "127.0.0.1:0") as url:
         port = url.split(":")[2].split("/")[0]
-    with served(Metrics(process=False), f"127.0.0.1:{port}") as again:
+    with served(Metrics(), f"127.0.0.1:{port}") as again:
         assert again == url
     with pytest.raises(OSError):
         urlopen(url)
 
 
 def test_a_port_that_is_taken_is_an_error_with_a_name() -> None:
-    with served(Metrics(process=False), "127.0.0.1:0") as url:
+    with served(Metrics(), "127.0.0.1:0") as url:
         port = url.split(":")[2].split("/")[0]
         with pytest.raises(SetupError) as error, served(Metrics(), f"127.0.0.1:{port}"):
             pass

@@ -10,8 +10,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from distributary.config.show import json_schema
-from distributary.config.show import reference as settings
-from tools.docs import commands, errors, ledger, metrics
+from tools.docs import commands, errors, ledger, metrics, settings
 from tools.docs.repository import OUTSIDE, PICTURES, ROOT, pipes_in_code, relinked
 
 _SCHEMA_NOTE = """
@@ -26,7 +25,7 @@ line of a pipeline file, editors complete and explain its keys.
 def generated() -> dict[str, str]:
     """Pages and files that nobody writes by hand."""
     return {
-        "reference/settings.md": settings() + _SCHEMA_NOTE,
+        "reference/settings.md": settings.page() + _SCHEMA_NOTE,
         "reference/commands.md": commands.page(),
         "reference/metrics.md": metrics.page(),
         "reference/errors.md": errors.page(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distributary.observe.metrics import CATALOGUE, reference
+from distributary.observe.metrics import CATALOGUE, Kind, Metric
 
 _INTRODUCTION = """\
 # Metrics
@@ -19,6 +19,22 @@ _SERIES = """
 
 def page() -> str:
     """The page as Markdown."""
-    histograms = [metric for metric in CATALOGUE if len(metric.series) > 1]
-    lines = [", ".join(f"`{name}`" for name in metric.series) for metric in histograms]
-    return _INTRODUCTION + reference() + _SERIES + "\n".join(f"- {line}" for line in lines) + "\n"
+    histograms = [series(metric) for metric in CATALOGUE if metric.kind is Kind.HISTOGRAM]
+    lines = [", ".join(f"`{name}`" for name in names) for names in histograms]
+    return _INTRODUCTION + table() + _SERIES + "\n".join(f"- {line}" for line in lines) + "\n"
+
+
+def table() -> str:
+    """All metrics, as Markdown."""
+    lines = ["| metric | kind | labels | what it says |", "|---|---|---|---|"]
+    for metric in CATALOGUE:
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
+    return "\n".join(lines) + "\n"
+
+
+def series(metric: Metric) -> tuple[str, ...]:
+    """The names under which a metric's samples are served."""
+    if metric.kind is not Kind.HISTOGRAM:
+        return (metric.name,)
+    return tuple(metric.name + ending for ending in ("_bucket", "_sum", "_count"))

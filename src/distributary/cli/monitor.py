@@ -57,15 +57,15 @@ def metrics(
 
     The metrics themselves are served by `run FILE --metrics 127.0.0.1:9464`.
     """
-    from distributary.observe.metrics import CATALOGUE, alert_rules, grafana_dashboard
+    from distributary.observe.metrics import CATALOGUE, shipped
 
     if grafana and rules:
         raise call.usage("--grafana and --rules exclude each other.")
     if grafana:
-        text = grafana_dashboard()
+        text = shipped("grafana-dashboard.json")
         call.out.show({"dashboard": json.loads(text)}, lambda paper: paper.lines(text))
     elif rules:
-        text = alert_rules()
+        text = shipped("alert-rules.yaml")
         call.out.show({"rules": text}, lambda paper: paper.lines(text))
     else:
         names = ("name", "kind", "labels", "help")

@@ -241,7 +241,7 @@ def _measured(
         call.out.note(f"metrics at {url}/metrics")
         name = pipeline.config.name
         metrics.remember(name, pipeline.ledger().tables(name, schema_ids=False))
-        detach = metrics.attach(pipeline.bus)
+        detach = pipeline.bus.subscribe(metrics.listen)
         try:
             yield
         finally:

@@ -21,7 +21,7 @@ import distributary
 from distributary.config.deploy import Kubernetes
 from distributary.config.document import to_yaml
 from distributary.deploy.files import Artifact, FileTarget, template
-from distributary.deploy.package import WHEEL, write_wheel
+from distributary.deploy.package import WHEEL
 from distributary.deploy.pipeline_file import Installable
 from distributary.errors import ConfigError, ErrorCode
 
@@ -46,14 +46,6 @@ def dockerfile(base: str) -> str:
     """Python, Java, this version and its JVM connectors; nothing of a pipeline, no secret."""
     pinned = _PINNED if "@sha256:" in base else _UNPINNED
     return template("Dockerfile", pinned=pinned, base=base, wheel=WHEEL, user=USER)
-
-
-def write_image(folder: Path, base: str) -> None:
-    """Write what an image is built of: the Dockerfile, its entry point, and this very version."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "Dockerfile").write_text(dockerfile(base), "utf-8")
-    (folder / "entrypoint.sh").write_text(template("entrypoint.sh"), "utf-8")
-    write_wheel(folder / WHEEL)
 
 
 def object_name(pipeline: str, settings: Kubernetes) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field
 from enum import StrEnum
@@ -58,13 +58,6 @@ class Metric:
     def name(self) -> str:
         """As it is served."""
         return PREFIX + self.short
-
-    @property
-    def series(self) -> tuple[str, ...]:
-        """The names under which its samples are served."""
-        if self.kind is not Kind.HISTOGRAM:
-            return (self.name,)
-        return tuple(self.name + ending for ending in ("_bucket", "_sum", "_count"))
 
 
 _LANE = ("pipeline", "lane")
@@ -188,15 +181,6 @@ CATALOGUE: tuple[Metric, ...] = tuple(m for m in list(globals().values()) if typ
 """All of the above, in the order of the docs page."""
 
 
-def reference() -> str:
-    """The table of the docs page, as Markdown."""
-    lines = ["| metric | kind | labels | what it says |", "|---|---|---|---|"]
-    for metric in CATALOGUE:
-        labels = ", ".join(f"`{label}`" for label in metric.labels)
-        lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
-    return "\n".join(lines) + "\n"
-
-
 # What the process and everything below it takes of the machine, asked for at each scrape.
 
 
@@ -312,13 +296,12 @@ _FEW = frozenset((Role.BRONZE, Role.UNIFIED, Role.DEAD_LETTERS))
 class Metrics(_Series):
     """A listener that counts; safe to be called and read from several threads."""
 
-    def __init__(self, *, max_tables: int = MOST_TABLES, process: bool = True) -> None:
+    def __init__(self, *, max_tables: int = MOST_TABLES) -> None:
         super().__init__()
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(self)
-        if process:
-            ProcessCollector(registry=self.registry)
-            self.registry.register(MemoryCollector())
+        ProcessCollector(registry=self.registry)
+        self.registry.register(MemoryCollector())
         self._set(BUILD, version("distributary"), value=1)
         self._most_tables = max_tables
         self._limits: dict[str, int] = {}
@@ -327,10 +310,6 @@ class Metrics(_Series):
         self._parked: dict[str, set[str]] = {}
         self._settled: dict[tuple[str, str, str], int] = {}
         self._known: set[str] = set()
-
-    def attach(self, bus: events.EventBus) -> Callable[[], None]:
-        """Listen to a bus; the answer ends it. The numbers stay."""
-        return bus.subscribe(self.listen)
 
     def limit(self, pipeline: str, *, max_tables: int) -> None:
         """How many tables of one pipeline have series of their own."""
@@ -519,15 +498,6 @@ class Metrics(_Series):
 # Files for the systems around: a dashboard for Grafana, alert rules for Prometheus.
 
 
-def grafana_dashboard() -> str:
-    """The dashboard, as JSON to import."""
-    return _text("grafana-dashboard.json")
-
-
-def alert_rules() -> str:
-    """The rules, as YAML for `rule_files`."""
-    return _text("alert-rules.yaml")
-
-
-def _text(name: str) -> str:
+def shipped(name: str) -> str:
+    """The content of one of them, by its name in the folder `shipped`."""
     return files("distributary.observe").joinpath("shipped", name).read_text(encoding="utf-8")

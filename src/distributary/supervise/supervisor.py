@@ -326,7 +326,7 @@ def counting(configs: Sequence[PipelineConfig], bus: EventBus) -> Iterator[Rende
         except DistributaryError as error:
             # a lake that is away is the pipeline's matter, which will say so
             _log.warning("metrics of %s begin without its ledger: %s", config.name, error.code)
-    detach = metrics.attach(bus)
+    detach = bus.subscribe(metrics.listen)
     try:
         yield metrics.render
     finally:

@@ -1,4 +1,4 @@
-"""Fakes that behave: a publisher that keeps its tables in memory, for our tests and for yours."""
+"""A publisher that keeps its tables in memory."""
 
 from __future__ import annotations
 
