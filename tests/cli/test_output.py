@@ -12,16 +12,14 @@ from distributary.cli.command.output import (
     Paper,
     brief,
     counted,
-    cut,
     duration,
-    listed,
     number,
-    printable,
     since,
     spelled,
     styled,
     tally,
 )
+from distributary.observe.log_format import cut, listed, one_line
 
 
 class Terminal(io.StringIO):
@@ -31,9 +29,9 @@ class Terminal(io.StringIO):
 
 @given(st.text())
 def test_foreign_text_cannot_command_a_terminal(text: str) -> None:
-    shown = printable(text)
+    shown = one_line(text)
     assert shown.isprintable()
-    assert printable(shown) == shown
+    assert one_line(shown) == shown
 
 
 @given(st.text())
@@ -46,8 +44,8 @@ def test_a_line_stays_one_line(text: str) -> None:
 
 
 def test_escapes_are_readable() -> None:
-    assert printable("a\x1b[31m\n\u202eb\ud800") == "a\\x1b[31m\\n\\u202eb\\ud800"
-    assert printable("größe 漢字") == "größe 漢字"
+    assert one_line("a\x1b[31m\n\u202eb\ud800") == "a\\x1b[31m\\n\\u202eb\\ud800"
+    assert one_line("größe 漢字") == "größe 漢字"
 
 
 def test_markup_and_emoji_names_are_text() -> None:

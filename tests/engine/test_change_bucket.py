@@ -50,7 +50,7 @@ def test_tables_are_what_the_source_is_and_stay_so_when_maintained(
     feed.assert_true()
     feed.assert_verified()
     assert all(is_remote(job.folder) for job in jobs_of(feed.address))
-    wishes = Wishes.of(Maintain(), retention=timedelta(0), force=True)
+    wishes = Wishes(Maintain(), retention=timedelta(0), force=True)
     report = maintain(feed.address, jobs_of(feed.address), wishes)
     assert not report.failed, report
     assert report.totals().files_deleted > 0

@@ -44,7 +44,7 @@ def precious(tmp_path: Path) -> Path:
 
 
 def wishes() -> Wishes:
-    return Wishes.of(Maintain(), steps=[Step.EXPIRE], retention=timedelta(days=1), force=False)
+    return Wishes(Maintain(), [Step.EXPIRE], retention=timedelta(days=1), force=False)
 
 
 def test_watching_reads_no_secret_of_a_file_that_only_the_lake_names(

@@ -62,7 +62,7 @@ def everything(folder: Path) -> set[str]:
 
 
 def wishes(*steps: Step) -> Wishes:
-    return Wishes.of(Maintain(), steps=steps)
+    return Wishes(Maintain(), steps)
 
 
 @pytest.mark.parametrize("way", ["absolute", "dots"])

@@ -131,11 +131,11 @@ def test_everybody_sees_that_the_broker_is_away_and_when_it_is_back(
             assert failure is not None and failure["code"] == "SOURCE_UNAVAILABLE"
             assert failure["since"] and failure["next_try"]
             assert retrying() == 1
-            assert [notice.code for notice in rules.open.values()] == ["SOURCE_UNAVAILABLE"]
+            assert [each["code"] for each in rules.memory()["open"]] == ["SOURCE_UNAVAILABLE"]
         finally:
             mortal.restart_kafka()
         eventually(lambda: run.status().state == "running", seconds=60)
-        assert (run.status().failure, retrying(), rules.open) == (None, 0, {})
+        assert (run.status().failure, retrying(), rules.memory()["open"]) == (None, 0, [])
         send(stream, 15, version=1)
         run.wait_for(35)
     assert run.status().state == "stopped"

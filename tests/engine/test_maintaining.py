@@ -102,7 +102,7 @@ def games(tmp_path: Path) -> Games:
 
 
 def maintained(games: Games, *steps: Step, **given: object) -> Report:
-    wishes = Wishes.of(SETTINGS, steps=steps, **given)  # type: ignore[arg-type]
+    wishes = Wishes(SETTINGS, steps, **given)  # type: ignore[arg-type]
     return maintain(str(games.lake), jobs_of(str(games.lake)), wishes)
 
 
@@ -175,16 +175,16 @@ def test_table_that_is_gone_is_passed_over(games: Games) -> None:
 
 
 def test_tables_that_the_file_names_are_left_alone(games: Games) -> None:
-    wishes = Wishes.of(Maintain(optimize=Optimize(min_files=3), skip=("ch*",)))
+    wishes = Wishes(Maintain(optimize=Optimize(min_files=3), skip=("ch*",)))
     found = by_name(maintain(str(games.lake), jobs_of(str(games.lake)), wishes))
     assert found["chess"].optimize is None and found["go"].optimize is not None
 
 
 def test_file_may_leave_steps_out() -> None:
-    assert Wishes.of(Maintain()).steps == set(Step)
+    assert Wishes(Maintain()).steps == set(Step)
     some = Maintain(steps=("optimize", "checkpoint"))
-    assert Wishes.of(some).steps == {Step.OPTIMIZE, Step.CHECKPOINT}
-    assert Wishes.of(some, steps=[Step.VACUUM]).steps == {Step.VACUUM}
+    assert Wishes(some).steps == {Step.OPTIMIZE, Step.CHECKPOINT}
+    assert Wishes(some, [Step.VACUUM]).steps == {Step.VACUUM}
 
 
 def test_one_at_a_time(games: Games) -> None:
@@ -220,24 +220,24 @@ def test_manifest_that_cannot_be_read_stops_it(games: Games) -> None:
 
 
 def test_details_of_old_batches_become_sums(games: Games) -> None:
-    wishes = Wishes.of(Maintain(), steps=[Step.EXPIRE], dry_run=True)
+    wishes = Wishes(Maintain(), [Step.EXPIRE], dry_run=True)
     lake, jobs = str(games.lake), jobs_of(str(games.lake))
     before = games.ledger.totals("games")
     would = maintain(lake, jobs, wishes).ledger
     assert would is not None and (would.batches, would.tables) == (4, 12)
     assert len(games.ledger.batches()) == 4
-    done = maintain(lake, jobs, Wishes.of(Maintain(), steps=[Step.EXPIRE])).ledger
+    done = maintain(lake, jobs, Wishes(Maintain(), [Step.EXPIRE])).ledger
     assert done is not None and done.batches == 4
     assert len(games.ledger.batches()) == 1
     assert games.ledger.totals("games") == before
     version = DeltaTable(layout.ledger_table(lake, "batches")).version()
-    again = maintain(lake, jobs, Wishes.of(Maintain(), steps=[Step.EXPIRE])).ledger
+    again = maintain(lake, jobs, Wishes(Maintain(), [Step.EXPIRE])).ledger
     assert again is not None and again.batches == 0
     assert DeltaTable(layout.ledger_table(lake, "batches")).version() == version
 
 
 def test_ledger_is_kept_where_the_file_says_so(games: Games) -> None:
-    wishes = Wishes.of(Maintain(expire=Expire(ledger=timedelta(days=9999))))
+    wishes = Wishes(Maintain(expire=Expire(ledger=timedelta(days=9999))))
     done = maintain(str(games.lake), jobs_of(str(games.lake)), wishes).ledger
     assert done is not None and done.batches == 0
     assert len(games.ledger.batches()) == 4

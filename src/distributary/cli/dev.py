@@ -6,8 +6,9 @@ import time
 from pathlib import Path
 from typing import Annotated
 
-from distributary.cli.command.output import Paper, listed, since, styled
+from distributary.cli.command.output import Paper, since, styled
 from distributary.cli.command.verb import START, DryRun, Invocation, group, option, verb
+from distributary.observe.log_format import listed
 
 app = group("dev", "Kafka and a schema registry on this machine.", panel=START)
 

@@ -15,8 +15,6 @@ from distributary.cli.command.output import (
     clock,
     confirmed,
     counted,
-    cut,
-    listed,
     number,
     since,
     styled,
@@ -39,6 +37,7 @@ from distributary.cli.command.verb import (
     verb,
 )
 from distributary.errors import DistributaryError, ErrorCode
+from distributary.observe.log_format import cut, listed
 
 if TYPE_CHECKING:
     import pyarrow as pa

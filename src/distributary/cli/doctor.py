@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from distributary import __version__
 from distributary.cli.command.lakes import load_file, open_registry
-from distributary.cli.command.output import Paper, counted, listed, size, styled
+from distributary.cli.command.output import Paper, counted, size, styled
 from distributary.cli.command.verb import (
     LAKE_VARIABLE,
     LOOK,
@@ -40,6 +40,7 @@ from distributary.errors import (
     meanings,
 )
 from distributary.model import layout
+from distributary.observe.log_format import listed
 
 if TYPE_CHECKING:
     from distributary.config.kafka import KafkaSource, Registry

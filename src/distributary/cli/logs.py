@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from distributary.cli.command.output import NORMAL, STEPS, Output, Paper, styled
 from distributary.errors import ConfigError, DistributaryError, ErrorCode
-from distributary.observe.alerts.notice import Pages
+from distributary.observe.alerts.notice import page
 from distributary.observe.log_format import LogFormat, log_folder, private
 
 if TYPE_CHECKING:
@@ -155,9 +155,10 @@ def report(output: Output, error: BaseException, log: LogFile) -> int:
         log.write(output.mask(f"ERROR {known.code}\n{text}"))
     if output.debug:
         output.margin.lines(output.mask(text))
+    dashboard = os.environ.get(PAGE_VARIABLE) or output.dashboard
     places = {
         "docs": f"distributary explain {known.code}",
-        "page": Pages(os.environ.get(PAGE_VARIABLE) or output.dashboard).error(known.code) or None,
+        "page": page(dashboard, "errors", known.code) or None,
         "log": str(log.path) if log.is_written else None,
     }
     details = {

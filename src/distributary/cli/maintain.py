@@ -15,7 +15,6 @@ from distributary.cli.command.output import (
     brief,
     counted,
     duration,
-    listed,
     number,
     size,
     styled,
@@ -32,6 +31,7 @@ from distributary.cli.command.verb import (
     verb,
 )
 from distributary.errors import ConfigError, ErrorCode
+from distributary.observe.log_format import listed
 
 if TYPE_CHECKING:
     from distributary.config.lake import Maintain
@@ -103,9 +103,9 @@ def maintain(
         Step.VACUUM: vacuum,
         Step.EXPIRE: expire,
     }
-    wishes = Wishes.of(
+    wishes = Wishes(
         _settings(call, found),
-        steps=[step for step, asked in chosen.items() if asked],
+        [step for step, asked in chosen.items() if asked],
         retention=kept,
         force=force,
         dry_run=dry_run,

@@ -210,7 +210,7 @@ def test(
     from concurrent.futures import ThreadPoolExecutor
 
     from distributary.observe.alerts.delivery import utc_now
-    from distributary.observe.alerts.notice import Kind, Notice, Pages, Severity, State
+    from distributary.observe.alerts.notice import Kind, Notice, Severity, State, page
     from distributary.observe.alerts.targets import make_targets
 
     config = load_file(call, file).config
@@ -243,7 +243,7 @@ def test(
         where=f"pipeline {config.name}",
         evidence="sent by hand",
         next_step="nothing is to be done",
-        link=Pages(config.alerts.dashboard_url).pipeline(config.name),
+        link=page(config.alerts.dashboard_url, "pipelines", config.name),
     )
     with ThreadPoolExecutor(max_workers=8) as pool:
         tried = list(pool.map(lambda each: _try(each[0], each[1], notice), wanted))

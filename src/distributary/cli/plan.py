@@ -8,10 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from distributary.cli.command.lakes import load_file, open_pipeline
-from distributary.cli.command.output import Paper, counted, cut, printable, styled, tally
+from distributary.cli.command.lakes import load_file, open_pipeline, read_text
+from distributary.cli.command.output import Paper, counted, styled, tally
 from distributary.cli.command.verb import LOOK, File, Invocation, OptionalFile, option, single, verb
 from distributary.cli.schema import draw_compatibility
+from distributary.errors import ErrorCode
+from distributary.observe.log_format import cut, one_line
 
 if TYPE_CHECKING:
     from distributary.model.table import Change
@@ -108,7 +110,7 @@ def plan(
     With --with-schema, what a schema would do that is not in use yet. Nothing is registered.
     """
     from distributary.operations.proposal import propose
-    from distributary.operations.proposed import choose_subject, judge_of, preview, read_schema
+    from distributary.operations.proposed import choose_subject, judge_of, preview
 
     if with_schema is None:
         if subject is not None or record_type is not None or markdown:
@@ -124,7 +126,8 @@ def plan(
         raise call.usage("--markdown and --json exclude each other.")
     pipeline = open_pipeline(call, file)
     config = pipeline.config
-    text, registry = read_schema(with_schema), judge_of(config)
+    what, code = "the proposed schema's file", ErrorCode.CONFIG_INVALID
+    text, registry = read_text(with_schema, what, code=code), judge_of(config)
     if subject is None:
         subject = choose_subject(registry, config, text=text, path=with_schema, type=record_type)
         call.out.step(f"subject {subject}")
@@ -232,7 +235,7 @@ def code(text: str) -> str:
 
     What a code span could not hold is spelled in character references, which are never syntax.
     """
-    shown = cut(printable(text), _LONGEST_CELL).strip()
+    shown = cut(one_line(text), _LONGEST_CELL).strip()
     if not shown:
         return ""
     if _HARMLESS.fullmatch(shown):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from distributary.cli.command.lakes import find_lake, find_table
-from distributary.cli.command.output import Paper, counted, cut, printable
+from distributary.cli.command.output import Paper, counted
 from distributary.cli.command.verb import (
     LOOK,
     FileOption,
@@ -23,6 +23,7 @@ from distributary.cli.command.verb import (
     single,
     verb,
 )
+from distributary.observe.log_format import cut, one_line
 
 if TYPE_CHECKING:
     from distributary.operations.query import Bounds, Field, Questions
@@ -198,7 +199,7 @@ def _draw(paper: Paper, columns: Sequence[Field], rows: Sequence[Sequence[str]])
                 paper.row(column.name, value, width=28)
         return
     # names of columns come from records, and from whoever wrote the statement
-    headers = [printable(column.name) + ">" * _is_number(column.type) for column in columns]
+    headers = [one_line(column.name) + ">" * _is_number(column.type) for column in columns]
     paper.table(headers, rows, indent=0)
 
 

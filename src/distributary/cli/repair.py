@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 from distributary.cli.command.lakes import find_lake, find_table, open_pipeline, pipeline_of
-from distributary.cli.command.output import Paper, confirmed, counted, cut, duration, number, styled
+from distributary.cli.command.output import Paper, confirmed, counted, duration, number, styled
 from distributary.cli.command.verb import (
     FIX,
     AsOf,
@@ -27,6 +27,7 @@ from distributary.cli.command.verb import (
     verb,
 )
 from distributary.errors import RegistryError, SourceError
+from distributary.observe.log_format import cut
 
 if TYPE_CHECKING:
     from distributary.engine.pipeline import Pipeline

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from distributary.cli.command.lakes import load_file
-from distributary.cli.command.output import EVERYTHING, Paper, counted, cut, duration, styled
+from distributary.cli.command.output import EVERYTHING, Paper, counted, duration, styled
 from distributary.cli.command.verb import (
     RUN,
     File,
@@ -24,7 +24,7 @@ from distributary.cli.command.verb import (
     single,
     verb,
 )
-from distributary.observe.log_format import LogFormat, LogLine, plain, spell
+from distributary.observe.log_format import LogFormat, LogLine, cut, plain, spell
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

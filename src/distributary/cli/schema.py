@@ -27,9 +27,7 @@ from distributary.cli.command.output import (
     Words,
     clock,
     counted,
-    cut,
     number,
-    printable,
     since,
     size,
     spelled,
@@ -61,6 +59,7 @@ from distributary.errors import (
     RegistryUnavailableError,
 )
 from distributary.model import layout
+from distributary.observe.log_format import cut, one_line
 
 if TYPE_CHECKING:
     from distributary.engine.names import Clash
@@ -706,7 +705,7 @@ def _lines(text: str, format: Format) -> list[str]:
             text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
         except ValueError:
             pass
-    return [printable(line) for line in text.splitlines()]
+    return [one_line(line) for line in text.splitlines()]
 
 
 def _reference(found: FoundRegistry, given: str) -> Reference:

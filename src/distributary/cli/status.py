@@ -17,9 +17,7 @@ from distributary.cli.command.output import (
     brief,
     clock,
     counted,
-    cut,
     duration,
-    listed,
     number,
     since,
     styled,
@@ -34,7 +32,7 @@ from distributary.cli.command.verb import (
     verb,
 )
 from distributary.errors import DistributaryError, ErrorCode, LakeUnavailableError
-from distributary.observe.log_format import plain
+from distributary.observe.log_format import cut, listed, plain
 
 if TYPE_CHECKING:
     from distributary.config.load import Loaded

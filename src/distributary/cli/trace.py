@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from distributary.cli.command.lakes import Lake, find_lake
-from distributary.cli.command.output import Paper, clock, counted, cut, styled
+from distributary.cli.command.output import Paper, clock, counted, styled
 from distributary.cli.command.verb import (
     LOOK,
     Invocation,
@@ -18,7 +18,7 @@ from distributary.cli.command.verb import (
     single,
     verb,
 )
-from distributary.observe.log_format import plain
+from distributary.observe.log_format import cut, plain
 
 if TYPE_CHECKING:
     from distributary.observe.rows import TableSummary

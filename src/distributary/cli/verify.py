@@ -14,7 +14,6 @@ from distributary.cli.command.output import (
     Paper,
     Words,
     counted,
-    cut,
     duration,
     number,
     styled,
@@ -34,7 +33,7 @@ from distributary.cli.command.verb import (
 )
 from distributary.cli.repair import microseconds, moment_of
 from distributary.errors import ConfigError
-from distributary.observe.log_format import plain
+from distributary.observe.log_format import cut, plain
 
 if TYPE_CHECKING:
     from distributary.engine.pipeline import Pipeline

@@ -37,7 +37,7 @@ class Lake(Section):
     path: Text = Field(examples=["./lake", "s3://bucket/lake"])
     """Folder or address under which every table has its own folder."""
     checkpoint: Annotated[
-        Text, Field(default_factory=lambda given: below(given["path"], "_checkpoints"))
+        Text, Field(default_factory=lambda given: layout.join(given["path"], "_checkpoints"))
     ]
     """Folder of the pipeline's progress; `_checkpoints` under `path` when left out."""
     database: TableName | None = Field(default=None, examples=["default"])
@@ -90,7 +90,7 @@ class Lake(Section):
 
     def checkpoint_of(self, pipeline: str) -> str:
         """The folder of one pipeline's progress."""
-        return below(self.checkpoint, pipeline)
+        return layout.join(self.checkpoint, pipeline)
 
     def parking_of(self, pipeline: str) -> str:
         """Where batches of a pipeline wait whose tables cannot be written."""
@@ -98,11 +98,6 @@ class Lake(Section):
             return layout.parked(self.address, pipeline)
         # a store that does not take a table's files may not take copies of them either
         return f"{absolute(self.checkpoint_of(pipeline))}/parked"
-
-
-def below(folder: str, name: str) -> str:
-    """The address of something in a folder, be it a path or an object store."""
-    return f"{folder.rstrip('/')}/{name}"
 
 
 # Which tables are kept.

@@ -104,11 +104,6 @@ def as_text(job: Mapping[str, Any]) -> str:
     return json.dumps(job, indent=2, sort_keys=True) + "\n"
 
 
-def belongs_to(job: Mapping[str, Any], pipeline: str) -> bool:
-    """Whether a job was made by `install` for this pipeline."""
-    return (job.get("tags") or {}).get(PIPELINE_TAG) == pipeline
-
-
 def like(there: Mapping[str, Any], ours: Mapping[str, Any]) -> Settings:
     """Of a job that is there, what can be compared with ours: Databricks adds its own defaults."""
     seen: Settings = _projected(there, ours)
@@ -495,7 +490,8 @@ class DatabricksTarget:
                 Files(self.client).remove(step.name)
 
     def _is_mine(self, job: Settings) -> bool:
-        return belongs_to(job, self.pipeline)
+        """Whether a job was made by `install` for this pipeline."""
+        return (job.get("tags") or {}).get(PIPELINE_TAG) == self.pipeline
 
     def _file_step(self, path: str, after: str) -> Step:
         before, mark = Files(self.client).mark(path)

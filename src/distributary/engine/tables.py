@@ -11,7 +11,7 @@ import pyarrow as pa
 from distributary.changes.history import HISTORY_COLUMNS
 from distributary.changes.shape import DELETED_COLUMN, SEQ_COLUMN, TIME_COLUMN
 from distributary.config.base import placeholders
-from distributary.config.lake import Tables, below
+from distributary.config.lake import Tables
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import Cdc, DeltaSource, FilesSource
 from distributary.delta.log import DataFile, added_by, snapshot_of
@@ -258,7 +258,7 @@ def table_folder(config: PipelineConfig, name: str) -> str:
     lake = config.lake.address
     if config.cdc is not None and not config.cdc.log and name.endswith("_log"):
         return layout.hidden_log(lake, name)
-    return below(lake, name)
+    return layout.table(lake, name)
 
 
 def fixed_tables(config: PipelineConfig) -> frozenset[str]:

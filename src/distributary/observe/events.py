@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
 from functools import cache, partial
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from distributary import errors
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.model.manifest import Counts
+from distributary.observe.log_format import moment
 
 _log = logging.getLogger(__name__)
 
@@ -39,8 +40,6 @@ class BatchStarted(Event):
     lane: str = "stream"
     records: int | None = None
     """How many the source says are in it, where it can tell beforehand."""
-    again: bool = False
-    """The batch was decided by an earlier process: only publishing is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,9 +296,10 @@ class EventBus:
 # Events as lines of JSON, and back: how a process tells another one what happens in it.
 #
 # `decode` is the exact inverse of `encode`. It passes over fields and events that it does not
-# know, so that the two sides need not be of one version.
+# know, so that the two sides need not be of one version. Files that a run leaves are read likewise.
 
 _KIND = "event"
+_T = TypeVar("_T")
 _Reader = Callable[[Any], Any]
 _EVENTS: Mapping[str, type[Event]] = {
     name: each
@@ -323,10 +323,9 @@ def decode(line: str) -> Event | None:
     """The event of a line; None for what is no event, or one that is not known here."""
     try:
         document = json.loads(line)
-        event = _made(_EVENTS[document.pop(_KIND)], document)
+        return read_as(_EVENTS[document.pop(_KIND)], document)
     except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError):
         return None
-    return event if isinstance(event, Event) else None
 
 
 def _plain(value: Any) -> Any:
@@ -380,7 +379,11 @@ def _shape(kind: Any) -> tuple[tuple[str, _Reader, bool], ...]:
     )
 
 
-def _made(kind: Any, document: Mapping[str, Any]) -> Any:
+def read_as(kind: Callable[..., _T], document: Any) -> _T:
+    """A dataclass from its fields in the words of JSON; what it does not know is passed over.
+
+    Raises KeyError, TypeError or ValueError for what is none.
+    """
     _checked(dict, document)
     given = {
         name: read(document[name])
@@ -403,9 +406,13 @@ def _reader(hint: Any) -> _Reader:
     if origin is not None:
         inner = _reader(get_args(hint)[1])
         return lambda value: {key: inner(each) for key, each in _checked(dict, value).items()}
-    if is_dataclass(hint):
-        return partial(_made, hint)
-    known: dict[Any, _Reader] = {datetime: datetime.fromisoformat, DistributaryError: _error}
+    if isinstance(hint, type) and is_dataclass(hint):
+        return partial(read_as, hint)
+    known: dict[Any, _Reader] = {
+        Any: lambda value: value,
+        DistributaryError: _error,
+        datetime: moment,
+    }
     return known.get(hint) or partial(_number if hint is float else _checked, hint)
 
 

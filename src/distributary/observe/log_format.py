@@ -69,6 +69,12 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
+def moment(text: str) -> datetime:
+    """A time that was written down; without a zone it is UTC."""
+    found = datetime.fromisoformat(text)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
 def _utc(value: datetime) -> str:
     aware = value if value.tzinfo else value.replace(tzinfo=UTC)
     return aware.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -137,7 +143,7 @@ def _json(line: LogLine) -> str:
         "batch": line.batch,
         "table": line.table,
         "event": line.event,
-        "message": _cut(line.message),
+        "message": cut(line.message, _LONGEST),
     }
     # what all lines have cannot be overwritten
     return json.dumps(document | plain(dict(line.more)) | document)
@@ -150,11 +156,19 @@ def _text(line: LogLine) -> str:
         if value is not None
     ]
     words = [_utc(line.at), f"{line.level:7}", one_line(line.pipeline or "-"), *about]
-    return " ".join([*words, f"{line.event}: {one_line(_cut(line.message))}"])
+    return " ".join([*words, f"{line.event}: {one_line(cut(line.message, _LONGEST))}"])
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+def cut(text: str, length: int) -> str:
+    """At most so many characters, with a sign that there were more."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def listed(names: Iterable[str], *, most: int = 5) -> str:
+    """`a, b, c and 997 more`."""
+    every = list(names)
+    text = ", ".join(every[:most])
+    return text if len(every) <= most else f"{text} and {len(every) - most:,} more"
 
 
 def one_line(text: str) -> str:

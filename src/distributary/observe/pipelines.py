@@ -22,6 +22,7 @@ import pyarrow.fs as pa_fs
 from distributary.delta.tables import Storage, StorageOptions, open_storage, reaching
 from distributary.errors import CheckpointError, ConfigError, ErrorCode
 from distributary.model import layout
+from distributary.observe.events import read_as
 from distributary.observe.log_format import plain
 from distributary.store import disk
 from distributary.store.base import absolute, at, local_path
@@ -181,13 +182,7 @@ def read_catalog_state(lake: str, pipeline: str) -> CatalogState | None:
     """What was written last; None where nothing was, or it cannot be read."""
     try:
         content = json.loads(at(layout.pipeline(lake, pipeline)).read(_CATALOG))
-        content.pop("format")
-        problems = [
-            Unregistered(**each | {"since": datetime.fromisoformat(each["since"])})
-            for each in content["problems"]
-        ]
-        moment = datetime.fromisoformat(content["at"])
-        return CatalogState(**content | {"at": moment, "problems": tuple(problems)})
+        return read_as(CatalogState, content)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

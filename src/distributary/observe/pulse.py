@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from distributary.errors import DistributaryError
+from distributary.observe.events import read_as
 from distributary.observe.log_format import plain
 from distributary.store.base import Store, at
 
@@ -64,8 +65,10 @@ class Trouble:
 
     def as_failure(self) -> dict[str, Any]:
         """As `status` shows failures."""
+        # whoever can write to a lake can write what they like into this
+        told = {key: value for key, value in self.error.items() if isinstance(value, str | bool)}
         more = {"since": self.since, "attempts": self.attempts, "next_try": self.next_try}
-        return {**self.error, **plain({"at": self.since, **more})}
+        return {**told, **plain({"at": self.since, **more})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ def write_pulse(checkpoint: Store, pulse: Pulse) -> None:
 def read_pulse(checkpoint: str) -> Pulse | None:
     """What was written last; None where nothing was, or it cannot be read."""
     try:
-        return _pulse(json.loads(at(checkpoint).read(_PULSE)))
+        return read_as(Pulse, json.loads(at(checkpoint).read(_PULSE)))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
@@ -103,44 +106,6 @@ def begin_pulse(checkpoint: Store) -> None:
     if found is not None:
         now = datetime.now(UTC)
         write_pulse(checkpoint, replace(found, trouble=None, under_way=None, began=now))
-
-
-def _pulse(content: Mapping[str, Any]) -> Pulse:
-    # whoever can write to a lake can write what they like into this
-    trouble, backlog, batch = (content[name] for name in ("trouble", "backlog", "under_way"))
-    return Pulse(
-        at=_moment(content["at"]),
-        trouble=None
-        if trouble is None
-        else Trouble(
-            since=_moment(trouble["since"]),
-            attempts=int(trouble["attempts"]),
-            next_try=None if trouble["next_try"] is None else _moment(trouble["next_try"]),
-            error={str(k): v for k, v in trouble["error"].items() if isinstance(v, str | bool)},
-        ),
-        backlog=None
-        if backlog is None
-        else Backlog(
-            at=_moment(backlog["at"]),
-            records=int(backlog["records"]),
-            partitions={str(k): int(v) for k, v in backlog["partitions"].items()},
-        ),
-        under_way=None
-        if batch is None
-        else UnderWay(
-            batch=int(batch["batch"]),
-            started_at=_moment(batch["started_at"]),
-            step=str(batch["step"]),
-            records=None if batch["records"] is None else int(batch["records"]),
-        ),
-        lines=tuple(str(line) for line in content.get("lines", ())),
-        began=_moment(content["began"]) if content.get("began") else None,
-    )
-
-
-def _moment(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 # Why the last run ended, if an error ended it.

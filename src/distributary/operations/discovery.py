@@ -33,6 +33,7 @@ from distributary.errors import (
 from distributary.model.deadletter import Decoded
 from distributary.model.plan import Rejected
 from distributary.model.record import Format, WriterSchema
+from distributary.observe.log_format import listed
 from distributary.operations.samples import Record, Sample, described, unclear
 from distributary.registry.base import SchemaRegistry
 from distributary.registry.messages import choose_message
@@ -523,8 +524,7 @@ def _word(format_: Format) -> str:
 
 def _listed(names: Iterable[object]) -> str:
     every = sorted({str(name) for name in names})
-    more = f" and {len(every) - _SHOWN:,} more" if len(every) > _SHOWN else ""
-    return ", ".join(printable(name, longest=40) for name in every[:_SHOWN]) + more
+    return listed((printable(name, longest=40) for name in every), most=_SHOWN)
 
 
 # The pipeline file.

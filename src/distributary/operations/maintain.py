@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from distributary.changes.apply import compaction
-from distributary.config.lake import LEAST_RETENTION, Expire, Maintain
+from distributary.config.lake import LEAST_RETENTION, Maintain
 from distributary.delta.checkpoint import LogCare, care_for_log, retention_of
 from distributary.delta.columns import UnsupportedTypeError
 from distributary.delta.compact import (
@@ -72,52 +72,30 @@ class Step(StrEnum):
 class Wishes:
     """What is to be done, and how."""
 
-    steps: frozenset[Step]
-    sizes: Sizes
-    checkpoint_every: int
-    retention: timedelta
-    expire: Expire
-    skip: tuple[str, ...] = ()
-    given_retention: timedelta | None = None
-    """What was said for this one time: it goes before what a table says."""
+    settings: Maintain
+    chosen: Collection[Step] = ()
+    """These steps and no others; without any, those of the settings."""
+    retention: timedelta | None = None
+    """What was said for this one time: it goes before what the settings and a table say."""
     force: bool = False
     """Files may be deleted that readers might still look at."""
     dry_run: bool = False
 
-    @classmethod
-    def of(
-        cls,
-        settings: Maintain,
-        *,
-        steps: Collection[Step] = (),
-        retention: timedelta | None = None,
-        force: bool = False,
-        dry_run: bool = False,
-    ) -> Wishes:
-        """By a pipeline file; with `steps`, these and no others."""
-        return cls(
-            steps=frozenset(steps or map(Step, settings.steps)),
-            sizes=Sizes(settings.optimize.target_size, settings.optimize.min_files),
-            checkpoint_every=settings.checkpoint.every,
-            retention=settings.vacuum.retention,
-            expire=settings.expire,
-            skip=settings.skip,
-            given_retention=retention,
-            force=force,
-            dry_run=dry_run,
-        )
+    @property
+    def steps(self) -> frozenset[Step]:
+        """What is done."""
+        return frozenset(self.chosen or map(Step, self.settings.steps))
 
     def keep(self, state: Snapshot | None = None) -> timedelta:
         """How long files of a table are kept that are no longer part of it."""
-        if self.given_retention is not None:
-            wanted = self.given_retention
-        else:
-            wanted = self.retention if state is None else retention_of(state, self.retention)
+        wanted, usual = self.retention, self.settings.vacuum.retention
+        if wanted is None:
+            wanted = usual if state is None else retention_of(state, usual)
         return wanted if self.force else max(wanted, LEAST_RETENTION)
 
     def passes_over(self, table: str) -> bool:
         """Whether the file says to leave a table alone."""
-        return any(fnmatchcase(table, pattern) for pattern in self.skip)
+        return any(fnmatchcase(table, pattern) for pattern in self.settings.skip)
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,18 +421,18 @@ class Care:
         return state, replace(report, expire=total)
 
     def _expiries(self) -> list[Expiry]:
-        wanted = self.wishes.expire
+        now, wanted = datetime.now(UTC), self.wishes.settings.expire
         ages = [(wanted.dead_letters, False), (wanted.open_dead_letters, True)]
-        return [Expiry(_ago(age), open_too) for age, open_too in ages if age is not None]
+        return [Expiry(now - age, open_too) for age, open_too in ages if age is not None]
 
     def _optimize(
         self, job: Job, state: Snapshot, report: TableReport
     ) -> tuple[Snapshot, TableReport]:
-        wishes = self.wishes
+        wishes, wanted = self.wishes, self.wishes.settings.optimize
         if job.folder.startswith(f"{self.home}{os.sep}"):
             return state, _without(report, {Step.OPTIMIZE}, "merges keep it small themselves")
         try:
-            sizes = compaction(state, wishes.sizes)
+            sizes = compaction(state, Sizes(wanted.target_size, wanted.min_files))
         except UnsupportedTypeError as error:
             return state, _without(report, {Step.OPTIMIZE}, str(error))
         plan = planned(state, sizes)
@@ -484,7 +462,7 @@ class Care:
     def _checkpoint(self, job: Job, state: Snapshot, report: TableReport) -> TableReport:
         done = care_for_log(
             state,
-            every=self.wishes.checkpoint_every,
+            every=self.wishes.settings.checkpoint.every,
             keep_from=self.watched.keep_from(job.folder),
             dry_run=self.wishes.dry_run,
         )
@@ -499,10 +477,6 @@ class Care:
         if done.refused:
             return _without(report, {Step.VACUUM}, done.refused)
         return replace(report, vacuum=done)
-
-
-def _ago(age: timedelta) -> datetime:
-    return datetime.now(UTC) - age
 
 
 def _optimized(report: TableReport, done: Compacted | None) -> TableReport:
@@ -577,14 +551,10 @@ def maintain(
         tables,
         ledger,
         leftovers,
-        _notes(watched, wishes),
+        watched.notes if Step.VACUUM in wishes.steps else (),
         error,
         time.perf_counter() - started,
     )
-
-
-def _notes(watched: Watched, wishes: Wishes) -> tuple[str, ...]:
-    return watched.notes if Step.VACUUM in wishes.steps else ()
 
 
 def _all(care: Care, jobs: Sequence[Job], on_table: OnTable) -> tuple[TableReport, ...]:
@@ -631,7 +601,7 @@ def _claimed(lake: str, *, dry_run: bool) -> Iterator[Callable[[], None]]:
 def expire_ledger(lake: str, wishes: Wishes) -> Expired:
     """Sum old rows of the ledger up, a whole day at a time: all sums are written each time."""
     day = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    moment = day - wishes.expire.ledger
+    moment = day - wishes.settings.expire.ledger
     old = _old_rows(lake, "batches", "finished_at", moment)
     if not old or wishes.dry_run:
         return Expired(old, _old_rows(lake, "tables", "at", moment)) if old else Expired(0, 0)
@@ -649,7 +619,8 @@ def _old_rows(lake: str, name: str, column: str, moment: datetime) -> int:
 
 def remove_leftovers(lake: str, wishes: Wishes) -> int:
     """What processes that were killed have left beside the checkpoints of this lake."""
-    before = time.time() - max(wishes.retention, timedelta(days=1)).total_seconds()
+    kept = max(wishes.settings.vacuum.retention, timedelta(days=1))
+    before = time.time() - kept.total_seconds()
     if is_remote(lake):
         # files are there whole or not at all, and runs lie beside the workers
         return 0

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +20,6 @@ from distributary.engine.progress.checkpoint import Checkpoint
 from distributary.errors import (
     CheckpointError,
     ConfigError,
-    DistributaryError,
     EvolutionError,
     InvalidSchemaError,
     LakeUnavailableError,
@@ -118,22 +116,12 @@ def _by_name(registry: Judge, text: str, known: set[str], format: Format) -> Ite
                 yield Reference(name, name, versions[-1])
 
 
-def read_schema(path: Path) -> str:
-    """The text of a file; ConfigError where there is none."""
-    try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            "the proposed schema's file cannot be read",
-            where=str(path),
-            evidence=getattr(error, "strerror", None) or "it is not UTF-8",
-            next_step="check its path and rights",
-        ) from None
-
-
 @dataclass(frozen=True, slots=True)
 class ProposedRegistry:
-    """Knows the proposed schema by its id, and everything else as the registry does."""
+    """Knows the proposed schema by its id, and everything else as the registry does.
+
+    The newest version is the one that is registered: no record was written with the proposed one.
+    """
 
     registry: Judge
     proposed: WriterSchema
@@ -142,29 +130,8 @@ class ProposedRegistry:
         """The schema with this id."""
         return self.proposed if schema_id == PROPOSED_ID else self.registry.by_id(schema_id)
 
-    def by_guid(self, guid: UUID) -> WriterSchema:
-        """The schema with this GUID."""
-        return self.registry.by_guid(guid)
-
-    def latest(self, subject: str) -> WriterSchema:
-        """The newest version that is registered: records were not written with the proposed one."""
-        return self.registry.latest(subject)
-
-    def version(self, subject: str, version: int) -> WriterSchema:
-        """One registered version."""
-        return self.registry.version(subject, version)
-
-    def versions(self, subject: str) -> tuple[int, ...]:
-        """The registered versions."""
-        return self.registry.versions(subject)
-
-    def subjects(self) -> tuple[str, ...]:
-        """The subjects that are there."""
-        return self.registry.subjects()
-
-    def text(self, schema_id: int) -> str:
-        """A registered schema as its author wrote it."""
-        return self.registry.text(schema_id)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.registry, name)
 
 
 # Which subject a proposed schema is for, and which records belong to that subject.
@@ -345,36 +312,35 @@ def take_sample(
     kept: list[list[Slice]] = []
     read, untried = 0, ""
     try:
-        for raw in _since_last_batch(pipeline):
+        for raw in _records(pipeline, back=1):
             read += raw.num_rows
             kept.append(_belonging(raw, planner, belongs))
             kept = _newest(kept, most)
     except (SourceError, CheckpointError, LakeUnavailableError, EvolutionError) as error:
-        untried = _reason(error)
+        untried = f"{error.code}: {error.what}"
     except OSError as error:
         untried = f"the source cannot be read: {error.strerror or type(error).__name__}"
     return Sample(tuple(s for batch in kept for s in batch if len(s.rows)), read, untried)
 
 
-def _since_last_batch(pipeline: Pipeline) -> Iterator[pa.RecordBatch]:
+def _records(pipeline: Pipeline, *, back: int = 0) -> Iterator[pa.RecordBatch]:
+    """What the source holds beyond the newest batch, or beyond one so many batches back."""
     source = make_source(pipeline.config)
-    yield from source.peek(_start(pipeline, source))
+    yield from source.peek(_start(pipeline, source, back))
 
 
-def _start(pipeline: Pipeline, source: Source) -> Position:
-    """Where the last batch began; where there is none, where the first one will."""
+def _start(pipeline: Pipeline, source: Source, back: int) -> Position:
+    """Where that batch ended; where there is none, where the first one begins."""
     checkpoint = Checkpoint.find(pipeline.checkpoint, pipeline=pipeline.config.name)
     if checkpoint is None:
         return source.first()
     manifests = checkpoint.manifests()
     newest = manifests.newest()
-    last = manifests.read(newest) if newest >= 0 else None
-    before = manifests.read(newest - 1) if newest > 0 else None
-    if before is not None:
-        return before.source_state
-    if last is not None and newest > 0:
-        # the manifest before it is gone: what follows it is all whose place is known
-        return last.source_state
+    if newest >= back:
+        # where its manifest is gone, what follows the newest is all whose place is known
+        found = manifests.read(newest - back) or manifests.read(newest)
+        if found is not None:
+            return found.source_state
     return checkpoint.known_first_position() or source.first()
 
 
@@ -408,10 +374,6 @@ def _newest(batches: list[list[Slice]], most: int) -> list[list[Slice]]:
         if batch:
             kept.append(batch)
     return kept[::-1]
-
-
-def _reason(error: DistributaryError) -> str:
-    return f"{error.code}: {error.what}"
 
 
 # `plan`: the tables, columns and changes that a run would make, found without Spark.
@@ -481,25 +443,13 @@ def preview(pipeline: Pipeline) -> Preview:
     keys: Counter[RouteKey] = Counter()
     dead: Counter[str] = Counter()
     total = 0
-    for raw in _unread(pipeline):
+    for raw in _records(pipeline):
         total += raw.num_rows
         unwrapped = unwrap(raw, planner.catalog())
         dead.update(str(letter.code) for letter in unwrapped.letters)
         groups = planner.groups(raw, unwrapped)
         keys.update(dict(zip(groups.keys, groups.counts(), strict=True)))
     return _summary(planner, keys, dead, total)
-
-
-def _unread(pipeline: Pipeline) -> Iterator[pa.RecordBatch]:
-    source = make_source(pipeline.config)
-    checkpoint = Checkpoint.find(pipeline.checkpoint, pipeline=pipeline.config.name)
-    if checkpoint is None:
-        yield from source.peek(source.first())
-        return
-    manifests = checkpoint.manifests()
-    newest = manifests.read(manifests.newest()) if manifests.newest() >= 0 else None
-    start = newest.source_state if newest else checkpoint.known_first_position() or source.first()
-    yield from source.peek(start)
 
 
 def _summary(planner: Planner, keys: Counter[RouteKey], dead: Counter[str], total: int) -> Preview:

@@ -18,7 +18,7 @@ from distributary.delta.tables import reaching, read_rows
 from distributary.evolve.types import sql_name
 from distributary.model.change import OP_COLUMNS
 from distributary.observe.health import Readable
-from distributary.observe.log_format import plain
+from distributary.observe.log_format import cut, plain
 
 COLUMNS = (
     *("pipeline", "batch", "started_at", "finished_at", "read", "dead_lettered"),
@@ -249,14 +249,10 @@ def _cell(value: Any) -> str | None:
         case bytes():
             return f"0x{value[:_BYTES].hex()}{'…' if len(value) > _BYTES else ''}"
         case str():
-            return _cut(value)
+            return cut(value, _TEXT)
         case bool():
             return "true" if value else "false"
         case dict() | list():
-            return _cut(json.dumps(plain(value), ensure_ascii=False))
+            return cut(json.dumps(plain(value), ensure_ascii=False), _TEXT)
     known = plain(value)
-    return str(value) if known is None else _cut(str(known))
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _TEXT else f"{text[: _TEXT - 1]}…"
+    return str(value) if known is None else cut(str(known), _TEXT)

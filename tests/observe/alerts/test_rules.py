@@ -76,7 +76,7 @@ def test_being_stopped_by_hand_ends_nothing() -> None:
     watch.hear(failed(1))
     assert watch.hear(Stopped(pipeline=NAME, at=moment(5), reason="stopped")) == []
     assert watch.tick(moment(500)) == []
-    assert len(watch.open) == 1
+    assert len(watch.memory()["open"]) == 1
 
 
 def test_a_parked_table_is_over_when_it_is_written_or_resumed() -> None:
@@ -184,7 +184,7 @@ def test_a_restart_does_not_make_stale_tables_fresh() -> None:
     second = Rules(pipeline({"on": {"freshness": "15m"}}), now=moment(1010))
     second.recall(first.memory())
     assert second.tick(moment(1011)) == []
-    assert list(second.open) == ["games/freshness"]
+    assert [each["kind"] for each in second.memory()["open"]] == ["freshness"]
     assert told(second.hear(settled(1020))) == [("resolved", "games/freshness")]
 
 
@@ -224,7 +224,7 @@ def test_new_schemas_and_tables_of_a_batch_are_one_message_each() -> None:
     one = [*watch.hear(seen("chess", batch=1)), *watch.hear(settled(2, batch=1))]
     assert one[0].evidence == "chess-value v3: + rating int"
     assert one[0].link == "http://127.0.0.1:8500/tables/chess"
-    assert not watch.open
+    assert not watch.memory()["open"]
 
 
 def test_new_schemas_and_tables_are_told_only_where_it_is_wanted() -> None:
@@ -237,7 +237,7 @@ def test_upkeep_that_fails_is_told_and_never_open() -> None:
     watch = rules()
     event = TaskFailed(pipeline=NAME, task="maintain", error=DistributaryError("no room"))
     assert told(watch.hear(event)) == [("info", "games/failure/task-maintain")]
-    assert not watch.open
+    assert not watch.memory()["open"]
 
 
 def test_no_secret_and_no_control_character_gets_into_a_notice() -> None:
@@ -266,7 +266,7 @@ def test_a_notice_survives_a_file() -> None:
 def test_a_memory_that_is_none_is_no_memory(memory: dict[str, Any]) -> None:
     watch = rules()
     watch.recall(memory)
-    assert not watch.open
+    assert not watch.memory()["open"]
     assert watch.tick(moment(1)) == []
 
 
@@ -275,7 +275,7 @@ def test_alerts_of_another_pipeline_are_not_ours() -> None:
     other.hear(parked("chess"))
     watch = Rules(pipeline(name="orders"), now=moment())
     watch.recall(other.memory())
-    assert not watch.open
+    assert not watch.memory()["open"]
 
 
 def test_a_clock_that_goes_back_does_not_end_an_alert_before_it_began() -> None:

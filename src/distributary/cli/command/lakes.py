@@ -122,14 +122,14 @@ def _told(call: Invocation, loaded: Loaded) -> Loaded:
     return loaded
 
 
-def read_text(file: Path, what: str) -> str:
+def read_text(file: Path, what: str, *, code: ErrorCode = ErrorCode.CONFIG_UNREADABLE) -> str:
     """A small file that the command line names; `what` it is."""
     try:
         return file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{what} cannot be read",
-            code=ErrorCode.CONFIG_UNREADABLE,
+            code=code,
             where=str(file),
             evidence=getattr(error, "strerror", None) or "it is not UTF-8",
             next_step="check its path and rights",

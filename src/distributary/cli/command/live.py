@@ -29,7 +29,6 @@ from distributary.cli.command.output import (
     brief,
     clock,
     counted,
-    cut,
     duration,
     grid,
     number,
@@ -59,6 +58,7 @@ from distributary.observe.events import (
     TableParked,
     TaskFailed,
 )
+from distributary.observe.log_format import cut
 from distributary.spark.jars import Progress
 from distributary.spark.session import spark_session
 from distributary.spark.settings import SparkSettings

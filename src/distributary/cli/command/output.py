@@ -21,7 +21,7 @@ import typer
 
 from distributary.cli.command.verb import Invocation
 from distributary.errors import ConfigError, ErrorCode
-from distributary.observe.log_format import plain
+from distributary.observe.log_format import listed, one_line, plain
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -89,16 +89,6 @@ _NAMES = 3
 """Of a source's table: database, schema and table."""
 
 
-def printable(text: str) -> str:
-    """Text from outside with control characters, line ends and direction marks as escapes."""
-    if text.isprintable():
-        return text
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii")
-        for c in text
-    )
-
-
 def spelled(type: str) -> str:
     """A type's name for people: `shop.orders` for the table `["shop","","orders"]` of a source."""
     if not type.startswith("["):
@@ -109,11 +99,6 @@ def spelled(type: str) -> str:
         return type
     parts = [name for name in names if isinstance(name, str) and name]
     return ".".join(parts) if len(names) == _NAMES else type
-
-
-def cut(text: str, length: int) -> str:
-    """At most so many characters, with a sign that there were more."""
-    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def number(value: float | None) -> str:
@@ -184,13 +169,6 @@ def clock(moment: datetime | None, *, now: datetime | None = None) -> str:
     return local.strftime("%H:%M:%S" if local.date() == today else "%Y-%m-%d %H:%M:%S")
 
 
-def listed(names: Iterable[str], *, most: int = 5) -> str:
-    """`a, b, c and 997 more`."""
-    every = list(names)
-    text = ", ".join(every[:most])
-    return text if len(every) <= most else f"{text} and {len(every) - most:,} more"
-
-
 def tally(counts: Mapping[str, int], *, most: int = 8) -> str:
     """`silver_chess 400, silver_go 12`, the largest first."""
     order = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
@@ -212,7 +190,7 @@ def styled(text: str, style: str) -> Text:
     """Text from anywhere in a colour."""
     from rich.text import Text
 
-    return Text(printable(text), style=style)
+    return Text(one_line(text), style=style)
 
 
 def as_text(words: Words) -> Text:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from distributary.cli.command.output import Paper, Words, counted, listed, number, size, styled
+from distributary.cli.command.output import Paper, Words, counted, number, size, styled
 from distributary.cli.command.verb import Invocation
 from distributary.cli.demo.play import DemoFolder, Feed, Result, Scene, added_later, draw_tables
 from distributary.cli.status import kinds
@@ -44,6 +44,7 @@ from distributary.model.table import ChangeKind, Role
 from distributary.observe.deadletters import DeadLetters
 from distributary.observe.health import with_measures
 from distributary.observe.ledger import Ledger
+from distributary.observe.log_format import listed
 from distributary.observe.rows import TableSummary
 from distributary.operations.repair import verify_table
 from distributary.registry.folder import FileRegistry

@@ -11,7 +11,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -165,15 +164,6 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-@dataclass(slots=True)
-class Deliveries:
-    """What became of the messages to a target."""
-
-    delivered: int = 0
-    retried: int = 0
-    given_up: int = 0
-
-
 class Courier:
     """The queue and the thread of one target."""
 
@@ -187,7 +177,6 @@ class Courier:
         longest_pause: float = 300.0,
     ) -> None:
         self.name = target.name
-        self.deliveries = Deliveries()
         self._target = target
         self._limit = limit
         self._give_up_after = give_up_after
@@ -286,7 +275,7 @@ class Courier:
             outcome = error.last_attempt.result()
         interrupted = self._halt.is_set() and outcome.again and not self._too_old(notice)
         if not interrupted:
-            self._count(notice, outcome)
+            self._report(notice, outcome)
         return not interrupted
 
     def _pause(self, state: RetryCallState) -> float:
@@ -297,20 +286,14 @@ class Courier:
         return self._clock() - notice.at > self._give_up_after
 
     def _told_to_wait(self, state: RetryCallState) -> None:
-        self.deliveries.retried += 1
         with self._changed:
             self._limit.hold()
         if state.attempt_number == 1 and state.outcome is not None:
             why = state.outcome.result().why
             _log.info("alert target %s is out of reach, tried again: %s", self.name, why)
 
-    def _count(self, notice: Notice, outcome: Outcome) -> None:
-        if outcome.delivered:
-            self.deliveries.delivered += 1
-            if outcome.why:
-                _log.warning("alert target %s: %s", self.name, outcome.why)
-        else:
-            self.deliveries.given_up += 1
+    def _report(self, notice: Notice, outcome: Outcome) -> None:
+        if not outcome.delivered:
             _log.warning(
                 "alert %s (%s) was not delivered to %s and is given up: %s",
                 notice.key,
@@ -318,3 +301,5 @@ class Courier:
                 self.name,
                 outcome.why,
             )
+        elif outcome.why:
+            _log.warning("alert target %s: %s", self.name, outcome.why)

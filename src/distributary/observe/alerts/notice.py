@@ -6,12 +6,12 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 from urllib.parse import quote
 
-from distributary.observe.log_format import one_line
+from distributary.observe.log_format import moment, one_line
 
 _NAMES = ("pipeline", "subject")
 """What an alert is recognised by."""
@@ -138,8 +138,8 @@ def notice_from(document: Mapping[str, Any]) -> Notice:
             kind=Kind(document["kind"]),
             state=State(document["state"]),
             severity=Severity(document["severity"]),
-            at=_moment(document["at"]),
-            since=_moment(document["since"]),
+            at=moment(document["at"]),
+            since=moment(document["since"]),
             batch=batch if isinstance(batch, int) else None,
             **{name: str(document.get(name, "")) for name in _LONGEST},
         ).cleaned(str)
@@ -163,38 +163,8 @@ def _digest(*parts: str | datetime) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def _moment(text: str) -> datetime:
-    moment = datetime.fromisoformat(text)
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
-# The pages of the dashboard, as addresses that no name can break out of.
-
-
-class Pages:
-    """Addresses below a dashboard; all empty where there is none."""
-
-    def __init__(self, base: str | None) -> None:
-        self._base = base.rstrip("/") if base else ""
-
-    def table(self, name: str) -> str:
-        """A table."""
-        return self._page("tables", name)
-
-    def batch(self, pipeline: str, number: int) -> str:
-        """A batch."""
-        return self._page("batches", pipeline, str(number))
-
-    def error(self, code: str) -> str:
-        """An error code."""
-        return self._page("errors", code)
-
-    def pipeline(self, name: str) -> str:
-        """A pipeline."""
-        return self._page("pipelines", name)
-
-    def _page(self, *parts: str) -> str:
-        if not self._base:
-            return ""
-        path = "/".join(quote(part, safe="", errors="replace") for part in parts)
-        return f"{self._base}/{path}"
+def page(dashboard: str | None, *parts: str) -> str:
+    """A page of the dashboard, as an address that no name can break out of; empty without one."""
+    base = (dashboard or "").rstrip("/")
+    path = "/".join(quote(part, safe="", errors="replace") for part in parts)
+    return f"{base}/{path}" if base else ""

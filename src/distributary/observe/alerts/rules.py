@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from distributary.config.alerts import AlertsOn, DeadLetterRate
@@ -21,10 +22,10 @@ from distributary.observe.alerts.notice import (
     NEXT_TRY,
     Kind,
     Notice,
-    Pages,
     Severity,
     State,
     notices_in,
+    page,
 )
 from distributary.observe.events import (
     BatchSettled,
@@ -40,6 +41,7 @@ from distributary.observe.events import (
     TableResumed,
     TaskFailed,
 )
+from distributary.observe.log_format import listed
 
 # How many of the records of the last minutes became dead letters.
 
@@ -115,6 +117,8 @@ def _are_counts(codes: dict[Any, Any]) -> bool:
 
 # What is said about each thing: what, where, the evidence, and the command to type next.
 
+_listed = partial(listed, most=10)
+
 
 class Wording:
     """Notices of one pipeline."""
@@ -123,7 +127,7 @@ class Wording:
         self._mask = mask
         self._name = config.name
         self._lake = config.lake.address
-        self._pages = Pages(config.alerts.dashboard_url)
+        self._page = partial(page, config.alerts.dashboard_url)
 
     def failed(self, event: Failed) -> Notice:
         """A batch or the run failed."""
@@ -148,7 +152,7 @@ class Wording:
             evidence=event.counts.equation(),
             code=str(ErrorCode.ACCOUNTING_BROKEN),
             batch=event.batch,
-            link=self._pages.batch(self._name, event.batch),
+            link=self._page("batches", self._name, str(event.batch)),
         )
 
     def parked(self, event: TableParked) -> Notice:
@@ -164,7 +168,7 @@ class Wording:
             next_step=self._command("resume", event.table),
             code=event.error.partition(":")[0] if ":" in event.error else "",
             batch=event.batch,
-            link=self._pages.table(event.table),
+            link=self._page("tables", event.table),
         )
 
     def dead_letters(self, window: DeadLetterWindow, *, at: datetime) -> Notice:
@@ -172,6 +176,7 @@ class Wording:
         codes, read, within = window.codes, window.read, window.rate.within
         letters, most = codes.total(), codes.most_common(1)[0][0] if codes else ""
         share = f", {letters / read:.1%} of {read:,} records" if read else ""
+        place = ("errors", most) if most else ("pipelines", self._name)
         return self._notice(
             Kind.DEAD_LETTERS,
             Severity.WARNING,
@@ -180,7 +185,7 @@ class Wording:
             evidence=_listed(f"{code} {n:,}" for code, n in codes.most_common()),
             next_step=self._command("dlq list", options=("--pipeline", self._name)),
             code=most,
-            link=self._pages.error(most) if most else self._pages.pipeline(self._name),
+            link=self._page(*place),
         )
 
     def stale(self, *, fresh_at: datetime, limit: timedelta) -> Notice:
@@ -253,7 +258,7 @@ class Wording:
             "since": at,
             "where": self._place(parts.get("batch")),
             "next_step": self._command("status"),
-            "link": self._pages.pipeline(self._name),
+            "link": self._page("pipelines", self._name),
         }
         notice = Notice(kind=kind, severity=severity, what=what, **(known | parts))
         return notice.cleaned(self._mask)
@@ -273,7 +278,7 @@ class Wording:
             next_step=error.next_step or self._command("status"),
             code=str(error.code),
             batch=batch,
-            link=self._pages.error(error.code),
+            link=self._page("errors", error.code),
             **parts,
         )
 
@@ -282,8 +287,8 @@ class Wording:
     ) -> Notice:
         """What a batch brought; about one `table`, or about several."""
         batch = settled.batch
-        link = self._pages.table(table) if table else self._pages.batch(self._name, batch)
-        parts |= {"subject": f"{settled.lane}-{batch}", "link": link}
+        place = ("tables", table) if table else ("batches", self._name, str(batch))
+        parts |= {"subject": f"{settled.lane}-{batch}", "link": self._page(*place)}
         return self._notice(kind, Severity.INFO, what, at=settled.at, batch=batch, **parts)
 
     def _place(self, batch: int | None) -> str:
@@ -291,13 +296,6 @@ class Wording:
 
     def _command(self, verb: str, *names: str, options: Sequence[str] = ()) -> str:
         return f"distributary {verb} " + shlex.join([*names, *options, "--lake", self._lake])
-
-
-def _listed(names: Iterable[str], *, most: int = 10) -> str:
-    """`a, b, c and 97 more`."""
-    every = list(names)
-    rest = f" and {len(every) - most:,} more" if len(every) > most else ""
-    return ", ".join(every[:most]) + rest
 
 
 HEARD = (
@@ -325,11 +323,6 @@ class Rules:
         self._open: dict[str, Notice] = {}
         self.revision = 0
         """Another one whenever an alert was opened or closed."""
-
-    @property
-    def open(self) -> Mapping[str, Notice]:
-        """What is raised and not resolved yet, by key."""
-        return dict(self._open)
 
     def hear(self, event: Event) -> list[Notice]:
         """What an event of this pipeline means."""

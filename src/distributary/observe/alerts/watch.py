@@ -21,8 +21,7 @@ from distributary.config.base import mask as masked
 from distributary.config.load import secret_values
 from distributary.config.pipeline import PipelineConfig
 from distributary.errors import DistributaryError, ErrorCode, FencedError, OwnedError
-from distributary.observe.alerts.delivery import Courier, Deliveries, Limit, utc_now
-from distributary.observe.alerts.notice import Notice
+from distributary.observe.alerts.delivery import Courier, Limit, utc_now
 from distributary.observe.alerts.rules import HEARD, Rules, Wording
 from distributary.observe.alerts.targets import make_targets
 from distributary.observe.events import Event, EventBus, Failed
@@ -107,16 +106,6 @@ class Watch:
         self._failed = False
         self._closing = False
         self._remembered: tuple[int, ...] = ()
-
-    @property
-    def open(self) -> Mapping[str, Notice]:
-        """The alerts that are open, by key."""
-        return self._rules.open
-
-    @property
-    def deliveries(self) -> Mapping[str, Deliveries]:
-        """What became of the messages, by target."""
-        return {courier.name: courier.deliveries for courier in self._couriers}
 
     def start(self) -> None:
         """Go on where the last process ended."""
