@@ -33,6 +33,7 @@ DistributaryError
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -197,9 +198,6 @@ class DistributaryError(Exception):
         parts += [f"  next: {self.next_step}"] if self.next_step else []
         return "\n".join(parts)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.what, self.__dict__.copy())
-
     def as_dict(self) -> dict[str, Any]:
         """The same parts for `--json` and the ledger."""
         return {
@@ -213,17 +211,32 @@ class DistributaryError(Exception):
         }
 
 
-def _rebuild(cls: type[DistributaryError], what: str, state: dict[str, Any]) -> DistributaryError:
-    error = cls(what)
-    error.__dict__.update(state)
-    return error
-
-
 class ConfigError(DistributaryError):
     """The pipeline file or the command line is wrong."""
 
     code = ErrorCode.CONFIG_INVALID
     exit_code = 2
+
+
+def missing(
+    what: str,
+    name: str,
+    known: Iterable[str],
+    *,
+    where: str = "",
+    command: str = "distributary tables",
+) -> ConfigError:
+    """The error for a name that is not there, with those that are spelled alike."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, sorted(known), n=3)
+    return ConfigError(
+        what,
+        code=ErrorCode.NOT_FOUND,
+        where=where,
+        evidence=repr(name[:100]),
+        next_step=f"did you mean {', '.join(near)}?" if near else command,
+    )
 
 
 class SetupError(DistributaryError):

@@ -203,7 +203,7 @@ def test_a_superfluous_job_goes_when_it_is_done_and_not_before(games: Make) -> N
 
 def test_names_and_ports_of_the_deploy_section_are_told_apart(games: Make) -> None:
     extra = """\
-metrics: {listen: "127.0.0.1:9464"}
+metrics: {listen: "[::1]:9464"}
 deploy:
   systemd: {name: spiele, listen: "127.0.0.1:9108"}
   airflow: {dag_id: spiele, file: /etc/games.yaml}
@@ -228,6 +228,7 @@ deploy:
         seen.setdefault("object", set()).add(deploy.kubernetes.name)
     assert {name: len(values) for name, values in seen.items()} == dict.fromkeys(seen, 3)
     assert "/etc/games.shards/games-shard-1.yaml" in seen["file"]
+    assert seen["metrics"] == {"[::1]:9464", "[::1]:9466", "[::1]:9467"}
 
 
 @pytest.mark.parametrize(

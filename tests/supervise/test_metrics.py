@@ -12,7 +12,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse
 from pydantic import TypeAdapter, ValidationError
 
-from distributary.config.alerts import Listen, host_and_port
+from distributary.config.alerts import Listen
 from distributary.errors import ErrorCode, SetupError
 from distributary.observe.events import EventBus
 from distributary.observe.metrics import Metrics
@@ -80,7 +80,7 @@ def test_an_address_that_is_not_of_this_machine_is_an_error_with_a_name() -> Non
     ],
 )
 def test_an_address_may_be_written_in_these_ways(text: str | int, address: tuple[str, int]) -> None:
-    assert host_and_port(TypeAdapter(Listen).validate_python(text)) == address
+    assert Address.parse(TypeAdapter(Listen).validate_python(text)) == Address(*address)
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,8 @@ def running(lake: Path, **settings: Any) -> Iterator[Running]:
         eventually(lambda: server.started, seconds=30)
         yield Running(f"http://127.0.0.1:{port}", dashboard, said)
     finally:
-        server.stop()
+        dashboard.live.closing = True
+        server.should_exit = True
         thread.join()
         dashboard.close()
         listening.close()

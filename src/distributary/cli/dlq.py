@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -84,18 +84,7 @@ def list_letters(
         "lake": found.path,
         "status": status,
         "total": sum(each.count for _, each in reasons),
-        "reasons": [
-            {
-                "pipeline": name,
-                "code": each.code,
-                "count": each.count,
-                "first_seen": each.first_seen,
-                "last_seen": each.last_seen,
-                "example": each.example,
-                "types": each.types,
-            }
-            for name, each in reasons
-        ],
+        "reasons": [{"pipeline": name} | asdict(each) for name, each in reasons],
     }
     call.out.show(data, lambda paper: _draw_reasons(paper, [r for _, r in reasons], status, found))
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TextIO
 from distributary.cli.command.output import NORMAL, STEPS, Output, Paper, styled
 from distributary.errors import ConfigError, DistributaryError, ErrorCode
 from distributary.observe.alerts.notice import page
-from distributary.observe.log_format import LogFormat, log_folder, private
+from distributary.observe.log_format import LogFormat, RecordHandler, log_folder, private
 
 if TYPE_CHECKING:
     from distributary.config.document import Problem
@@ -61,25 +61,15 @@ class LogFile:
                 self.path.replace(f"{self.path}.1")
 
 
-class _ToFile(logging.Handler):
-    """Log records of every library, secrets hidden."""
-
-    def __init__(self, log: LogFile, mask: Callable[[str], str]) -> None:
-        super().__init__()
-        self._log, self._mask = log, mask
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write one record."""
-        try:
-            self._log.write(self._mask(f"{record.levelname} {record.name}: {self.format(record)}"))
-        except Exception:
-            self.handleError(record)
-
-
 @contextmanager
 def logging_to(log: LogFile, mask: Callable[[str], str]) -> Iterator[None]:
-    """Warnings of every library go to the file and never to the terminal."""
-    root, handler = logging.getLogger(), _ToFile(log, mask)
+    """Warnings of every library go to the file and never to the terminal, secrets hidden."""
+    form = logging.Formatter()
+
+    def write(record: logging.LogRecord) -> None:
+        log.write(mask(f"{record.levelname} {record.name}: {form.format(record)}"))
+
+    root, handler = logging.getLogger(), RecordHandler(write)
     root.addHandler(handler)
     logging.captureWarnings(True)
     try:

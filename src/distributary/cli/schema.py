@@ -18,7 +18,6 @@ from distributary.cli.command.lakes import (
     find_lake,
     find_registry,
     find_table,
-    no_such,
     open_pipeline,
     read_text,
 )
@@ -57,6 +56,7 @@ from distributary.errors import (
     ErrorCode,
     RegistryError,
     RegistryUnavailableError,
+    missing,
 )
 from distributary.model import layout
 from distributary.observe.log_format import cut, one_line
@@ -282,7 +282,7 @@ def _schema_of(found: FoundRegistry, name: str, version: str | None) -> tuple[Wr
     """A version of a subject, with its number; the newest when none is said."""
     known = found.registry.versions(name)
     if not known:
-        raise no_such(
+        raise missing(
             "the registry has no such subject",
             name,
             found.registry.subjects(),
@@ -778,7 +778,7 @@ def _topics(ledger: Ledger, name: str, tables: Sequence[TableSummary]) -> set[st
         return topics
     known = topics | {t.table for t in tables} | {t.type for t in tables if t.type}
     what = "there is no such table, type or topic in this lake"
-    raise no_such(what, name, known, where="", command="distributary tables")
+    raise missing(what, name, known)
 
 
 def _count(lake: Lake, tables: Sequence[TableSummary], topic: str | None) -> Counter[int] | None:

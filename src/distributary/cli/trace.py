@@ -212,8 +212,9 @@ def _trace_stories(
     keys: Sequence[str],
 ) -> int:
     """The events of a row, by its key or by other columns; 1 if there was never such a row."""
+    from distributary.errors import missing
     from distributary.model.table import Role
-    from distributary.observe.trace import missing, trace_key
+    from distributary.observe.trace import trace_key
 
     source = table.pipeline, table.type
     log = next((t for t in tables if t.role == Role.LOG and (t.pipeline, t.type) == source), None)

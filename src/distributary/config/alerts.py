@@ -264,12 +264,6 @@ class Metrics(Section):
     named `other`."""
 
 
-def host_and_port(listen: str) -> tuple[str, int]:
-    """The two parts of an address."""
-    host, _, port = listen.rpartition(":")
-    return host.strip("[]"), int(port)
-
-
 # Where lineage goes.
 
 

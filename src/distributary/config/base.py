@@ -397,6 +397,7 @@ _TopicName = Annotated[
 Topics = Annotated[tuple[_TopicName, ...], Listed]
 Urls = Annotated[tuple[HttpUrl, ...], Listed]
 FieldNames = Annotated[tuple[FieldName, ...], Listed]
+Texts = Annotated[tuple[Text, ...], Listed]
 
 
 # What must not be shown, and how it is hidden: the one list of what is secret.

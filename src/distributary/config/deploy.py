@@ -19,6 +19,7 @@ from distributary.config.base import (
     Section,
     TableName,
     Text,
+    Texts,
     matching,
     secrets_of,
 )
@@ -161,18 +162,17 @@ Quartz = Annotated[
     ),
 ]
 AbsolutePath = Annotated[Text, AfterValidator(_absolute)]
-Names = Annotated[tuple[Text, ...], Listed]
 SharedFolders = Annotated[tuple[AbsolutePath, ...], Listed]
 
 
 class Notifications(Section):
     """Who gets a mail from the scheduler."""
 
-    on_start: Names = ()
+    on_start: Texts = ()
     """When a run begins."""
-    on_success: Names = ()
+    on_success: Texts = ()
     """When a run has ended well."""
-    on_failure: Names = Field(default=(), examples=[["data-team@example.com"]])
+    on_failure: Texts = Field(default=(), examples=[["data-team@example.com"]])
     """When a run has failed, after its last retry."""
 
 
@@ -318,11 +318,11 @@ class Airflow(Section):
     folder: Text | None = None
     """Folder of DAG files; `$AIRFLOW_HOME/dags`, or `dags` in the working directory, when left
     out."""
-    command: Names = Field(default=("distributary",), examples=[["/opt/venv/bin/distributary"]])
+    command: Texts = Field(default=("distributary",), examples=[["/opt/venv/bin/distributary"]])
     """What is run on the worker, before `run FILE`."""
     file: AbsolutePath | None = None
     """Path of the pipeline file on the workers; its path here when left out."""
-    tags: Names = ()
+    tags: Texts = ()
     """Further tags of the DAG."""
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from distributary.config.base import Conflict, Listed, Section, Text, matching, nearest
+from distributary.config.base import Conflict, Section, Text, Texts, matching, nearest
 from distributary.config.lake import Tables
 from distributary.model.expectation import Action, Rule
 
@@ -238,9 +238,6 @@ RuleName = Annotated[
 ]
 
 
-Patterns = Annotated[tuple[Text, ...], Listed]
-
-
 class Expectation(Section):
     """A rule about rows, in SQL, and what becomes of rows that break it."""
 
@@ -254,9 +251,9 @@ class Expectation(Section):
     action: Literal["warn", "dead_letter", "fail"] = "warn"
     """warn: the row is written and counted; dead_letter: its record goes to the dead letters,
     whole; fail: the batch is refused."""
-    tables: Patterns = Field(default=(), examples=[["silver_*"]])
+    tables: Texts = Field(default=(), examples=[["silver_*"]])
     """Tables it holds for, with * and ?; all tables of types when left out."""
-    types: Patterns = Field(default=(), examples=[["chess"]])
+    types: Texts = Field(default=(), examples=[["chess"]])
     """Types it holds for, with * and ?; all types when left out."""
 
     def rule(self) -> Rule:

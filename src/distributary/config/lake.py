@@ -22,6 +22,7 @@ from distributary.config.base import (
     TablePrefix,
     TableTemplate,
     Text,
+    Texts,
     placeholders,
     required,
     split,
@@ -326,17 +327,16 @@ class Maintain(Section):
 # Who may read which tables.
 
 Privilege = Literal["ALL PRIVILEGES", "APPLY TAG", "MODIFY", "SELECT"]
-_Names = Annotated[tuple[Text, ...], Listed]
 
 
 class Grant(Section):
     """What some principals may do with some tables."""
 
-    principals: _Names = Field(min_length=1, examples=[["analysts", "ana@example.com"]])
+    principals: Texts = Field(min_length=1, examples=[["analysts", "ana@example.com"]])
     """Users, groups or service principals."""
-    tables: _Names = Field(default=(), examples=[["silver_*"]])
+    tables: Texts = Field(default=(), examples=[["silver_*"]])
     """Names of tables, with `*` and `?`."""
-    types: _Names = Field(default=(), examples=[["chess"]])
+    types: Texts = Field(default=(), examples=[["chess"]])
     """Types of records, with `*` and `?`; `schema.table` for change data. Beside `tables`, a table
     must fit both."""
     privileges: Annotated[tuple[Privilege, ...], Listed] = ("SELECT",)

@@ -17,13 +17,13 @@ from distributary.config.base import (
     Duration,
     FieldName,
     FieldPath,
-    Listed,
     Moment,
     PipelineName,
     PositiveSize,
     Section,
     SubjectRule,
     Text,
+    Texts,
     TypePlace,
     placeholders,
 )
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 
 _BUCKET = re.compile(r"(gs|s3|s3a|abfs|abfss)://[^/\s]+(/.*)?")
-_Patterns = Annotated[tuple[Text, ...], Listed]
 
 
 class DeltaSource(Section):
@@ -112,9 +111,9 @@ class FilesSource(Section):
     """The folder, or the folder inside the bucket."""
     format: Literal["avro", "json", "parquet"] = "avro"
     """Format of the files; JSON may be lines or an array, and gzip is noticed by itself."""
-    include: _Patterns = Field(default=(), examples=[["shop_*", "crm_accounts"]])
+    include: Texts = Field(default=(), examples=[["shop_*", "crm_accounts"]])
     """Table folders to read, with `*` and `?`; all of them when left out."""
-    exclude: _Patterns = Field(default=(), examples=[["shop_audit*"]])
+    exclude: Texts = Field(default=(), examples=[["shop_audit*"]])
     """Table folders to leave out, also where `include` names them."""
     start_date: Moment | None = None
     """Files in the folders of earlier minutes are left out."""

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
-from distributary.config.alerts import host_and_port
 from distributary.config.document import PipelineFileError, dotted, parse, printable, to_yaml
 from distributary.config.load import load_text
 from distributary.config.pipeline import PipelineConfig, with_envelope
@@ -166,8 +165,8 @@ def _move_ports(tree: Tree, by: int) -> None:
             # a reference: what it holds is known elsewhere, and only one job can have it
             del section["listen"]
             continue
-        host, port = host_and_port(str(address))
-        section["listen"] = f"{host}:{port + by}" if host else str(port + by)
+        host, colon, port = str(address).rpartition(":")
+        section["listen"] = f"{host}{colon}{int(port) + by}"
 
 
 def _rename(tree: Tree, pipeline: Installable, part: Part) -> None:

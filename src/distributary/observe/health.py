@@ -267,6 +267,21 @@ def open_readable(path: str, storage_options: StorageOptions | None = None) -> R
     return Readable(path, delta.version(), arrow_schema(delta), delta)
 
 
+def head(fragment: ds.Fragment, schema: pa.Schema, columns: list[str], rows: int) -> pa.Table:
+    """The first rows of a file."""
+    # nothing is read ahead, and of a column only what the first rows need
+    options = ds.ParquetFragmentScanOptions(use_buffered_stream=True, pre_buffer=False)
+    scanner = fragment.scanner(
+        schema=schema,
+        columns=columns,
+        batch_size=rows,
+        batch_readahead=0,
+        fragment_readahead=0,
+        fragment_scan_options=options,
+    )
+    return scanner.head(rows)
+
+
 def files_of(path: str, row: TableRow) -> tuple[str, ...]:
     """The files in which a batch is in a table, as far as anybody knows.
 

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 from distributary.errors import DistributaryError
 from distributary.observe import events
-from distributary.observe.log_format import LogFormat, LogLine, spell
+from distributary.observe.log_format import LogFormat, LogLine, RecordHandler, spell
 
 # What the log says about each event.
 
@@ -169,29 +169,11 @@ class Journal:
         self.write(LogLine(message=message, event="log", level=record.levelname, **known))
 
 
-class _Records(logging.Handler):
-    """Log records of every library, warnings and worse; of this package also what is less."""
-
-    def __init__(self, journal: Journal) -> None:
-        super().__init__()
-        self._journal = journal
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write one record."""
-        try:
-            self._journal.take(record)
-        except Exception:
-            self.handleError(record)
-
-
 @contextmanager
 def keeping(journal: Journal) -> Iterator[Journal]:
-    """While this lasts, log records are lines of the journal."""
-    root, package, handler = (
-        logging.getLogger(),
-        logging.getLogger("distributary"),
-        _Records(journal),
-    )
+    """While this lasts, warnings of every library are lines of the journal, and what we say."""
+    root, package = logging.getLogger(), logging.getLogger("distributary")
+    handler = RecordHandler(journal.take)
     before = package.level
     root.addHandler(handler)
     package.setLevel(logging.INFO)

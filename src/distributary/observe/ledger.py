@@ -48,7 +48,6 @@ from distributary.observe.recording import (
     SCHEMAS,
     TABLES,
     Accepted,
-    BatchCounts,
     BatchTimes,
     accepted_row,
     batch_key,
@@ -516,13 +515,13 @@ class Ledger:
         counts = [each.name for each in fields(Counts)]
         rows = self._batches.read([*BATCH_KEY, *counts], same(pipeline=pipeline)).to_pylist()
         batches = [
-            BatchCounts(
+            (
                 (row["pipeline"], row["life"], row["lane"], row["batch"]),
                 Counts(*(row[name] for name in counts)),
             )
             for row in rows
         ]
-        any_parked = any(batch.counts.parked for batch in batches)
+        any_parked = any(each.parked for _, each in batches)
         return total(batches, waiting(self.parked(pipeline)) if any_parked else {})
 
     def find_batch(self, topic: str, partition: int, offset: int) -> tuple[FoundBatch, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -37,6 +38,21 @@ def log_folder() -> Path:
 def private(path: str, flags: int) -> int:
     """An `opener` for `open`: what it creates is for this user alone."""
     return os.open(path, flags, 0o600)
+
+
+class RecordHandler(logging.Handler):
+    """Gives every log record to a function, which may fail."""
+
+    def __init__(self, take: Callable[[logging.LogRecord], None]) -> None:
+        super().__init__()
+        self._take = take
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Hand one over."""
+        try:
+            self._take(record)
+        except Exception:
+            self.handleError(record)
 
 
 # Facts as plain JSON values: ISO-8601 UTC times, hex for bytes, nothing that needs a codec.

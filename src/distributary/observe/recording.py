@@ -341,14 +341,6 @@ def _history(manifest: Manifest, use: SchemaUse, at: datetime) -> list[dict[str,
 # of them: as parked while that table waits for it, as written as soon as it has it.
 
 
-@dataclass(frozen=True, slots=True)
-class BatchCounts:
-    """A batch's own equation, as far as sums need it."""
-
-    key: BatchKey
-    counts: Counts
-
-
 def still_parked(rows: Iterable[TableRow]) -> tuple[TableRow, ...]:
     """Of rows with outcome parked or resumed: those parked ones that were not resumed."""
     rows = tuple(rows)
@@ -366,18 +358,19 @@ def waiting(parked: Iterable[TableRow]) -> dict[BatchKey, int]:
     return dict(records)
 
 
-def total(batches: Iterable[BatchCounts], still_waiting: Mapping[BatchKey, int]) -> Counts:
-    """The equation over many batches as it stands now.
+def total(
+    batches: Iterable[tuple[BatchKey, Counts]], still_waiting: Mapping[BatchKey, int]
+) -> Counts:
+    """The equation over many batches as it stands now, from their own ones.
 
     A resumed table moves its records from parked to written. A replay reads no new records: what
     it could decode moves from the dead letters to where it went.
     """
     result = Counts()
-    for batch in batches:
-        counts = batch.counts
-        resumed = counts.parked - min(counts.parked, still_waiting.get(batch.key, 0))
+    for key, counts in batches:
+        resumed = counts.parked - min(counts.parked, still_waiting.get(key, 0))
         now = counts + Counts(written=resumed, parked=-resumed)
-        _, _, lane, _ = batch.key
+        _, _, lane, _ = key
         if lane == "replay":
             now = replace(now, read=0, dead_lettered=now.dead_lettered - now.read)
         result = result + now

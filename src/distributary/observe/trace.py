@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from difflib import get_close_matches
 from enum import StrEnum
 from functools import reduce
 from itertools import chain
@@ -19,7 +18,7 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pa_fs
 
 from distributary.delta.tables import StorageOptions, lake_files, reaching
-from distributary.errors import ConfigError, ErrorCode
+from distributary.errors import ConfigError, missing
 from distributary.evolve.types import fold
 from distributary.model import layout
 from distributary.model.change import CHANGE_NAMES, SEQ
@@ -265,17 +264,6 @@ def coordinates_of(row: Mapping[str, Any]) -> Coordinates | None:
     if offset is None:
         return None
     return Coordinates(topic or "", partition or 0, offset)
-
-
-def missing(what: str, name: str, known: Sequence[str]) -> ConfigError:
-    """The error for a name that nothing has."""
-    near = get_close_matches(name, known, n=3)
-    return ConfigError(
-        what,
-        code=ErrorCode.NOT_FOUND,
-        evidence=repr(name[:100]),
-        next_step=f"did you mean {', '.join(near)}?" if near else "distributary tables",
-    )
 
 
 _LETTER_COLUMNS = (

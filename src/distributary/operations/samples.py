@@ -10,14 +10,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 from pyarrow import types as kinds
 
 from distributary.config.kafka import KafkaSource
 from distributary.delta.tables import StorageOptions, reaching
 from distributary.errors import DistributaryError, ErrorCode, SourceUnavailableError
 from distributary.model.deadletter import FAULT_HEADER, REASON_HEADER
-from distributary.observe.health import open_readable
+from distributary.observe.health import head, open_readable
 from distributary.source.consumer import read
 from distributary.source.files.bytes import BucketFiles
 from distributary.source.files.catalogue import CataloguedFile, FoundFile, Walk, Wanted
@@ -110,7 +109,7 @@ def sample_table(path: str, options: StorageOptions | None = None) -> Sample:
         else:
             fragments = list(files.get_fragments())
             ends = [fragments[0], fragments[-1]] if len(fragments) > 1 else fragments
-            heads = [_head(each, files.schema, names, count) for each in ends]
+            heads = [head(each, files.schema, names, count) for each in ends]
             rows = pa.concat_tables(heads) if heads else files.schema.empty_table().select(names)
     topic = path.rstrip("/").rpartition("/")[2] or path
     what = f"{len(rows):,} rows of the Delta table {path}, its column {columns['value']}"
@@ -137,12 +136,6 @@ def _columns(schema: pa.Schema) -> dict[str, str]:
     if time := next((n for n in ("timestamp", "_timestamp") if n in moments), None):
         found["timestamp"] = time
     return found
-
-
-def _head(fragment: ds.Fragment, schema: pa.Schema, names: list[str], count: int) -> pa.Table:
-    return fragment.scanner(
-        schema=schema, columns=names, batch_size=count, batch_readahead=0, fragment_readahead=0
-    ).head(count)
 
 
 def _rows(rows: pa.Table, columns: Mapping[str, str]) -> Iterator[Record]:

@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from distributary.config.base import LOOPBACK_NAMES, is_loopback
 from distributary.errors import DistributaryError, ErrorCode
+from distributary.model.cache import Cache
 from distributary.web.answers import refuse
 
 SESSION_SECONDS = 12 * 3600.0
@@ -40,8 +41,8 @@ class Access:
         self._clock = clock
         self._lock = threading.Lock()
         self._key = secrets.token_bytes(32)
-        self._sessions: OrderedDict[bytes, float] = OrderedDict()
-        self._links: OrderedDict[bytes, float] = OrderedDict()
+        self._sessions: Cache[float] = Cache(_MOST_KEPT)
+        self._links: Cache[float] = Cache(_MOST_KEPT)
         self._wrong: OrderedDict[str, deque[float]] = OrderedDict()
 
     @property
@@ -65,8 +66,7 @@ class Access:
 
     def redeem(self, link: str, *, client: str) -> bool:
         """Whether this is a link that nobody has used; nobody can use it again."""
-        with self._lock:
-            end = self._links.pop(_digest(link), None)
+        end = self._links.take(_digest(link))
         right = end is not None and self._clock() < end
         if not right:
             self._note_wrong(client)
@@ -84,14 +84,12 @@ class Access:
         """Whether a session is open."""
         if not session:
             return False
-        with self._lock:
-            end = self._sessions.get(_digest(session))
-            return end is not None and self._clock() < end
+        end = self._sessions.find(_digest(session))
+        return end is not None and self._clock() < end
 
     def end(self, session: str | None) -> None:
         """Closes a session."""
-        with self._lock:
-            self._sessions.pop(_digest(session or ""), None)
+        self._sessions.keep(_digest(session or ""), None)
 
     def csrf(self, session: str | None) -> str:
         """What only a page of ours can know; another for every session."""
@@ -102,12 +100,9 @@ class Access:
         """Whether a request comes from a page of ours."""
         return hmac.compare_digest((given or "").encode(), self.csrf(session).encode())
 
-    def _issue(self, kept: OrderedDict[bytes, float], seconds: float) -> str:
+    def _issue(self, kept: Cache[float], seconds: float) -> str:
         made = secrets.token_urlsafe(32)
-        with self._lock:
-            kept[_digest(made)] = self._clock() + seconds
-            while len(kept) > _MOST_KEPT:
-                kept.popitem(last=False)
+        kept.keep(_digest(made), self._clock() + seconds)
         return made
 
     def _note_wrong(self, client: str) -> None:

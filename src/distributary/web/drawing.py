@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from distributary.delta.tables import reaching, read_rows
 from distributary.evolve.types import sql_name
 from distributary.model.change import OP_COLUMNS
-from distributary.observe.health import Readable
+from distributary.observe.health import Readable, head
 from distributary.observe.log_format import cut, plain
 
 COLUMNS = (
@@ -200,24 +200,10 @@ def _last(fragment: ds.Fragment, schema: pa.Schema, columns: list[str], rows: in
         for n in range(groups.num_columns)
     )
     if sum(sizes) > _MOST_BYTES:
-        return _head(fragment, schema, columns, rows)
+        return head(fragment, schema, columns, rows)
     found = fragment.to_table(schema=schema, columns=columns)
     found = found.slice(max(len(found) - rows, 0))
     return found.take(np.arange(len(found))[::-1])
-
-
-def _head(fragment: ds.Fragment, schema: pa.Schema, columns: list[str], rows: int) -> pa.Table:
-    # nothing is read ahead, and of a column only what the first rows need
-    options = ds.ParquetFragmentScanOptions(use_buffered_stream=True, pre_buffer=False)
-    scanner = fragment.scanner(
-        schema=schema,
-        columns=columns,
-        batch_size=rows,
-        batch_readahead=0,
-        fragment_readahead=0,
-        fragment_scan_options=options,
-    )
-    return scanner.head(rows)
 
 
 def _heavy(fragment: ds.Fragment, limit: int) -> Iterator[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from distributary.delta.tables import StorageOptions, open_table
 from distributary.engine.progress.claim import liveness
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.model import layout
+from distributary.model.cache import Cache
 from distributary.model.table import Role
 from distributary.observe.deadletters import DeadLetters
 from distributary.observe.health import TableHealth, assess, losses_of
@@ -51,17 +51,11 @@ class Memo:
     """Values by key, each good for one version. Thread-safe; nobody computes one twice at once."""
 
     def __init__(self, most: int = _MOST) -> None:
-        self._most = most
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[Hashable, _Kept] = OrderedDict()
+        self._kept: Cache[_Kept] = Cache(most)
 
     def get(self, key: Hashable, version: Hashable, make: Callable[[], _Value]) -> _Value:
         """What was made for this version, or is made now."""
-        with self._lock:
-            kept = self._kept.setdefault(key, _Kept())
-            self._kept.move_to_end(key)
-            while len(self._kept) > self._most:
-                self._kept.popitem(last=False)
+        kept = self._kept.get(key, _Kept)
         with kept.making:
             if kept.version != version:
                 kept.value, kept.version = make(), version
@@ -74,18 +68,15 @@ class Lately(Generic[_Value]):
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._lock = threading.Lock()
-        self._known: dict[str, tuple[float, _Value]] = {}
+        self._known: Cache[tuple[float, _Value]] = Cache(_MOST)
 
     def get(self, key: str, make: Callable[[], _Value]) -> _Value:
         """What was made a moment ago, or is made now."""
-        with self._lock:
-            known = self._known.get(key)
+        known = self._known.find(key)
         if known is not None and time.monotonic() - known[0] < self._seconds:
             return known[1]
         value = make()
-        with self._lock:
-            self._known[key] = (time.monotonic(), value)
+        self._known.keep(key, (time.monotonic(), value))
         return value
 
 

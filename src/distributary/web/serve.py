@@ -100,11 +100,6 @@ class Server(uvicorn.Server):
         self._dashboard.live.closing = True
         super().handle_exit(sig, frame)
 
-    def stop(self) -> None:
-        """The same from another thread."""
-        self._dashboard.live.closing = True
-        self.should_exit = True
-
 
 class _Protocol(H11Protocol):
     """A connection that is counted, with what has come of its request."""

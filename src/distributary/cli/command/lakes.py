@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distributary.cli.command.output import spelled
 from distributary.cli.command.verb import LAKE_VARIABLE, PLACES, Invocation
-from distributary.errors import ConfigError, ErrorCode, LakeUnavailableError
+from distributary.errors import ConfigError, ErrorCode, LakeUnavailableError, missing
 from distributary.model import layout
 
 if TYPE_CHECKING:
@@ -154,18 +153,6 @@ def pipeline_of(
     return Pipeline(loaded_of(call, lake, name=name, needs=needs), log_file=call.log.path)
 
 
-def no_such(what: str, name: str, known: Iterable[str], *, where: str, command: str) -> ConfigError:
-    """The error for a name that is not there, with those that are spelled alike."""
-    near = get_close_matches(name, sorted(known), n=3)
-    return ConfigError(
-        what,
-        code=ErrorCode.NOT_FOUND,
-        where=where,
-        evidence=repr(name[:100]),
-        next_step=f"did you mean {', '.join(near)}?" if near else command,
-    )
-
-
 def find_table(tables: Sequence[TableSummary], name: str) -> TableSummary:
     """The table with this name, or of this type."""
     for table in tables:
@@ -173,7 +160,7 @@ def find_table(tables: Sequence[TableSummary], name: str) -> TableSummary:
             return table
     known = {t.table for t in tables} | {spelled(t.type) for t in tables if t.type}
     what = "there is no such table or type"
-    raise no_such(what, name, known, where="", command="distributary tables")
+    raise missing(what, name, known)
 
 
 def loaded_of(

@@ -11,12 +11,10 @@ import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from email.message import EmailMessage
 from email.policy import SMTP as SMTP_POLICY
-from email.utils import format_datetime, parsedate_to_datetime
+from email.utils import format_datetime
 from threading import Thread
 from typing import Any
 
@@ -31,6 +29,7 @@ from distributary.config.alerts import (
 )
 from distributary.config.base import is_loopback
 from distributary.observe.alerts.notice import Notice, Severity, State
+from distributary.registry.http.transport import causes, seconds_to_wait
 
 # What a target does, and how an attempt to deliver can end.
 
@@ -166,26 +165,13 @@ def _meaning(status: int, retry_after: str) -> Outcome:
     if 200 <= status < 300:
         return DELIVERED
     again = status in _BUSY or status >= 500
-    return Outcome(False, f"answered {status}", again, _seconds(retry_after) if again else 0.0)
-
-
-def _seconds(retry_after: str) -> float:
-    """`Retry-After` is a number of seconds or a date; anything else asks for nothing."""
-    if retry_after.strip().isdecimal():
-        return min(float(retry_after[:12]), _LONGEST_WAIT)
-    with suppress(ValueError):
-        wanted = parsedate_to_datetime(retry_after)
-        aware = wanted if wanted.tzinfo else wanted.replace(tzinfo=UTC)
-        return min(max(0.0, (aware - datetime.now(UTC)).total_seconds()), _LONGEST_WAIT)
-    return 0.0
+    wait = min(seconds_to_wait(retry_after), _LONGEST_WAIT) if again else 0.0
+    return Outcome(False, f"answered {status}", again, wait)
 
 
 def _kind(error: Exception) -> str:
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ssl.SSLError):
-            return "no secure connection: check the certificate and ca_location"
-        cause = cause.__cause__ or cause.__context__
+    if any(isinstance(cause, ssl.SSLError) for cause in causes(error)):
+        return "no secure connection: check the certificate and ca_location"
     return f"no connection ({type(error).__name__})"
 
 

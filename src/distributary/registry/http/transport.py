@@ -292,7 +292,7 @@ class Transport:
                     response.status_code,
                     bytes(content),
                     response.headers.get("location", ""),
-                    _seconds_to_wait(response.headers.get("retry-after", "")),
+                    seconds_to_wait(response.headers.get("retry-after", "")),
                 )
         except httpx2.TimeoutException:
             raise self._late() from None
@@ -311,14 +311,14 @@ class Transport:
         return Silence(what, f"waited {self._seconds:g} s", self._back)
 
     def _failure(self, error: httpx2.RequestError | UnicodeError) -> Silence:
-        peer, causes = self._peer, tuple(_causes(error))
+        peer, found = self._peer, tuple(causes(error))
         what, step = f"the connection to the {peer} broke", self._back
         code = ErrorCode.REGISTRY_UNAVAILABLE
-        if any(isinstance(cause, ssl.SSLError) for cause in causes):
+        if any(isinstance(cause, ssl.SSLError) for cause in found):
             what = f"there is no secure connection to the {peer}"
             step = f"check the {peer}'s certificate, registry.ca_location and the client's own"
         # a name with a part of more than 63 letters does not even get to the resolver
-        elif any(isinstance(cause, socket.gaierror | UnicodeError) for cause in causes):
+        elif any(isinstance(cause, socket.gaierror | UnicodeError) for cause in found):
             what = f"the {peer}'s host is not known"
             step = f"check the host in {self._setting}, and name resolution"
         elif isinstance(error, httpx2.ProxyError):
@@ -339,14 +339,15 @@ class Transport:
         )
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """An error, and what it came of."""
     cause: BaseException | None = error
     while cause is not None:
         yield cause
         cause = cause.__cause__ or cause.__context__
 
 
-def _seconds_to_wait(header: str) -> float:
+def seconds_to_wait(header: str) -> float:
     """`Retry-After` is a number of seconds or a date; anything else asks for nothing."""
     if header.strip().isdecimal():
         return float(header[:12])

@@ -16,13 +16,14 @@ export async function session() {
   return found;
 }
 
+// what is asked for, as the end of an address; nothing is said of what is empty
+export function asked(query) {
+  const kept = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  return kept.length ? `?${new URLSearchParams(kept)}` : "";
+}
+
 export function get(path, query = {}) {
-  const words = new URLSearchParams();
-  for (const [name, value] of Object.entries(query)) {
-    if (value !== undefined && value !== null && value !== "") words.set(name, value);
-  }
-  const text = words.toString();
-  return ask(text ? `${path}?${text}` : path);
+  return ask(path + asked(query));
 }
 
 export async function post(path, body) {

@@ -34,9 +34,4 @@ export function listen({ changed, state }) {
   }
 
   connect();
-  return () => {
-    source?.close();
-    clearInterval(asking);
-    clearTimeout(again);
-  };
 }

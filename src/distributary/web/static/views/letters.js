@@ -1,6 +1,6 @@
 // Dead letters: why, how many, which, and what to do about them.
 
-import { get } from "../api.js";
+import { asked, get } from "../api.js";
 import { address, h, link } from "../dom.js";
 import { clock, counted, number, shellQuoted, spelled } from "../format.js";
 import { propose } from "../jobs.js";
@@ -12,7 +12,7 @@ export const letters = {
   load: (params, query) => get("/api/dead-letters", query),
   render: (data, page) => {
     const query = page.query;
-    const change = (more) => page.go(`/dead-letters${words({ ...query, ...more })}`, { replace: true });
+    const change = (more) => page.go(`/dead-letters${asked({ ...query, ...more })}`, { replace: true });
     const all = Object.values(data.counts).reduce((sum, count) => sum + count, 0);
     const states = [...Object.entries(data.counts).map(([name, count]) => [name, `${name} (${number(count)})`]), ["all", `all (${number(all)})`]];
     const narrowed = ["reason", "type", "pipeline"].filter((name) => query[name]);
@@ -113,9 +113,4 @@ function none(data, all) {
 function bytes(found) {
   if (!found) return null;
   return h("span", {}, h("code", {}, found.kind === "hex" ? `0x ${found.shown}` : found.shown), h("span", { class: "muted" }, ` ${counted(found.bytes, "byte")}`));
-}
-
-function words(query) {
-  const kept = Object.entries(query).filter(([, value]) => value);
-  return kept.length ? `?${new URLSearchParams(kept)}` : "";
 }

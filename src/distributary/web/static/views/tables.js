@@ -1,6 +1,6 @@
 // A thousand tables: searched, sorted and paged by the server.
 
-import { get } from "../api.js";
+import { asked, get } from "../api.js";
 import { h } from "../dom.js";
 import { counted, number, size, spelled } from "../format.js";
 import { badge, command, empty, grid, heading, select, since, tableLink } from "../parts.js";
@@ -24,7 +24,7 @@ export const tables = {
   load: (params, query) => get("/api/tables", query),
   render: (data, page) => {
     const query = page.query;
-    const change = (more) => page.go(`/tables${words({ ...query, page: "", ...more })}`, { replace: true });
+    const change = (more) => page.go(`/tables${asked({ ...query, page: "", ...more })}`, { replace: true });
     const narrowed = query.q || query.health || query.pipeline || query.role;
     return h("div", { class: "page" },
       heading("", "Tables", h("span", { class: "muted" }, narrowed ? `${number(data.matching)} of ${counted(data.total, "table")}` : counted(data.total, "table"))),
@@ -67,7 +67,7 @@ function list(data, query, change, page) {
 
 function pages(data, query, page) {
   if (data.pages < 2) return null;
-  const to = (number) => page.go(`/tables${words({ ...query, page: number })}`);
+  const to = (number) => page.go(`/tables${asked({ ...query, page: number })}`);
   return h("nav", { class: "pages", "aria-label": "More tables" },
     h("button", { type: "button", disabled: data.page <= 1, onclick: () => to(data.page - 1) }, "Previous"),
     h("span", {}, `${number(data.page)} of ${number(data.pages)}`),
@@ -77,9 +77,4 @@ function pages(data, query, page) {
 function none(data, narrowed, page) {
   if (narrowed) return empty("No table fits.", h("button", { type: "button", onclick: () => page.go("/tables") }, "Show all"));
   return empty("There are no tables yet.", ["A pipeline makes them as records come: ", command("distributary run pipeline.yaml")]);
-}
-
-function words(query) {
-  const kept = Object.entries(query).filter(([, value]) => value !== "" && value !== undefined && value !== null);
-  return kept.length ? `?${new URLSearchParams(kept)}` : "";
 }
