@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import typer
 
-from distributary.cli.app import VERBS, app, application
+from distributary.cli.app import VERBS, application
 from distributary.cli.command.verb import DEPLOY, FIX, LOOK, RUN, START
 from tests.cli.conftest import Cli
 
 
 def commands(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
     """Every command that can be typed, with what stands before it."""
-    node = typer.main.get_command(app) if command is None else command
+    node = typer.main.get_command(application()) if command is None else command
     below = getattr(node, "commands", None)
     if below is None:
         yield " ".join(path), node

@@ -15,7 +15,7 @@ import pytest
 import typer
 from ruamel.yaml import YAML
 
-from distributary.cli.app import app
+from distributary.cli.app import application
 from distributary.config.load import Loaded, load_text
 from tests.docs.pages import (
     DOCS,
@@ -79,7 +79,7 @@ def test_every_pipeline_file_is_one(block: Block, tmp_path: Path) -> None:
 
 def parse(arguments: list[str]) -> None:
     """What the program itself does before it does anything."""
-    node, path = typer.main.get_command(app), "distributary"
+    node, path = typer.main.get_command(application()), "distributary"
     while below := getattr(node, "commands", None):
         assert arguments, f"{path}: no command"
         path = f"{path} {arguments[0]}"
@@ -101,7 +101,7 @@ def test_every_command_can_be_typed(place: str, line: str) -> None:
 @pytest.mark.parametrize(("place", "line"), IN_PROSE, ids=[f"{p} {c}" for p, c in IN_PROSE])
 def test_every_command_in_a_sentence_exists(place: str, line: str) -> None:
     words = re.sub(r"\.\.\.|[\[\]]", "", line).split()[1:]
-    node: Any = typer.main.get_command(app)
+    node: Any = typer.main.get_command(application())
     while words and (below := getattr(node, "commands", None)):
         # `dlq list|show`: one of several
         names = words.pop(0).split("|")

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from distributary.cli.app import app
+from distributary.cli.app import application
 from distributary.engine.pipeline import Pipeline
 from distributary.lab.simulate.base import Round, Sent
 from distributary.lab.simulate.game_records import DEFAULT_KINDS, GamesPlan
@@ -82,7 +82,7 @@ def test_tables_of_change_data_go_on_where_the_version_before_was_killed(
 
 
 def _assert_verified(lake: Path) -> None:
-    result = CliRunner().invoke(app, ["verify", "--all", "--deep", "--lake", str(lake)])
+    result = CliRunner().invoke(application(), ["verify", "--all", "--deep", "--lake", str(lake)])
     assert result.exit_code == 0, result.output
 
 

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from distributary import Pipeline
-from distributary.cli.app import app
+from distributary.cli.app import application
 from distributary.engine.progress.removal import dead_letters_of
 from distributary.model.manifest import Counts
 from distributary.operations.proposed import preview
@@ -78,7 +78,7 @@ def test_a_field_tells_types_apart_and_a_refused_one_is_replayed(
     assert events.ids("silver_order_placed") == [2]
     assert [one.code for one in letters.reasons()] == ["MISSING_TYPE"]
     traced = CliRunner().invoke(
-        app, ["trace", f"{events.topic}/0/0", "--lake", str(events.lake), "--json"]
+        application(), ["trace", f"{events.topic}/0/0", "--lake", str(events.lake), "--json"]
     )
     assert traced.exit_code == 0 and "silver_paid" in traced.output
 

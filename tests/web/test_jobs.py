@@ -12,12 +12,12 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.cli.app import app
+from distributary.cli.app import application
 from distributary.web.jobs import Action, Wish
 from tests.waiting import eventually
 from tests.web.conftest import Running, Start
 
-PROGRAM: Any = typer.main.get_command(app)
+PROGRAM: Any = typer.main.get_command(application())
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=30)
 
 

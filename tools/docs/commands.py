@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from distributary.cli.app import PROGRAM, app
+from distributary.cli.app import PROGRAM, application
 from distributary.cli.command.verb import DEPLOY, FIX, LOOK, RUN, START
 
 _GROUPS = (START, RUN, LOOK, FIX, DEPLOY)
@@ -58,7 +58,9 @@ class Verb:
 
 def verbs() -> list[Verb]:
     """Every command, in the order of the help page."""
-    return sorted(_below(typer.main.get_command(app)), key=lambda verb: _GROUPS.index(verb.group))
+    return sorted(
+        _below(typer.main.get_command(application())), key=lambda verb: _GROUPS.index(verb.group)
+    )
 
 
 def page() -> str:

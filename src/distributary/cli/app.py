@@ -87,12 +87,6 @@ def application(verb: str | None = None) -> typer.Typer:
     return found
 
 
-def __getattr__(name: str) -> typer.Typer:
-    if name == "app":
-        return application()
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
 def _print_versions(asked: bool) -> None:
     if asked:
         from distributary.cli.doctor import versions

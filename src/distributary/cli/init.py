@@ -112,6 +112,7 @@ def init(
 
     Secrets are written as variables: --kafka-option 'sasl.password=${env:NAME}'.
     """
+    from distributary.config.load import load_text
     from distributary.operations.discovery import document, pipeline_text
 
     given = _asked(call, place)
@@ -127,7 +128,8 @@ def init(
     sections["source"] |= sample.settings
     wanted = document(sections, name or _name_of(sample.topic), findings)
     text = pipeline_text(wanted, findings, looked_at=sample.looked_at, schema=_SCHEMA)
-    _checked(text, output)
+    # raises where it would not load: a defect of ours, and nothing is written
+    load_text(text, file=str(output), needs=())
     data: dict[str, Any] = {
         "file": None if dry_run else str(output),
         "looked_at": sample.looked_at,
@@ -308,13 +310,6 @@ def _look(
 
 
 # The file.
-
-
-def _checked(text: str, output: Path) -> None:
-    """Raises where the file would not load: that is a defect of ours, and nothing is written."""
-    from distributary.config.load import load_text
-
-    load_text(text, file=str(output), needs=())
 
 
 def _write(output: Path, text: str, *, force: bool) -> None:

@@ -37,7 +37,6 @@ class Mark:
 
     target: str
     pipeline: str
-    digest: str
     intact: bool
     """Whether the text is still the one that was marked."""
 
@@ -66,7 +65,7 @@ def read_mark(text: str) -> Mark | None:
     for at, line in enumerate(lines[:_LOOKED_AT]):
         if found := _MARK.search(line):
             body = "".join(lines[:at] + lines[at + 1 :])
-            return Mark(found[1], found[2], found[3], intact=digest(body) == found[3])
+            return Mark(found[1], found[2], intact=digest(body) == found[3])
     return None
 
 

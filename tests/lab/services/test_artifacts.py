@@ -11,7 +11,7 @@ import pytest
 from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
-from distributary.cli.app import app
+from distributary.cli.app import application
 from distributary.config.kafka import KafkaSource
 from distributary.config.load import load
 from distributary.lab.services.servers import LOCK, ensure_artifacts
@@ -71,7 +71,7 @@ def test_containers_of_ours_are_started_with_words_that_exist(name: str) -> None
     words = [word for word in services[name]["command"].split() if not word.startswith("/")]
     asked = [word for word in words if word.startswith("--")]
     verb = words[: 2 if words[0] == "produce" else 1]
-    shown = CliRunner().invoke(app, [*verb, "--help"])
+    shown = CliRunner().invoke(application(), [*verb, "--help"])
     assert shown.exit_code == 0
     assert all(option in shown.output for option in asked)
 

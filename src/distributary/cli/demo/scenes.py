@@ -24,7 +24,7 @@ from distributary.delta.tables import open_table, read_rows
 from distributary.engine.parts import Moment
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.tables import log_of, source_table
-from distributary.lab.simulate.base import ArrowSink, DeltaSink, Registry, Round, Sent, Sink
+from distributary.lab.simulate.base import DeltaSink, Registry, Round, Sent, Sink, deliver
 from distributary.lab.simulate.cdc.files import CdcSent, FileStream, write_round
 from distributary.lab.simulate.cdc.script import ChangeModel
 from distributary.lab.simulate.cdc.shapes import (
@@ -66,11 +66,7 @@ class RoundFeed(Feed):
         each = next(self._rounds, None)
         if each is None:
             return False
-        if isinstance(self._sink, ArrowSink):
-            self._sink.write_arrow(each.arrow())
-        else:
-            self._sink.write(each.messages())
-        self._parts.append(each.sent())
+        self._parts.append(deliver([each], sink=self._sink))
         self.messages = self.sent.messages
         return True
 
