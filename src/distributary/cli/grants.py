@@ -64,7 +64,7 @@ def _case(call: Invocation, file: Path) -> _Case:
 
     loaded = load_file(call, file)
     config, lake = loaded.config, find_lake(call, file=file)
-    book = RightsBook(lake.path, config.name, storage_options=lake.options)
+    book = RightsBook(lake.path, config.name)
     wanted = wanted_rights(config, lake.ledger().tables(config.name))
     return _Case(loaded, book, wanted, statements(wanted, book.read()))
 

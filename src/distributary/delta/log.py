@@ -375,7 +375,7 @@ def replayed(
                 marks[action["txn"]["appId"]] = action["txn"]["version"]
             elif "add" in action:
                 if seen.has_files:
-                    added.append(_file(action["add"]))
+                    added.append(data_file(action["add"]))
             elif "remove" in action:
                 if seen.has_files:
                     path = unquote(action["remove"]["path"])
@@ -425,7 +425,8 @@ def file_key(path: str, vector: Vector | None) -> str:
     return path if vector is None else f"{path} {vector.id}"
 
 
-def _file(add: Mapping[str, Any]) -> DataFile:
+def data_file(add: Mapping[str, Any]) -> DataFile:
+    """A file as an action of a log names it."""
     return DataFile(
         path=unquote(add["path"]),
         spelled=add["path"],

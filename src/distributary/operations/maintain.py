@@ -54,7 +54,7 @@ from distributary.observe.health import DERIVED
 from distributary.observe.ledger import Expired, Ledger
 from distributary.observe.pipelines import Registration, registrations, trusted_checkpoint
 from distributary.publish.parquet import format_of
-from distributary.store.base import Store, at, is_remote, leads_outside, options_of
+from distributary.store.base import Store, at, is_remote, leads_outside
 
 # What is asked of a maintenance, and what it tells of each table.
 
@@ -278,7 +278,7 @@ def watch(lake: str) -> Watched:
     since = time.time()
     readers: list[Reader] = []
     notes: list[str] = []
-    for card in registrations(lake, storage_options=options_of(lake)):
+    for card in registrations(lake):
         checkpoint = at(card.checkpoint)
         if not checkpoint.exists():
             notes.append(f"the progress of pipeline {card.name} is not to be seen from here")
@@ -534,10 +534,9 @@ OnTable = Callable[[TableReport, int, int], None]
 
 def jobs_of(lake: str, *, pipeline: str | None = None) -> tuple[Job, ...]:
     """The tables of a lake, or of one pipeline, and those that remember what these have lost."""
-    options = options_of(lake)
-    cards = {card.name: card.checkpoint for card in registrations(lake, storage_options=options)}
+    cards = {card.name: card.checkpoint for card in registrations(lake)}
     found: dict[str, Job] = {}
-    for table in Ledger(lake, storage_options=options).tables(pipeline, schema_ids=False):
+    for table in Ledger(lake).tables(pipeline, schema_ids=False):
         folder = layout.place(lake, table.path)
         checkpoint = cards.get(table.pipeline, "")
         found[folder] = Job(table.table, table.role, table.pipeline, folder, checkpoint)
@@ -635,12 +634,12 @@ def expire_ledger(lake: str, wishes: Wishes) -> Expired:
     old = _old_rows(lake, "batches", "finished_at", moment)
     if not old or wishes.dry_run:
         return Expired(old, _old_rows(lake, "tables", "at", moment)) if old else Expired(0, 0)
-    return Ledger(lake, storage_options=options_of(lake)).expire(moment)
+    return Ledger(lake).expire(moment)
 
 
 def _old_rows(lake: str, name: str, column: str, moment: datetime) -> int:
     """Rows of detail from before a moment: sums of several batches are none any more."""
-    table = open_table(layout.ledger_table(lake, name), options_of(lake))
+    table = open_table(layout.ledger_table(lake, name))
     if table is None:
         return 0
     where = (pc.field(column) < pc.scalar(moment)) & (pc.field("batches") == 1)

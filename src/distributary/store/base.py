@@ -11,7 +11,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -137,6 +137,12 @@ class Store(ABC):
         """The size of a file, or None if there is no such file."""
         found = self.look(name)
         return None if found is None else found.size
+
+    def sizes(self, folder: str = "") -> Callable[[str], int | None]:
+        """The size of any file below a folder, or None; a bucket is asked once for all of them."""
+        if self.asks_for_free:
+            return self.size
+        return {file.name: file.size for file in self.files(folder, recursive=True)}.get
 
     def exists(self, folder: str = "") -> bool:
         """Whether it, or a folder in it, is there."""

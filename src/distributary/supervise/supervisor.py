@@ -28,6 +28,7 @@ from distributary.observe.events import Event, EventBus, TaskFailed
 from distributary.observe.ledger import Ledger
 from distributary.observe.log_format import LogLine
 from distributary.observe.metrics import Metrics
+from distributary.store.base import introduce
 from distributary.supervise.member import Kind, Member, PipelineStatus, Spec, State, chance, judge
 from distributary.supervise.process import Keeper, Tell
 
@@ -321,8 +322,9 @@ def counting(configs: Sequence[PipelineConfig], bus: EventBus) -> Iterator[Rende
     for config in configs:
         metrics.limit(config.name, max_tables=config.metrics.max_tables)
         try:
-            ledger = Ledger(config.lake.address, storage_options=config.lake.options or None)
-            metrics.remember(config.name, ledger.tables(config.name, schema_ids=False))
+            introduce(config.lake.address, config.lake.options)
+            known = Ledger(config.lake.address).tables(config.name, schema_ids=False)
+            metrics.remember(config.name, known)
         except DistributaryError as error:
             # a lake that is away is the pipeline's matter, which will say so
             _log.warning("metrics of %s begin without its ledger: %s", config.name, error.code)

@@ -50,8 +50,7 @@ class Removal:
 
 def dead_letters_of(pipeline: Pipeline) -> DeadLetters:
     """The table of dead letters that this pipeline writes to."""
-    path = layout.table(pipeline.lake, pipeline.config.tables.dead_letters)
-    return DeadLetters(path, storage_options=pipeline.config.lake.options or None)
+    return DeadLetters(layout.table(pipeline.lake, pipeline.config.tables.dead_letters))
 
 
 def take_away(pipeline: Pipeline, removals: Sequence[Removal]) -> None:

@@ -286,7 +286,7 @@ def has_letters(config: PipelineConfig, number: int) -> bool:
     folder = table_folder(config, config.tables.dead_letters)
     if not is_seen(config) or not at(folder).exists("_delta_log"):
         return False
-    letters = DeadLetters(folder, storage_options=config.lake.options or None)
+    letters = DeadLetters(folder)
     counts = letters.count_by_status(pipeline=job_name(config.name, number))
     return counts[DeadLetterStatus.OPEN] > 0
 
