@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from types import TracebackType
 from typing import Protocol
 
 from distributary.errors import DistributaryError, SourceUnavailableError
@@ -149,12 +148,7 @@ class Monitor:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._detach()
         self._ended.set()
         self._news.set()

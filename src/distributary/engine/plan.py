@@ -210,10 +210,6 @@ def _newest_row(path: str) -> int:
     return max((end for end in ends if end is not None), default=_NEVER)
 
 
-def _table_of(route: Route | Rejected) -> str:
-    return route.table if isinstance(route, Route) else ""
-
-
 _RECHECK_SECONDS = 5.0
 _MOST_RECHECKED = 1000
 _ALL_VERSIONS = Evolution()
@@ -228,7 +224,7 @@ class Planner:
         config: PipelineConfig,
         *,
         registry: SchemaRegistry | None,
-        publisher: Publisher,
+        publisher: Publisher | None,
         names: Names | None = None,
         types: Iterable[str] = (),
         inferred: InferredSchemas | None = None,
@@ -335,7 +331,8 @@ class Planner:
         """Write down the names of new tables; whose name went to another gets a second one."""
         overtaken, error = self.book.names.write()
         lost = self.book.discard(overtaken)
-        again = [key for key, route in self._routes.items() if _table_of(route) in lost]
+        routes = self._routes.items()
+        again = [key for key, route in routes if isinstance(route, Route) and route.table in lost]
         for key in again:
             self._forget(key)
         if error is not None:

@@ -239,8 +239,9 @@ def _append_by_library(
         if merged.changed:
             _evolve(table, merged)
         version = table.version() + 1
+        marked = _once(facts(mark), Transaction(mark.app_id, mark.batch))
         table.create_write_transaction(
-            _actions(entry), "append", table.schema(), commit_properties=_marked(mark)
+            _actions(entry), "append", table.schema(), commit_properties=marked
         )
         return version
     except CommitFailedError as error:
@@ -291,10 +292,6 @@ def _actions(entry: TableEntry) -> list[Any]:
     return [
         AddAction(f.path, f.size, dict(f.partition_values), now, True, f.stats) for f in entry.files
     ]
-
-
-def _marked(mark: Mark) -> CommitProperties:
-    return _once(facts(mark), Transaction(mark.app_id, mark.batch))
 
 
 def _once(told: Mapping[str, str] | None = None, *marks: Transaction) -> CommitProperties:

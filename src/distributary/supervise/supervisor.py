@@ -11,11 +11,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Self
 
 from distributary.config.document import printable
@@ -299,9 +299,6 @@ _log = logging.getLogger(__name__)
 Render = Callable[[str], tuple[str, bytes]]
 """What `/metrics` answers to an `Accept` header: a content type, and the numbers."""
 
-Open = Callable[[Sequence[PipelineConfig], EventBus], AbstractContextManager[Render | None]]
-"""Attaches listeners for these pipelines to a bus; gives what they have to show, if anything."""
-
 
 @contextmanager
 def alerting(configs: Sequence[PipelineConfig], bus: EventBus) -> Iterator[None]:
@@ -335,23 +332,6 @@ def counting(configs: Sequence[PipelineConfig], bus: EventBus) -> Iterator[Rende
         detach()
 
 
-OPENERS: tuple[Open, ...] = (alerting,)
-"""Each kind of listener, once; metrics are served in another way by `run` than by `up`."""
-
-
-@contextmanager
-def listeners_of(
-    configs: Sequence[PipelineConfig], bus: EventBus, *, openers: Sequence[Open] = OPENERS
-) -> Iterator[Render | None]:
-    """While this lasts, the bus has the listeners that the settings ask for.
-
-    Gives what `/metrics` answers, if one of them counts.
-    """
-    with ExitStack() as stack:
-        found = [stack.enter_context(each(configs, bus)) for each in openers]
-        yield next(filter(None, found), None)
-
-
 # Hands what pipelines tell to those who listen, in a thread of its own.
 #
 # A listener that hangs, or a terminal that does not scroll, holds up the other listeners and
@@ -379,12 +359,7 @@ class Relay:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._changed:
             self._closed = True
             self._changed.notify()
