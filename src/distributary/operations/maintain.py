@@ -26,9 +26,10 @@ from distributary.config.lake import LEAST_RETENTION, Expire, Maintain
 from distributary.delta.checkpoint import LogCare, care_for_log, retention_of
 from distributary.delta.columns import UnsupportedTypeError
 from distributary.delta.compact import (
+    OPTIMIZE,
     BusyError,
     Compacted,
-    Manners,
+    Exchange,
     Sizes,
     compact,
     planned,
@@ -464,22 +465,22 @@ class Care:
         if wishes.dry_run:
             return state, replace(report, optimize=plan)
         try:
-            state, done = compact(state, sizes, self._manners(job))
+            state, done = compact(state, sizes, self._exchange(job))
         except UnsupportedTypeError as error:
             return state, _without(report, {Step.OPTIMIZE}, str(error))
         return state, _optimized(report, done)
 
-    def _manners(self, job: Job) -> Manners:
+    def _exchange(self, job: Job) -> Exchange:
         """A merge that is overtaken starts over: tables that are merged into are not fought for."""
         if job.role not in DERIVED:
-            return Manners(self.check)
+            return replace(OPTIMIZE, ready=self.check)
 
         def ready() -> None:
             self.check()
             if job.checkpoint and batch_under_way(job.checkpoint):
                 raise BusyError("a batch is being merged into it: next time")
 
-        return Manners(ready, patient=False)
+        return replace(OPTIMIZE, ready=ready, patient=False)
 
     def _checkpoint(self, job: Job, state: Snapshot, report: TableReport) -> TableReport:
         done = care_for_log(

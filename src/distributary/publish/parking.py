@@ -143,6 +143,7 @@ def forget(batch: ParkedBatch) -> None:
 def resume(
     publisher: Publisher,
     *,
+    publish: Callable[[TableEntry, Mark], Published] | None = None,
     folder: str,
     table: str,
     lake: str | None = None,
@@ -150,6 +151,8 @@ def resume(
     on_published: Callable[[ParkedBatch, Published], None] = lambda batch, result: None,
 ) -> list[Published]:
     """Publish what waits for a table, in order, up to the first that fails.
+
+    With `publish` in that way instead of the publisher's own.
 
     Only the owner of the pipeline's checkpoint may call it. A batch that is not settled goes on
     waiting: whoever settles it would count its records once more. Where something still waits, the
@@ -162,7 +165,7 @@ def resume(
             return [*results, Published(table, Outcome.PARKED, error=_UNSETTLED[batch.lane])]
         try:
             unpark(batch)
-            result = publisher.publish(batch.entry, batch.mark)
+            result = (publish or publisher.publish)(batch.entry, batch.mark)
             if result.outcome is Outcome.SKIPPED:
                 _require_proof(publisher, batch)
             on_published(batch, result)
