@@ -644,7 +644,7 @@ def _result(order: MergeOrder, survey: _Survey, winners: int) -> MergeResult:
     after = snapshot_of(order.path)
     version = -1 if after is None else after.version
     commits = commits_back(after) if after is not None else ()
-    ours = (found.info for _, found in commits if found.marks.get(order.app_id) == order.batch)
+    ours = (found.info for found in commits if found.marks.get(order.app_id) == order.batch)
     told: Mapping[str, str] = next(ours, {}).get("operationMetrics", {})
     inserted, updated = (int(told.get(f"numTargetRows{n}", 0)) for n in ("Inserted", "Updated"))
     deleted = int(told.get("numTargetRowsDeleted", 0))

@@ -245,7 +245,6 @@ class Planner:
         self._envelope: EnvelopePlan | None = None
         self._versions: tuple[int, ...] = ()
         """Of the schema of an Avro envelope, as they were last asked for."""
-        self._version = 0
         self._snapshot: Catalog | None = None
         self._limits = DecodeLimits(
             max_payload_bytes=config.limits.max_payload_bytes,
@@ -269,10 +268,8 @@ class Planner:
     def catalog(self) -> Catalog:
         """The plan as it stands; the same object until something changes."""
         if self._snapshot is None:
-            self._version += 1
             tables = self._config.tables
             self._snapshot = Catalog(
-                version=self._version,
                 envelope=self._envelope_plan(),
                 payload_format=Format(self._payload.format),
                 payload_framing=self._payload.framing,

@@ -311,11 +311,8 @@ class TypeRows:
         own = pa.schema([f for f in self.schema if f.name not in _OWN_COLUMNS])
         body = align(found.ok, fills_for(table, decoder, catalog), own)
         ids = pa.repeat(pa.scalar(route.schema_id, pa.int64()), body.num_rows)
-        system = metadata_columns(
-            pa.Table.from_batches([raw]), ids, catalog.metadata, _order(self.config)
-        )
         arrays = dict(zip(own.names, body.columns, strict=True))
-        arrays |= {name: _one(array) for name, array in system}
+        arrays |= dict(metadata_columns(raw, ids, catalog.metadata, _order(self.config)))
         yield pa.RecordBatch.from_arrays([arrays[f.name] for f in self.schema], schema=self.schema)
 
 
@@ -395,7 +392,3 @@ def _order(config: PipelineConfig) -> StageOrder:
 
 def _letters(raw: pa.RecordBatch, letters: list[Letter], order: StageOrder) -> pa.RecordBatch:
     return letters_batch(raw, letters, order).select(_LETTER)
-
-
-def _one(array: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array

@@ -143,7 +143,7 @@ class DirectPublisher:
 
 def _source_of(seen: Snapshot, mark: Mark) -> str | None:
     """Walk back from the newest commit to the one that carries the batch."""
-    for _, found in commits_back(seen):
+    for found in commits_back(seen):
         batch = found.marks.get(mark.app_id)
         if batch is not None and batch <= mark.batch:
             return source_in(found.info, mark)

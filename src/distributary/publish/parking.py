@@ -26,7 +26,6 @@ from distributary.errors import ErrorCode, PublishError
 from distributary.model import layout
 from distributary.model.manifest import (
     Mark,
-    StagedFile,
     TableEntry,
     compact,
     entry_from_dict,
@@ -74,7 +73,7 @@ def park(entry: TableEntry, mark: Mark, *, folder: str, reason: str = "") -> Non
             return
         table = at(entry.table.path)
         missing = [f for f in entry.files if place.size(f.path) != f.size]
-        check_staged(_with_files(entry, missing), table.size)
+        check_staged(replace(entry, files=tuple(missing)), table.size)
         for file in missing:
             table.copy(file.path, to=place)
         document = {
@@ -244,10 +243,6 @@ def _read(place: Store, lake: str | None) -> ParkedBatch:
 def _lake_of(place: str) -> str:
     """The lake in whose own folder batches wait; empty where they wait in a checkpoint."""
     return place.rpartition(f"/{layout.HOME}/")[0]
-
-
-def _with_files(entry: TableEntry, files: list[StagedFile]) -> TableEntry:
-    return replace(entry, files=tuple(files))
 
 
 def _name(mark: Mark) -> str:

@@ -42,11 +42,11 @@ from distributary.delta.columns import (
 from distributary.delta.commit import SOURCE, check_partitioning, check_staged, facts
 from distributary.delta.tables import (
     OvertakenError,
-    as_publish_error,
+    committing,
     lake_files,
     until_not_overtaken,
 )
-from distributary.errors import DistributaryError, PublishError, StagedFileError
+from distributary.errors import PublishError, StagedFileError
 from distributary.model.manifest import Mark, TableEntry
 from distributary.model.names import label_columns
 from distributary.model.table import STAGED, STAGING, Column, is_below
@@ -262,20 +262,28 @@ def _taken(version: str | None, name: str) -> None:
 
 def format_of(path: str) -> str | None:
     """`delta`, `parquet`, `iceberg`, or None where there is no table."""
-    folder = local_folder(path)
-    if folder is None:
-        store = at(path)
-        if store.exists("_delta_log"):
-            return "delta"
-        return "parquet" if store.look(_RECORD) is not None else None
-    if os.path.isdir(f"{folder}/_delta_log"):
+    store, folder = at(path), local_folder(path)
+    if store.exists("_delta_log"):
         return "delta"
-    if os.path.isfile(f"{folder}/{_RECORD}"):
+    if store.look(_RECORD) is not None:
         return "parquet"
+    if folder is None:
+        return None
     with suppress(FileNotFoundError, NotADirectoryError):
         if any(name.endswith(".metadata.json") for name in os.listdir(f"{folder}/metadata")):
             return "iceberg"
     return None
+
+
+def holds_delta(entry: TableEntry) -> PublishError:
+    """The error for a table of another format in a folder that is a Delta table already."""
+    return PublishError(
+        f"the folder of table {entry.table.name} holds a Delta table",
+        where=entry.table.path,
+        evidence="_delta_log",
+        next_step="give the tables another prefix, or use tables.format: delta",
+        reason="format",
+    )
 
 
 def open_parquet(path: str) -> tuple[ParquetTable, TableRecord] | None:
@@ -341,12 +349,8 @@ class ParquetPublisher:
 
 @contextmanager
 def _reaching(path: str, *, doing: str) -> Iterator[ParquetTable]:
-    try:
+    with committing(path, doing=doing):
         yield ParquetTable(path)
-    except DistributaryError:
-        raise
-    except Exception as error:
-        raise as_publish_error(error, doing=doing, path=path) from error
 
 
 def _attempt(table: ParquetTable, entry: TableEntry, mark: Mark) -> Published:
@@ -378,13 +382,7 @@ def _refuse_delta(table: ParquetTable, entry: TableEntry) -> None:
     else:
         held = os.path.lexists(f"{table.folder}/_delta_log")
     if held:
-        raise PublishError(
-            f"the folder of table {entry.table.name} holds a Delta table",
-            where=table.folder,
-            evidence="_delta_log",
-            next_step="give the tables another prefix, or use tables.format: delta",
-            reason="format",
-        )
+        raise holds_delta(entry)
 
 
 def _check_staged(table: ParquetTable, entry: TableEntry, mark: Mark) -> None:

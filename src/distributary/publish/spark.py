@@ -34,7 +34,7 @@ from distributary.delta.columns import (
     schema_string,
 )
 from distributary.delta.commit import check_partitioning, check_staged, facts, facts_in, source_in
-from distributary.delta.log import Commit, commit_path, parse_commit
+from distributary.delta.log import Commit, commit_name, parse_commit
 from distributary.delta.tables import OvertakenError, as_publish_error, until_not_overtaken
 from distributary.errors import DistributaryError, PublishError
 from distributary.model.manifest import Mark, StagedFile, TableEntry
@@ -71,7 +71,7 @@ class SparkTables:
 
     def commit(self, path: str, version: int) -> Commit | None:
         """One commit of a table's log, or None if it is not (or no longer) there."""
-        text = self.read(commit_path(path, version))
+        text = self.read(f"{path}/{commit_name(version)}")
         return None if text is None else parse_commit(text.encode())
 
     def size(self, path: str) -> int | None:
