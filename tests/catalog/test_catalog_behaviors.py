@@ -96,7 +96,7 @@ def make(tmp_path: Path) -> Made:
         path = str(tmp_path / "a lake 100%" / name)
         rows = pa.table(columns or {"n": pa.array([1, 2])})
         write_deltalake(path, rows, mode="append", schema_mode="merge", description="all of it")
-        found = entry_of(name, path, settings(type="spark", schema="x"), storage_options=None)
+        found = entry_of(name, path, settings(type="spark", schema="x"))
         assert found is not None
         return found
 

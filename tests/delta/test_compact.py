@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,9 @@ from deltalake import DeltaTable, TableFeatures, write_deltalake
 
 from distributary.delta import compact as swap
 from distributary.delta.compact import (
+    OPTIMIZE,
     BusyError,
     Compacted,
-    Manners,
     RowsLostError,
     Sizes,
     compact,
@@ -57,7 +58,7 @@ def state_of(folder: Path) -> Snapshot:
 
 
 def compacted(folder: Path, sizes: Sizes = SIZES, **manners: Any) -> Compacted | None:
-    return compact(state_of(folder), sizes, Manners(**manners))[1]
+    return compact(state_of(folder), sizes, replace(OPTIMIZE, **manners))[1]
 
 
 def actions(folder: Path, version: int) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributary.delta import log
+from distributary.delta import log, tables
 from distributary.delta.columns import UnsupportedTypeError, fields_of
 from distributary.delta.commit import Change, rewrite_files, write_rows
 from distributary.delta.log import Snapshot, snapshot_of
@@ -25,6 +25,7 @@ from distributary.delta.parquet import write_file
 from distributary.delta.tables import dataset, read_rows
 from distributary.model.manifest import StagedFile
 from distributary.model.table import Column
+from distributary.store.base import introduce
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SCHEMA = pa.schema(
@@ -178,3 +179,20 @@ def test_spark_s_old_calendar_is_refused(
     (file,) = table.files.values()
     with pytest.raises(UnsupportedTypeError, match="old calendar"):
         list(table.pieces(file, rows.schema))
+
+
+def test_each_lake_is_opened_with_its_own_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, object] = {}
+
+    def opened(path: str, *, storage_options: object) -> None:
+        asked[path] = storage_options
+
+    monkeypatch.setattr(tables, "DeltaTable", opened)
+    logins = {f"s3://{name}-lake/main": {"aws_region": name} for name in ("one", "two")}
+    for lake, login in logins.items():
+        introduce(lake, login)
+    for lake in logins:
+        tables.open_table(f"{lake}/silver_chess")
+    tables.open_table("/lake/silver_chess")
+    found = {f"{lake}/silver_chess": login for lake, login in logins.items()}
+    assert asked == found | {"/lake/silver_chess": None}

@@ -297,15 +297,15 @@ def test_tables_in_a_bucket(tmp_path: Path) -> None:
             rows=4,
         )
         (table,) = written_tables(address, [one], parked={}, files={})
-        found = check_table(table, options)
+        found = check_table(table)
         assert (found.findings, found.rows, found.files) == ((), 4, 2)
         inside = known[0].path.removeprefix("s3://")
         data = server.files.get_file_info(FileSelector(inside, recursive=True))
         server.files.delete_file(next(i.path for i in data if i.path.endswith(".parquet")))
-        assert [f.kind for f in check_table(table, options).findings] == ["file_missing"]
+        assert [f.kind for f in check_table(table).findings] == ["file_missing"]
         server.files.delete_file(f"{inside}/_delta_log/{1:020d}.json")
         assert lacking(known[0]) == Held(True, 0, 0)
-        kinds = [f.kind for f in check_table(table, options).findings]
+        kinds = [f.kind for f in check_table(table).findings]
         assert set(kinds) >= {"behind", "rows"}
         server.files.delete_dir(known[1].path.removeprefix("s3://"))
         assert lacking(known[1]) == Held(False)

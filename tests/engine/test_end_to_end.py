@@ -36,6 +36,21 @@ def test_a_run_brings_every_record_to_its_place(tmp_path: Path, spark: SparkSess
     games.assert_each_record_once()
 
 
+def test_the_next_run_removes_what_a_killed_one_has_sent_to_its_tasks(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    games = Games(tmp_path, GamesPlan(games=1, versions=1, records=3))
+    games.send_all()
+    games.pipeline().run(spark=spark)
+    (home,) = (games.lake / "_distributary" / "pipelines").iterdir()
+    left, other = home / "plan" / "stream" / "abc", home / "plan" / "replay" / "abc"
+    for file in (left, other):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"")
+    games.pipeline().run(spark=spark)
+    assert (left.exists(), other.exists()) == (False, True)
+
+
 def test_batches_are_bounded(tmp_path: Path, spark: SparkSession) -> None:
     games = Games(tmp_path, GamesPlan(games=2, versions=4, records=25), records_per_file=50)
     games.send_all()

@@ -13,7 +13,7 @@ from distributary.engine.progress.removal import dead_letters_of
 from distributary.errors import ConfigError
 from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.manifest import Counts
-from distributary.observe.trace import Verdict, trace_offset
+from distributary.observe.trace import Coordinates, Verdict, trace_offset
 from distributary.operations.proposed import preview
 from distributary.operations.repair import plan_clean, remove
 from distributary.operations.replay import LANE, replay
@@ -68,7 +68,7 @@ def test_commands_that_look_into_tables_know_iceberg(tmp_path: Path, spark: Spar
     pipeline.run(spark=spark)
     lake, table = str(games.lake), games.tables()[0]
     row = games.rows(table)[3]
-    trace = trace_offset(lake, "wrapper", 0, row["_offset"])
+    trace = trace_offset(lake, Coordinates("wrapper", 0, row["_offset"]))
     assert trace.verdict is Verdict.WRITTEN
     (place,) = [p for p in trace.places if p.table == table]
     assert place.values["user_name"] == row["user_name"]

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.config.lake import Tables
-from distributary.engine.names import Clash, Entries, Entry, Names, Wanted, clashes, forget_names
+from distributary.engine.names import Clash, Entries, Entry, Names, Wanted, clashes
 from distributary.engine.tables import source_table
 from distributary.errors import ErrorCode
 from distributary.model import layout
@@ -184,7 +184,7 @@ def test_of_many_at_once_one_has_the_plain_name(lake: Lake) -> None:
 def test_a_type_keeps_its_name_in_a_process_that_knew_nothing_of_it(lake: Lake) -> None:
     older = lake.names()
     assert lake.take("chess", "Chess") == ["silver_chess", marked("Chess")]
-    forget_names(lake.address, ["silver_chess"])
+    Entries(lake.address).forget(["silver_chess"])
     assert older.take(wanted("Chess")) == marked("Chess")
 
 
@@ -206,14 +206,14 @@ def test_a_trial_makes_no_folder(tmp_path: Path) -> None:
 
 def test_names_are_given_back(lake: Lake) -> None:
     assert lake.take("Chess", "go") == ["silver_chess", "silver_go"]
-    forget_names(lake.address, ["silver_chess"])
+    Entries(lake.address).forget(["silver_chess"])
     assert lake.take("chess", "Go") == ["silver_chess", marked("Go")]
-    forget_names(lake.address, ["silver_never", "silver_chess", "silver_go"])
+    Entries(lake.address).forget(["silver_never", "silver_chess", "silver_go"])
     assert lake.take("Go") == [marked("Go")]
 
 
 def test_a_lake_without_names_is_fine(tmp_path: Path) -> None:
-    forget_names(str(tmp_path / "none"), ["silver_chess"])
+    Entries(str(tmp_path / "none")).forget(["silver_chess"])
     assert not (tmp_path / "none").exists()
 
 
@@ -273,7 +273,7 @@ def test_two_ways_to_cut_the_name_of_a_source_table(tmp_path: Path) -> None:
     assert second.startswith("my_shop_orders_x") and third.startswith("my_shop_orders_x")
     assert claimed(lake, each, *reversed(claims)) == found[::-1]
     # a log says which name it belongs to
-    forget_names(lake.address, ["my_shop_orders_log"])
+    Entries(lake.address).forget(["my_shop_orders_log"])
     assert claimed(lake, each, claims[2]) == [third]
     assert claimed(lake, each, '["my.shop","","orders"]') == ["my_shop_orders"]
 

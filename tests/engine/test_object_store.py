@@ -119,7 +119,7 @@ def test_every_record_reaches_its_table_on_the_store(
     assert len(store.rows("bronze_events")) == 96 - _unwrapped_bad(store)
     assert store.pipeline().run(spark=spark).counts == Counts()
     assert list((tmp_path / "work").iterdir()) == []
-    (one,) = status(store.address, storage_options=store.server.options).pipelines
+    (one,) = status(store.address).pipelines
     assert one.equation.startswith("read 96 = written 90")
 
 
@@ -275,7 +275,7 @@ def test_a_batch_costs_few_requests(store: Store, spark: SparkSession) -> None:
     assert summary.batches == 1
     # start and end of a run are in it, and what a process reads that has not seen the tables before
     assert REQUESTS.total() <= 100, REQUESTS
-    (one,) = status(store.address, storage_options=store.server.options).as_dict()["pipelines"]
+    (one,) = status(store.address).as_dict()["pipelines"]
     assert 0 < one["last_batch"]["requests"] < REQUESTS.total()
 
 
@@ -298,7 +298,7 @@ def test_a_batch_of_a_run_that_goes_on_costs_a_request_a_table_and_ten(
 def test_dead_letters_are_replayed_and_closed_there(store: Store, spark: SparkSession) -> None:
     store.games.send_round()
     store.pipeline().run(spark=spark)
-    letters = DeadLetters(f"{store.address}/dead_letters", storage_options=store.server.options)
+    letters = DeadLetters(f"{store.address}/dead_letters")
     before = letters.count_by_status()["open"]
     assert before > 0
     with store.pipeline().open(spark, lane=LANE) as context:

@@ -22,7 +22,7 @@ from distributary.errors import ConfigError
 from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.manifest import Counts, Mark, TableEntry
 from distributary.model.table import Column, Role, TablePlan
-from distributary.observe.trace import Verdict, trace_offset, trace_row
+from distributary.observe.trace import Coordinates, Verdict, trace_offset, trace_row
 from distributary.operations.proposed import preview
 from distributary.operations.repair import plan_clean, remove, resume, waiting
 from distributary.operations.replay import LANE, replay
@@ -78,7 +78,7 @@ def test_commands_that_look_into_tables_know_plain_folders(
     pipeline.run(spark=spark)
     lake, table = str(games.lake), games.tables()[0]
     row = games.rows(table)[3]
-    trace = trace_offset(lake, "wrapper", 0, row["_offset"])
+    trace = trace_offset(lake, Coordinates("wrapper", 0, row["_offset"]))
     assert trace.verdict is Verdict.WRITTEN
     (place,) = [p for p in trace.places if p.table == table]
     assert place.values["user_name"] == row["user_name"]
@@ -161,7 +161,7 @@ def test_partitioned_delta_tables_are_read_by_spark(tmp_path: Path, spark: Spark
     assert all(isinstance(day, date) for _, day, _ in rows)
     # a partition column is in no file, and is found all the same
     offset, day, user = min(rows)
-    places = trace_offset(str(games.lake), "wrapper", 0, offset).places
+    places = trace_offset(str(games.lake), Coordinates("wrapper", 0, offset)).places
     assert {(p.table, p.values["_date"]) for p in places} == {
         (games.tables()[0], day),
         ("bronze_events", day),

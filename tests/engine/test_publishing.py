@@ -141,14 +141,12 @@ def test_a_merge_that_fails_and_then_does_not_parks_nothing(
     tries: list[list[str]] = []
 
     def merge_all(_: object, lake: object, merges: list[Any]) -> list[Published]:
-        tries.append([merge.order.table for merge in merges])
-        return [_merged(merge.order.table, tries) for merge in merges]
+        tries.append([merge.table for merge in merges])
+        return [_merged(merge.table, tries) for merge in merges]
 
     monkeypatch.setattr(deriving, "merge_all", merge_all)
     monkeypatch.setattr(deriving, "named", lambda *_, **__: nullcontext())
-    merges: list[Any] = [
-        SimpleNamespace(order=SimpleNamespace(table=name)) for name in ("chess", "go", "poker")
-    ]
+    merges: list[Any] = [SimpleNamespace(table=name) for name in ("chess", "go", "poker")]
     done = deriving._merged(_context(tmp_path, MemoryPublisher()), merges, 0)
     assert [each.outcome for each in done] == [Outcome.PUBLISHED, Outcome.PUBLISHED, Outcome.PARKED]
     # poker has columns that do not fit: that is tried once
@@ -166,9 +164,8 @@ def test_a_table_of_change_data_waits_where_nothing_says_how_to_merge_it(tmp_pat
     assert done == {"orders_log": Outcome.PUBLISHED, "orders": Outcome.PARKED}
     assert [each.table for each in parked(context.parking)] == ["orders"]
     config: Any = SimpleNamespace(lake=SimpleNamespace(address=str(tmp_path)), cdc=None)
-    waiting = publishing.MergingPublisher(MemoryPublisher(), config)
     with pytest.raises(PublishError) as caught:
-        waiting.publish(orders, Mark(LIFE, 0, ""))
+        publishing.publish_waiting(MemoryPublisher(), config, orders, Mark(LIFE, 0, ""))
     assert (caught.value.code, caught.value.where) == (ErrorCode.COMMIT_FAILED, "cdc")
 
 

@@ -20,7 +20,7 @@ from distributary.engine.pipeline import Pipeline
 from distributary.engine.shards.progress import has_letters, is_retired
 from distributary.errors import ConfigError, ErrorCode, SourceUnavailableError
 from distributary.lab.simulate.game_records import GamesPlan
-from distributary.observe.trace import trace_offset
+from distributary.observe.trace import Coordinates, trace_offset
 from tests.engine.lakes import Games
 from tests.engine.test_crashes import SMALL, gone
 
@@ -104,7 +104,7 @@ def test_types_move_between_jobs_while_records_come(tmp_path: Path, spark: Spark
     games.assert_each_record_once()
     _same_as_from_one_job(games)
     row = games.rows(games.tables()[0])[-1]
-    found = trace_offset(str(games.lake), "wrapper", 0, row["_offset"])
+    found = trace_offset(str(games.lake), Coordinates("wrapper", 0, row["_offset"]))
     tables = {"bronze_events", games.tables()[0], "unified_gold"}
     assert {place.table for place in found.places} == tables
 

@@ -15,7 +15,7 @@ from distributary.engine.pipeline import Pipeline
 from distributary.errors import ConfigError, ErrorCode, SourceUnavailableError
 from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.manifest import Counts
-from distributary.observe.trace import trace_offset
+from distributary.observe.trace import Coordinates, trace_offset
 from distributary.operations.repair import plan_clean, remove, resume, waiting
 from distributary.publish.base import Outcome
 from distributary.publish.parquet import ParquetTable, format_of, open_parquet
@@ -83,13 +83,7 @@ def test_a_lake_of_plain_parquet(
     assert waiting(store.pipeline(tables=PARQUET)) == []
     assert_each_record_once(store)
     assert store.pipeline(tables=PARQUET).run(spark=spark).counts == Counts()
-    found = trace_offset(
-        store.address,
-        "wrapper",
-        0,
-        offsets(store, victim)[0],
-        storage_options=store.server.options,
-    )
+    found = trace_offset(store.address, Coordinates("wrapper", 0, offsets(store, victim)[0]))
     assert victim in {place.table for place in found.places}
     with pytest.raises(ConfigError):
         store.pipeline().run(spark=spark)

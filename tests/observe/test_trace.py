@@ -56,7 +56,7 @@ def places(trace):
 
 
 def test_a_record_is_found_in_its_tables(traced):
-    trace = trace_offset(traced.path, "wrapper", 0, 4)
+    trace = trace_offset(traced.path, Coordinates("wrapper", 0, 4))
     assert trace.verdict is Verdict.WRITTEN
     assert places(trace) == [("chess", 2, "move 4"), ("gold", 4, "move 4")]
     assert [p.file for p in trace.places] == ["part-1.parquet", "part-3.parquet"]
@@ -66,7 +66,7 @@ def test_a_record_is_found_in_its_tables(traced):
 
 
 def test_a_dead_letter_is_found_with_its_reason(traced):
-    trace = trace_offset(traced.path, "wrapper", 0, 9)
+    trace = trace_offset(traced.path, Coordinates("wrapper", 0, 9))
     assert (trace.verdict, trace.places) == (Verdict.DEAD_LETTER, ())
     assert trace.dead_letters[0]["error_code"] == HOSTILE
     assert trace.dead_letters[0]["id"] in trace.sentence()
@@ -79,7 +79,7 @@ def test_a_dead_letter_in_bronze_is_still_a_dead_letter(traced):
     counts = Counts(2, 0, 2)
     traced.settle(traced.manifest(1, entries=[bronze], ranges=ranges, counts=counts))
     traced.dead_letters([{"offset": 20, "batch": 1}])
-    trace = trace_offset(traced.path, "wrapper", 0, 20)
+    trace = trace_offset(traced.path, Coordinates("wrapper", 0, 20))
     assert trace.verdict is Verdict.DEAD_LETTER
     assert [p.table for p in trace.places] == ["bronze"]
 
@@ -93,7 +93,7 @@ def test_a_dead_letter_in_bronze_is_still_a_dead_letter(traced):
     ],
 )
 def test_what_was_not_read_is_said(traced, source, verdict):
-    trace = trace_offset(traced.path, *source)
+    trace = trace_offset(traced.path, Coordinates(*source))
     assert trace.verdict is verdict and trace.sentence()
     assert trace.read_to == (10 if verdict is Verdict.NOT_READ else None)
 
@@ -123,12 +123,12 @@ def test_a_path_below_the_root_of_its_source(path, expected):
 def test_an_offset_before_the_start_and_a_gap(lake):
     ranges = [SourceRange("wrapper", 0, 100, 110, 9)]
     lake.settle(lake.manifest(0, entries=[entry(lake, "chess", [100, 109])], ranges=ranges))
-    assert trace_offset(lake.path, "wrapper", 0, 50).verdict is Verdict.BEFORE_START
-    assert trace_offset(lake.path, "wrapper", 0, 105).verdict is Verdict.NOT_FOUND
+    assert trace_offset(lake.path, Coordinates("wrapper", 0, 50)).verdict is Verdict.BEFORE_START
+    assert trace_offset(lake.path, Coordinates("wrapper", 0, 105)).verdict is Verdict.NOT_FOUND
 
 
 def test_an_empty_lake_knows_nothing(lake):
-    assert trace_offset(lake.path, "wrapper", 0, 1).verdict is Verdict.UNKNOWN_SOURCE
+    assert trace_offset(lake.path, Coordinates("wrapper", 0, 1)).verdict is Verdict.UNKNOWN_SOURCE
 
 
 @pytest.mark.parametrize("vacuum", [False, True], ids=["still on disk", "vacuumed"])
@@ -138,7 +138,7 @@ def test_a_record_is_found_after_compaction(traced, vacuum):
     table.optimize.compact()
     if vacuum:
         table.vacuum(dry_run=False, retention_hours=0, enforce_retention_duration=False)
-    trace = trace_offset(traced.path, "wrapper", 0, 4)
+    trace = trace_offset(traced.path, Coordinates("wrapper", 0, 4))
     chess = trace.places[0]
     assert (chess.table, chess.values["move"]) == ("chess", "move 4")
     assert chess.file != "part-1.parquet"
@@ -149,14 +149,14 @@ def test_a_record_is_found_after_compaction(traced, vacuum):
 def test_a_record_is_found_after_its_batch_expired(traced, noon):
     traced.settle(traced.manifest(1, entries=[entry(traced, "chess", [10, 11])]))
     traced.ledger.expire(noon.replace(year=2027))
-    trace = trace_offset(traced.path, "wrapper", 0, 4)
+    trace = trace_offset(traced.path, Coordinates("wrapper", 0, 4))
     assert places(trace) == [("chess", 2, "move 4"), ("gold", 4, "move 4")]
 
 
 def test_a_row_that_a_merge_rewrote_is_found(traced):
     table = DeltaTable(f"{traced.path}/chess")
     table.update({"move": "'changed'"}, predicate="_offset = 4")
-    (chess, _) = trace_offset(traced.path, "wrapper", 0, 4).places
+    (chess, _) = trace_offset(traced.path, Coordinates("wrapper", 0, 4)).places
     assert chess.values["move"] == "changed"
     (row,) = trace_row(traced.path, "chess", "move", "changed")
     assert row.source == Coordinates("wrapper", 0, 4)
@@ -169,7 +169,7 @@ def test_a_table_with_deletion_vectors_is_searched_too(lake):
     schema = DeltaTable(f"{lake.path}/other").schema()
     DeltaTable.create(path, schema, configuration=properties)
     lake.settle(lake.manifest(0, entries=[entry(lake, "chess", [4, 5])]))
-    (place,) = trace_offset(lake.path, "wrapper", 0, 5).places
+    (place,) = trace_offset(lake.path, Coordinates("wrapper", 0, 5)).places
     assert (place.table, place.file, place.values["move"]) == ("chess", None, "move 5")
 
 
@@ -179,7 +179,7 @@ def test_a_plain_folder_of_files_is_searched_too(lake):
     folder.mkdir()
     Path(lake.path, "model", "part-1.parquet").rename(folder / "x.parquet")
     lake.settle(lake.manifest(0, entries=[entry(lake, "plain", [3, 4], file="x.parquet")]))
-    (place,) = trace_offset(lake.path, "wrapper", 0, 4).places
+    (place,) = trace_offset(lake.path, Coordinates("wrapper", 0, 4)).places
     assert (place.table, place.row, place.values["move"]) == ("plain", 1, "move 4")
 
 
@@ -190,7 +190,7 @@ def test_a_parked_record_is_found_where_it_waits(lake):
     Path(lake.path, "model", "part-1.parquet").rename(Path(folder, "x.parquet"))
     manifest = lake.manifest(0, entries=[entry(lake, "chess", [3, 4], file="x.parquet")])
     lake.settle(manifest, parked=["chess"])
-    trace = trace_offset(lake.path, "wrapper", 0, 4)
+    trace = trace_offset(lake.path, Coordinates("wrapper", 0, 4))
     assert trace.verdict is Verdict.PARKED
     assert (trace.places[0].parked, trace.places[0].row) == (True, 1)
     assert trace.sentence() == "wrapper/0/4 waits in chess"
@@ -199,7 +199,7 @@ def test_a_parked_record_is_found_where_it_waits(lake):
 def test_a_parked_record_whose_files_are_elsewhere_is_still_parked(lake):
     lake.settle(lake.manifest(0), parked=["chess"])
     Path(lake.path).mkdir(exist_ok=True)
-    trace = trace_offset(lake.path, "wrapper", 0, 4)
+    trace = trace_offset(lake.path, Coordinates("wrapper", 0, 4))
     assert (trace.verdict, trace.places[0].file) == (Verdict.PARKED, None)
 
 
@@ -208,7 +208,7 @@ def test_a_resumed_record_is_written(lake):
     manifest = lake.manifest(0, entries=[entry(lake, "chess", [3, 4])])
     lake.settle(manifest, parked=["chess"])
     lake.resume(manifest, "chess")
-    trace = trace_offset(lake.path, "wrapper", 0, 4)
+    trace = trace_offset(lake.path, Coordinates("wrapper", 0, 4))
     assert trace.verdict is Verdict.WRITTEN and len(trace.places) == 1
 
 
@@ -219,7 +219,7 @@ def test_a_replayed_dead_letter_is_found_in_its_table(traced):
         traced.manifest(0, lane="replay", entries=replayed, ranges=[], counts=Counts(1, 1))
     )
     letters.mark_replayed(letters.select(offsets=8)["id"].to_pylist(), replay=0)
-    trace = trace_offset(traced.path, "wrapper", 0, 8)
+    trace = trace_offset(traced.path, Coordinates("wrapper", 0, 8))
     assert trace.verdict is Verdict.WRITTEN
     assert [p.table for p in trace.places] == ["chess"]
     assert trace.dead_letters[0]["status"] == "replayed"
@@ -229,7 +229,7 @@ def test_topics_with_equal_offsets_are_kept_apart(lake):
     entries = [entry(lake, "chess", [1, 2], topic="a"), entry(lake, "go", [1, 2], topic="b")]
     ranges = [SourceRange("a", 0, 1, 3, 2), SourceRange("b", 0, 1, 3, 2)]
     lake.settle(lake.manifest(0, entries=entries, ranges=ranges))
-    assert [p.table for p in trace_offset(lake.path, "b", 0, 2).places] == ["go"]
+    assert [p.table for p in trace_offset(lake.path, Coordinates("b", 0, 2)).places] == ["go"]
 
 
 def test_a_row_leads_back_to_its_record(traced):
@@ -259,5 +259,5 @@ def test_questions_without_an_answer_have_a_code(traced, table, column, value, c
 
 @given(st.integers(0, 2**62), st.integers(0, 2**31 - 1))
 def test_any_offset_of_an_unknown_source_has_an_answer(tmp_path_factory, offset, partition):
-    trace = trace_offset(str(tmp_path_factory.getbasetemp()), "t", partition, offset)
+    trace = trace_offset(str(tmp_path_factory.getbasetemp()), Coordinates("t", partition, offset))
     assert trace.verdict is Verdict.UNKNOWN_SOURCE

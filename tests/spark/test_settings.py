@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from distributary.config.engine import Spark
+from distributary.config.load import load_text
 from distributary.errors import ConfigError, ErrorCode
 from distributary.spark import settings as module
 from distributary.spark.settings import (
@@ -250,10 +250,16 @@ def test_settings_do_not_print_their_secrets() -> None:
 
 
 def test_pipeline_file_gives_the_settings(tmp_path: Path) -> None:
-    section = Spark.model_validate(
-        {"master": "local[3]", "driver_memory": "2g", "conf": {"spark.x": "y"}}
-    )
-    settings = SparkSettings.from_config(section, log_file=tmp_path / "spark.log")
+    text = """
+name: games
+source: {type: delta, path: ./t}
+payload: {format: json}
+tables: {each: "{topic}"}
+lake: {path: ./lake}
+spark: {master: "local[3]", driver_memory: 2g, conf: {spark.x: y}}
+"""
+    loaded = load_text(text, file="p.yaml", environ={})
+    settings = SparkSettings.of(loaded, log_file=tmp_path / "spark.log", short_lived=False)
     assert settings == SparkSettings(
         master="local[3]",
         driver_memory="2g",

@@ -165,7 +165,7 @@ def test_events_of_which_two_belong_together_are_never_taken_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(base, "SLICE_BYTES", 1)
-    catalog = Catalog(0, None, Format.JSON, "none", changes=ChangeSettings("datastream"))
+    catalog = Catalog(None, Format.JSON, "none", changes=ChangeSettings("datastream"))
     decoder = Mock(expansion=base.Expansion(1, 1, lambda payload, limit: 1))
     payloads, raw = pa.array([b"ab"] * 3), pa.table({"n": [1, 2, 3]})
     assert [len(some) for some, _ in parts._slices(payloads, raw, decoder, catalog)] == [3]

@@ -256,7 +256,7 @@ def test_events_of_a_log_are_counted_unless_they_hold_no_row_or_no_such_value() 
         Expectation(name="other", check="amount > 0", tables=["shop_users*"]).rule(),
         Expectation(name="unknown", check="nope > 0").rule(),
     )
-    catalog = Catalog(1, None, Format.AVRO, "none", expectations=expected)
+    catalog = Catalog(None, Format.AVRO, "none", expectations=expected)
     rows = pa.table(
         {
             "_op": ["insert", "update", "update", "delete", "truncate"],

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from distributary.config.load import load_text
 from distributary.config.pipeline import PipelineConfig
 from distributary.observe.events import EventBus, decode, encode
-from distributary.supervise.supervisor import counting, listeners_of
+from distributary.supervise.supervisor import counting
 from tests.observe.conftest import NOON, Lake
 from tests.observe.test_metrics import settled, written
 
@@ -31,8 +31,7 @@ def test_pipelines_count_side_by_side_and_begin_with_their_ledgers(tmp_path: Pat
     lake.settle(lake.manifest(0))
     configs = [config("games", lake.path, 200), config("orders", str(tmp_path / "none"), 0)]
     bus = EventBus()
-    with listeners_of(configs, bus, openers=(counting,)) as render:
-        assert render is not None
+    with counting(configs, bus) as render:
         for event in (settled(0), settled(0), settled(0, pipeline="orders")):
             # as it comes from another process
             again = decode(encode(event))

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-from distributary.config.pipeline import PipelineConfig
 from distributary.observe.events import Event, EventBus, Idle
 from distributary.observe.log_format import LogLine
-from distributary.supervise.supervisor import Relay, Render, listeners_of
+from distributary.supervise.supervisor import Relay
 
 
 def test_events_and_lines_arrive_in_order() -> None:
@@ -43,27 +40,3 @@ def test_a_listener_that_hangs_holds_up_nobody_who_tells() -> None:
     assert [e.batch for e in heard] == [-1, *range(990, 1000)]
     assert [line.event for line in lines] == ["dropped"]
     assert "990" in lines[0].message
-
-
-def test_listeners_are_attached_for_a_while() -> None:
-    bus, heard, order = EventBus(), list[Event](), list[str]()
-
-    @contextmanager
-    def opened(configs: object, bus: EventBus) -> Iterator[Render]:
-        order.append("opened")
-        detach = bus.subscribe(heard.append)
-        yield lambda accept: ("text/plain", b"numbers")
-        detach()
-        order.append("closed")
-
-    @contextmanager
-    def silent(configs: object, bus: EventBus) -> Iterator[None]:
-        yield
-
-    configs: list[PipelineConfig] = []
-    with listeners_of(configs, bus, openers=(silent, opened)) as metrics:
-        assert metrics is not None and metrics("")[1] == b"numbers"
-        bus.publish(Idle(pipeline="p"))
-    bus.publish(Idle(pipeline="late"))
-    assert [e.pipeline for e in heard] == ["p"]
-    assert order == ["opened", "closed"]

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from distributary.config.catalog import Catalog
 from distributary.delta.columns import Field, fields_in
-from distributary.delta.tables import StorageOptions, open_table, reaching
+from distributary.delta.tables import open_table, reaching
 from distributary.errors import CatalogError, ErrorCode
 from distributary.store.base import is_remote
 
@@ -86,11 +86,9 @@ class TableCatalog(Protocol):
         """Nothing is asked any more."""
 
 
-def entry_of(
-    name: str, path: str, config: Catalog, *, storage_options: StorageOptions | None
-) -> Entry | None:
+def entry_of(name: str, path: str, config: Catalog) -> Entry | None:
     """A Delta table with its columns and comments, read from its log; None where there is none."""
-    table = open_table(path, storage_options)
+    table = open_table(path)
     if table is None:
         return None
     with reaching(path):

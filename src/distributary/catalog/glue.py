@@ -52,6 +52,7 @@ class GlueTables:
         self._config = config
         self._options = {name.lower(): value for name, value in options.items()}
         self._account = {} if config.catalog_id is None else {"CatalogId": config.catalog_id}
+        self._here = {"DatabaseName": config.schema_, **self._account}
         self._glue: Any = self._client()
 
     def prepare(self) -> None:
@@ -67,8 +68,7 @@ class GlueTables:
         """All tables of the database, a hundred at a time."""
         found: dict[str, Found] = {}
         with self._asking(self._config.schema_, absent=True):
-            pages = self._glue.get_paginator("get_tables")
-            for page in pages.paginate(DatabaseName=self._config.schema_, **self._account):
+            for page in self._glue.get_paginator("get_tables").paginate(**self._here):
                 for table in page["TableList"]:
                     about = table.get("Parameters") or {}
                     place = (table.get("StorageDescriptor") or {}).get("Location")
@@ -78,23 +78,17 @@ class GlueTables:
     def create(self, entry: Entry) -> None:
         """Add an external table."""
         with self._asking(entry.name):
-            self._glue.create_table(
-                DatabaseName=self._config.schema_, TableInput=_described(entry), **self._account
-            )
+            self._glue.create_table(TableInput=_described(entry), **self._here)
 
     def update(self, entry: Entry) -> None:
         """Replace what the entry says; the version before is kept by Glue."""
         with self._asking(entry.name):
-            self._glue.update_table(
-                DatabaseName=self._config.schema_, TableInput=_described(entry), **self._account
-            )
+            self._glue.update_table(TableInput=_described(entry), **self._here)
 
     def drop(self, name: str) -> None:
         """Delete an entry."""
         with self._asking(name, absent=True):
-            self._glue.delete_table(
-                DatabaseName=self._config.schema_, Name=name.lower(), **self._account
-            )
+            self._glue.delete_table(Name=name.lower(), **self._here)
 
     def close(self) -> None:
         """Let go of all connections."""

@@ -26,6 +26,7 @@ from distributary.catalog.base import Entry, Found, uri_of
 from distributary.config.catalog import HiveCatalog, SparkCatalog
 from distributary.errors import CatalogError, CatalogUnavailableError, clean
 from distributary.model.names import literal_sql, quote_sql
+from distributary.publish.spark import no_glob
 
 _FOREIGN = (PySparkException, Py4JError)
 _LOCATION = re.compile(r"^Location: (.*)$", re.MULTILINE)
@@ -214,8 +215,7 @@ def _folder_of(query: str) -> str | None:
 
 
 def _select(location: str) -> str:
-    literal = re.sub(r"([\\\[\]{}*?])", r"\\\1", location)
-    return f"SELECT * FROM parquet.{quote_sql(literal)}"  # noqa: S608 - quoted
+    return f"SELECT * FROM parquet.{quote_sql(no_glob(location))}"  # noqa: S608 - quoted
 
 
 @contextmanager

@@ -26,20 +26,12 @@ _PAGE = 50
 _MOST_PAGES = 10_000
 _TABLES, _SCHEMAS = "/tables", "/schemas"
 _EXISTS = ("ALREADY_EXISTS", "TABLE_ALREADY_EXISTS", "SCHEMA_ALREADY_EXISTS")
-_TYPE_NAMES = {
-    "boolean": "BOOLEAN",
-    "byte": "BYTE",
-    "short": "SHORT",
-    "integer": "INT",
-    "long": "LONG",
-    "float": "FLOAT",
-    "double": "DOUBLE",
-    "date": "DATE",
-    "timestamp": "TIMESTAMP",
-    "timestamp_ntz": "TIMESTAMP_NTZ",
-    "string": "STRING",
-    "binary": "BINARY",
-    "variant": "VARIANT",
+_DASHED = {
+    "elementType": "element-type",
+    "containsNull": "contains-null",
+    "keyType": "key-type",
+    "valueType": "value-type",
+    "valueContainsNull": "value-contains-null",
 }
 
 
@@ -291,7 +283,8 @@ def _column(field: Field, position: int, partition: int | None) -> dict[str, Any
 
 def _type_name(spelled: object) -> str:
     if isinstance(spelled, str):
-        return "DECIMAL" if spelled.startswith("decimal(") else _TYPE_NAMES[spelled]
+        plain = spelled.partition("(")[0]
+        return "INT" if plain == "integer" else plain.upper()
     return str(spelled["type"]).upper() if isinstance(spelled, dict) else "STRING"
 
 
@@ -320,15 +313,4 @@ def _dashed_type(spelled: Any) -> Any:
         return spelled
     if spelled["type"] == "struct":
         return _struct(tuple(spelled["fields"]))
-    if spelled["type"] == "array":
-        return {
-            "type": "array",
-            "element-type": _dashed_type(spelled["elementType"]),
-            "contains-null": spelled.get("containsNull", True),
-        }
-    return {
-        "type": "map",
-        "key-type": _dashed_type(spelled["keyType"]),
-        "value-type": _dashed_type(spelled["valueType"]),
-        "value-contains-null": spelled.get("valueContainsNull", True),
-    }
+    return {_DASHED.get(key, key): _dashed_type(value) for key, value in spelled.items()}

@@ -17,7 +17,7 @@ from distributary.delta.columns import (
 )
 from distributary.model.change import CHANGE_COLUMNS
 from distributary.model.manifest import Mark
-from distributary.model.table import Column
+from distributary.model.table import Column, Role
 
 # What a table is to be merged from, and what became of it: plain facts that travel to tasks.
 
@@ -50,6 +50,7 @@ class MergeOrder:
     batch: int
     now_us: int
     """Microseconds since 1970: the moment from which what is removed now is remembered."""
+    role: Role = Role.MERGED
     deletes: Deletes = "hard"
     deletes_as: DeletesAs = "rewrite"
     """How rows leave a large file: it is written again, or they are named in a vector."""

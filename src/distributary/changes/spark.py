@@ -69,6 +69,7 @@ from distributary.delta.skipping import Keys
 from distributary.delta.tables import OvertakenError, committing, until_not_overtaken
 from distributary.evolve.types import is_map
 from distributary.model.change import SEQ
+from distributary.model.names import quote_sql
 from distributary.model.table import Column
 from distributary.store.base import is_remote
 
@@ -76,12 +77,6 @@ from distributary.store.base import is_remote
 
 SYSTEM = ("_seq", "_source_ts", "_deleted")
 _TYPES = {"int32": "INT", "int64": "BIGINT", "string": "STRING"}
-
-
-def quoted(name: str) -> str:
-    """A name as SQL takes it."""
-    escaped = name.replace("`", "``")
-    return f"`{escaped}`"
 
 
 def merge_statement(
@@ -112,16 +107,16 @@ def merge_statement(
     told = {n: _quoted_text(n, name, before) for n, name in payload if name in left_out}
     sets = {name: told.get(n, f"s.c{n}") for n, name in payload} | own
     values = {name: f"s.l{n}.value" if name in left_out else f"s.c{n}" for n, name in payload} | own
-    met = [f"t.{quoted(name)} <=> s.c{n}" for n, name in payload if name in key]
+    met = [f"t.{quote_sql(name)} <=> s.c{n}" for n, name in payload if name in key]
     lines = [
-        f"MERGE INTO delta.{quoted(path)} t USING {view} s ON {' AND '.join(met)}",
+        f"MERGE INTO delta.{quote_sql(path)} t USING {view} s ON {' AND '.join(met)}",
         *(() if soft else (f"WHEN MATCHED AND {newer} AND s.gone THEN DELETE",)),
         f"WHEN MATCHED AND {newer} THEN UPDATE SET {_assignments(sets)}",
     ]
     if empties and soft:
         live = f"{old} AND NOT coalesce(t._deleted, false)"
         lines.append(f"WHEN MATCHED AND {live} THEN UPDATE SET _deleted = true")
-    inserts = f"({', '.join(map(quoted, values))}) VALUES ({', '.join(values.values())})"
+    inserts = f"({', '.join(map(quote_sql, values))}) VALUES ({', '.join(values.values())})"
     lines.append(f"WHEN NOT MATCHED {'' if soft else 'AND NOT s.gone '}THEN INSERT {inserts}")
     if empties and soft:
         lines.append(f"WHEN NOT MATCHED BY SOURCE AND {live} THEN UPDATE SET _deleted = true")
@@ -134,12 +129,12 @@ def _quoted_text(number: int, name: str, before: str) -> str:
     place = f"s.l{number}._seq"
     return (
         f"CASE WHEN coalesce({place} > t._seq, {place} IS NOT NULL) THEN s.l{number}.value "
-        f"WHEN {before} THEN t.{quoted(name)} END"
+        f"WHEN {before} THEN t.{quote_sql(name)} END"
     )
 
 
 def _assignments(sets: dict[str, str]) -> str:
-    return ", ".join(f"{quoted(name)} = {value}" for name, value in sets.items())
+    return ", ".join(f"{quote_sql(name)} = {value}" for name, value in sets.items())
 
 
 def _place(place: Place) -> str:
@@ -195,7 +190,7 @@ def winners_of(
     gone = (F.col("_op") == "delete") | F.coalesce(F.col("_deleted"), F.lit(False))
     own = [name for name in about.columns if name not in SYSTEM]
     rows = events.select(
-        *(F.col(quoted(name)).alias(f"c{about.number(name)}") for name in own),
+        *(F.col(quote_sql(name)).alias(f"c{about.number(name)}") for name in own),
         "_seq",
         "_source_ts",
         gone.alias("gone"),
@@ -417,7 +412,7 @@ def _known(session: SparkSession, path: str, columns: Shape, keys: pa.Table) -> 
     some = session.createDataFrame(_numbered(keys))
     found = table.join(F.broadcast(some), _same(table, some, keys.column_names), "left_semi")
     have = [name for name in columns.names if name in table.columns]
-    rows: pa.Table = found.select(*map(quoted, have)).toArrow()
+    rows: pa.Table = found.select(*map(quote_sql, have)).toArrow()
     return rows
 
 
@@ -427,7 +422,7 @@ def _numbered(keys: pa.Table) -> pa.Table:
 
 
 def _same(one: DataFrame, keys: DataFrame, names: Sequence[str]) -> Expression:
-    pairs = [one[quoted(name)].eqNullSafe(keys[f"k{n}"]) for n, name in enumerate(names)]
+    pairs = [one[quote_sql(name)].eqNullSafe(keys[f"k{n}"]) for n, name in enumerate(names)]
     whole = pairs[0]
     for pair in pairs[1:]:
         whole &= pair
@@ -649,7 +644,7 @@ def _result(order: MergeOrder, survey: _Survey, winners: int) -> MergeResult:
     after = snapshot_of(order.path)
     version = -1 if after is None else after.version
     commits = commits_back(after) if after is not None else ()
-    ours = (found.info for _, found in commits if found.marks.get(order.app_id) == order.batch)
+    ours = (found.info for found in commits if found.marks.get(order.app_id) == order.batch)
     told: Mapping[str, str] = next(ours, {}).get("operationMetrics", {})
     inserted, updated = (int(told.get(f"numTargetRows{n}", 0)) for n in ("Inserted", "Updated"))
     deleted = int(told.get("numTargetRowsDeleted", 0))

@@ -280,7 +280,7 @@ def _letters_in(lake: Lake, pipeline: str | None = None) -> dict[str, DeadLetter
     from distributary.observe.deadletters import letter_tables
 
     name = pipeline or lake.pipeline
-    return letter_tables(lake.path, pipeline=name, storage_options=lake.options)
+    return letter_tables(lake.path, pipeline=name)
 
 
 @verb(app, "dlq replay --reason UNKNOWN_SCHEMA_ID --dry-run --lake distributary-demo", panel=FIX)

@@ -222,7 +222,7 @@ def _connectors() -> Check:
 def _cluster(loaded: Loaded) -> Iterator[Check]:
     from distributary.spark.settings import SparkSettings
 
-    settings = SparkSettings.from_config(loaded.config.spark)
+    settings = SparkSettings.of(loaded)
     if settings.is_local:
         return
     standalone = settings.master.startswith("spark://")
@@ -294,9 +294,7 @@ def _exchange(loaded: Loaded, checkpoint: str) -> Check:
     from distributary.model.plan import planned_exchange
     from distributary.spark.settings import SparkSettings
 
-    settings = SparkSettings.from_config(
-        loaded.config.spark, sealed=loaded.sealed, short_lived=True
-    )
+    settings = SparkSettings.of(loaded, short_lived=True)
     wanted = loaded.config.run.exchange
     planned = planned_exchange(wanted, local=settings.is_local and not settings.remote)
     if planned is not None:

@@ -64,7 +64,7 @@ def _case(call: Invocation, file: Path) -> _Case:
 
     loaded = load_file(call, file)
     config, lake = loaded.config, find_lake(call, file=file)
-    book = RightsBook(lake.path, config.name, storage_options=lake.options)
+    book = RightsBook(lake.path, config.name)
     wanted = wanted_rights(config, lake.ledger().tables(config.name))
     return _Case(loaded, book, wanted, statements(wanted, book.read()))
 
@@ -137,13 +137,7 @@ def _executor(call: Invocation, loaded: Loaded, through: str | None) -> Executor
         from distributary.spark.session import spark_session
         from distributary.spark.settings import SparkSettings
 
-        settings = SparkSettings.from_config(
-            config.spark,
-            sealed=loaded.sealed,
-            log_file=call.log.path,
-            short_lived=True,
-            needed=catalog.spark_conf if catalog is not None else None,
-        )
+        settings = SparkSettings.of(loaded, log_file=call.log.path, short_lived=True)
         return SparkExecutor(spark_session(settings, app_name=f"{config.name} grants"))
     if databricks is None or not named:
         raise ConfigError(

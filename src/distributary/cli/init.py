@@ -286,17 +286,19 @@ def _look(
     from distributary.config.source import DeltaSource, FilesSource
     from distributary.operations.discovery import discover, discover_files
     from distributary.operations.samples import sample_files, sample_table, sample_topic
+    from distributary.store.base import introduce
 
     source, settings = draft.config.source, draft.config.registry
     if isinstance(source, FilesSource):
-        sample = sample_files(source.root, source.options or None)
+        sample = sample_files(source.root, source.options)
         return sample, discover_files(sample)
     if isinstance(source, KafkaSource):
         call.out.step(f"topic {source.topics[0]} at {source.bootstrap_servers}")
         sample = sample_topic(source)
     else:
         assert isinstance(source, DeltaSource)  # noqa: S101
-        sample = sample_table(source.path, source.options or None)
+        introduce(source.path, source.options)
+        sample = sample_table(source.path)
     if settings is None:
         return sample, discover(sample, None)
     if settings.path is not None and not Path(settings.path).is_dir():

@@ -212,8 +212,7 @@ def _types(config: PipelineConfig, pipeline: Installable) -> list[str]:
         return []
     numbers = numbers_in(shards_folder(pipeline), config.name)
     names = {config.name, *(job_name(config.name, number) for number in numbers)}
-    ledger = Ledger(config.lake.address, storage_options=config.lake.options or None)
-    known = ledger.tables(schema_ids=False)
+    known = Ledger(config.lake.address).tables(schema_ids=False)
     return sorted({t.type for t in known if t.type and t.pipeline in names})
 
 

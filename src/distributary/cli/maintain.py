@@ -90,13 +90,11 @@ def maintain(
     """
     from distributary.operations.maintain import Step, Wishes, jobs_of
     from distributary.operations.maintain import maintain as maintain_tables
-    from distributary.store.base import introduce
 
     names = list(targets or ())
     file = Path(names.pop(0)) if names and names[0].lower().endswith(_FILES) else None
     kept = None if retention is None else _retention(call, retention, force=force)
     found = find_lake(call, lake, file)
-    introduce(found.path, found.options or {})
     chosen = {
         Step.OPTIMIZE: optimize,
         Step.CHECKPOINT: checkpoint,

@@ -125,7 +125,6 @@ def ui(
     listening = bind(host, port)
     settings = Settings(
         lake=found.path,
-        options=found.options,
         file=None if file is None else str(file.resolve()),
         host=host,
         port=listening.getsockname()[1],

@@ -83,7 +83,7 @@ def query(
     shape = _shape(call, as_csv, width)
     bounds = _bounds(call, limit, timeout, memory, unlimited=as_csv)
     found = find_lake(call, lake, file)
-    questions = Questions(found.path, options=found.options)
+    questions = Questions(found.path)
     if sql is None and sys.stdin.isatty():
         _converse(call, questions, bounds, shape)
         return
@@ -107,7 +107,7 @@ def head(
 
     shape = _shape(call, as_csv, width)
     found = find_lake(call, lake, file)
-    questions = Questions(found.path, options=found.options)
+    questions = Questions(found.path)
     name = table.casefold()
     if name not in questions.places:
         # by its type, or an error that names those that are spelled alike

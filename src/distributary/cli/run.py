@@ -194,7 +194,7 @@ def _heard(
 ) -> Iterator[None]:
     """Those who listen besides the screen: a supervisor, or what the file asks for."""
     from distributary.supervise.process import Channel
-    from distributary.supervise.supervisor import listeners_of
+    from distributary.supervise.supervisor import alerting
 
     if journal is not None:
         journal.pipeline = pipeline.config.name
@@ -209,7 +209,7 @@ def _heard(
         return
     if journal is not None:
         pipeline.bus.subscribe(journal)
-    with metrics, listeners_of([pipeline.config], pipeline.bus):
+    with metrics, alerting([pipeline.config], pipeline.bus):
         yield
 
 
@@ -283,11 +283,10 @@ def up(
     from distributary.observe.events import EventBus
     from distributary.supervise.member import Member
     from distributary.supervise.supervisor import (
-        OPENERS,
         Relay,
         Supervisor,
+        alerting,
         counting,
-        listeners_of,
         plan_of,
         run_command,
     )
@@ -311,7 +310,8 @@ def up(
         )
         configs = [loaded.config for loaded in plan.loaded]
         with (
-            listeners_of(configs, bus, openers=(*OPENERS, counting)) as metrics,
+            alerting(configs, bus),
+            counting(configs, bus) as metrics,
             _answering(call, supervisor, metrics, listen, token),
             words.shown(supervisor, bus),
         ):

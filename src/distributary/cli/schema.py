@@ -102,7 +102,7 @@ def tables(call: Invocation, lake: LakeOption = None, pipeline: PipelineName = N
 
     found = find_lake(call, lake)
     known = found.ledger().tables(pipeline)
-    every = with_measures(found.path, known, storage_options=found.options)
+    every = with_measures(found.path, known)
     shown = {table.table for table in every}
     alike = [clash for clash in clashes(found.path) if {clash.name, clash.table} & shown]
 
@@ -209,7 +209,7 @@ def _show_table(call: Invocation, name: str, lake: Lake) -> None:
     table = find_table(lake.ledger().tables(), name)
     path = layout.place(lake.path, table.path)
     step = "somebody removed it: distributary reset FILE --with-tables starts over"
-    readable = open_listed(table.table, path, lake.options, next_step=step)
+    readable = open_listed(table.table, path, next_step=step)
     columns = [
         {
             "name": field.name,
@@ -788,7 +788,7 @@ def _count(lake: Lake, tables: Sequence[TableSummary], topic: str | None) -> Cou
     counts: Counter[int] = Counter()
     for table in tables:
         path = layout.place(lake.path, table.path)
-        readable = open_readable(path, lake.options)
+        readable = open_readable(path)
         found = None if readable is None else count_rows(readable, table.role, topic)
         if found is None:
             return None

@@ -89,15 +89,11 @@ def status(
     from distributary.engine.progress.claim import liveness
     from distributary.observe.pipelines import unfinished_removal
     from distributary.observe.status import status as status_of
-    from distributary.store.base import introduce
 
     found = find_lake(call, lake, file, empty=file is not None)
-    introduce(found.path, found.options or {})
     try:
         require_lake(found)
-        now = status_of(
-            found.path, pipeline=found.pipeline, liveness=liveness, storage_options=found.options
-        )
+        now = status_of(found.path, pipeline=found.pipeline, liveness=liveness)
     except LakeUnavailableError as error:
         if found.pipeline is None:
             raise
@@ -561,7 +557,7 @@ def _may_decode(lake: Lake, status: PipelineStatus, loaded: Loaded) -> bool:
     from distributary.registry.base import has_schema
 
     settings = loaded.config.registry
-    tables = letter_tables(lake.path, pipeline=status.name, storage_options=lake.options)
+    tables = letter_tables(lake.path, pipeline=status.name)
     letters = tables.get(status.name)
     if settings is None or letters is None:
         return True

@@ -73,9 +73,7 @@ def trace(
     at = Coordinates.parse(where)
     if at is None:
         return _trace_path(call, found, where)
-    told = trace_offset(
-        found.path, at.topic, at.partition, at.offset, storage_options=found.options
-    )
+    told = trace_offset(found.path, at)
     call.out.show(told.as_dict(), lambda paper: _draw_record(paper, told, found))
     return 0 if told.places or told.dead_letters else 1
 
@@ -119,7 +117,7 @@ def _text(value: object) -> str:
 def _trace_path(call: Invocation, lake: Lake, where: str) -> int:
     from distributary.observe.trace import below, roots_of, trace_file
 
-    roots = roots_of(lake.path, storage_options=lake.options)
+    roots = roots_of(lake.path)
     if not roots:
         raise call.usage(
             f"{where!r} is neither TOPIC/PARTITION/OFFSET nor a table with COLUMN=VALUE, "
@@ -130,7 +128,7 @@ def _trace_path(call: Invocation, lake: Lake, where: str) -> int:
         # a path from the working directory, if that leads below a root
         whole = below(roots, os.path.abspath(where))
         path = path if whole.startswith("/") else whole
-    found = trace_file(lake.path, path, storage_options=lake.options)
+    found = trace_file(lake.path, path)
     data = {**plain(found), "events": found.events}
     call.out.show(data, lambda paper: _draw_files(paper, found))
     return 0 if found.tables or found.dead_letters else 1
@@ -184,7 +182,7 @@ def _trace_rows(call: Invocation, lake: Lake, table: str, keys: Sequence[str]) -
     column, equals, value = keys[0].partition("=")
     if len(keys) > 1 or not equals or not column:
         raise call.usage(f"{' '.join(keys)!r} is not COLUMN=VALUE.")
-    rows = trace_row(lake.path, table, column, value, storage_options=lake.options)
+    rows = trace_row(lake.path, table, column, value)
     data = {
         "table": table,
         "column": column,
@@ -222,7 +220,7 @@ def _trace_stories(
         raise missing("this table has no log", table.table, [])
     parts = [key.partition("=") for key in keys]
     conditions = tuple((name, value) if equals else ("", name) for name, equals, value in parts)
-    found = trace_key(lake.path, table, log, conditions, storage_options=lake.options)
+    found = trace_key(lake.path, table, log, conditions)
     data = {
         "table": table.table,
         "log": log.table,

@@ -144,7 +144,7 @@ def _results(
     from distributary.observe.verify_deep import coordinates
 
     ledger = lake.ledger()
-    cards = registrations(lake.path, storage_options=lake.options)
+    cards = registrations(lake.path)
     every = written_tables(
         lake.path,
         ledger.last_commits(),
@@ -154,12 +154,9 @@ def _results(
     summaries = {(table.pipeline, table.table): table for table in chosen}
     wanted = [t for t in every if any((c.pipeline, c.table) in summaries for c in t.commits)]
     with ThreadPoolExecutor(_THREADS) as pool:
-        checks = list(pool.map(lambda table: check_table(table, lake.options), wanted))
+        checks = list(pool.map(check_table, wanted))
     if deep:
-        with (
-            coordinates(ledger, every, lake.options) as place,
-            _progress(call, len(wanted)) as tell,
-        ):
+        with coordinates(ledger, every) as place, _progress(call, len(wanted)) as tell:
             for at, table in enumerate(wanted):
                 tell(at, table.table)
                 checks[at] = place.check(table, checks[at])

@@ -32,6 +32,7 @@ from distributary.delta.log import (
     LogNames,
     Snapshot,
     actions_in,
+    columns_in,
     commit_name,
     fetch_commits,
     file_key,
@@ -123,7 +124,7 @@ def look_after(snapshot: Snapshot, *, often: bool = False, vacuum: bool = False)
         every = interval_of(snapshot, often=often)
         if _turn(snapshot) % (every * CLEAN_EVERY) == 0:
             for name in expired(snapshot):
-                snapshot.store.remove(f"{LOG}/{name}")
+                snapshot.store.remove(name)
     except Exception as error:
         # the commit has landed, and a checkpoint only makes reading faster
         _log.warning("no checkpoint for %s: %s", snapshot.folder, type(error).__name__)
@@ -245,15 +246,8 @@ def _named(files: pa.StructArray) -> Iterator[str]:
 def _read(store: Store, name: str, size: int) -> dict[str, pa.StructArray]:
     """The actions in a file of a checkpoint, by kind."""
     with pq.ParquetFile(opened(store, name, size=size)) as file:
-        have = file.schema_arrow
-        wanted = [
-            f"{kind}.{inside.name}"
-            for kind, type_ in _TYPES.items()
-            if kind in have.names
-            for inside in type_
-            if have.field(kind).type.get_field_index(inside.name) >= 0
-        ]
-        table = file.read(columns=wanted)
+        wanted = {kind: [field.name for field in type_] for kind, type_ in _TYPES.items()}
+        table = file.read(columns=columns_in(file.schema_arrow, wanted))
     found = {kind: _one(table.column(kind)) for kind in table.column_names}
     return {kind: _typed(rows, _TYPES[kind]) for kind, rows in found.items()}
 
@@ -395,19 +389,21 @@ def care_for_log(
     names = expired(snapshot, keep_from=keep_from)
     if not dry_run:
         for name in names:
-            snapshot.store.remove(f"{LOG}/{name}")
+            snapshot.store.remove(name)
     return LogCare(snapshot.version if due else None, len(names))
 
 
 def expired(snapshot: Snapshot, *, keep_from: int | None = None) -> list[str]:
-    """The names of files of a log that nobody needs any more, the oldest first."""
+    """The files of a log that nobody needs any more, the oldest first."""
     if snapshot.property("delta.enableExpiredLogCleanup") == "false":
         return []
     names = log_names(snapshot.store)
     oldest = _oldest_kept(names, time.time() - _retention(snapshot).total_seconds())
     oldest = oldest if keep_from is None else min(oldest, keep_from)
     floor = max((v for v in names.checkpoints if v <= oldest), default=-1)
-    return [*_before(names, floor)]
+    commits = [commit_name(version) for version in names.commits if version < floor]
+    points = sorted(names.checkpoints.items())
+    return commits + [part.name for version, parts in points if version < floor for part in parts]
 
 
 def _retention(snapshot: Snapshot) -> timedelta:
@@ -419,10 +415,3 @@ def _oldest_kept(names: LogNames, since: float) -> int:
     """The first version that is younger than the retention; the newest one is always kept."""
     young = (version for version, info in names.commits.items() if info.modified >= since)
     return next(young, max([*names.commits, names.checkpoint], default=-1))
-
-
-def _before(names: LogNames, floor: int) -> Iterator[str]:
-    yield from (commit_name(v).removeprefix(f"{LOG}/") for v in names.commits if v < floor)
-    for version, parts in sorted(names.checkpoints.items()):
-        if version < floor:
-            yield from (part.name.removeprefix(f"{LOG}/") for part in parts)

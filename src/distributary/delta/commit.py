@@ -29,7 +29,6 @@ from distributary.delta.log import (
     DataFile,
     Snapshot,
     commit_name,
-    commit_path,
     keep_following,
     replayed,
 )
@@ -424,7 +423,7 @@ class Draft:
     def commit(self) -> Snapshot | None:
         """The same as `commit`; None where no name can be given to such a file."""
         version = self.before.version + 1
-        path = commit_path(self.before.folder, version)
+        path = f"{self.before.folder}/{commit_name(version)}"
         try:
             identity = _created(
                 self.before.store, version, self._data, lambda: give_name(self._handle, path)

@@ -134,15 +134,6 @@ class RowsLostError(Exception):
     """What would be written is not what was read: nothing is committed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """What became of some files."""
-
-    file: StagedFile | None
-    """None: no row of theirs stays."""
-    read: int
-
-
 def stored_schema(state: Snapshot) -> pa.Schema:
     """The columns that are in a table's files: all but those that it is partitioned by."""
     columns = columns_of(state.fields)
@@ -157,8 +148,11 @@ def write_together(
     *,
     keep: Keep | None = None,
     key: Sequence[str] = (),
-) -> Written:
-    """Write the rows of files, in their order, to one file; on disk for good when it returns."""
+) -> StagedFile | None:
+    """Write the rows of files, in their order, to one file; on disk for good when it returns.
+
+    None where no row of theirs stays.
+    """
     stay_inside(state.folder, *(f"{state.folder}/{file.path}" for file in files))
     path = name_after(files[0].path)
     target = _Target(state.store, path, schema, key)
@@ -178,7 +172,7 @@ def write_together(
     except BaseException:
         target.drop()
         raise
-    return Written(made, read)
+    return made
 
 
 def name_after(path: str) -> str:
@@ -326,6 +320,9 @@ class Exchange:
     """Whether to try again when another commit was faster."""
 
 
+OPTIMIZE = Exchange("OPTIMIZE", data_change=False)
+
+
 def exchange(
     state: Snapshot, swaps: Sequence[Swap], about: Exchange
 ) -> tuple[Snapshot, list[Swap]]:
@@ -338,7 +335,9 @@ def exchange(
     def attempt() -> Snapshot:
         about.ready()
         newest = follow(state)
-        done[:] = [] if _is_other(state, newest) else _possible(newest, swaps)
+        same = state.metadata is newest.metadata and state.protocol is newest.protocol
+        there = newest.files
+        done[:] = [s for s in swaps if same and all(there.get(f.path) == f for f in s.removed)]
         if done:
             newest = commit(newest.store, newest, _change(done, about))
         return newest
@@ -357,14 +356,6 @@ def drop(store: Store, swaps: Sequence[Swap]) -> None:
     for swap in swaps:
         if swap.added is not None:
             store.remove(swap.added.path)
-
-
-def _is_other(before: Snapshot, now: Snapshot) -> bool:
-    return before.metadata is not now.metadata or before.protocol is not now.protocol
-
-
-def _possible(now: Snapshot, swaps: Sequence[Swap]) -> list[Swap]:
-    return [s for s in swaps if all(now.files.get(f.path) == f for f in s.removed)]
 
 
 def _change(swaps: Sequence[Swap], about: Exchange) -> Change:
@@ -412,14 +403,6 @@ class Compacted:
     """Why something that could be put together was not."""
 
 
-@dataclass(frozen=True, slots=True)
-class Manners:
-    """How much compaction may ask of others who write to the table."""
-
-    ready: Callable[[], None] = field(default=lambda: None)
-    patient: bool = True
-
-
 def planned(state: Snapshot, sizes: Sizes) -> Compacted | None:
     """What could be put together; None where there is nothing."""
     found = bins(state.files.values(), sizes)
@@ -431,7 +414,7 @@ def planned(state: Snapshot, sizes: Sizes) -> Compacted | None:
 
 
 def compact(
-    state: Snapshot, sizes: Sizes, manners: Manners | None = None
+    state: Snapshot, sizes: Sizes, about: Exchange = OPTIMIZE
 ) -> tuple[Snapshot, Compacted | None]:
     """Put small files together; None where there is nothing to do.
 
@@ -441,26 +424,26 @@ def compact(
     if not found:
         return state, None
     started = time.perf_counter()
-    manners = manners or Manners()
-    about = Exchange("OPTIMIZE", False, manners.ready, manners.patient)
-    before, now = state, state
+    now = state
     done: list[Swap] = []
     left = ""
     try:
         for share in _shares(found):
-            swaps = _written(now, share, manners, sizes.by)
+            swaps = rewritten(now, share, about.ready, key=sizes.by)
             now, swapped = exchange(now, swaps, about)
             done += swapped
             if len(swapped) < len(share):
                 left = "another writer replaced some of its files meanwhile"
     except (BusyError, OvertakenError) as error:
         left = str(error) or "other writers were faster"
+    gone = [file for swap in done for file in swap.removed]
+    new = [swap.added for swap in done if swap.added is not None]
     return now, Compacted(
-        files_before=len(before.files),
-        files_after=len(before.files) - sum(len(s.removed) - (s.added is not None) for s in done),
-        bytes_before=before.size,
-        bytes_after=before.size - sum(_saved(swap) for swap in done),
-        rows=sum(swap.added.rows for swap in done if swap.added),
+        files_before=len(state.files),
+        files_after=len(state.files) - len(gone) + len(new),
+        bytes_before=state.size,
+        bytes_after=state.size - sum(file.size for file in gone) + sum(file.size for file in new),
+        rows=sum(file.rows for file in new),
         version=now.version if done else None,
         seconds=time.perf_counter() - started,
         left=left,
@@ -490,32 +473,29 @@ def _shares(found: Sequence[Bin]) -> Iterator[list[Bin]]:
         yield share
 
 
-def _written(
-    state: Snapshot, share: Sequence[Bin], manners: Manners, key: Sequence[str]
+def rewritten(
+    state: Snapshot,
+    groups: Sequence[Bin],
+    ready: Callable[[], None],
+    *,
+    keep: Keep | None = None,
+    key: Sequence[str] = (),
 ) -> list[Swap]:
-    manners.ready()
+    """Each group of files as one file, which no commit names yet."""
+    ready()
     schema = stored_schema(state)
     swaps: list[Swap] = []
     try:
-        for files in share:
-            made = _together(state, files, schema, key)
-            swaps += [] if made is None else [made]
+        for files in groups:
+            try:
+                made = write_together(state, files, schema, keep=keep, key=key)
+                swaps.append(Swap(files, made))
+            except FileNotFoundError:
+                newest = follow(state).files
+                if all(file.path in newest for file in files):
+                    raise
+                # else replaced, and cleaned away, since the table was looked at
     except BaseException:
         drop(state.store, swaps)
         raise
     return swaps
-
-
-def _together(state: Snapshot, files: Bin, schema: pa.Schema, key: Sequence[str]) -> Swap | None:
-    try:
-        return Swap(files, write_together(state, files, schema, key=key).file)
-    except FileNotFoundError:
-        newest = follow(state).files
-        if all(file.path in newest for file in files):
-            raise
-        # replaced, and cleaned away, since the table was looked at
-        return None
-
-
-def _saved(swap: Swap) -> int:
-    return sum(file.size for file in swap.removed) - (swap.added.size if swap.added else 0)

@@ -63,13 +63,8 @@ class BrokenLogError(Exception):
     """A log with commits missing: nobody can tell what the table is."""
 
 
-def commit_path(folder: str, version: int) -> str:
-    """Where the commit of a version is."""
-    return f"{folder}/{commit_name(version)}"
-
-
 def commit_name(version: int) -> str:
-    """The same within the table's folder."""
+    """The commit of a version, within the table's folder."""
     return f"{LOG}/{version:020d}.json"
 
 
@@ -326,14 +321,6 @@ def parse_commit(data: bytes) -> Commit:
     return Commit(info, metadata, marks)
 
 
-def read_commit(store: Store, version: int) -> Commit | None:
-    """The commit of a version, or None where it is not (or no longer) there."""
-    try:
-        return parse_commit(store.read(commit_name(version)))
-    except FileNotFoundError:
-        return None
-
-
 def added_by(store: Store, version: int) -> list[str] | None:
     """The files that a version has added; None where it is no longer told."""
     try:
@@ -343,13 +330,14 @@ def added_by(store: Store, version: int) -> list[str] | None:
     return [in_table(store.address, unquote(a["add"]["path"])) for a in actions if "add" in a]
 
 
-def commits_back(snapshot: Snapshot) -> Iterator[tuple[int, Commit]]:
+def commits_back(snapshot: Snapshot) -> Iterator[Commit]:
     """The commits of a table, the newest first, as far back as its log tells."""
     for version in range(snapshot.version, -1, -1):
-        found = read_commit(snapshot.store, version)
-        if found is None:
+        try:
+            data = snapshot.store.read(commit_name(version))
+        except FileNotFoundError:
             return
-        yield version, found
+        yield parse_commit(data)
 
 
 def replayed(
@@ -375,7 +363,7 @@ def replayed(
                 marks[action["txn"]["appId"]] = action["txn"]["version"]
             elif "add" in action:
                 if seen.has_files:
-                    added.append(_file(action["add"]))
+                    added.append(data_file(action["add"]))
             elif "remove" in action:
                 if seen.has_files:
                     path = unquote(action["remove"]["path"])
@@ -425,7 +413,8 @@ def file_key(path: str, vector: Vector | None) -> str:
     return path if vector is None else f"{path} {vector.id}"
 
 
-def _file(add: Mapping[str, Any]) -> DataFile:
+def data_file(add: Mapping[str, Any]) -> DataFile:
+    """A file as an action of a log names it."""
     return DataFile(
         path=unquote(add["path"]),
         spelled=add["path"],
@@ -603,19 +592,22 @@ def _actions(store: Store, part: Info, wanted: Mapping[str, Sequence[str]]) -> l
     if part.name.endswith(".json"):
         return actions_in(store.read(part.name))
     with pq.ParquetFile(opened(store, part.name, size=part.size)) as file:
-        have = file.schema_arrow
-        names = [
-            f"{action}.{name}"
-            for action, inside in wanted.items()
-            if action in have.names
-            for name in inside
-            if have.field(action).type.get_field_index(name) >= 0
-        ]
-        rows = file.read(columns=names)
+        rows = file.read(columns=columns_in(file.schema_arrow, wanted))
     return [
         {action: _plain(told)}
         for action in rows.column_names
         for told in rows.column(action).drop_null().to_pylist()
+    ]
+
+
+def columns_in(have: pa.Schema, wanted: Mapping[str, Sequence[str]]) -> list[str]:
+    """Which of these fields of actions a file of a checkpoint has."""
+    return [
+        f"{action}.{name}"
+        for action, names in wanted.items()
+        if action in have.names
+        for name in names
+        if have.field(action).type.get_field_index(name) >= 0
     ]
 
 

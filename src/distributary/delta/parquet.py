@@ -310,20 +310,16 @@ def _column(column: pa.ChunkedArray, field: pa.Field, *, lenient: bool) -> pa.Ch
     except pa.ArrowException as error:
         if not lenient:
             raise ColumnConflictError(field.name, str(field.type), str(column.type)) from error
-    return pa.chunked_array([pa.array(map(_Cast(field.type), column), field.type)])
+    values = [_cast(value, field.type) for value in column]
+    return pa.chunked_array([pa.array(values, field.type)])
 
 
-class _Cast:
-    """One value in another type, or null where that type has no such value."""
-
-    def __init__(self, type_: pa.DataType) -> None:
-        self._type = type_
-
-    def __call__(self, value: pa.Scalar) -> object:
-        try:
-            return value.cast(self._type).as_py()
-        except pa.ArrowException:
-            return None
+def _cast(value: pa.Scalar, type_: pa.DataType) -> object:
+    """A value in another type, or null where that type has no such value."""
+    try:
+        return value.cast(type_).as_py()
+    except pa.ArrowException:
+        return None
 
 
 _WHOLE_BYTES = 16 * 2**20

@@ -111,19 +111,6 @@ def _said(told: dict[str, Any], what: str, column: str) -> Any:
     return columns.get(column) if isinstance(columns, dict) else None
 
 
-class _Sorted(Sequence[Any]):
-    """An array as `bisect` reads it: the few values that it looks at, not all of them."""
-
-    def __init__(self, array: pa.Array) -> None:
-        self._array = array
-
-    def __len__(self) -> int:
-        return len(self._array)
-
-    def __getitem__(self, place: Any) -> Any:
-        return self._array[place].as_py()
-
-
 class _Values:
     """The values of one column of the keys, in order, and which keys have which."""
 
@@ -132,7 +119,7 @@ class _Values:
         column = column.cast(kind.stored) if kind.stored is not None else column
         order: Ints = pc.sort_indices(column).to_numpy().astype(np.int64)
         filled = len(column) - column.null_count
-        self._values = _Sorted(column.combine_chunks().take(pa.array(order[:filled])))
+        self._values = column.combine_chunks().take(pa.array(order[:filled]))
         self.codes: Ints = np.full(len(column), -1)
         """For each key the place of its value in the order of values; -1 for null."""
         self.codes[order[:filled]] = np.arange(filled)
@@ -150,11 +137,16 @@ class _Values:
         high = self._kind.high(_said(told, "maxValues", self.name))
         if low is None or high is None or low > high:
             return None
-        first = bisect_left(self._values, low)
+        places = range(len(self._values))
+        first = bisect_left(places, low, key=self._value)
         if isinstance(high, str) and len(high) > _WHOLE_TEXT:
             cut = high[:_WHOLE_TEXT]
-            return first, bisect_right(self._values, cut, key=lambda text: text[:_WHOLE_TEXT])
-        return first, bisect_right(self._values, high)
+            return first, bisect_right(places, cut, key=lambda at: self._value(at)[:_WHOLE_TEXT])
+        return first, bisect_right(places, high, key=self._value)
+
+    def _value(self, place: int) -> Any:
+        # the few that are looked at, not all of them
+        return self._values[place].as_py()
 
     def may_be_null(self, told: dict[str, Any]) -> bool:
         """Whether a file may have a null here."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from operator import and_
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -29,9 +29,7 @@ from distributary.delta.log import BrokenLogError, load
 from distributary.delta.vectors import FEATURE
 from distributary.errors import DistributaryError, LakeUnavailableError, PublishError, clean
 from distributary.retries import attempts_on
-from distributary.store.base import at, local_folder, stay_inside
-
-StorageOptions = dict[str, str]
+from distributary.store.base import at, local_folder, options_of, stay_inside
 
 CONFLICT_ATTEMPTS = 20
 _MILLISECOND = 1000
@@ -71,11 +69,11 @@ def conflict_attempts() -> Retrying:
     )
 
 
-def open_table(path: str, storage_options: StorageOptions | None = None) -> DeltaTable | None:
+def open_table(path: str) -> DeltaTable | None:
     """The table at its newest version, or None where there is no table."""
     try:
         with reaching(path):
-            return DeltaTable(path, storage_options=storage_options)
+            return DeltaTable(path, storage_options=options_of(path) or None)
     except LakeUnavailableError as error:
         if isinstance(error.__cause__, TableNotFoundError):
             return None
@@ -235,38 +233,13 @@ def scanner(
     )
 
 
-class Storage(DeltaStorageHandler):
-    """Small files below a folder of the lake, local or not, with the lake's own credentials."""
-
-    def filesystem(self) -> pa_fs.FileSystem:
-        """The same for pyarrow, to read from."""
-        return pa_fs.PyFileSystem(self)
-
-    def put(self, path: str, data: bytes) -> None:
-        """Writes a whole file; readers see the old one or the new one, nothing in between."""
-        # pyarrow would hand over its own buffers, of which this stream takes none
-        stream: Any = self._handler.open_output_stream(path, None)
-        stream.write(data)
-        stream.close()
-
-
-def lake_files(lake: str, storage_options: StorageOptions | None = None) -> pa_fs.FileSystem | None:
-    """The files of a lake by their paths in it, to read from; None where there is no lake."""
-    storage = open_storage(lake, storage_options)
-    if storage is None:
-        return None
-    if "://" in lake:
-        return storage.filesystem()
+def lake_files(folder: str) -> pa_fs.FileSystem:
+    """The files of the lake, or of a folder of it, by their paths there, to read from."""
+    local = local_folder(folder)
+    if local is None:
+        return pa_fs.PyFileSystem(DeltaStorageHandler(folder, options_of(folder)))
     # four times faster than through the general handler
-    return pa_fs.SubTreeFileSystem(os.path.abspath(lake), pa_fs.LocalFileSystem())
-
-
-def open_storage(path: str, storage_options: StorageOptions | None = None) -> Storage | None:
-    """The files below a folder, or None where there is no such folder."""
-    try:
-        return Storage(path, storage_options)
-    except TableNotFoundError:
-        return None
+    return pa_fs.SubTreeFileSystem(os.path.abspath(local), pa_fs.LocalFileSystem())
 
 
 # Several writers, one table: whoever comes second looks at the table again and tries again.

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.delta.checkpoint import retention_of
-from distributary.delta.compact import Exchange, Swap, drop, exchange, stored_schema, write_together
+from distributary.delta.compact import Exchange, exchange, rewritten
 from distributary.delta.log import (
     DataFile,
     Snapshot,
@@ -215,16 +215,7 @@ def expire_letters(
     found = sum(counts.values())
     if dry_run or not held:
         return state, ExpiredLetters(found)
-    ready()
-    schema = stored_schema(state)
-    swaps: list[Swap] = []
-    try:
-        for file in held:
-            made = write_together(state, [file], schema, keep=expiry.keep)
-            swaps.append(Swap((file,), made.file))
-    except BaseException:
-        drop(state.store, swaps)
-        raise
+    swaps = rewritten(state, [(file,) for file in held], ready, keep=expiry.keep)
     after, done = exchange(state, swaps, Exchange("DELETE", True, ready))
     gone = sum(counts[file.path] for swap in done for file in swap.removed)
     return after, ExpiredLetters(gone, after.version if done else None, found - gone)

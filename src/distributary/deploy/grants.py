@@ -6,25 +6,23 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
 from distributary.config.lake import Grant
 from distributary.config.pipeline import PipelineConfig
-from distributary.delta.tables import Storage, StorageOptions, open_storage, reaching
+from distributary.delta.tables import reaching
 from distributary.deploy.databricks import asking, words
 from distributary.errors import ConfigError, DeployError, DistributaryError, ErrorCode, SetupError
 from distributary.model import layout
 from distributary.model.names import quote_sql
 from distributary.observe.rows import TableSummary
-from distributary.store import disk
-from distributary.store.base import local_path
+from distributary.store.base import at, local_path
 from distributary.store.disk import held
 
 if TYPE_CHECKING:
@@ -277,14 +275,11 @@ FORMAT = 1
 class RightsBook:
     """One small file of a pipeline; it stays when the pipeline is reset or cleaned."""
 
-    def __init__(
-        self, lake: str, pipeline: str, *, storage_options: StorageOptions | None = None
-    ) -> None:
-        self.path = layout.join(lake, layout.HOME, "grants", f"{layout.folder_name(pipeline)}.json")
-        self._lake = lake
+    def __init__(self, lake: str, pipeline: str) -> None:
+        self._folder = layout.join(lake, layout.HOME, "grants")
+        self._name = f"{layout.folder_name(pipeline)}.json"
+        self.path = f"{self._folder}/{self._name}"
         self._pipeline = pipeline
-        self._options = storage_options
-        self._local: Path | None = local_path(self.path)
 
     def read(self) -> dict[Right, Standing]:
         """What is recorded; nothing where nothing was ever granted."""
@@ -313,38 +308,25 @@ class RightsBook:
         content = {"format": FORMAT, "pipeline": self._pipeline, "rights": rows}
         data = json.dumps(content, indent=1).encode()
         with reaching(self.path):
-            if self._local is None:
-                inside = self.path.removeprefix(layout.join(self._lake, ""))
-                Storage(self._lake, self._options).put(inside, data)
-            else:
-                self._local.parent.mkdir(parents=True, exist_ok=True)
-                disk.replace(self._local, data)
+            at(self._folder).write(self._name, data)
 
     @contextmanager
     def held(self, *, waiting: Callable[[], None]) -> Iterator[None]:
         """One change of grants at a time, among processes that see the same file system."""
-        if self._local is None:
+        record = local_path(self.path)
+        if record is None:
             yield
             return
         with reaching(self.path):
-            self._local.parent.mkdir(parents=True, exist_ok=True)
-            lock = self._local.with_suffix(".lock").open("a")
+            record.parent.mkdir(parents=True, exist_ok=True)
+            lock = record.with_suffix(".lock").open("a")
         with lock, held(lock, waiting=waiting):
             yield
 
     def _bytes(self) -> bytes | None:
-        with reaching(self.path):
-            if self._local is not None:
-                return self._local.read_bytes() if self._local.is_file() else None
-            folder, _, name = self.path.rpartition("/")
-            storage = open_storage(folder, self._options)
-            if storage is None:
-                return None
-            try:
-                with storage.filesystem().open_input_stream(name) as stream:
-                    return bytes(stream.read())
-            except FileNotFoundError:
-                return None
+        with reaching(self.path), suppress(FileNotFoundError):
+            return at(self._folder).read(self._name)
+        return None
 
 
 class Result(StrEnum):

@@ -61,20 +61,13 @@ Following = Callable[[int, Position], BatchInput | None]
 """The records of a batch that begins at a position; None where there are none yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Ahead:
-    batch: int
-    source: BatchInput
-    begun: Begun
-
-
 class ReadAhead:
     """At most one batch ahead. Used by the thread that runs the batches."""
 
     def __init__(self, context: RunContext, following: Following) -> None:
         self._context = context
         self._following = following
-        self._ahead: _Ahead | None = None
+        self._ahead: Begun | None = None
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="distributary-ahead")
 
     def begin(self, batch: int, start: Position) -> None:
@@ -95,12 +88,12 @@ class ReadAhead:
         context.planner.follow_envelope()
         catalog = context.planner.catalog()
         work = begin_stage(context, source, catalog, order)
-        self._ahead = _Ahead(batch, source, Begun(order, catalog, self._pool.submit(work)))
+        self._ahead = Begun(source, order, catalog, self._pool.submit(work))
 
     def input(self, batch: int, end: Position) -> BatchInput | None:
         """The records of a batch as they were opened, if it was begun and ends there."""
         ahead = self._ahead
-        if ahead is None or ahead.batch != batch or ahead.source.end != end:
+        if ahead is None or ahead.order.batch != batch or ahead.source.end != end:
             return None
         return ahead.source
 
@@ -111,14 +104,14 @@ class ReadAhead:
             self.drop()
             return None
         self._ahead = None
-        return ahead.begun
+        return ahead
 
     def drop(self) -> None:
         """Stop what was begun, and remove what it wrote."""
         ahead, self._ahead = self._ahead, None
         if ahead is None:
             return
-        order, sorting = ahead.begun.order, ahead.begun.sorting
+        order, sorting = ahead.order, ahead.sorting
         if not sorting.done():
             # where the JVM is gone, so is the job
             with suppress(Py4JError, PySparkException, OSError):
@@ -291,7 +284,8 @@ def _settle(
     reached(Moment.BEFORE_SETTLE, manifest.batch)
     context.claim.check()
     parked_tables = {p.table for p in published if p.outcome is Outcome.PARKED}
-    counts = manifest.with_parked(parked_records(manifest, parked_tables))
+    own = (e for e in manifest.primary() if e.table.name in parked_tables)
+    counts = manifest.with_parked(sum(entry.records for entry in own))
     lag = context.lag(source, manifest.newest_us)
     context.ledger.record(
         manifest,
@@ -400,11 +394,6 @@ def _broken_rules(manifest: Manifest) -> tuple[RuleBroken, ...]:
         for count in entry.rules
         if count.violated
     )
-
-
-def parked_records(manifest: Manifest, parked: set[str]) -> int:
-    """Source records whose own table is parked."""
-    return sum(e.records for e in manifest.primary() if e.table.name in parked)
 
 
 def _refuse_other_records(context: RunContext, batch: int, source: BatchInput) -> None:

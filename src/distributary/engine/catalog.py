@@ -316,8 +316,7 @@ class Registrar:
 
     def _entry(self, wanted: _Wanted) -> Entry | None:
         if self._settings.keeps_columns:
-            options = self._config.lake.options or None
-            return entry_of(wanted.name, wanted.path, self._settings, storage_options=options)
+            return entry_of(wanted.name, wanted.path, self._settings)
         location = location_of(wanted.path, self._settings.scheme)
         return Entry(wanted.name, location, format=wanted.format)
 

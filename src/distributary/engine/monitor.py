@@ -15,8 +15,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from types import TracebackType
-from typing import Protocol
 
 from distributary.errors import DistributaryError, SourceUnavailableError
 from distributary.observe.events import (
@@ -44,6 +42,8 @@ from distributary.observe.pulse import (
     write_pulse,
 )
 from distributary.source.base import BatchInput, Position
+from distributary.source.delta import DeltaEnds
+from distributary.source.kafka import KafkaEnds
 from distributary.store.base import Store
 
 _log = logging.getLogger(__name__)
@@ -61,18 +61,6 @@ _LONGEST_LINE = 500
 _WITHOUT_LINE = (Beat, StepFinished, RegistryAsked)
 """Events that are too many for the few lines that are kept."""
 _STEPS = {"plan": "stage", "stage": "manifest", "manifest": "publish", "publish": "settle"}
-
-
-class Ends(Protocol):
-    """Where a source with offsets ends."""
-
-    def ask(self) -> Mapping[str, int]:
-        """By `topic/partition`, one past the newest record. Raises SourceUnavailableError."""
-        ...
-
-    def reached(self, position: Position) -> Mapping[str, int]:
-        """By `topic/partition`, the first record that is not read at a position."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +112,7 @@ class Monitor:
         bus: EventBus,
         *,
         checkpoint: Store,
-        ends: Ends | None = None,
+        ends: KafkaEnds | DeltaEnds | None = None,
         is_owner: Callable[[], bool] = lambda: True,
         mask: Callable[[str], str] = str,
         every: float = BEAT_SECONDS,
@@ -149,12 +137,7 @@ class Monitor:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._detach()
         self._ended.set()
         self._news.set()

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TypeVar
 
-from distributary.delta.log import commit_path, parse_commit
+from distributary.delta.log import commit_name, parse_commit
 from distributary.errors import LakeUnavailableError
 from distributary.model import layout
 from distributary.model.names import Proposal, is_marked
@@ -195,7 +195,8 @@ class Entries:
             files = [file.name for file in self._store.files()]
             names = {f: f.removesuffix(".json") for f in files if _file(f[:-5]) == f}
             if is_remote(self._store.address):
-                names |= {commit_path(n, 0): n for n in self._store.folders() if n not in names}
+                old = (n for n in self._store.folders() if n not in names)
+                names |= {f"{n}/{commit_name(0)}": n for n in old}
             found = self._each(self._read, names)
             return {n: entry for n, entry in zip(names.values(), found, strict=True) if entry}
 
@@ -322,11 +323,6 @@ class Names:
         less_wanted += [other for p in others for other in (next(p.marked()), p.plain) if other]
         unless = [other for other in less_wanted if other != name]
         return self._entries.take(name, wanted.entry(name), unless=unless, after=after)
-
-
-def forget_names(lake: str, tables: Collection[str]) -> None:
-    """Give back the names of tables that are gone."""
-    Entries(lake).forget(tables)
 
 
 @dataclass(frozen=True, slots=True)

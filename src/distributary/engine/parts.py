@@ -50,7 +50,7 @@ from distributary.source.files.source import FilesSource
 from distributary.source.kafka import KafkaEnds, KafkaSource
 from distributary.stage.catalog import Catalog
 from distributary.stage.job import CatalogFile
-from distributary.store.base import Store, absolute, at, introduce, reaching
+from distributary.store.base import absolute, at, introduce, reaching
 
 
 def make_registry(
@@ -149,12 +149,11 @@ def make_publisher(config: PipelineConfig, spark: SparkSession | None = None) ->
     """Who commits to the tables."""
     introduce(config.lake.address, config.lake.options)
     direct = DirectPublisher()
-    if config.tables.format == "parquet":
+    if config.tables.format in ("parquet", "iceberg"):
+        parquet = config.tables.format == "parquet"
         letters = table_folder(config, config.tables.dead_letters)
-        return MixedPublisher(ParquetPublisher(), special={letters: direct})
-    if config.tables.format == "iceberg":
-        letters = table_folder(config, config.tables.dead_letters)
-        return MixedPublisher(iceberg_publisher(config), special={letters: direct})
+        usual: Publisher = ParquetPublisher() if parquet else iceberg_publisher(config)
+        return MixedPublisher(usual, special={letters: direct})
     # a log that is emptied again is nobody's but ours: it needs no features of Spark's
     hidden = config.cdc is not None and not config.cdc.log
     if config.tables.publisher == "spark" and spark is not None and not hidden:
@@ -258,11 +257,8 @@ class RunContext:
         """Send the catalog to the executors, unless they have this one already."""
         if self._sent is None or self._sent[0] is not catalog:
             self.forget_sent()
-            folder = layout.join(
-                layout.pipeline(self.config.lake.address, self.config.name), "plan"
-            )
-            with reaching(folder):
-                self._sent = (catalog, CatalogFile.send(catalog, folder))
+            with reaching(self._plans):
+                self._sent = (catalog, CatalogFile.send(catalog, self._plans))
             # what is known of a thousand tables stays: to walk over it again and again, looking
             # for garbage, costs more than the facts of a batch that set the collector off
             gc.collect()
@@ -270,15 +266,14 @@ class RunContext:
         return self._sent[1]
 
     def forget_older_sent(self) -> None:
-        """Remove what processes that were killed have sent."""
+        """Remove what processes that were killed have sent; this lane is ours alone."""
         with suppress(OSError):
-            for folder in self._plans.folders():
-                if folder.startswith(f"{self.lane}-"):
-                    self._plans.remove_folder(folder)
+            at(self._plans).remove_folder()
 
     @property
-    def _plans(self) -> Store:
-        return at(layout.pipeline(self.config.lake.address, self.config.name)).below("plans")
+    def _plans(self) -> str:
+        home = layout.pipeline(self.config.lake.address, self.config.name)
+        return layout.join(home, "plan", self.lane)
 
     def forget_sent(self) -> None:
         """Remove the catalog that was sent, if one was."""

@@ -106,7 +106,7 @@ class Pipeline:
 
     def ledger(self) -> Ledger:
         """The lake's ledger."""
-        return Ledger(self.lake, storage_options=self.config.lake.options or None)
+        return Ledger(self.lake)
 
     def registry(self) -> SchemaRegistry | None:
         """The schemas, where they are written down."""
@@ -298,7 +298,6 @@ class Pipeline:
                 checkpoint=checkpoint.store.address,
                 reads=_table_read(self.config),
             ),
-            storage_options=self.config.lake.options or None,
         )
 
 

@@ -210,10 +210,6 @@ def _newest_row(path: str) -> int:
     return max((end for end in ends if end is not None), default=_NEVER)
 
 
-def _table_of(route: Route | Rejected) -> str:
-    return route.table if isinstance(route, Route) else ""
-
-
 _RECHECK_SECONDS = 5.0
 _MOST_RECHECKED = 1000
 _ALL_VERSIONS = Evolution()
@@ -228,7 +224,7 @@ class Planner:
         config: PipelineConfig,
         *,
         registry: SchemaRegistry | None,
-        publisher: Publisher,
+        publisher: Publisher | None,
         names: Names | None = None,
         types: Iterable[str] = (),
         inferred: InferredSchemas | None = None,
@@ -249,7 +245,6 @@ class Planner:
         self._envelope: EnvelopePlan | None = None
         self._versions: tuple[int, ...] = ()
         """Of the schema of an Avro envelope, as they were last asked for."""
-        self._version = 0
         self._snapshot: Catalog | None = None
         self._limits = DecodeLimits(
             max_payload_bytes=config.limits.max_payload_bytes,
@@ -273,10 +268,8 @@ class Planner:
     def catalog(self) -> Catalog:
         """The plan as it stands; the same object until something changes."""
         if self._snapshot is None:
-            self._version += 1
             tables = self._config.tables
             self._snapshot = Catalog(
-                version=self._version,
                 envelope=self._envelope_plan(),
                 payload_format=Format(self._payload.format),
                 payload_framing=self._payload.framing,
@@ -335,7 +328,8 @@ class Planner:
         """Write down the names of new tables; whose name went to another gets a second one."""
         overtaken, error = self.book.names.write()
         lost = self.book.discard(overtaken)
-        again = [key for key, route in self._routes.items() if _table_of(route) in lost]
+        routes = self._routes.items()
+        again = [key for key, route in routes if isinstance(route, Route) and route.table in lost]
         for key in again:
             self._forget(key)
         if error is not None:

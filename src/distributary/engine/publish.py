@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from distributary.changes.apply import merge_table
 from distributary.changes.history import merge_history
-from distributary.changes.shape import MergeOrder, MergeResult
+from distributary.changes.shape import MergeOrder
 from distributary.changes.spark import choose, merge_table_with_spark
 from distributary.config.lake import Lake
 from distributary.config.pipeline import PipelineConfig
@@ -44,9 +44,10 @@ from distributary.errors import (
 )
 from distributary.model import layout
 from distributary.model.manifest import Manifest, Mark, TableEntry
-from distributary.model.table import Column, Role, TablePlan
+from distributary.model.table import Role, TablePlan
 from distributary.observe.events import TableParked
-from distributary.publish.base import CommittedMark, Outcome, PreparesCommits, Published, Publisher
+from distributary.publish.base import Outcome, Published, Publisher
+from distributary.publish.direct import DirectPublisher
 from distributary.publish.parking import park, parked
 from distributary.retries import attempts_on
 from distributary.source.base import parallelism
@@ -185,14 +186,6 @@ _DONE, _LARGE = "merged", "large"
 _NO_CDC = "the pipeline file has no section `cdc`"
 
 
-@dataclass(frozen=True, slots=True)
-class Merge:
-    """One table to bring up to date."""
-
-    role: Role
-    order: MergeOrder
-
-
 def derived_entries(
     config: PipelineConfig,
     entries: Iterable[TableEntry],
@@ -218,10 +211,11 @@ def derived_entries(
 
 def merge_of(
     config: PipelineConfig, cdc: Cdc, entry: TableEntry, mark: Mark, files: Sequence[str]
-) -> Merge:
+) -> MergeOrder:
     """What a merge is told about one table."""
-    order = MergeOrder(
+    return MergeOrder(
         table=entry.table.name,
+        role=entry.table.role,
         path=entry.table.path,
         tombstones=layout.tombstones(config.lake.address, entry.table.name),
         files=tuple(files),
@@ -236,10 +230,9 @@ def merge_of(
         source_hash=mark.source_hash,
         comment=entry.table.comment,
     )
-    return Merge(entry.table.role, order)
 
 
-def merge_all(spark: SparkSession, lake: Lake, merges: Sequence[Merge]) -> list[Published]:
+def merge_all(spark: SparkSession, lake: Lake, merges: Sequence[MergeOrder]) -> list[Published]:
     """Merge tables side by side, large ones by Spark; the results are in the merges' order."""
     if not merges:
         return []
@@ -252,109 +245,91 @@ def merge_all(spark: SparkSession, lake: Lake, merges: Sequence[Merge]) -> list[
         introduce(place, options)
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield facts_batch(_told(merge) for merge in shares[number])
+                yield facts_batch(_told(order) for order in shares[number])
 
     facts = [body for kind, body in run_tasks(spark, tasks, task) if kind == _DONE]
     done = {b["table"]: Published(**b | {"outcome": Outcome(b["outcome"])}) for b in facts}
-    return [done.get(merge.order.table) or merged(merge, spark=spark) for merge in merges]
+    return [done.get(order.table) or merged(order, spark=spark) for order in merges]
 
 
-def _told(merge: Merge) -> tuple[str, str]:
-    if _is_large(merge):
-        return _LARGE, json.dumps(merge.order.table)
-    return _DONE, json.dumps(asdict(merged(merge)))
+def _told(order: MergeOrder) -> tuple[str, str]:
+    if _is_large(order):
+        return _LARGE, json.dumps(order.table)
+    return _DONE, json.dumps(asdict(merged(order)))
 
 
-def _is_large(merge: Merge) -> bool:
+def _is_large(order: MergeOrder) -> bool:
     try:
-        return merge.role is Role.MERGED and choose(merge.order) == "spark"
+        return order.role is Role.MERGED and choose(order) == "spark"
     except (DistributaryError, OSError):
         # the merge itself will say what is wrong with the table
         return False
 
 
-def merged(merge: Merge, *, spark: SparkSession | None = None) -> Published:
+def merged(order: MergeOrder, *, spark: SparkSession | None = None) -> Published:
     """Merge one table, by Spark if it is given; one that fails is for the caller to park."""
     try:
-        return _published(_merged_table(merge, spark))
+        if order.role is Role.HISTORY:
+            result = merge_history(order)
+        elif spark is None:
+            result = merge_table(order)
+        else:
+            result = merge_table_with_spark(spark, order)
+        outcome = Outcome.SKIPPED if result.skipped else Outcome.PUBLISHED
+        return Published(result.table, outcome, result.version if result.version >= 0 else None)
     except DistributaryError as error:
         text = f"{error.code}: {error.evidence or error.what}"
         passing = isinstance(error, PublishError) and may_pass(error)
     except Exception as error:
         # a defect in one table's data must not stop the merges of all others
         text, passing = f"{type(error).__name__}: {error}", False
-    name = merge.order.table
-    return Published(name, Outcome.PARKED, error=text[:_LONGEST_ERROR], may_pass=passing)
+    return Published(order.table, Outcome.PARKED, error=text[:_LONGEST_ERROR], may_pass=passing)
 
 
-def _merged_table(merge: Merge, spark: SparkSession | None) -> MergeResult:
-    if merge.role is Role.HISTORY:
-        return merge_history(merge.order)
-    return merge_table(merge.order) if spark is None else merge_table_with_spark(spark, merge.order)
+def publish_waiting(
+    publisher: Publisher,
+    config: PipelineConfig,
+    entry: TableEntry,
+    mark: Mark,
+    *,
+    spark: SparkSession | None = None,
+) -> Published:
+    """Commit the files of an entry that waits, or merge the batch of its log.
 
-
-def _published(result: MergeResult) -> Published:
-    outcome = Outcome.SKIPPED if result.skipped else Outcome.PUBLISHED
-    return Published(result.table, outcome, result.version if result.version >= 0 else None)
-
-
-class MergingPublisher:
-    """Publishes what waits for a table that is made of a log: the log's rows of that batch."""
-
-    def __init__(
-        self, inner: Publisher, config: PipelineConfig, *, spark: SparkSession | None = None
-    ) -> None:
-        """With a session, large tables are merged by Spark."""
-        self._inner = inner
-        self._config = config
-        self._spark = spark
-
-    def columns(self, path: str) -> tuple[Column, ...] | None:
-        """As the inner publisher."""
-        return self._inner.columns(path)
-
-    def partition_columns(self, path: str) -> tuple[str, ...]:
-        """As the inner publisher."""
-        return self._inner.partition_columns(path)
-
-    def committed(self, path: str, mark: Mark) -> CommittedMark | None:
-        """As the inner publisher."""
-        return self._inner.committed(path, mark)
-
-    def publish(self, entry: TableEntry, mark: Mark) -> Published:
-        """Commit the files of an entry, or merge the batch of its log."""
-        if entry.table.role not in DERIVED:
-            return self._inner.publish(entry, mark)
-        name, log = entry.table.name, log_of(entry.table.name)
-        path, cdc = table_folder(self._config, log), self._config.cdc
-        if cdc is None:
-            raise PublishError(
-                f"table {name} is made of change data, and nothing says how any more",
-                where="cdc",
-                evidence=_NO_CDC,
-                next_step=f"put `cdc` back into the file, then `distributary resume {name}`",
-            )
-        known = self._inner.committed(path, mark)
-        if known is None or known.batch < mark.batch:
-            raise PublishError(
-                f"table {name} waits for batch {mark.batch} of its log",
-                where=path,
-                evidence=f"the newest batch of {log} is {'none' if known is None else known.batch}",
-                next_step=f"`distributary resume {log}` comes first",
-            )
-        # a table without any batch of this life may lack what an earlier one has left in the log
-        first = self._inner.committed(entry.table.path, mark) is None
-        files = log_files(path, None if first else mark.batch)
-        merge = merge_of(self._config, cdc, entry, mark, files)
-        result = merged(merge, spark=self._spark if _is_large(merge) else None)
-        if result.outcome is Outcome.PARKED:
-            raise PublishError(
-                f"table {name} could not be merged",
-                where=entry.table.path,
-                evidence=result.error,
-                next_step=f"fix it, then `distributary resume {name}`; {log} is complete",
-            )
-        return result
+    With a session, large tables are merged by Spark.
+    """
+    if entry.table.role not in DERIVED:
+        return publisher.publish(entry, mark)
+    name, log = entry.table.name, log_of(entry.table.name)
+    path, cdc = table_folder(config, log), config.cdc
+    if cdc is None:
+        raise PublishError(
+            f"table {name} is made of change data, and nothing says how any more",
+            where="cdc",
+            evidence=_NO_CDC,
+            next_step=f"put `cdc` back into the file, then `distributary resume {name}`",
+        )
+    known = publisher.committed(path, mark)
+    if known is None or known.batch < mark.batch:
+        raise PublishError(
+            f"table {name} waits for batch {mark.batch} of its log",
+            where=path,
+            evidence=f"the newest batch of {log} is {'none' if known is None else known.batch}",
+            next_step=f"`distributary resume {log}` comes first",
+        )
+    # a table without any batch of this life may lack what an earlier one has left in the log
+    first = publisher.committed(entry.table.path, mark) is None
+    files = log_files(path, None if first else mark.batch)
+    order = merge_of(config, cdc, entry, mark, files)
+    result = merged(order, spark=spark if _is_large(order) else None)
+    if result.outcome is Outcome.PARKED:
+        raise PublishError(
+            f"table {name} could not be merged",
+            where=entry.table.path,
+            evidence=result.error,
+            next_step=f"fix it, then `distributary resume {name}`; {log} is complete",
+        )
+    return result
 
 
 # Step `publish`, second half, for change data: a log is committed, then its tables follow it.
@@ -388,7 +363,7 @@ def derive(
     results = {e.table.name: Published(e.table.name, Outcome.PUBLISHED) for e in manifest.tables}
     results |= {result.table: result for result in published}
     entries = {entry.table.name: entry for entry in manifest.tables}
-    merges: list[Merge] = []
+    merges: list[MergeOrder] = []
     cdc = context.config.cdc
     for name, entry in entries.items():
         if entry.table.role not in DERIVED:
@@ -413,13 +388,13 @@ def derive(
     return tuple(results[entry.table.name] for entry in manifest.tables)
 
 
-def _merged(context: RunContext, merges: list[Merge], batch: int) -> list[Published]:
+def _merged(context: RunContext, merges: list[MergeOrder], batch: int) -> list[Published]:
     if not merges:
         return []
     context.claim.check()
     reached(Moment.BEFORE_MERGE, batch)
 
-    def some(chosen: Sequence[Merge]) -> list[Published]:
+    def some(chosen: Sequence[MergeOrder]) -> list[Published]:
         with named(context.spark, pipeline=context.config.name, batch=batch, step="merge"):
             done = merge_all(context.spark, context.config.lake, chosen)
         if len(chosen) == len(merges):
@@ -600,7 +575,7 @@ def _each(
     """Every entry, in the quickest way: prepared and then one by one, or in parallel."""
     threads = context.config.publish_threads
     known: dict[str, Published | DistributaryError] = {}
-    if len(entries) >= _MANY and isinstance(context.publisher, PreparesCommits):
+    if len(entries) >= _MANY and isinstance(context.publisher, DirectPublisher):
         try:
             for start in range(0, len(entries), _AT_ONCE):
                 some = entries[start : start + _AT_ONCE]

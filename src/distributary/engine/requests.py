@@ -6,13 +6,14 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from distributary.changes.rebuild import rebuild
 from distributary.changes.shape import MergeOrder
 from distributary.config.pipeline import PipelineConfig
 from distributary.engine.progress.recovery import accept_rebuilt
-from distributary.engine.publish import MergingPublisher, merge_of
+from distributary.engine.publish import merge_of, publish_waiting
 from distributary.engine.tables import (
     LOG,
     derived_columns,
@@ -110,7 +111,8 @@ def drained(
             return ledger.settled(*batch_key(app_id, number)) is not None
 
         done += drain(
-            MergingPublisher(publisher, config, spark=spark),
+            publisher,
+            publish=partial(publish_waiting, publisher, config, spark=spark),
             folder=folder,
             table=name,
             lake=config.lake.address,
@@ -194,7 +196,7 @@ def merged_table(config: PipelineConfig, known: TableSummary, publisher: Publish
         comment=f"records of type {known.type}, pipeline {config.name}",
     )
     entry = TableEntry(table=plan, files=(), records=0)
-    order = merge_of(config, config.cdc, entry, _NO_BATCH, ()).order
+    order = merge_of(config, config.cdc, entry, _NO_BATCH, ())
     return FromLog(known.table, log, log_path, order)
 
 

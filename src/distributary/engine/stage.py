@@ -53,6 +53,7 @@ _DEAD_WORKER = re.compile(
 class Begun:
     """A stage whose first hop is under way."""
 
+    source: BatchInput
     order: StageOrder
     catalog: Catalog
     sorting: Future[Staged]
@@ -294,7 +295,7 @@ def _answers(context: RunContext, staged: Staged, used: Catalog) -> frozenset[Ro
     context.planner.learn(staged.shapes, staged.carried)
     new = staged.unresolved(used)
     wanted = context.planner.catalog()
-    if missing := [one for one in staged.unresolved(wanted)]:
+    if missing := staged.unresolved(wanted):
         context.planner.resolve(missing)
     context.planner.follow_newest(staged.newest())
     return frozenset(one.key for one in new)
@@ -453,7 +454,7 @@ def _attempted_safely(
     try:
         return _attempted(job, order, tables)
     except Exception as error:
-        if not _killed_its_worker(error):
+        if not _DEAD_WORKER.search(str(error)):
             raise
     again = replace(order, guarded=True, attempt=new_attempt(order.pipeline))
     return _attempted(job, again, tables)
@@ -529,10 +530,6 @@ def _check_seen(staged: Staged, source: BatchInput, batch: int) -> None:
             f"the tasks have read {staged.seen:,}",
             next_step="the source changed under the batch: run it again",
         )
-
-
-def _killed_its_worker(error: Exception) -> bool:
-    return _DEAD_WORKER.search(str(error)) is not None
 
 
 def drop_entries(entries: Iterable[TableEntry]) -> None:

@@ -288,7 +288,10 @@ _WITH_METADATA = (Role.EACH, Role.LOG, Role.UNIFIED)
 class TableBook:
     """Opens, creates and evolves tables in plan; a publisher does the same to the lake later."""
 
-    def __init__(self, config: PipelineConfig, publisher: Publisher, *, names: Names) -> None:
+    def __init__(
+        self, config: PipelineConfig, publisher: Publisher | None, *, names: Names
+    ) -> None:
+        """Without a publisher no table is there yet: they are Spark's own and none of ours."""
         self.names = names
         self._config = config
         self._publisher = publisher
@@ -465,6 +468,8 @@ class TableBook:
     def _on_disk(self, name: str, role: Role, type_name: str) -> TablePlan | None:
         path = table_folder(self._config, name)
         self._refuse_other_format(name, role, path)
+        if self._publisher is None:
+            return None
         try:
             columns = self._publisher.columns(path)
             partition_by = self._publisher.partition_columns(path)
@@ -493,7 +498,9 @@ class TableBook:
     def _is_there(self, name: str) -> bool:
         try:
             path = table_folder(self._config, name)
-            return name in self.tables or self._publisher.columns(path) is not None
+            return name in self.tables or (
+                self._publisher is not None and self._publisher.columns(path) is not None
+            )
         except PublishError:
             return True
 

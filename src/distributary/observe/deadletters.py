@@ -12,13 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.delta.tables import (
-    StorageOptions,
-    conflict_attempts,
-    open_table,
-    reaching,
-    read_rows,
-)
+from distributary.delta.tables import conflict_attempts, open_table, reaching, read_rows
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.model import layout
 from distributary.model.deadletter import (
@@ -67,9 +61,8 @@ _OF_REASONS = ("id", "error_code", "type", "first_seen", "last_seen")
 class DeadLetters:
     """Reads and marks the dead-letter table that pipelines append to at the same time."""
 
-    def __init__(self, path: str, *, storage_options: StorageOptions | None = None) -> None:
+    def __init__(self, path: str) -> None:
         self.path = path
-        self._options = storage_options
 
     def reasons(
         self, *, status: str | None = DeadLetterStatus.OPEN, pipeline: str | None = None
@@ -193,7 +186,7 @@ class DeadLetters:
         with reaching(self.path):
             for attempt in conflict_attempts():
                 with attempt:
-                    table = open_table(self.path, self._options)
+                    table = open_table(self.path)
                     if table is not None:
                         delete_pipeline(table, pipeline)
 
@@ -204,7 +197,7 @@ class DeadLetters:
         with reaching(self.path):
             for attempt in conflict_attempts():
                 with attempt:
-                    table = open_table(self.path, self._options)
+                    table = open_table(self.path)
                     if table is None:
                         return 0
                     where = same(status=DeadLetterStatus.OPEN)
@@ -232,7 +225,7 @@ class DeadLetters:
         *,
         limit: int | None = None,
     ) -> pa.Table:
-        table = open_table(self.path, self._options)
+        table = open_table(self.path)
         if table is None:
             return DEAD_LETTER_SCHEMA.empty_table().select(columns or DEAD_LETTER_SCHEMA.names)
         return read_rows(table, columns=columns, where=where, limit=limit)
@@ -312,13 +305,11 @@ def _within(offsets: int | tuple[int, int] | None) -> pc.Expression | None:
 # The dead letters of a whole lake: every pipeline has a table of them, or shares one.
 
 
-def letter_tables(
-    lake: str, *, pipeline: str | None = None, storage_options: StorageOptions | None = None
-) -> dict[str, DeadLetters]:
+def letter_tables(lake: str, *, pipeline: str | None = None) -> dict[str, DeadLetters]:
     """The dead letters of each pipeline of a lake; two pipelines may share a table."""
-    folders = Ledger(lake, storage_options=storage_options).dead_letters()
+    folders = Ledger(lake).dead_letters()
     return {
-        name: DeadLetters(layout.place(lake, path), storage_options=storage_options)
+        name: DeadLetters(layout.place(lake, path))
         for name, path in folders.items()
         if pipeline in (None, name)
     }

@@ -17,7 +17,6 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from distributary.delta.tables import (
-    StorageOptions,
     arrow_schema,
     dataset,
     live_files,
@@ -34,7 +33,7 @@ from distributary.model.table import Role, commented_schema
 from distributary.observe.rows import TableKey, TableRow, TableSummary
 from distributary.publish.parking import Loss, loss_at_a_glance
 from distributary.publish.parquet import format_of, open_parquet
-from distributary.store.base import introduce, local_folder, stay_inside
+from distributary.store.base import local_folder, stay_inside
 
 SHOWN = 15
 _STALE_FACTOR = 10.0
@@ -157,18 +156,14 @@ def written_rows(tables: Iterable[TableSummary]) -> int:
     return sum(table.rows or 0 for table in tables if table.role not in apart)
 
 
-def with_measures(
-    lake: str, tables: Sequence[TableSummary], *, storage_options: StorageOptions | None = None
-) -> tuple[TableSummary, ...]:
+def with_measures(lake: str, tables: Sequence[TableSummary]) -> tuple[TableSummary, ...]:
     """The summaries, with the rows and bytes that merged tables and histories have by now."""
-    if storage_options:
-        introduce(lake, storage_options)
 
     def one(table: TableSummary) -> TableSummary:
         if table.role not in DERIVED:
             return table
         try:
-            found = open_table(layout.place(lake, table.path), storage_options)
+            found = open_table(layout.place(lake, table.path))
             if found is None:
                 return replace(table, rows=None, columns=0)
             files = live_files(found)
@@ -223,12 +218,11 @@ class Readable:
 def open_listed(
     table: str,
     path: str,
-    storage_options: StorageOptions | None = None,
     *,
     next_step: str = "somebody removed it, or everything it got is parked",
 ) -> Readable:
     """A table that the ledger names. Raises DistributaryError where there is none."""
-    found = open_readable(path, storage_options)
+    found = open_readable(path)
     if found is None:
         raise DistributaryError(
             f"table {table} is in the ledger, but not in the lake",
@@ -239,13 +233,11 @@ def open_listed(
     return found
 
 
-def open_readable(path: str, storage_options: StorageOptions | None = None) -> Readable | None:
+def open_readable(path: str) -> Readable | None:
     """The table in a folder, or None where there is none."""
     folder = local_folder(path)
     if folder:
         stay_inside(os.path.dirname(folder), folder)
-    if storage_options:
-        introduce(path, storage_options)
     found = open_parquet(path)
     if found is not None:
         table, record = found
@@ -261,7 +253,7 @@ def open_readable(path: str, storage_options: StorageOptions | None = None) -> R
             live = iceberg.dataset()
             only_below(folder, live.files)
             return Readable(path, iceberg.version, iceberg.schema(), live)
-    delta = open_table(path, storage_options)
+    delta = open_table(path)
     if delta is None:
         return None
     return Readable(path, delta.version(), arrow_schema(delta), delta)

@@ -29,8 +29,6 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
 
 from distributary.delta.tables import (
-    Storage,
-    StorageOptions,
     conflict_attempts,
     dataset,
     open_table,
@@ -97,6 +95,7 @@ from distributary.observe.rows import (
     text,
 )
 from distributary.publish.base import Published
+from distributary.store.base import at, options_of
 
 _log = logging.getLogger(__name__)
 
@@ -136,23 +135,20 @@ class Store:
         schema: pa.Schema,
         indexed: Sequence[str],
         description: str,
-        storage_options: StorageOptions | None = None,
     ) -> None:
         """`indexed` are texts and numbers by which files can be skipped when reading."""
         self.path = path
         self.schema = schema
         self._indexed = tuple(indexed)
         self._description = description
-        self._options = storage_options
         self._lock = threading.Lock()
         self._table: DeltaTable | None = None
-        self._storage: Storage | None = None
         self._held: tuple[DeltaTable | None, ds.Dataset | None] | None = None
         """The version that all reads see, where one is held, and its files."""
 
     def hold(self) -> None:
         """From now on reads see the table as it is now; opening it costs more than reading it."""
-        table = open_table(self.path, self._options)
+        table = open_table(self.path)
         with reaching(self.path):
             self._held = (table, None if table is None else dataset(table))
 
@@ -203,7 +199,7 @@ class Store:
 
     def forget(self, pipeline: str) -> None:
         """Deletes the rows of a pipeline."""
-        if open_table(self.path, self._options) is None:
+        if open_table(self.path) is None:
             return
         with self._writing():
             for attempt in conflict_attempts():
@@ -214,7 +210,7 @@ class Store:
         self, columns: Sequence[str] | None = None, where: pc.Expression | None = None
     ) -> pa.Table:
         """Rows at the newest version; none where the table was never written."""
-        table, files = self._held or (open_table(self.path, self._options), None)
+        table, files = self._held or (open_table(self.path), None)
         if table is None:
             return self.schema.empty_table().select(list(columns or self.schema.names))
         return read_rows(table, columns=columns, where=where, files=files)
@@ -224,7 +220,7 @@ class Store:
 
         For sums over millions of rows. Never put a value from outside into `sql`.
         """
-        table, _ = self._held or (open_table(self.path, self._options), None)
+        table, _ = self._held or (open_table(self.path), None)
         if table is None:
             return None
         if missing := self._missing(table):
@@ -247,7 +243,7 @@ class Store:
 
     def _newest(self) -> DeltaTable:
         if self._table is None:
-            self._table = open_table(self.path, self._options) or self._create()
+            self._table = open_table(self.path) or self._create()
             missing = self._missing(self._table)
             if missing:
                 # a lake from before these columns: its rows have nothing to say about them
@@ -269,7 +265,7 @@ class Store:
             mode="ignore",
             description=self._description,
             configuration=PROPERTIES | {"delta.dataSkippingStatsColumns": ",".join(self._indexed)},
-            storage_options=self._options,
+            storage_options=options_of(self.path) or None,
         )
 
     def _file_of(self, rows: pa.Table) -> AddAction:
@@ -279,8 +275,7 @@ class Store:
         pq.write_table(rows, sink, compression="zstd")
         data = sink.getvalue().to_pybytes()
         name = f"part-{uuid4().hex}.parquet"
-        self._storage = self._storage or Storage(self.path, self._options)
-        self._storage.put(name, data)
+        at(self.path).write(name, data, durable=False)
         now = time.time_ns() // 1_000_000
         ends = {name: pc.min_max(rows[name]).as_py() for name in self._indexed}
         statistics = {
@@ -323,7 +318,7 @@ class Expired:
 class Ledger:
     """Writes and reads the ledger of a lake. A lake without one reads as empty."""
 
-    def __init__(self, lake: str, *, storage_options: StorageOptions | None = None) -> None:
+    def __init__(self, lake: str) -> None:
         self.lake = lake
 
         def store(name: str, schema: pa.Schema, description: str, *indexed: str) -> Store:
@@ -332,7 +327,6 @@ class Ledger:
                 schema=schema,
                 indexed=("pipeline", "batch", *indexed),
                 description=description,
-                storage_options=storage_options,
             )
 
         self._batches = store("batches", BATCHES, "one row per finished batch")

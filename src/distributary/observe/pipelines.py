@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import platformdirs
-import pyarrow.fs as pa_fs
 
-from distributary.delta.tables import Storage, StorageOptions, open_storage, reaching
+from distributary.delta.tables import reaching
 from distributary.errors import CheckpointError, ConfigError, ErrorCode
 from distributary.model import layout
 from distributary.observe.events import read_as
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from distributary.config.load import Loaded
 
 FORMAT = 1
+_CARD = "pipeline.json"
 REMOVAL = "removal.json"
 """What a reset or clean takes away, in the pipeline's folder until it has ended."""
 
@@ -62,36 +62,23 @@ class Registration:
         return cls(**data)
 
 
-def register(
-    lake: str, registration: Registration, *, storage_options: StorageOptions | None = None
-) -> None:
+def register(lake: str, registration: Registration) -> None:
     """Writes or replaces the pipeline's file; makes the lake's folder if there is none."""
-    folder = layout.folder_name(registration.name)
-    with reaching(layout.pipeline_file(lake, registration.name)):
-        if "://" not in lake:
-            os.makedirs(lake, exist_ok=True)
-        path = f"{layout.HOME}/pipelines/{folder}/pipeline.json"
-        Storage(lake, storage_options).put(path, registration.to_json().encode())
+    name = registration.name
+    with reaching(layout.pipeline_file(lake, name)):
+        place = at(layout.pipeline(lake, name))
+        place.write(_CARD, registration.to_json().encode(), durable=False)
 
 
-def registrations(
-    lake: str, *, storage_options: StorageOptions | None = None
-) -> tuple[Registration, ...]:
+def registrations(lake: str) -> tuple[Registration, ...]:
     """All pipelines that have registered in this lake, by name; none in an empty one."""
-    with reaching(layout.pipelines(lake)):
-        storage = open_storage(layout.pipelines(lake), storage_options)
-        if storage is None:
-            return ()
-        files = storage.filesystem()
-        found = []
-        for folder in files.get_file_info(pa_fs.FileSelector("", allow_not_found=True)):
-            if folder.type != pa_fs.FileType.Directory:
-                continue
-            path = f"{folder.path}/pipeline.json"
-            if files.get_file_info(path).type != pa_fs.FileType.File:
-                continue
-            with files.open_input_stream(path) as stream:
-                found.append(_read(stream.read(), f"{layout.pipelines(lake)}/{path}"))
+    home, found = layout.pipelines(lake), []
+    with reaching(home):
+        place = at(home)
+        for folder in place.folders():
+            path = f"{folder}/{_CARD}"
+            with suppress(FileNotFoundError):
+                found.append(_read(place.read(path), f"{home}/{path}"))
     return tuple(sorted(found, key=lambda r: r.name))
 
 

@@ -11,7 +11,6 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, TypeVar
 
-from distributary.delta.tables import StorageOptions
 from distributary.model import layout
 from distributary.model.change import OPS
 from distributary.model.manifest import Counts
@@ -41,7 +40,6 @@ from distributary.observe.rows import (
     TableSummary,
     rule_statuses,
 )
-from distributary.store.base import introduce
 
 # Lag said in words: who is faster, since when, and when it will have caught up. Pure.
 
@@ -248,12 +246,7 @@ class SourceTables:
 
 
 def source_tables(
-    lake: str,
-    tables: Sequence[TableSummary],
-    *,
-    as_of: datetime,
-    shown: int,
-    storage_options: StorageOptions | None = None,
+    lake: str, tables: Sequence[TableSummary], *, as_of: datetime, shown: int
 ) -> SourceTables | None:
     """The source's tables, the furthest behind first; None for records that are no changes."""
     logs = {t.type: t for t in tables if t.role == Role.LOG}
@@ -264,7 +257,7 @@ def source_tables(
     every.sort(key=lambda each: (-each.parked_events, -(each.lag_seconds or 0.0), each.table))
     sums = {op: sum(log.changes.get(op, 0) for log in logs.values()) for op in OPS}
     first = [merged[each.type] for each in every[:shown] if each.type in merged]
-    measured = with_measures(lake, first, storage_options=storage_options)
+    measured = with_measures(lake, first)
     rows = {table.type: table.rows for table in measured}
     visible = (replace(each, rows=rows.get(each.type)) for each in every[:shown])
     return SourceTables(tuple(visible), len(every), sums)
@@ -381,12 +374,9 @@ def status(
     now: datetime | None = None,
     tz: tzinfo | None = None,
     shown: int = SHOWN,
-    storage_options: StorageOptions | None = None,
 ) -> Status:
     """How the pipelines of a lake stand; an empty lake has none."""
-    found = settled_status(
-        lake, pipeline=pipeline, now=now, shown=shown, storage_options=storage_options
-    )
+    found = settled_status(lake, pipeline=pipeline, now=now, shown=shown)
     pipelines = (
         now_with(each, live_of(each.checkpoint, liveness), now=found.now, tz=tz)
         for each in found.pipelines
@@ -395,18 +385,11 @@ def status(
 
 
 def settled_status(
-    lake: str,
-    *,
-    pipeline: str | None = None,
-    now: datetime | None = None,
-    shown: int = SHOWN,
-    storage_options: StorageOptions | None = None,
+    lake: str, *, pipeline: str | None = None, now: datetime | None = None, shown: int = SHOWN
 ) -> Status:
     """The same by the lake alone; `now_with` adds what processes do."""
-    if storage_options:
-        introduce(lake, storage_options)
-    ledger = Ledger(lake, storage_options=storage_options).hold()
-    known = {r.name: r for r in registrations(lake, storage_options=storage_options)}
+    ledger = Ledger(lake).hold()
+    known = {r.name: r for r in registrations(lake)}
     tables = _by_pipeline(ledger.tables(pipeline, schema_ids=False))
     parked = _by_pipeline(ledger.parked(pipeline))
     rules = _by_pipeline(ledger.rules(pipeline))
@@ -423,13 +406,11 @@ def settled_status(
         as_of = last.finished_at if last else None
         totals = ledger.totals(name)
         ranking = rank(mine, as_of=as_of or moment, shown=shown, losses=losses_of(lake, mine))
-        changes = source_tables(
-            lake, mine, as_of=as_of or moment, shown=shown, storage_options=storage_options
-        )
+        changes = source_tables(lake, mine, as_of=as_of or moment, shown=shown)
         if changes is not None:
             # merged tables are asked for their rows: of the shown ones only
             first = [item.table for item in ranking.shown]
-            found = with_measures(lake, first, storage_options=storage_options)
+            found = with_measures(lake, first)
             items = (replace(i, table=t) for i, t in zip(ranking.shown, found, strict=True))
             ranking = replace(ranking, shown=tuple(items))
         return PipelineStatus(
@@ -448,7 +429,7 @@ def settled_status(
             lag=lag,
             lag_in_words="",
             tables=ranking,
-            dead_letters=_dead_letters(lake, name, mine, storage_options),
+            dead_letters=_dead_letters(lake, name, mine),
             parked=parked_tables(parked[name]),
             changes=changes,
             expectations=rule_statuses(rules[name]),
@@ -529,13 +510,11 @@ def parked_tables(rows: Iterable[TableRow]) -> tuple[ParkedTable, ...]:
     return tuple(sorted(found, key=lambda p: (-p.records, p.table)))
 
 
-def _dead_letters(
-    lake: str, pipeline: str, tables: Sequence[TableSummary], storage_options: StorageOptions | None
-) -> DeadLetterStatistics:
+def _dead_letters(lake: str, pipeline: str, tables: Sequence[TableSummary]) -> DeadLetterStatistics:
     by_status: Counter[str] = Counter()
     reasons: list[Reason] = []
     for path in sorted({t.path for t in tables if t.role == Role.DEAD_LETTERS}):
-        letters = DeadLetters(layout.place(lake, path), storage_options=storage_options)
+        letters = DeadLetters(layout.place(lake, path))
         counts, found = letters.summary(pipeline=pipeline)
         by_status.update(counts)
         reasons += found

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as pa_fs
 
-from distributary.delta.tables import StorageOptions, lake_files, reaching
+from distributary.delta.tables import lake_files, reaching
 from distributary.errors import ConfigError, missing
 from distributary.evolve.types import fold
 from distributary.model import layout
@@ -106,7 +106,6 @@ class _Search:
 
     lake: str
     wanted: Coordinates
-    options: StorageOptions | None
     files: pa_fs.FileSystem
 
     def places(self, rows: Iterable[TableRow]) -> tuple[Place, ...]:
@@ -172,8 +171,7 @@ class _Search:
 
         None: a file asked for is not live any more (it was compacted, say): look at all of them.
         """
-        folder = layout.inside(self.lake, row.path)
-        found = open_readable(layout.join(self.lake, folder), self.options)
+        found = open_readable(layout.place(self.lake, row.path))
         if found is None or "_offset" not in found.schema.names:
             return []
         condition = _known(found.schema, self.wanted)
@@ -339,54 +337,37 @@ class RowOrigin:
     values: dict[str, Any] = field(default_factory=dict)
 
 
-def trace_offset(
-    lake: str,
-    topic: str,
-    partition: int,
-    offset: int,
-    *,
-    storage_options: StorageOptions | None = None,
-) -> Trace:
+def trace_offset(lake: str, source: Coordinates) -> Trace:
     """What became of one source record."""
-    source = Coordinates(topic, partition, offset)
-    ledger = Ledger(lake, storage_options=storage_options)
+    topic, partition, offset = source.topic, source.partition, source.offset
+    ledger = Ledger(lake)
     found = ledger.find_batch(topic, partition, offset)
     batches = tuple(f.batch for f in found)
     if not found:
         return _unread(ledger, source)
     where = {"topic": topic, "partition": partition, "offsets": offset, "columns": _LETTER_COLUMNS}
-    letters = _letters(lake, ledger.tables(schema_ids=False), storage_options, **where)
+    letters = _letters(lake, ledger.tables(schema_ids=False), **where)
     rows = [row for f in found for row in f.tables]
     jobs = {f.batch.pipeline for f in found}
     rows += [r for name in sorted(jobs) for r in ledger.shared_tables(name, offset)]
     if any(letter["status"] == "replayed" for letter in letters):
         jobs |= {letter["pipeline"] for letter in letters}
         rows += [r for name in sorted(jobs) for r in ledger.replayed_tables(name, offset)]
-    places: tuple[Place, ...] = ()
     with reaching(lake):
-        files = lake_files(lake, storage_options)
-        if files is not None:
-            places = _Search(lake, source, storage_options, files).places(rows)
+        places = _Search(lake, source, lake_files(lake)).places(rows)
     return Trace(source, _verdict(places, letters), batches, places, letters)
 
 
 def trace_row(
-    lake: str,
-    table: str,
-    column: str,
-    value: Any,
-    *,
-    limit: int = 10,
-    storage_options: StorageOptions | None = None,
+    lake: str, table: str, column: str, value: Any, *, limit: int = 10
 ) -> tuple[RowOrigin, ...]:
     """Rows of a table that hold this value, each with the record it came from."""
     # only tables that the ledger knows: a name from outside never becomes a path
-    tables = Ledger(lake, storage_options=storage_options).tables(schema_ids=False)
+    tables = Ledger(lake).tables(schema_ids=False)
     known = {t.table: t.path for t in tables}
     if table not in known:
         raise missing("no such table", table, list(known))
-    folder = layout.inside(lake, known[table])
-    found = open_readable(layout.join(lake, folder), storage_options)
+    found = open_readable(layout.place(lake, known[table]))
     if found is None:
         raise missing("no such table", table, [])
     schema = found.schema
@@ -413,10 +394,10 @@ def _unread(ledger: Ledger, source: Coordinates) -> Trace:
 
 
 def _letters(
-    lake: str, tables: Iterable[TableSummary], options: StorageOptions | None, **wanted: Any
+    lake: str, tables: Iterable[TableSummary], **wanted: Any
 ) -> tuple[dict[str, Any], ...]:
-    folders = {layout.inside(lake, t.path) for t in tables if t.role == Role.DEAD_LETTERS}
-    stores = (DeadLetters(layout.join(lake, f), storage_options=options) for f in sorted(folders))
+    places = {layout.place(lake, t.path) for t in tables if t.role == Role.DEAD_LETTERS}
+    stores = map(DeadLetters, sorted(places))
     found = (store.select(status=None, **wanted).to_pylist() for store in stores)
     return tuple(chain.from_iterable(found))
 
@@ -477,18 +458,13 @@ def is_made_of_log(table: TableSummary) -> bool:
 
 
 def trace_key(
-    lake: str,
-    table: TableSummary,
-    log: TableSummary,
-    conditions: Conditions,
-    *,
-    storage_options: StorageOptions | None = None,
+    lake: str, table: TableSummary, log: TableSummary, conditions: Conditions
 ) -> tuple[RowStory, ...]:
     """The rows that satisfy the conditions now or did so at any time, each with its events."""
-    here = _open(lake, log, storage_options)
+    here = _open(lake, log)
     if here is None:
         raise missing("no such table", log.table, [])
-    current = _open(lake, table, storage_options)
+    current = _open(lake, table)
     named = _named(conditions, here)
     where = _where(named, here.schema)
     rows = here.rows(where=where, limit=MOST_EVENTS).to_pylist()
@@ -623,9 +599,9 @@ class FileTrace:
         return sum(len(each.events) for each in self.tables)
 
 
-def roots_of(lake: str, *, storage_options: StorageOptions | None = None) -> tuple[str, ...]:
+def roots_of(lake: str) -> tuple[str, ...]:
     """The folders and buckets from which files were read into a lake."""
-    topics = Ledger(lake, storage_options=storage_options).read_ranges()["topic"].to_pylist()
+    topics = Ledger(lake).read_ranges()["topic"].to_pylist()
     return tuple(sorted({topic for topic in topics if "/" in topic}))
 
 
@@ -641,29 +617,25 @@ def below(roots: Sequence[str], path: str) -> str:
     return whole
 
 
-def trace_file(lake: str, path: str, *, storage_options: StorageOptions | None = None) -> FileTrace:
+def trace_file(lake: str, path: str) -> FileTrace:
     """What a file, or the files in a folder, became; `path` is one that `below` gives."""
-    tables = Ledger(lake, storage_options=storage_options).tables(schema_ids=False)
+    tables = Ledger(lake).tables(schema_ids=False)
     logs = (table for table in tables if table.role == Role.LOG)
-    found = (_events_in(lake, log, tables, path, storage_options) for log in logs)
+    found = (_events_in(lake, log, tables, path) for log in logs)
     names = ("id", "topic", "partition", "offset", "error_code", "error_message", "status")
     prefix = f"{path}/" if path else ""
     letters = (
         letter
-        for letter in _letters(lake, tables, storage_options, columns=names)
+        for letter in _letters(lake, tables, columns=names)
         if letter["topic"] == path or letter["topic"].startswith(prefix)
     )
     return FileTrace(path, tuple(each for each in found if each is not None), tuple(letters))
 
 
 def _events_in(
-    lake: str,
-    log: TableSummary,
-    tables: Sequence[TableSummary],
-    path: str,
-    options: StorageOptions | None,
+    lake: str, log: TableSummary, tables: Sequence[TableSummary], path: str
 ) -> FileTable | None:
-    here = _open(lake, log, options)
+    here = _open(lake, log)
     if here is None or "_topic" not in here.schema.names:
         return None
     topic = text("_topic")
@@ -673,7 +645,7 @@ def _events_in(
         return None
     merged = (t for t in tables if t.role == Role.MERGED)
     made = next((t for t in merged if (t.pipeline, t.type) == (log.pipeline, log.type)), None)
-    current = None if made is None else _open(lake, made, options)
+    current = None if made is None else _open(lake, made)
     states = None if current is None else _states(current, rows)
     events = [_event(row, states) for row in rows[:MOST_EVENTS]]
     events.sort(key=lambda event: (event.source.topic, event.source.partition, event.source.offset))
@@ -711,5 +683,5 @@ def _state(row: Mapping[str, Any]) -> str:
     return repr((sorted(dict(_key_of_event(row)).items()), row["_seq"]))
 
 
-def _open(lake: str, table: TableSummary, options: StorageOptions | None) -> Readable | None:
-    return open_readable(layout.place(lake, table.path), options)
+def _open(lake: str, table: TableSummary) -> Readable | None:
+    return open_readable(layout.place(lake, table.path))

@@ -8,10 +8,9 @@ the log still tells: by batches that are not settled yet, by our own upkeep, or 
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -19,26 +18,19 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.fs as pa_fs
 from deltalake import DeltaTable
 
 from distributary.delta.commit import APP, BATCH, facts_in, pipeline_of
-from distributary.delta.tables import (
-    StorageOptions,
-    lake_files,
-    live_files,
-    open_table,
-    reaching,
-)
+from distributary.delta.log import commit_name, data_file, load, log_names
+from distributary.delta.tables import live_files, open_table, reaching
 from distributary.errors import LakeUnavailableError, PublishError
 from distributary.model import layout
 from distributary.model.table import Role
 from distributary.observe.health import DERIVED
 from distributary.observe.rows import LastCommit
 from distributary.publish.parquet import ParquetTable, TableRecord, format_of, open_parquet
-from distributary.store.base import at, introduce, is_remote
+from distributary.store.base import Store, at, is_remote
 
 if TYPE_CHECKING:
     from distributary.publish.iceberg import IcebergTable
@@ -174,7 +166,7 @@ def written_tables(
     return tuple(sorted(found, key=lambda each: (each.table, each.path)))
 
 
-def check_table(known: WrittenTable, options: StorageOptions | None = None) -> TableCheck:
+def check_table(known: WrittenTable) -> TableCheck:
     """Compare one table with what the ledger says of it."""
     started = time.perf_counter()
     check = TableCheck(
@@ -186,7 +178,7 @@ def check_table(known: WrittenTable, options: StorageOptions | None = None) -> T
         parked_batches=known.parked_batches,
     )
     try:
-        opened = _open(known.path, options)
+        opened = _open(known.path)
         check = _absent(check, known) if opened is None else _examined(check, known, opened)
     except (LakeUnavailableError, PublishError) as error:
         unreadable = Finding(
@@ -199,12 +191,12 @@ def check_table(known: WrittenTable, options: StorageOptions | None = None) -> T
     return replace(check, seconds=time.perf_counter() - started)
 
 
-def rows_to_accept(known: WrittenTable, check: TableCheck, options: StorageOptions | None) -> int:
+def rows_to_accept(known: WrittenTable, check: TableCheck) -> int:
     """By how much a table differs from the ledger, batches that will be settled left out."""
     if known.rows is None or (check.version is not None and check.rows is None):
         return 0
     unsettled = 0
-    opened = None if check.version is None else _open(known.path, options)
+    opened = None if check.version is None else _open(known.path)
     if opened is not None:
         newest = _newest(known)
         unsettled = sum(
@@ -225,9 +217,7 @@ def _absent(check: TableCheck, known: WrittenTable) -> TableCheck:
     return check.with_more(findings=[gone])
 
 
-def _open(path: str, options: StorageOptions | None) -> _Opened | None:
-    if options:
-        introduce(path, options)
+def _open(path: str) -> _Opened | None:
     if (parquet := open_parquet(path)) is not None:
         return _Parquet(*parquet)
     if not is_remote(path) and format_of(path) == "iceberg":
@@ -235,8 +225,8 @@ def _open(path: str, options: StorageOptions | None) -> _Opened | None:
 
         iceberg = open_iceberg(path)
         return None if iceberg is None else _Iceberg(iceberg)
-    delta = open_table(path, options)
-    return None if delta is None else _Delta(delta, path, options)
+    delta = open_table(path)
+    return None if delta is None else _Delta(delta, at(path))
 
 
 def _examined(check: TableCheck, known: WrittenTable, table: _Opened) -> TableCheck:
@@ -368,9 +358,6 @@ def _unexplained(known: WrittenTable, left: int, past: _History | None) -> Findi
 
 # A Delta table by its own log: the files it has now, and what each commit did to its rows.
 
-_LOG = "_delta_log"
-_COMMIT = re.compile(r"(\d{20})\.json")
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*(?:parquet|json)")
 _OURS = "Distributary"
 """The engine that our own commits name."""
 
@@ -412,14 +399,14 @@ class _History:
 @dataclass(frozen=True, slots=True)
 class _Delta:
     table: DeltaTable
-    path: str
-    options: StorageOptions | None
+    store: Store
+    """Its folder."""
 
     def version(self) -> int:
         return int(self.table.version())
 
     def mark(self, app_id: str) -> int | None:
-        with reaching(self.path):
+        with reaching(self.store.address):
             return self.table.transaction_version(app_id)
 
     def rows(self) -> tuple[int | None, str]:
@@ -432,45 +419,29 @@ class _Delta:
     def files(self) -> tuple[int, list[str], list[str]]:
         """How many files the log names, those that are gone, those of another size."""
         files = live_files(self.table)
-        storage = lake_files(self.path, self.options)
-        sizes = _by_path(files, "size")
+        told = zip(files["path"].to_pylist(), files["size"].to_pylist(), strict=True)
         # files of a shallow clone are in the folder of another table
-        own = {name: size for name, size in sizes.items() if "://" not in name and name[:1] != "/"}
-        if storage is None or not own:
-            return len(files), [], []
-        wanted: list[str] | pa_fs.FileSelector = list(own)
-        if "://" in self.path:
-            # one request for a thousand files, not one for each
-            wanted = pa_fs.FileSelector("", recursive=True, allow_not_found=True)
-        with reaching(self.path):
-            found = storage.get_file_info(wanted)
-        there = {info.path: info.size for info in found if info.type == pa_fs.FileType.File}
-        gone = [name for name in own if name not in there]
-        sized = {name: size for name, size in own.items() if size is not None}
-        changed = [name for name, size in sized.items() if there.get(name, size) != size]
-        return len(files), gone, changed
+        own = {name: size for name, size in told if "://" not in name and name[:1] != "/"}
+        with reaching(self.store.address):
+            return len(files), *_compared(own, self.store.sizes())
 
     def past(self) -> _History:
         """What every commit did that the log still has."""
-        storage = lake_files(self.path, self.options)
-        if storage is None:
-            return _History()
-        with reaching(self.path):
-            names = [i.base_name for i in storage.get_file_info(pa_fs.FileSelector(_LOG))]
-            versions = sorted(int(m[1]) for m in map(_COMMIT.fullmatch, names) if m)
+        with reaching(self.store.address):
+            names = log_names(self.store)
+            versions = list(names.commits)
             gaps = [after for before, after in pairwise(versions) if after != before + 1]
             first = max(gaps, default=min(versions, default=0))
             rows: dict[str, int | None] = {}
             if first > 0:
-                points = sorted(int(m[1]) for m in map(_CHECKPOINT.fullmatch, names) if m)
-                start = next((point for point in points if point >= first - 1), None)
-                if start is None:
+                start = min((v for v in names.checkpoints if v >= first - 1), default=None)
+                old = None if start is None else load(self.store, version=start)
+                if old is None:
                     return _History()
-                old = DeltaTable(self.path, version=start, storage_options=self.options)
-                rows = _by_path(live_files(old), "rows")
-                first = start + 1
+                rows = {path: file.rows for path, file in old.files.items()}
+                first = old.version + 1
             later = (version for version in versions if version >= first)
-            commits = tuple(_commit(n, _actions(storage, n), rows) for n in later)
+            commits = tuple(_commit(n, _actions(self.store, n), rows) for n in later)
         return _History(commits, complete=first == 0)
 
     def commits(self) -> list[tuple[str, int, int]]:
@@ -478,13 +449,18 @@ class _Delta:
         return [(c.app_id, c.batch, c.rows or 0) for c in self.past().commits if c.app_id]
 
 
-def _by_path(files: pa.Table, column: str) -> dict[str, int | None]:
-    return dict(zip(files["path"].to_pylist(), files[column].to_pylist(), strict=True))
+def _compared(
+    told: Mapping[str, int | None], size_of: Callable[[str], int | None]
+) -> tuple[list[str], list[str]]:
+    """Files that are gone, and those of another size than a log told, if it did."""
+    found = {path: size_of(path) for path in told}
+    gone = [path for path, size in found.items() if size is None]
+    changed = [p for p, size in told.items() if None not in (size, found[p]) and found[p] != size]
+    return gone, changed
 
 
-def _actions(storage: pa_fs.FileSystem, version: int) -> list[dict[str, Any]]:
-    with storage.open_input_stream(f"{_LOG}/{version:020d}.json") as stream:
-        text = stream.read().decode("utf-8", "replace")
+def _actions(store: Store, version: int) -> list[dict[str, Any]]:
+    text = store.read(commit_name(version)).decode("utf-8", "replace")
     found = []
     for line in text.split("\n"):
         # a line that was cut short says nothing
@@ -499,7 +475,7 @@ def _commit(
     """What a commit says; `rows` of the table's files are brought up to date with it."""
     info: dict[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
     removed = [rows.pop(unquote(a["remove"]["path"]), None) for a in actions if "remove" in a]
-    added = {unquote(a["add"]["path"]): _rows(a["add"]) for a in actions if "add" in a}
+    added = {unquote(a["add"]["path"]): data_file(a["add"]).rows for a in actions if "add" in a}
     rows |= added
     known = None not in removed and None not in added.values()
     told = facts_in(info)
@@ -516,16 +492,6 @@ def _commit(
         rows=sum(n or 0 for n in added.values()) - sum(n or 0 for n in removed) if known else None,
         blank=not actions,
     )
-
-
-def _rows(add: Mapping[str, Any]) -> int | None:
-    """Rows of a file, without those that a deletion vector takes away."""
-    try:
-        count = json.loads(add.get("stats") or "{}").get("numRecords")
-    except (ValueError, AttributeError):
-        return None
-    gone = (add.get("deletionVector") or {}).get("cardinality", 0)
-    return None if count is None else int(count) - int(gone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -547,11 +513,8 @@ class _Parquet:
 
     def files(self) -> tuple[int, list[str], list[str]]:
         named = [file for commit in self._log() for file in commit.get("files", ())]
-        size_of = self.table.sizes()
-        sizes = {file["path"]: (file["size"], size_of(file["path"])) for file in named}
-        gone = [path for path, (_, found) in sizes.items() if found is None]
-        changed = [p for p, (told, found) in sizes.items() if found not in (None, told)]
-        return len(named), gone, changed
+        told = {file["path"]: file["size"] for file in named}
+        return len(named), *_compared(told, self.table.store.sizes())
 
     def past(self) -> None:
         return None
@@ -582,11 +545,9 @@ class _Iceberg:
         return sum(file.record_count for file in files.values()), ""
 
     def files(self) -> tuple[int, list[str], list[str]]:
-        files, size_of = self.table.files() or {}, at(self.table.folder).size
-        sizes = {path: (file.file_size_in_bytes, size_of(path)) for path, file in files.items()}
-        gone = [path for path, (_, found) in sizes.items() if found is None]
-        changed = [p for p, (told, found) in sizes.items() if found not in (None, told)]
-        return len(files), gone, changed
+        files = self.table.files() or {}
+        told = {path: file.file_size_in_bytes for path, file in files.items()}
+        return len(files), *_compared(told, at(self.table.folder).size)
 
     def past(self) -> None:
         return None

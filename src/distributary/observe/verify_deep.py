@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from distributary.delta.tables import StorageOptions, reaching
+from distributary.delta.tables import reaching
 from distributary.errors import LakeUnavailableError
 from distributary.model.table import Role
 from distributary.observe.health import open_readable
@@ -66,7 +66,6 @@ class Comparison:
 
     ledger: Ledger
     tables: Sequence[WrittenTable]
-    options: StorageOptions | None
     engine: DuckDBPyConnection
     _kept: dict[str, Loaded | None] = field(default_factory=dict)
     _parked: tuple[TableRow, ...] | None = None
@@ -96,7 +95,7 @@ class Comparison:
     def _load(self, known: WrittenTable, *, keep: bool = False) -> Loaded | None:
         if known.path in self._kept:
             return self._kept[known.path]
-        readable = open_readable(known.path, self.options)
+        readable = open_readable(known.path)
         if readable is None:
             return None
         names = _NAMES.get(Role(known.role), _USUAL)
@@ -328,9 +327,7 @@ def _finding(kind: str, what: str, found: tuple[int, str], step: str) -> list[Fi
 
 
 @contextmanager
-def coordinates(
-    ledger: Ledger, tables: Sequence[WrittenTable], options: StorageOptions | None = None
-) -> Iterator[Comparison]:
+def coordinates(ledger: Ledger, tables: Sequence[WrittenTable]) -> Iterator[Comparison]:
     """A place to compare in; everything that was put there is removed again."""
     import duckdb
 
@@ -338,7 +335,7 @@ def coordinates(
         settings: dict[str, Any] = {**_SETTINGS, "temp_directory": folder}
         engine = duckdb.connect(f"{folder}/coordinates.duckdb", config=settings)
         try:
-            yield Comparison(ledger, tables, options, engine)
+            yield Comparison(ledger, tables, engine)
         except duckdb.Error as error:
             raise LakeUnavailableError(
                 "the rows of the lake cannot be compared",

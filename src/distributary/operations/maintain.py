@@ -26,9 +26,10 @@ from distributary.config.lake import LEAST_RETENTION, Maintain
 from distributary.delta.checkpoint import LogCare, care_for_log, retention_of
 from distributary.delta.columns import UnsupportedTypeError
 from distributary.delta.compact import (
+    OPTIMIZE,
     BusyError,
     Compacted,
-    Manners,
+    Exchange,
     Sizes,
     compact,
     planned,
@@ -54,7 +55,7 @@ from distributary.observe.health import DERIVED
 from distributary.observe.ledger import Expired, Ledger
 from distributary.observe.pipelines import Registration, registrations, trusted_checkpoint
 from distributary.publish.parquet import format_of
-from distributary.store.base import Store, at, is_remote, leads_outside, options_of
+from distributary.store.base import Store, at, is_remote, leads_outside
 
 # What is asked of a maintenance, and what it tells of each table.
 
@@ -256,7 +257,7 @@ def watch(lake: str) -> Watched:
     since = time.time()
     readers: list[Reader] = []
     notes: list[str] = []
-    for card in registrations(lake, storage_options=options_of(lake)):
+    for card in registrations(lake):
         checkpoint = at(card.checkpoint)
         if not checkpoint.exists():
             notes.append(f"the progress of pipeline {card.name} is not to be seen from here")
@@ -442,22 +443,22 @@ class Care:
         if wishes.dry_run:
             return state, replace(report, optimize=plan)
         try:
-            state, done = compact(state, sizes, self._manners(job))
+            state, done = compact(state, sizes, self._exchange(job))
         except UnsupportedTypeError as error:
             return state, _without(report, {Step.OPTIMIZE}, str(error))
         return state, _optimized(report, done)
 
-    def _manners(self, job: Job) -> Manners:
+    def _exchange(self, job: Job) -> Exchange:
         """A merge that is overtaken starts over: tables that are merged into are not fought for."""
         if job.role not in DERIVED:
-            return Manners(self.check)
+            return replace(OPTIMIZE, ready=self.check)
 
         def ready() -> None:
             self.check()
             if job.checkpoint and batch_under_way(job.checkpoint):
                 raise BusyError("a batch is being merged into it: next time")
 
-        return Manners(ready, patient=False)
+        return replace(OPTIMIZE, ready=ready, patient=False)
 
     def _checkpoint(self, job: Job, state: Snapshot, report: TableReport) -> TableReport:
         done = care_for_log(
@@ -508,10 +509,9 @@ OnTable = Callable[[TableReport, int, int], None]
 
 def jobs_of(lake: str, *, pipeline: str | None = None) -> tuple[Job, ...]:
     """The tables of a lake, or of one pipeline, and those that remember what these have lost."""
-    options = options_of(lake)
-    cards = {card.name: card.checkpoint for card in registrations(lake, storage_options=options)}
+    cards = {card.name: card.checkpoint for card in registrations(lake)}
     found: dict[str, Job] = {}
-    for table in Ledger(lake, storage_options=options).tables(pipeline, schema_ids=False):
+    for table in Ledger(lake).tables(pipeline, schema_ids=False):
         folder = layout.place(lake, table.path)
         checkpoint = cards.get(table.pipeline, "")
         found[folder] = Job(table.table, table.role, table.pipeline, folder, checkpoint)
@@ -605,12 +605,12 @@ def expire_ledger(lake: str, wishes: Wishes) -> Expired:
     old = _old_rows(lake, "batches", "finished_at", moment)
     if not old or wishes.dry_run:
         return Expired(old, _old_rows(lake, "tables", "at", moment)) if old else Expired(0, 0)
-    return Ledger(lake, storage_options=options_of(lake)).expire(moment)
+    return Ledger(lake).expire(moment)
 
 
 def _old_rows(lake: str, name: str, column: str, moment: datetime) -> int:
     """Rows of detail from before a moment: sums of several batches are none any more."""
-    table = open_table(layout.ledger_table(lake, name), options_of(lake))
+    table = open_table(layout.ledger_table(lake, name))
     if table is None:
         return 0
     where = (pc.field(column) < pc.scalar(moment)) & (pc.field("batches") == 1)

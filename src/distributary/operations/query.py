@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 
 from distributary.config.base import nearest
 from distributary.config.expectations import SHUT
-from distributary.delta.tables import StorageOptions, reaching
+from distributary.delta.tables import reaching
 from distributary.errors import ConfigError, DistributaryError, ErrorCode, LakeUnavailableError
 from distributary.model import layout
 from distributary.observe.health import Readable, open_listed
@@ -99,15 +99,15 @@ class Answer:
 class Questions:
     """Answers questions about one lake; what it has learned of the tables' places is kept."""
 
-    def __init__(self, lake: str, *, options: StorageOptions | None = None) -> None:
-        self._lake, self._options = lake, options
+    def __init__(self, lake: str) -> None:
+        self._lake = lake
         self._places: dict[str, tuple[str, str]] | None = None
 
     @property
     def places(self) -> Mapping[str, tuple[str, str]]:
         """Name and folder of each table, by its name in lower case."""
         if self._places is None:
-            tables = Ledger(self._lake, storage_options=self._options).places()
+            tables = Ledger(self._lake).places()
             self._places = {
                 name.casefold(): (name, layout.place(self._lake, path)) for name, path in tables
             }
@@ -132,7 +132,7 @@ class Questions:
     def open(self, name: str) -> Readable:
         """A table of the lake at its newest version."""
         table, path = self.places[name]
-        return open_listed(table, path, self._options)
+        return open_listed(table, path)
 
     def _register(self, engine: DuckDBPyConnection, name: str) -> None:
         found = self.open(name)

@@ -258,7 +258,7 @@ class Acceptance:
 
 def plan_acceptance(pipeline: Pipeline, table: str) -> Acceptance:
     """What there is to accept about one table of a pipeline."""
-    ledger, options = pipeline.ledger(), pipeline.config.lake.options or None
+    ledger = pipeline.ledger()
     tables = written_tables(pipeline.lake, ledger.last_commits(), parked={}, files={})
     mine = [t for t in tables if pipeline.config.name in t.pipelines]
     known = next((t for t in mine if t.table == table), None)
@@ -271,7 +271,7 @@ def plan_acceptance(pipeline: Pipeline, table: str) -> Acceptance:
             evidence=f"its tables: {names}" if names else "it has written to no table",
             next_step="distributary tables",
         )
-    check = check_table(known, options)
+    check = check_table(known)
     unreadable = next((f for f in check.findings if f.kind == "unreadable"), None)
     if unreadable is not None:
         raise TableBehindError(
@@ -282,7 +282,7 @@ def plan_acceptance(pipeline: Pipeline, table: str) -> Acceptance:
             "again",
         )
     version = newest_told(known.path, check.version)
-    difference = left = rows_to_accept(known, check, options)
+    difference = left = rows_to_accept(known, check)
     # whose rows are gone is not known where several write to one table: its own go first
     # batches that waited for it and are gone are taken as they are, too
     lost = {
@@ -313,8 +313,7 @@ def accept(pipeline: Pipeline, plan: Acceptance) -> None:
 def refuse_running(pipeline: Pipeline, plan: Acceptance) -> None:
     """A batch that is being committed would be counted twice."""
     refuse_owned(pipeline.checkpoint)
-    options = pipeline.config.lake.options or None
-    for card in registrations(pipeline.lake, storage_options=options):
+    for card in registrations(pipeline.lake):
         if card.name in plan.check.pipelines and liveness(card.checkpoint) == "running":
             raise OwnedError(
                 f"pipeline {card.name} is running, and writes to {plan.check.table} too",

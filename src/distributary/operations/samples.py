@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyarrow import types as kinds
 
 from distributary.config.kafka import KafkaSource
-from distributary.delta.tables import StorageOptions, reaching
+from distributary.delta.tables import reaching
 from distributary.errors import DistributaryError, ErrorCode, SourceUnavailableError
 from distributary.model.deadletter import FAULT_HEADER, REASON_HEADER
 from distributary.observe.health import head, open_readable
@@ -90,9 +90,9 @@ def _records(batch: pa.RecordBatch) -> Iterator[Record]:
 # A Delta table.
 
 
-def sample_table(path: str, options: StorageOptions | None = None) -> Sample:
+def sample_table(path: str) -> Sample:
     """Rows of the first and the last file, and which columns hold value, key, headers and time."""
-    found = open_readable(path, options)
+    found = open_readable(path)
     if found is None:
         raise SourceUnavailableError(
             "there is no Delta table here",
@@ -152,9 +152,9 @@ def _rows(rows: pa.Table, columns: Mapping[str, str]) -> Iterator[Record]:
 # A folder of change files.
 
 
-def sample_files(root: str, options: StorageOptions | None = None) -> Sample:
+def sample_files(root: str, options: Mapping[str, str]) -> Sample:
     """Events of the first and the last file; keys are the tables that they say they are of."""
-    files = files_at(root, dict(options or {}))
+    files = files_at(root, options)
     walk = files if isinstance(files, BucketFiles) else Walk(files.root)
     listed = list(islice(walk.files(), _MOST_FILES))
     formats = Counter(filter(None, map(_format, listed)))

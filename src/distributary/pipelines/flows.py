@@ -27,6 +27,7 @@ from distributary.errors import ConfigError, ErrorCode, SchemaGrewError
 from distributary.evolve.align import align
 from distributary.evolve.merge import merge
 from distributary.model.deadletter import DEAD_LETTER_SCHEMA
+from distributary.model.names import quote_sql
 from distributary.model.plan import Rejected, Route, RouteKey, StageOrder
 from distributary.model.record import RAW
 from distributary.model.table import Merged, TablePlan
@@ -172,11 +173,11 @@ def _delta_columns(source: DeltaSource) -> list[Column]:
     from pyspark.sql import functions as f
 
     def column(name: str | None, kind: str) -> Column:
-        return f.lit(None).cast(kind) if name is None else f.col(_quoted(name)).cast(kind)
+        return f.lit(None).cast(kind) if name is None else f.col(quote_sql(name)).cast(kind)
 
     headers = f.lit(None).cast("string")
     if source.headers is not None:
-        headers = f.to_json(f.col(_quoted(source.headers)))
+        headers = f.to_json(f.col(quote_sql(source.headers)))
     return [
         column(source.key, "binary").alias("key"),
         column(source.value, "binary").alias("value"),
@@ -186,10 +187,6 @@ def _delta_columns(source: DeltaSource) -> list[Column]:
         f.lit(None).cast("bigint").alias("offset"),
         column(source.timestamp, "timestamp").alias("timestamp"),
     ]
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 # Raw records in; rows of one type, or dead letters, out: what a task of a flow does.
@@ -314,11 +311,8 @@ class TypeRows:
         own = pa.schema([f for f in self.schema if f.name not in _OWN_COLUMNS])
         body = align(found.ok, fills_for(table, decoder, catalog), own)
         ids = pa.repeat(pa.scalar(route.schema_id, pa.int64()), body.num_rows)
-        system = metadata_columns(
-            pa.Table.from_batches([raw]), ids, catalog.metadata, _order(self.config)
-        )
         arrays = dict(zip(own.names, body.columns, strict=True))
-        arrays |= {name: _one(array) for name, array in system}
+        arrays |= dict(metadata_columns(raw, ids, catalog.metadata, _order(self.config)))
         yield pa.RecordBatch.from_arrays([arrays[f.name] for f in self.schema], schema=self.schema)
 
 
@@ -398,7 +392,3 @@ def _order(config: PipelineConfig) -> StageOrder:
 
 def _letters(raw: pa.RecordBatch, letters: list[Letter], order: StageOrder) -> pa.RecordBatch:
     return letters_batch(raw, letters, order).select(_LETTER)
-
-
-def _one(array: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array

@@ -21,40 +21,15 @@ from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import DeltaSource
 from distributary.engine.parts import make_registry
 from distributary.engine.plan import Planner
-from distributary.errors import ConfigError, ErrorCode, InvalidSchemaError, PublishError
-from distributary.model.manifest import Mark, TableEntry
+from distributary.errors import ConfigError, ErrorCode, InvalidSchemaError
 from distributary.model.plan import Route, RouteKey
 from distributary.model.record import Format, WriterSchema
-from distributary.model.table import Column, TablePlan
-from distributary.publish.base import CommittedMark, Published
+from distributary.model.table import TablePlan
 from distributary.registry.base import SchemaRegistry
 from distributary.registry.messages import ANY, AUTO, own_subject, topic_verdict
 from distributary.stage.catalog import Catalog
 from distributary.stage.job import Unresolved
 from distributary.store.base import absolute
-
-# Stands where a publisher does, where the tables are Spark's own and none of ours.
-
-
-class UntouchedTables:
-    """A lake without tables, to which nothing is committed."""
-
-    def columns(self, path: str) -> tuple[Column, ...] | None:
-        """There is no table."""
-        return None
-
-    def partition_columns(self, path: str) -> tuple[str, ...]:
-        """There is no table."""
-        return ()
-
-    def committed(self, path: str, mark: Mark) -> CommittedMark | None:
-        """There is no table."""
-        return None
-
-    def publish(self, entry: TableEntry, mark: Mark) -> Published:
-        """Always refused: Spark writes the tables of a declarative pipeline."""
-        raise PublishError("tables of a declarative pipeline are written by Spark")
-
 
 _NO_LIMIT = 1 << 31
 _VALUE = "-value"
@@ -159,7 +134,7 @@ def known(config: PipelineConfig) -> Known:
 
 def new_planner(config: PipelineConfig) -> Planner:
     """A planner that knows nothing yet, and no table of any lake."""
-    return Planner(config, registry=make_registry(config), publisher=UntouchedTables())
+    return Planner(config, registry=make_registry(config), publisher=None)
 
 
 def _absolute(config: PipelineConfig) -> PipelineConfig:

@@ -6,10 +6,10 @@ folders or to any format that can take files which already exist.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from distributary.model.manifest import Mark, TableEntry
 from distributary.model.table import Column
@@ -71,26 +71,6 @@ class Publisher(Protocol):
         are checked before the commit (StagedFileError). An unknown outcome (the commit may or may
         not have landed) is settled by re-reading the table's log. Raises PublishError.
         """
-        ...
-
-
-@runtime_checkable
-class PreparesCommits(Protocol):
-    """A publisher that can do for many tables at once what makes a commit slow.
-
-    Syncing a thousand commits one by one takes longer than everything else about them. Prepared
-    ones are synced together before they get their names, and the names together afterwards.
-    """
-
-    def prepare(self, entries: Sequence[TableEntry], mark: Mark) -> frozenset[str]:
-        """Write the commits of these entries; the tables for which `publish` is now quick.
-
-        What fails here is not told: `publish` meets it again. Not thread-safe.
-        """
-        ...
-
-    def finish(self, *, threads: int) -> None:
-        """Make durable what was published since `prepare`, and forget what was not."""
         ...
 
 

@@ -90,7 +90,12 @@ class DirectPublisher:
                 return until_not_overtaken(lambda: table.publish(table.log.newest(), entry, mark))
 
     def prepare(self, entries: Sequence[TableEntry], mark: Mark) -> frozenset[str]:
-        """Write the commits of tables in local folders; see `PreparesCommits`."""
+        """Write the commits of tables in local folders; those for which `publish` is now quick.
+
+        Syncing a thousand commits one by one takes longer than everything else about them. Prepared
+        ones are synced together before they get their names, and the names together afterwards.
+        What fails here is not told: `publish` meets it again. Not thread-safe.
+        """
         ready: set[str] = set()
         for entry in entries:
             path = entry.table.path
@@ -138,7 +143,7 @@ class DirectPublisher:
 
 def _source_of(seen: Snapshot, mark: Mark) -> str | None:
     """Walk back from the newest commit to the one that carries the batch."""
-    for _, found in commits_back(seen):
+    for found in commits_back(seen):
         batch = found.marks.get(mark.app_id)
         if batch is not None and batch <= mark.batch:
             return source_in(found.info, mark)
@@ -239,8 +244,9 @@ def _append_by_library(
         if merged.changed:
             _evolve(table, merged)
         version = table.version() + 1
+        marked = _once(facts(mark), Transaction(mark.app_id, mark.batch))
         table.create_write_transaction(
-            _actions(entry), "append", table.schema(), commit_properties=_marked(mark)
+            _actions(entry), "append", table.schema(), commit_properties=marked
         )
         return version
     except CommitFailedError as error:
@@ -291,10 +297,6 @@ def _actions(entry: TableEntry) -> list[Any]:
     return [
         AddAction(f.path, f.size, dict(f.partition_values), now, True, f.stats) for f in entry.files
     ]
-
-
-def _marked(mark: Mark) -> CommitProperties:
-    return _once(facts(mark), Transaction(mark.app_id, mark.batch))
 
 
 def _once(told: Mapping[str, str] | None = None, *marks: Transaction) -> CommitProperties:

@@ -10,6 +10,7 @@ mark is in the snapshot's summary and, because snapshots expire, among the table
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sqlite3
@@ -77,12 +78,13 @@ from distributary.delta.columns import (
     merge_fields,
 )
 from distributary.delta.commit import APP, BATCH, SOURCE, check_partitioning, check_staged, facts
-from distributary.delta.tables import OvertakenError, as_publish_error, until_not_overtaken
-from distributary.errors import DistributaryError, LakeUnavailableError, PublishError
+from distributary.delta.tables import OvertakenError, committing, until_not_overtaken
+from distributary.errors import LakeUnavailableError, PublishError
 from distributary.model import layout
 from distributary.model.manifest import Mark, StagedFile, TableEntry
 from distributary.model.table import Column, commented_schema
 from distributary.publish.base import CommittedMark, Outcome, Published
+from distributary.publish.parquet import holds_delta
 from distributary.retries import attempts_on
 from distributary.store.base import at
 from distributary.store.disk import sync
@@ -158,28 +160,17 @@ class _SyncedFile(PyArrowFile):
         return _SyncedStream(path, "wb" if overwrite else "xb")
 
 
-class _SyncedStream:
+class _SyncedStream(io.BufferedWriter):
     def __init__(self, path: str, mode: str) -> None:
-        self._path, self._file = path, open(path, mode)
-
-    def write(self, data: bytes) -> int:
-        return int(self._file.write(data))
-
-    def tell(self) -> int:
-        return self._file.tell()
+        super().__init__(io.FileIO(path, mode))
+        self._folder = os.path.dirname(path)
 
     def close(self) -> None:
-        if not self._file.closed:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
-            sync(os.path.dirname(self._path))
-
-    def __enter__(self) -> _SyncedStream:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        if not self.closed:
+            self.flush()
+            os.fsync(self.fileno())
+            super().close()
+            sync(self._folder)
 
 
 def open_iceberg(path: str) -> IcebergTable | None:
@@ -201,10 +192,8 @@ def open_iceberg(path: str) -> IcebergTable | None:
             found = sorted(f"{folder}/{name}" for name in names)
     if not found:
         return None
-    try:
+    with committing(path, doing="read a table"):
         return IcebergTable(path, StaticTable.from_metadata(found[-1]))
-    except Exception as error:
-        raise as_publish_error(error, doing="read a table", path=path) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,10 +219,8 @@ class IcebergTable:
 
     def files(self) -> dict[str, DataFile] | None:
         """The live files by their paths in the folder; None where rows of them are deleted."""
-        try:
+        with committing(self.folder, doing="read a table"):
             tasks = list(self.table.scan().plan_files())
-        except Exception as error:
-            raise as_publish_error(error, doing="read a table", path=self.folder) from error
         if any(task.delete_files for task in tasks):
             return None
         below = f"{self.folder}/"
@@ -340,7 +327,7 @@ class IcebergPublisher:
 
     @contextmanager
     def _open(self, path: str, *, doing: str) -> Iterator[_Table]:
-        try:
+        with committing(path, doing=doing):
             table = self._known(path)
             with table.lock:
                 try:
@@ -348,10 +335,6 @@ class IcebergPublisher:
                 except Exception:
                     table.seen = None
                     raise
-        except DistributaryError:
-            raise
-        except Exception as error:
-            raise as_publish_error(error, doing=doing, path=path) from error
 
     def _ready(self) -> Catalog:
         catalog = open_catalog(self._lake)
@@ -537,15 +520,8 @@ class _Growing(Transaction):
 
 
 def _refuse_others(entry: TableEntry) -> None:
-    held = "_delta_log"
-    if os.path.lexists(f"{entry.table.path}/{held}"):
-        raise PublishError(
-            f"the folder of table {entry.table.name} holds a Delta table",
-            where=entry.table.path,
-            evidence=held,
-            next_step="give the tables another prefix, or use tables.format: delta",
-            reason="format",
-        )
+    if os.path.lexists(f"{entry.table.path}/_delta_log"):
+        raise holds_delta(entry)
 
 
 def _bound(kind: IcebergType, value: Any) -> bytes | None:

@@ -26,7 +26,6 @@ from distributary.errors import ErrorCode, PublishError
 from distributary.model import layout
 from distributary.model.manifest import (
     Mark,
-    StagedFile,
     TableEntry,
     compact,
     entry_from_dict,
@@ -74,7 +73,7 @@ def park(entry: TableEntry, mark: Mark, *, folder: str, reason: str = "") -> Non
             return
         table = at(entry.table.path)
         missing = [f for f in entry.files if place.size(f.path) != f.size]
-        check_staged(_with_files(entry, missing), table.size)
+        check_staged(replace(entry, files=tuple(missing)), table.size)
         for file in missing:
             table.copy(file.path, to=place)
         document = {
@@ -143,6 +142,7 @@ def forget(batch: ParkedBatch) -> None:
 def resume(
     publisher: Publisher,
     *,
+    publish: Callable[[TableEntry, Mark], Published] | None = None,
     folder: str,
     table: str,
     lake: str | None = None,
@@ -150,6 +150,8 @@ def resume(
     on_published: Callable[[ParkedBatch, Published], None] = lambda batch, result: None,
 ) -> list[Published]:
     """Publish what waits for a table, in order, up to the first that fails.
+
+    With `publish` in that way instead of the publisher's own.
 
     Only the owner of the pipeline's checkpoint may call it. A batch that is not settled goes on
     waiting: whoever settles it would count its records once more. Where something still waits, the
@@ -162,7 +164,7 @@ def resume(
             return [*results, Published(table, Outcome.PARKED, error=_UNSETTLED[batch.lane])]
         try:
             unpark(batch)
-            result = publisher.publish(batch.entry, batch.mark)
+            result = (publish or publisher.publish)(batch.entry, batch.mark)
             if result.outcome is Outcome.SKIPPED:
                 _require_proof(publisher, batch)
             on_published(batch, result)
@@ -241,10 +243,6 @@ def _read(place: Store, lake: str | None) -> ParkedBatch:
 def _lake_of(place: str) -> str:
     """The lake in whose own folder batches wait; empty where they wait in a checkpoint."""
     return place.rpartition(f"/{layout.HOME}/")[0]
-
-
-def _with_files(entry: TableEntry, files: list[StagedFile]) -> TableEntry:
-    return replace(entry, files=tuple(files))
 
 
 def _name(mark: Mark) -> str:

@@ -22,7 +22,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -30,7 +30,6 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from distributary.delta.columns import (
@@ -43,16 +42,16 @@ from distributary.delta.columns import (
 from distributary.delta.commit import SOURCE, check_partitioning, check_staged, facts
 from distributary.delta.tables import (
     OvertakenError,
-    Storage,
-    as_publish_error,
+    committing,
+    lake_files,
     until_not_overtaken,
 )
-from distributary.errors import DistributaryError, PublishError, StagedFileError
+from distributary.errors import PublishError, StagedFileError
 from distributary.model.manifest import Mark, TableEntry
 from distributary.model.names import label_columns
 from distributary.model.table import STAGED, STAGING, Column, is_below
 from distributary.publish.base import CommittedMark, Outcome, Published
-from distributary.store.base import at, is_remote, local_folder, options_of, stay_inside
+from distributary.store.base import at, is_remote, local_folder, stay_inside
 from distributary.store.disk import sync
 
 HOME = "_distributary"
@@ -229,12 +228,6 @@ class ParquetTable:
         """What a commit says."""
         return self._read(commit.file) or {}
 
-    def sizes(self, below: str = "") -> Callable[[str], int | None]:
-        """The size of any file below a folder, or None; a bucket is asked once for all of them."""
-        if not self.in_bucket:
-            return self.store.size
-        return {file.name: file.size for file in self.store.files(below, recursive=True)}.get
-
     def remove(self, files: Sequence[str]) -> None:
         """Remove files in the folder, if they are there."""
         with suppress(NotADirectoryError):
@@ -242,11 +235,7 @@ class ParquetTable:
 
     def dataset(self, record: TableRecord) -> ds.Dataset:
         """The rows, by files with paths in the folder; a column that a file lacks is null."""
-        within: pafs.FileSystem
-        if self.in_bucket:
-            within = Storage(self.folder, options_of(self.folder)).filesystem()
-        else:
-            within = pafs.SubTreeFileSystem(self.folder, pafs.LocalFileSystem())
+        within = lake_files(self.folder)
         return ds.dataset("", schema=record.schema(), format="parquet", filesystem=within)
 
     def _intent(self, app_id: str) -> str:
@@ -273,20 +262,28 @@ def _taken(version: str | None, name: str) -> None:
 
 def format_of(path: str) -> str | None:
     """`delta`, `parquet`, `iceberg`, or None where there is no table."""
-    folder = local_folder(path)
-    if folder is None:
-        store = at(path)
-        if store.exists("_delta_log"):
-            return "delta"
-        return "parquet" if store.look(_RECORD) is not None else None
-    if os.path.isdir(f"{folder}/_delta_log"):
+    store, folder = at(path), local_folder(path)
+    if store.exists("_delta_log"):
         return "delta"
-    if os.path.isfile(f"{folder}/{_RECORD}"):
+    if store.look(_RECORD) is not None:
         return "parquet"
+    if folder is None:
+        return None
     with suppress(FileNotFoundError, NotADirectoryError):
         if any(name.endswith(".metadata.json") for name in os.listdir(f"{folder}/metadata")):
             return "iceberg"
     return None
+
+
+def holds_delta(entry: TableEntry) -> PublishError:
+    """The error for a table of another format in a folder that is a Delta table already."""
+    return PublishError(
+        f"the folder of table {entry.table.name} holds a Delta table",
+        where=entry.table.path,
+        evidence="_delta_log",
+        next_step="give the tables another prefix, or use tables.format: delta",
+        reason="format",
+    )
 
 
 def open_parquet(path: str) -> tuple[ParquetTable, TableRecord] | None:
@@ -352,12 +349,8 @@ class ParquetPublisher:
 
 @contextmanager
 def _reaching(path: str, *, doing: str) -> Iterator[ParquetTable]:
-    try:
+    with committing(path, doing=doing):
         yield ParquetTable(path)
-    except DistributaryError:
-        raise
-    except Exception as error:
-        raise as_publish_error(error, doing=doing, path=path) from error
 
 
 def _attempt(table: ParquetTable, entry: TableEntry, mark: Mark) -> Published:
@@ -389,18 +382,12 @@ def _refuse_delta(table: ParquetTable, entry: TableEntry) -> None:
     else:
         held = os.path.lexists(f"{table.folder}/_delta_log")
     if held:
-        raise PublishError(
-            f"the folder of table {entry.table.name} holds a Delta table",
-            where=table.folder,
-            evidence="_delta_log",
-            next_step="give the tables another prefix, or use tables.format: delta",
-            reason="format",
-        )
+        raise holds_delta(entry)
 
 
 def _check_staged(table: ParquetTable, entry: TableEntry, mark: Mark) -> None:
     try:
-        check_staged(entry, table.sizes(STAGING) if entry.files else table.store.size)
+        check_staged(entry, table.store.sizes(STAGING) if entry.files else table.store.size)
     except StagedFileError:
         # without a lock another process may have committed and cleared them in this moment
         if table.in_bucket and table.log().of(mark.app_id, mark.batch) is not None:

@@ -34,7 +34,7 @@ from distributary.delta.columns import (
     schema_string,
 )
 from distributary.delta.commit import check_partitioning, check_staged, facts, facts_in, source_in
-from distributary.delta.log import Commit, commit_path, parse_commit
+from distributary.delta.log import Commit, commit_name, parse_commit
 from distributary.delta.tables import OvertakenError, as_publish_error, until_not_overtaken
 from distributary.errors import DistributaryError, PublishError
 from distributary.model.manifest import Mark, StagedFile, TableEntry
@@ -69,17 +69,9 @@ class SparkTables:
         found = [row["data_type"] for row in rows if row["col_name"] == "Location"]
         return str(found[-1]) if found else None
 
-    def describe(self, table: str, comment: str) -> None:
-        """Give a table its comment."""
-        self._spark.sql(f"COMMENT ON TABLE {table} IS {literal_sql(comment)}")
-
-    def enable_widening(self, table: str) -> None:
-        """Let the types of a table's columns become wider."""
-        self._spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{ENABLE_WIDENING}' = 'true')")
-
     def commit(self, path: str, version: int) -> Commit | None:
         """One commit of a table's log, or None if it is not (or no longer) there."""
-        text = self.read(commit_path(path, version))
+        text = self.read(f"{path}/{commit_name(version)}")
         return None if text is None else parse_commit(text.encode())
 
     def size(self, path: str) -> int | None:
@@ -158,11 +150,6 @@ class TableState:
         return bool(found.isDefined() and found.get() == "true")
 
 
-def _table(path: str) -> str:
-    escaped = path.replace("`", "``")
-    return f"delta.`{escaped}`"
-
-
 _log = logging.getLogger(__name__)
 
 ATTEMPT = "distributary.attempt"
@@ -236,12 +223,13 @@ class SparkPublisher:
         return settled or Published(entry.table.name, Outcome.PUBLISHED)
 
     def _write(self, entry: TableEntry, mark: Mark, state: TableState, *, attempt: str) -> None:
-        table = entry.table
+        table, place = entry.table, f"delta.{quote_sql(entry.table.path)}"
         wanted = fields_of(table.columns)
         merged = merge_fields(state.fields() if state.exists else (), wanted)
         name = self._name_of(table) if state.exists else None
         if merged.widened and not state.can_widen():
-            self._tables.enable_widening(name or _table(table.path))
+            widening = f"TBLPROPERTIES ('{ENABLE_WIDENING}' = 'true')"
+            self._spark.sql(f"ALTER TABLE {name or place} SET {widening}")
         told = {**facts(mark), ATTEMPT: attempt}
         options = {
             "mergeSchema": "true",
@@ -258,7 +246,7 @@ class SparkPublisher:
         writer.partitionBy(*table.partition_by).save(table.path)
         if not state.exists and table.comment:
             # the writer has no way to give a new table its comment
-            self._tables.describe(_table(table.path), table.comment)
+            self._spark.sql(f"COMMENT ON TABLE {place} IS {literal_sql(table.comment)}")
 
     def _name_of(self, table: TablePlan) -> str | None:
         """How the catalog calls a table; None where it has none of that name, or one elsewhere.
@@ -281,11 +269,11 @@ class SparkPublisher:
             groups.setdefault(tuple(sorted(file.partition_values.items())), []).append(file)
         frames = []
         for values, files in groups.items():
-            paths = [_no_glob(f"{entry.table.path}/{f.path}") for f in files]
+            paths = [no_glob(f"{entry.table.path}/{f.path}") for f in files]
             frame = self._spark.read.schema(stored).parquet(*paths)
             for name, value in values:
                 frame = frame.withColumn(name, F.lit(value).cast(schema[name].dataType))
-            frames.append(frame.select([F.col(_quoted(f.name)) for f in schema]))
+            frames.append(frame.select([F.col(quote_sql(f.name)) for f in schema]))
         return reduce(DataFrame.unionByName, frames)
 
     def _settle(self, entry: TableEntry, mark: Mark, *, attempt: str) -> Published | None:
@@ -346,10 +334,6 @@ def _as_error(error: Exception, *, doing: str, path: str) -> PublishError:
     return as_publish_error(error, doing=doing, path=path)
 
 
-def _quoted(name: str) -> str:
-    escaped = name.replace("`", "``")
-    return f"`{escaped}`"
-
-
-def _no_glob(path: str) -> str:
+def no_glob(path: str) -> str:
+    """A path in which nothing stands for other names."""
     return re.sub(r"([\\\[\]{}*?])", r"\\\1", path)

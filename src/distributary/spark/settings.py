@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from distributary.config.base import SECRET_NAMES, is_secret_name, jvm_options, secrets_within
-from distributary.config.engine import Spark, Trigger, TriggerKind
+from distributary.config.engine import Trigger, TriggerKind
 from distributary.config.load import Loaded
 from distributary.errors import ConfigError
 
@@ -92,41 +92,26 @@ class SparkSettings:
         *,
         log_file: Path | None = None,
         loud: bool = False,
+        short_lived: bool | None = None,
     ) -> SparkSettings:
-        """For a run of this file: quickly where it ends by itself, for speed where it goes on."""
-        config = loaded.config
+        """For this file: to start quickly or to compute quickly.
+
+        Unless that is said, the first for a run that ends by itself, the second for one that goes
+        on.
+        """
+        config, section = loaded.config, loaded.config.spark
         ends = (trigger or config.trigger).kind is TriggerKind.AVAILABLE_NOW
         catalog = config.lake.registered_in
-        return cls.from_config(
-            config.spark,
-            sealed=loaded.sealed,
-            log_file=log_file,
-            log_level="INFO" if loud else "WARN",
-            short_lived=ends,
-            needed={} if catalog is None else catalog.spark_conf,
-        )
-
-    @classmethod
-    def from_config(
-        cls,
-        section: Spark,
-        *,
-        sealed: frozenset[str] = frozenset(),
-        log_file: Path | None = None,
-        log_level: str = "WARN",
-        short_lived: bool = False,
-        needed: Mapping[str, str] | None = None,
-    ) -> SparkSettings:
-        """The settings of a pipeline file's `spark` section, and what other sections need."""
+        needed = {} if catalog is None else catalog.spark_conf
         return cls(
             master=section.master,
             remote="" if section.remote is None else section.remote.get_secret_value(),
             driver_memory=section.driver_memory,
-            conf={**(needed or {}), **section.options},
-            sealed=sealed,
+            conf={**needed, **section.options},
+            sealed=loaded.sealed,
             log_file=log_file,
-            log_level=log_level,
-            short_lived=short_lived,
+            log_level="INFO" if loud else "WARN",
+            short_lived=ends if short_lived is None else short_lived,
         )
 
     @property

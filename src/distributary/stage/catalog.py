@@ -19,10 +19,9 @@ from distributary.model.table import TablePlan
 class Catalog:
     """The part of a plan that stays the same until a schema, a type or a table is new.
 
-    Sent once per `version`, so that a quiet batch sends executors next to nothing.
+    Sent once, so that a quiet batch sends executors next to nothing.
     """
 
-    version: int
     envelope: EnvelopePlan | None
     payload_format: Format
     payload_framing: str

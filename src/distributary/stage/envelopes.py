@@ -71,13 +71,13 @@ def texts_in(place: str, raw: pa.RecordBatch, rows: Rows) -> pa.StringArray:
     Of several headers of a name the last one counts.
     """
     if place == "{key}":
-        return _texts(_taken(raw.column("key"), rows))
+        return _texts(taken(raw.column("key"), rows))
     name = place.removeprefix("{header:").removesuffix("}")
     return _texts(_header(raw, rows, name))
 
 
 def _header(raw: pa.RecordBatch, rows: Rows, name: str) -> pa.BinaryArray:
-    found, contents = header_contents(_taken(raw.column("headers"), rows), name)
+    found, contents = header_contents(taken(raw.column("headers"), rows), name)
     where = np.full(len(rows), -1, np.int64)
     where[found] = np.arange(len(found))
     return contents.take(pa.array(where, mask=where < 0))
@@ -97,7 +97,8 @@ def _text(content: bytes | None) -> str | None:
         return None
 
 
-def _taken(array: pa.Array, rows: Rows) -> pa.Array:
+def taken(array: pa.Array, rows: Rows) -> pa.Array:
+    """Some rows of an array; all of them cost nothing."""
     return array if len(rows) == len(array) else array.take(pa.array(rows))
 
 
@@ -292,7 +293,7 @@ def _familiar_types(
         form = shape(claim)
         if form:
             places = order[ends[code] : ends[code + 1]]
-            known[places] = familiar(_taken(values, places), form, {path: claim})
+            known[places] = familiar(taken(values, places), form, {path: claim})
     return known, types.take(coded.indices)
 
 
@@ -447,23 +448,23 @@ def open_cloud_events(
     raw: pa.RecordBatch, rows: Rows, letters: list[Letter], *, max_depth: int
 ) -> Opened:
     """Events in structured mode, whose value is all of the event, and in binary mode."""
-    values = _taken(raw.column("value"), rows)
+    values = taken(raw.column("value"), rows)
     types = _header(raw, rows, "ce_type")
     media = _header(raw, rows, "content-type")
     structured = pc.fill_null(pc.starts_with(media, pattern=_STRUCTURED, ignore_case=True), False)
     inside = pc.or_(structured, types.is_null()).to_numpy(zero_copy_only=False)
     places = np.flatnonzero(~inside)
-    names = _texts(_taken(types, places))
+    names = _texts(taken(types, places))
     named = names.is_valid().to_numpy(zero_copy_only=False)
     for row in rows[places[~named]].tolist():
         letters.append(Letter(row, ErrorCode.MISSING_TYPE, "ce_type is not text", "unwrap"))
     binary = Opened(
-        rows[places[named]], names.filter(pa.array(named)), None, _taken(values, places[named])
+        rows[places[named]], names.filter(pa.array(named)), None, taken(values, places[named])
     )
     own = np.flatnonzero(inside)
     if not len(own):
         return binary
-    messages = _taken(values, own)
+    messages = taken(values, own)
     events = _open(messages, rows[own], letters, _CLOUD_PATHS, repeat(None), max_depth=max_depth)
     return joined([binary, events])
 

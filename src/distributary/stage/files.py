@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +23,25 @@ from distributary.model.table import Column
 Fact = tuple[str, str]
 """What a task tells the driver: a kind, and a JSON document."""
 TICKET = "wanted"
+
+_Item = TypeVar("_Item")
+
+
+def gathered(
+    items: Iterable[_Item], weight: Callable[[_Item], int], most: int
+) -> Iterator[list[_Item]]:
+    """Items in their order, at least one and as many at a time as weigh no more than this."""
+    together: list[_Item] = []
+    size = 0
+    for item in items:
+        more = weight(item)
+        if together and size + more > most:
+            yield together
+            together, size = [], 0
+        together.append(item)
+        size += more
+    if together:
+        yield together
 
 
 _NAME = re.compile(r"part-([a-z]+)-(\d+)-([^-/]*)-[^/]*\.parquet")
@@ -115,7 +134,10 @@ def metadata_plan(names: Iterable[str]) -> tuple[Column, ...]:
 
 
 def metadata_columns(
-    raw: pa.Table, schema_ids: pa.Int64Array, names: Iterable[str], order: StageOrder
+    raw: pa.RecordBatch | pa.Table,
+    schema_ids: pa.Int64Array,
+    names: Iterable[str],
+    order: StageOrder,
 ) -> list[tuple[str, pa.Array | pa.ChunkedArray]]:
     """The values of these columns for raw records and the schemas they were written with."""
     wanted = set(names)

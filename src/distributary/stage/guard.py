@@ -19,10 +19,10 @@ from zipimport import zipimporter
 import numpy as np
 import pyarrow as pa
 
-from distributary.decode.base import Decoder
+from distributary.decode.base import Decoder, Gathered
 from distributary.decode.change.base import ChangeDecoder
 from distributary.errors import ErrorCode
-from distributary.model.deadletter import Decoded, Failure
+from distributary.model.deadletter import Decoded
 
 _SECONDS = 300
 
@@ -40,17 +40,19 @@ class GuardedDecoder:
         decoded = _in_child(self._build, payloads, raw)
         if isinstance(decoded, Decoded):
             return decoded
+        schema = pa.schema([pa.field(column.name, column.type) for column in self.columns])
+        gathered = Gathered(schema, len(payloads))
         if len(payloads) == 1:
-            failure = Failure(0, ErrorCode.CRASHED_DECODER, decoded)
-            schema = pa.schema([pa.field(column.name, column.type) for column in self.columns])
-            none = pa.RecordBatch.from_pylist([], schema=schema)
-            return Decoded(none, pa.array([], pa.int64()), (failure,))
+            gathered.fail(0, ErrorCode.CRASHED_DECODER, decoded)
+            return gathered.decoded()
         half = len(payloads) // 2
-        left, right = (
-            self.decode(payloads[part], None if raw is None else raw[part])
-            for part in (slice(0, half), slice(half, None))
-        )
-        return _joined(left, right, half)
+        for part in (slice(0, half), slice(half, len(payloads))):
+            found = self.decode(payloads[part], None if raw is None else raw[part])
+            positions = np.arange(part.start, part.stop)
+            gathered.add(found.ok, gathered.take(found, positions), empty=found.empty)
+            for index in found.unknown:
+                gathered.note_unknown(positions[index])
+        return gathered.decoded()
 
 
 def _in_child(
@@ -84,23 +86,6 @@ def _stream(raw: pa.Table) -> bytes:
     with pa.ipc.new_stream(sink, raw.schema) as writer:
         writer.write_table(raw)
     return bytes(sink.getvalue())
-
-
-def _joined(left: Decoded, right: Decoded, middle: int) -> Decoded:
-    rows = [
-        np.arange(d.ok.num_rows) if d.origin is None else d.origin.to_numpy(zero_copy_only=False)
-        for d in (left, right)
-    ]
-    # as structs, because a batch without columns does not remember how many rows it has
-    ok = pa.concat_arrays([each.ok.to_struct_array() for each in (left, right)])
-    return Decoded(
-        ok=pa.RecordBatch.from_struct_array(ok),
-        origin=pa.array(np.concatenate([rows[0], rows[1] + middle]), pa.int64()),
-        failed=left.failed
-        + tuple(Failure(f.index + middle, f.code, f.message, f.position) for f in right.failed),
-        empty=left.empty + right.empty,
-        unknown=left.unknown + tuple(index + middle for index in right.unknown),
-    )
 
 
 def _child() -> None:

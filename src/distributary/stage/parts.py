@@ -33,6 +33,7 @@ from distributary.stage.files import (
     Fact,
     Letter,
     file_fact,
+    gathered,
     letters_batch,
     metadata_columns,
     metadata_plan,
@@ -202,17 +203,9 @@ def _decoded(
     shares: Sequence[Share], runs: Runs, catalog: Catalog, order: StageOrder
 ) -> Iterator[_Found]:
     """Parts and dead letters, as they come."""
-    together: list[_Portion] = []
-    size = 0
-    for share in shares:
-        for portion in _portions(share, runs):
-            weight = portion[2].nbytes
-            if together and size + weight > _BYTES_PER_DECODE:
-                yield from _decode(together, catalog, order)
-                together, size = [], 0
-            together.append(portion)
-            size += weight
-    yield from _decode(together, catalog, order)
+    portions = (portion for share in shares for portion in _portions(share, runs))
+    for together in gathered(portions, lambda portion: portion[2].nbytes, _BYTES_PER_DECODE):
+        yield from _decode(together, catalog, order)
 
 
 def passed_over(shares: Sequence[Share], catalog: Catalog) -> int:
@@ -224,24 +217,16 @@ def passed_over(shares: Sequence[Share], catalog: Catalog) -> int:
 
 def _portions(share: Share, runs: Runs) -> Iterator[_Portion]:
     """Slices put together, up to a size at which a decoder gains nothing from more."""
-    raws: list[pa.RecordBatch] = []
-    payloads: list[pa.BinaryArray] = []
-    size = 0
-    for path, start, rows in share.slices:
-        records, contents = runs(path)
-        raw, payload = records.slice(start, rows), contents.slice(start, rows)
-        if raws and size + payload.nbytes > _BYTES_PER_DECODE:
-            yield _portion(share.key, raws, payloads)
-            raws, payloads, size = [], [], 0
-        raws.append(raw)
-        payloads.append(payload)
-        size += payload.nbytes
-    yield _portion(share.key, raws, payloads)
 
+    def sliced() -> Iterator[tuple[pa.RecordBatch, pa.BinaryArray]]:
+        for path, start, rows in share.slices:
+            records, contents = runs(path)
+            yield records.slice(start, rows), contents.slice(start, rows)
 
-def _portion(key: RouteKey, raws: list[pa.RecordBatch], payloads: list[pa.BinaryArray]) -> _Portion:
-    joined = payloads[0] if len(payloads) == 1 else pa.concat_arrays(payloads)
-    return key, pa.Table.from_batches(raws, RAW), joined
+    for some in gathered(sliced(), lambda piece: piece[1].nbytes, _BYTES_PER_DECODE):
+        payloads = [payload for _, payload in some]
+        joined = payloads[0] if len(payloads) == 1 else pa.concat_arrays(payloads)
+        yield share.key, pa.Table.from_batches([raw for raw, _ in some], RAW), joined
 
 
 def _decode(portions: Sequence[_Portion], catalog: Catalog, order: StageOrder) -> Iterator[_Found]:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from distributary.config.document import printable
 from distributary.config.expectations import enclosed, is_moment, open_engine
+from distributary.delta.parquet import conform
 from distributary.errors import ErrorCode
 from distributary.model.cache import Cache
 from distributary.model.deadletter import Decoded
@@ -96,7 +97,7 @@ def count_changes(table: TablePlan, rows: pa.Table, raw: pa.Table, catalog: Cata
     checks = checks_of(rules, table.columns)
     counts = _not_applied(rules, checks)
     has_row = ~np.asarray(pc.is_in(rows.column("_op"), _WITHOUT_A_ROW))
-    found = checks(_columns(rows, checks.schema)) if checks.rules else []
+    found = checks(conform(rows, checks.schema, rows=rows.num_rows)) if checks.rules else []
     for rule, verdict in zip(checks.rules, found, strict=True):
         judged = has_row & ~_left_out(rows.column("_unchanged"), rule)
         counts.append(_count(rule, verdict.broken & judged, int(judged.sum()), raw))
@@ -156,15 +157,6 @@ def _hold(
                 letters.append(part.letter(row, ErrorCode.EXPECTATION_FAILED, why, "rules"))
             held.dead.append(letters_batch(part.raw, letters, order))
         start = here.stop
-
-
-def _columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The columns of a schema; null where these rows have none of them."""
-    have = set(rows.column_names)
-    arrays = [
-        rows.column(f.name) if f.name in have else pa.nulls(rows.num_rows, f.type) for f in schema
-    ]
-    return pa.table(arrays, schema=schema)
 
 
 def _not_applied(rules: Iterable[Rule], checks: Checks) -> list[RuleCount]:

@@ -29,7 +29,7 @@ from distributary.stage.exchange import (
     positions,
     write_run,
 )
-from distributary.stage.files import Fact, Letter, letters_batch
+from distributary.stage.files import Fact, Letter, gathered, letters_batch
 from distributary.stage.unwrap import Rows, ShardFilter, Unwrapped, known_shape, unwrap
 
 # What records that come without any schema look like.
@@ -101,7 +101,7 @@ def sort(
     bronze = BronzeWriter(catalog, order) if catalog.bronze and order.lane == "stream" else None
     seen = skipped = size = newest = 0
     share = ShardFilter()
-    for batch in _gathered(share.own(batches)):
+    for batch in _in_runs(share.own(batches)):
         raw = batch.select(RAW.names)
         seen += raw.num_rows
         size += pc.sum(pc.binary_length(raw.column("value"))).as_py() or 0
@@ -125,20 +125,11 @@ def sort(
     yield facts_batch(facts)
 
 
-def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _in_runs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """As much as fits in a run at once: fewer, larger groups are cheaper than many small ones."""
-    waiting: list[pa.RecordBatch] = []
-    size = 0
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        if waiting and size + batch.nbytes > _BYTES_PER_RUN:
-            yield pa.concat_batches(waiting)
-            waiting, size = [], 0
-        waiting.append(batch)
-        size += batch.nbytes
-    if waiting:
-        yield waiting[0] if len(waiting) == 1 else pa.concat_batches(waiting)
+    filled = (batch for batch in batches if batch.num_rows)
+    for some in gathered(filled, lambda batch: batch.nbytes, _BYTES_PER_RUN):
+        yield some[0] if len(some) == 1 else pa.concat_batches(some)
 
 
 def _sorted(

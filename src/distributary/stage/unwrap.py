@@ -37,6 +37,7 @@ from distributary.stage.envelopes import (
     open_cloud_events,
     open_columns,
     open_json,
+    taken,
     texts_in,
 )
 from distributary.stage.files import Letter
@@ -77,10 +78,6 @@ def _taken(unwrapped: Unwrapped, places: Rows) -> Unwrapped:
         keys={name: column.take(chosen) for name, column in unwrapped.keys.items()},
         payloads=unwrapped.payloads.take(chosen),
     )
-
-
-def _take(array: pa.Array, rows: Rows) -> pa.Array:
-    return array if len(rows) == len(array) else array.take(pa.array(rows))
 
 
 def _unframed(count: int) -> pa.Int64Array:
@@ -157,15 +154,15 @@ def _from_frame(
     something, about which the headers of the record say nothing.
     """
     headers = None if inside else raw.column("headers")
-    values = _take(raw.column("value"), rows) if values is None else values
-    claims = _take(raw.column("topic"), rows) if claims is None else claims
+    values = taken(raw.column("value"), rows) if values is None else values
+    claims = taken(raw.column("topic"), rows) if claims is None else claims
     if catalog.payload_framing == "none":
         keys = {"claim": claims, "schema_id": _unframed(len(rows))}
         return Unwrapped(rows, keys, values, letters)
     protobuf = catalog.payload_format is Format.PROTOBUF
     named = None
     if headers is not None and headers.null_count < len(headers):
-        named = _take(headers, rows)
+        named = taken(headers, rows)
     frames = split(values, named, protobuf=protobuf)
     keep = _well_framed(frames, catalog.payload_framing, rows, letters)
     keys = {"claim": claims, "schema_id": pa.array(frames.ids), **_keys_in(frames, protobuf)}
@@ -231,15 +228,15 @@ def _from_envelope(
     if envelope.format == "cloudevents":
         opened = open_cloud_events(raw, rows, letters, max_depth=depth)
         return _from_frame(raw, opened.rows, letters, catalog, opened.claims, opened.payloads)
-    values, ids = _take(raw.column("value"), rows), None
+    values, ids = taken(raw.column("value"), rows), None
     inside = bool(envelope.payload_field)
     if envelope.framing != "none":
         read = split_v0 if inside else split
         frames = read(values, protobuf=envelope.format == "protobuf")
         keep = _well_framed(frames, envelope.framing, rows, letters)
-        values, rows = _take(payloads(values, frames.payload_start), keep), rows[keep]
+        values, rows = taken(payloads(values, frames.payload_start), keep), rows[keep]
         ids = np.where(frames.framed, frames.ids, UNFRAMED)[keep]
-        claims = None if claims is None else _take(claims, keep)
+        claims = None if claims is None else taken(claims, keep)
     if envelope.format == "json":
         shape = known_shapes(catalog)
         opened = open_json(values, rows, letters, envelope, claims, shape, max_depth=depth)
@@ -306,8 +303,8 @@ def _by_schema(
         places = np.flatnonzero(ids == schema_id)
         schema = envelope.schema if schema_id == UNFRAMED else envelope.schemas.get(schema_id)
         if schema is not None:
-            named = None if claims is None else _take(claims, places)
-            yield schema, _take(values, places), rows[places], named
+            named = None if claims is None else taken(claims, places)
+            yield schema, taken(values, places), rows[places], named
             continue
         for row in rows[places].tolist():
             text = f"the envelope's schema {schema_id} is no version of its subject"

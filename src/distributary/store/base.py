@@ -11,7 +11,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -71,10 +71,6 @@ class Store(ABC):
         """Put a file in place of this very version of it; None where it is another by now."""
 
     @abstractmethod
-    def read(self, name: str) -> bytes:
-        """All of a file. Raises FileNotFoundError."""
-
-    @abstractmethod
     def fetch(self, name: str) -> tuple[bytes, str]:
         """All of a file, and which version of it that is. Raises FileNotFoundError."""
 
@@ -124,9 +120,9 @@ class Store(ABC):
         Whoever knows the size of an object spares the request that asks for it.
         """
 
-    @abstractmethod
-    def sync(self) -> None:
-        """Make everything that was written below it survive a crash of the machine."""
+    def read(self, name: str) -> bytes:
+        """All of a file. Raises FileNotFoundError."""
+        return self.fetch(name)[0]
 
     def remove_files(self, names: Sequence[str]) -> None:
         """Remove files, those that are there; in a bucket with one request for many."""
@@ -137,6 +133,12 @@ class Store(ABC):
         """The size of a file, or None if there is no such file."""
         found = self.look(name)
         return None if found is None else found.size
+
+    def sizes(self, folder: str = "") -> Callable[[str], int | None]:
+        """The size of any file below a folder, or None; a bucket is asked once for all of them."""
+        if self.asks_for_free:
+            return self.size
+        return {file.name: file.size for file in self.files(folder, recursive=True)}.get
 
     def exists(self, folder: str = "") -> bool:
         """Whether it, or a folder in it, is there."""
@@ -219,10 +221,8 @@ def absolute(address: str) -> str:
 
 def local_path(address: str) -> Path | None:
     """An address as an absolute path of this machine; None when it has another scheme."""
-    scheme, found, rest = address.partition("://")
-    if found and scheme != "file":
-        return None
-    return Path(rest if found else address.removeprefix("file:")).absolute()
+    folder = local_folder(address) if address else ""
+    return None if folder is None else Path(folder).absolute()
 
 
 def is_remote(address: str) -> bool:
@@ -236,11 +236,8 @@ def same_place(one: str | None, other: str) -> bool:
 
 
 def _spelled(address: str) -> str:
-    # file:/a, file:///a and /a; s3a and s3n are names of Hadoop's for s3
-    plain = address.rstrip("/")
-    if plain.startswith("file:"):
-        return re.sub(r"^file:/+", "/", unquote(plain))
-    return re.sub(r"^s3[an]://", "s3://", plain)
+    # s3a and s3n are names of Hadoop's for s3
+    return local_folder(address) or re.sub(r"^s3[an]://", "s3://", address.rstrip("/"))
 
 
 def leads_outside(folder: str, path: str) -> bool:

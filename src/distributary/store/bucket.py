@@ -79,10 +79,6 @@ class Bucket(Store):
         except FileNotFoundError:
             return None
 
-    def read(self, name: str) -> bytes:
-        """All of a file. Raises FileNotFoundError."""
-        return self.fetch(name)[0]
-
     def fetch(self, name: str) -> tuple[bytes, str]:
         """All of a file, and which version of it that is. Raises FileNotFoundError."""
         with self._asked("read"):
@@ -173,9 +169,6 @@ class Bucket(Store):
         if known <= ahead:
             return pa.BufferReader(self.read(name))
         return pa.PythonFile(io.BufferedReader(_Ranges(self, name, known), ahead), mode="r")
-
-    def sync(self) -> None:
-        """What a bucket has taken is safe."""
 
     def _put(self, name: str, data: bytes, mode: Any) -> str:
         # one request, however large: several would cost more, and cannot be conditional everywhere

@@ -46,8 +46,16 @@ class Disk(Store):
 
     def create(self, name: str, data: bytes, *, durable: bool = True) -> str | None:
         """Create a file unless the name is taken; its version, or None when it was taken."""
-        found = create(self._made(name, durable=durable), data, durable=durable)
-        return None if found is None else _version(found)
+        path = self._made(name, durable=durable)
+        with _draft(path, data, durable=durable) as draft:
+            version = _version(draft.stat())
+            try:
+                os.link(draft, path)
+            except FileExistsError:
+                return None
+        if durable:
+            sync(path.parent)
+        return version
 
     def write(self, name: str, data: bytes, *, durable: bool = True) -> str:
         """Put a file in place of another, or of none; its version."""
@@ -68,10 +76,6 @@ class Disk(Store):
             return _version(replace(path, data, durable=False))
         finally:
             os.close(folder)
-
-    def read(self, name: str) -> bytes:
-        """All of a file. Raises FileNotFoundError."""
-        return self.fetch(name)[0]
 
     def fetch(self, name: str) -> tuple[bytes, str]:
         """All of a file, and which version of it that is. Raises FileNotFoundError."""
@@ -94,17 +98,10 @@ class Disk(Store):
         """A file as it is now, or None if there is no such file."""
         try:
             found = os.stat(f"{self.address}/{name}")
-        except (FileNotFoundError, NotADirectoryError):
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            # the last for a name that no file can have
             return None
         return None if stat.S_ISDIR(found.st_mode) else _info(name, found)
-
-    def size(self, name: str) -> int | None:
-        """The size of a file, or None if there is no such file."""
-        try:
-            found = os.stat(f"{self.address}/{name}")
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        return None if stat.S_ISDIR(found.st_mode) else found.st_size
 
     def files(
         self, folder: str = "", *, recursive: bool = False, after: str = "", drafts: bool = False
@@ -160,10 +157,6 @@ class Disk(Store):
         """A file to be read in parts."""
         return pa.OSFile(str(self._path(name)))
 
-    def sync(self) -> None:
-        """Make everything that was written below it survive a crash of the machine."""
-        sync_file_system(Path(self.address))
-
     def _path(self, name: str) -> Path:
         return Path(self.address, name)
 
@@ -205,19 +198,6 @@ def _lock(folder: int) -> None:
             if time.monotonic() > until:
                 raise
         time.sleep(0.01)
-
-
-def create(path: Path, data: bytes, *, durable: bool = True) -> os.stat_result | None:
-    """Create a file unless the name is taken; what it is, or None when it was taken."""
-    with _draft(path, data, durable=durable) as draft:
-        found = draft.stat()
-        try:
-            os.link(draft, path)
-        except FileExistsError:
-            return None
-    if durable:
-        sync(path.parent)
-    return found
 
 
 def replace(path: Path, data: bytes, *, durable: bool = True) -> os.stat_result:

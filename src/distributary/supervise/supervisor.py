@@ -11,11 +11,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Self
 
 from distributary.config.document import printable
@@ -28,6 +28,7 @@ from distributary.observe.events import Event, EventBus, TaskFailed
 from distributary.observe.ledger import Ledger
 from distributary.observe.log_format import LogLine
 from distributary.observe.metrics import Metrics
+from distributary.store.base import introduce
 from distributary.supervise.member import Kind, Member, PipelineStatus, Spec, State, chance, judge
 from distributary.supervise.process import Keeper, Tell
 
@@ -298,9 +299,6 @@ _log = logging.getLogger(__name__)
 Render = Callable[[str], tuple[str, bytes]]
 """What `/metrics` answers to an `Accept` header: a content type, and the numbers."""
 
-Open = Callable[[Sequence[PipelineConfig], EventBus], AbstractContextManager[Render | None]]
-"""Attaches listeners for these pipelines to a bus; gives what they have to show, if anything."""
-
 
 @contextmanager
 def alerting(configs: Sequence[PipelineConfig], bus: EventBus) -> Iterator[None]:
@@ -321,8 +319,9 @@ def counting(configs: Sequence[PipelineConfig], bus: EventBus) -> Iterator[Rende
     for config in configs:
         metrics.limit(config.name, max_tables=config.metrics.max_tables)
         try:
-            ledger = Ledger(config.lake.address, storage_options=config.lake.options or None)
-            metrics.remember(config.name, ledger.tables(config.name, schema_ids=False))
+            introduce(config.lake.address, config.lake.options)
+            known = Ledger(config.lake.address).tables(config.name, schema_ids=False)
+            metrics.remember(config.name, known)
         except DistributaryError as error:
             # a lake that is away is the pipeline's matter, which will say so
             _log.warning("metrics of %s begin without its ledger: %s", config.name, error.code)
@@ -331,23 +330,6 @@ def counting(configs: Sequence[PipelineConfig], bus: EventBus) -> Iterator[Rende
         yield metrics.render
     finally:
         detach()
-
-
-OPENERS: tuple[Open, ...] = (alerting,)
-"""Each kind of listener, once; metrics are served in another way by `run` than by `up`."""
-
-
-@contextmanager
-def listeners_of(
-    configs: Sequence[PipelineConfig], bus: EventBus, *, openers: Sequence[Open] = OPENERS
-) -> Iterator[Render | None]:
-    """While this lasts, the bus has the listeners that the settings ask for.
-
-    Gives what `/metrics` answers, if one of them counts.
-    """
-    with ExitStack() as stack:
-        found = [stack.enter_context(each(configs, bus)) for each in openers]
-        yield next(filter(None, found), None)
 
 
 # Hands what pipelines tell to those who listen, in a thread of its own.
@@ -377,12 +359,7 @@ class Relay:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._changed:
             self._closed = True
             self._changed.notify()

@@ -22,7 +22,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from distributary.delta.tables import StorageOptions
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.web.access import Access, Guard, Hosts, Tell, is_api
 from distributary.web.answers import not_found, refuse, routes_of
@@ -39,8 +38,6 @@ class Settings:
     """One dashboard over one lake."""
 
     lake: str
-    options: StorageOptions | None = field(default=None, repr=False)
-    """Credentials of the lake."""
     file: str | None = None
     """The pipeline file that was given: it is trusted, whatever the lake says."""
     host: str = "127.0.0.1"
@@ -167,7 +164,7 @@ class Dashboard:
 
 def make_dashboard(settings: Settings, *, tell: Tell = lambda line: None) -> Dashboard:
     """Everything but the server; `tell` hears one line for each request."""
-    lake = Reading(settings.lake, options=settings.options, file=settings.file)
+    lake = Reading(settings.lake, file=settings.file)
     access = Access(settings.token)
     jobs = Jobs(lake=settings.lake, file=settings.file)
     queries = Queries(lake=settings.lake, file=settings.file)

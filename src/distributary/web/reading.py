@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
 from distributary.config.load import Loaded, load
-from distributary.delta.tables import StorageOptions, open_table
+from distributary.delta.tables import open_table
 from distributary.engine.progress.claim import liveness
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.model import layout
@@ -95,8 +95,7 @@ NONE: Version = (-1, 0)
 class Versions:
     """The newest versions of Delta tables. Thread-safe."""
 
-    def __init__(self, options: StorageOptions | None = None) -> None:
-        self._options = options
+    def __init__(self) -> None:
         self._asked: Lately[Version] = Lately(_REMOTE_SECONDS)
 
     def of(self, path: str) -> Version:
@@ -107,7 +106,7 @@ class Versions:
         return self._asked.get(path, lambda: self._ask(path))
 
     def _ask(self, path: str) -> Version:
-        table = open_table(path, self._options)
+        table = open_table(path)
         return NONE if table is None else (table.version(), 0)
 
 
@@ -132,13 +131,10 @@ _STATE_SECONDS = 0.9
 class Reading:
     """Everything that the page shows. Thread-safe; nothing here changes the lake."""
 
-    def __init__(
-        self, lake: str, *, options: StorageOptions | None = None, file: str | None = None
-    ) -> None:
+    def __init__(self, lake: str, *, file: str | None = None) -> None:
         self.lake = lake
-        self.options = options
         self._file = file
-        self.ledger = Ledger(lake, storage_options=options)
+        self.ledger = Ledger(lake)
         self._seen = False
         """Whether the lake was ever there."""
         self._last: Status | None = None
@@ -146,7 +142,7 @@ class Reading:
         self._missed = False
         """Whether that was the last answer, because the lake could not be read."""
         self._memo = Memo()
-        self._versions = Versions(options)
+        self._versions = Versions()
         remote = local_path(lake) is None
         self._states: Lately[dict[str, Live]] = Lately(
             _REMOTE_SECONDS if remote else _STATE_SECONDS
@@ -204,7 +200,7 @@ class Reading:
 
     def cards(self) -> tuple[Registration, ...]:
         """What the pipelines say of themselves."""
-        return registrations(self.lake, storage_options=self.options)
+        return registrations(self.lake)
 
     def settings(self, pipeline: str) -> Loaded:
         """What a pipeline decodes with, by the file that was given or one that is trusted."""
@@ -238,7 +234,7 @@ class Reading:
         settled = self._memo.get(
             "status",
             (*ledger, self._letter_versions(), tuple(live), losses),
-            lambda: settled_status(self.lake, shown=SHOWN, storage_options=self.options),
+            lambda: settled_status(self.lake, shown=SHOWN),
         )
         pipelines = (
             now_with(each, live.get(each.checkpoint, Live()), now=now, tz=UTC)
@@ -290,7 +286,7 @@ class Reading:
     def letters(self, pipeline: str | None = None) -> dict[str, DeadLetters]:
         """The dead letters of each pipeline."""
         return {
-            table.pipeline: DeadLetters(self.path_of(table), storage_options=self.options)
+            table.pipeline: DeadLetters(self.path_of(table))
             for table in self.tables()
             if table.role == Role.DEAD_LETTERS and pipeline in (None, table.pipeline)
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from distributary.config.kafka import Registry as Settings
     from distributary.config.load import Loaded
     from distributary.config.pipeline import PipelineConfig
-    from distributary.delta.tables import StorageOptions
     from distributary.engine.pipeline import Pipeline
     from distributary.observe.ledger import Ledger
     from distributary.observe.pipelines import Registration
@@ -33,7 +32,6 @@ class Lake:
 
     path: str
     found_by: str
-    options: StorageOptions | None = field(default=None, repr=False)
     file: Path | None = None
     """The pipeline file that was given."""
     pipeline: str | None = None
@@ -57,7 +55,7 @@ class Lake:
         """What was written to this lake."""
         from distributary.observe.ledger import Ledger
 
-        return Ledger(self.path, storage_options=self.options)
+        return Ledger(self.path)
 
 
 def find_lake(
@@ -176,7 +174,7 @@ def loaded_of(
 
     if lake.file is not None:
         return load_file(call, lake.file, needs=needs)
-    card = choose(registrations(lake.path, storage_options=lake.options), lake, name)
+    card = choose(registrations(lake.path), lake, name)
     return _told(call, load_trusted(card, lake.path, needs=needs, option=option))
 
 
@@ -196,14 +194,14 @@ def choose(cards: tuple[Registration, ...], lake: Lake, name: str | None) -> Reg
 
 
 def _named_lake(call: Invocation, lake: str | None, file: Path | None) -> Lake | None:
-    from distributary.store.base import absolute
+    from distributary.store.base import absolute, introduce
 
     if file is not None:
         config = load_file(call, file, needs=("lake",)).config
         path, found_by = (lake, "--lake") if lake else (config.lake.path, str(file))
-        options = config.lake.options or None
+        introduce(absolute(path), config.lake.options)
         checkpoint = absolute(config.lake.checkpoint_of(config.name))
-        return Lake(absolute(path), found_by, options, file, config.name, checkpoint)
+        return Lake(absolute(path), found_by, file, config.name, checkpoint)
     if lake is not None:
         return Lake(absolute(lake), "--lake")
     variable = os.environ.get(LAKE_VARIABLE)

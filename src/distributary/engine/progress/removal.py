@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distributary.engine.names import forget_names
+from distributary.engine.names import Entries
 from distributary.engine.progress.checkpoint import Checkpoint, ManifestCopy
 from distributary.engine.progress.claim import CLAIMS, Claim
 from distributary.errors import CheckpointError
@@ -50,8 +50,7 @@ class Removal:
 
 def dead_letters_of(pipeline: Pipeline) -> DeadLetters:
     """The table of dead letters that this pipeline writes to."""
-    path = layout.table(pipeline.lake, pipeline.config.tables.dead_letters)
-    return DeadLetters(path, storage_options=pipeline.config.lake.options or None)
+    return DeadLetters(layout.table(pipeline.lake, pipeline.config.tables.dead_letters))
 
 
 def take_away(pipeline: Pipeline, removals: Sequence[Removal]) -> None:
@@ -98,7 +97,8 @@ def _carry_out(pipeline: Pipeline, removals: Sequence[Removal]) -> None:
             dead_letters_of(pipeline).forget(name)
         elif removal.kind not in ("ledger", "progress", "card"):
             _remove_folder(pipeline.lake, _place(pipeline, removal))
-    forget_names(pipeline.lake, {removal.table for removal in removals if removal.kind == "table"})
+    gone = {removal.table for removal in removals if removal.kind == "table"}
+    Entries(pipeline.lake).forget(gone)
     if "ledger" in kinds:
         pipeline.ledger().forget(name)
     for lane in _LANES:

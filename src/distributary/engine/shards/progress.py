@@ -18,7 +18,6 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import DeltaSource as DeltaSourceConfig
@@ -167,14 +166,6 @@ def place(position: Position) -> tuple[int, int]:
 # How far the jobs that share a pipeline's types have come, by their own checkpoints.
 
 
-class Table(Protocol):
-    """The bronze table, as far as progress is concerned."""
-
-    def advance(self, start: Position, until: Position) -> Position | None:
-        """Where a batch that starts at `start` ends; None if there is nothing."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Progress:
     """The jobs of one pipeline."""
@@ -183,7 +174,7 @@ class Progress:
     """Of any of them: lake and checkpoint are the same for all."""
     of: str
 
-    def behind(self, table: Table, part: Part, epochs: Sequence[Epoch]) -> str:
+    def behind(self, table: DeltaSource, part: Part, epochs: Sequence[Epoch]) -> str:
         """Why a job is not done with these epochs, which have ended; empty if it is."""
         position = self.settled(part)
         for epoch in epochs:
@@ -277,7 +268,8 @@ def is_retired(config: PipelineConfig, number: int) -> bool:
     division = Cuts.of(config.lake.address, config.name).read()
     if division.announced is not None or not division.epochs or division.epochs[-1].takes(number):
         return False
-    table = DeltaSource(_whole_table(config, bronze), storage_options=config.lake.options)
+    whole = DeltaSourceConfig(type="delta", path=table_folder(config, bronze), value="payload")
+    table = DeltaSource(whole, storage_options=config.lake.options)
     return not Progress(config, config.name).behind(table, number, division.epochs[:-1])
 
 
@@ -286,7 +278,7 @@ def has_letters(config: PipelineConfig, number: int) -> bool:
     folder = table_folder(config, config.tables.dead_letters)
     if not is_seen(config) or not at(folder).exists("_delta_log"):
         return False
-    letters = DeadLetters(folder, storage_options=config.lake.options or None)
+    letters = DeadLetters(folder)
     counts = letters.count_by_status(pipeline=job_name(config.name, number))
     return counts[DeadLetterStatus.OPEN] > 0
 
@@ -310,7 +302,3 @@ def refuse_replay(config: PipelineConfig) -> None:
             next_step="dead letters of a shard: --pipeline NAME-shard-N; those from before the "
             "types were spread: --file with the file of the pipeline itself",
         )
-
-
-def _whole_table(config: PipelineConfig, bronze: str) -> DeltaSourceConfig:
-    return DeltaSourceConfig(type="delta", path=table_folder(config, bronze), value="payload")

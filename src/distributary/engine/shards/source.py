@@ -22,7 +22,7 @@ from distributary.engine.shards.progress import Cuts, Division, Epoch, Progress,
 from distributary.errors import DistributaryError, ErrorCode, SourceUnavailableError
 from distributary.model.manifest import SourceRange
 from distributary.model.record import RAW
-from distributary.source.base import BatchInput, Position
+from distributary.source.base import BatchInput, Position, files_of
 from distributary.source.delta import DeltaReader, DeltaSource, SourceFile, read_file
 from distributary.stage.bronze import WHOLE
 from distributary.stage.unwrap import MARKED, ShardFilter
@@ -51,10 +51,8 @@ class BronzeReader:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Each incoming row is the number of a task."""
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                for file in self.tasks[number] if self.tasks else ():
-                    yield from self.read(file)
+        for file in files_of(batches, self.tasks):
+            yield from self.read(file)
 
     def read(self, file: SourceFile) -> Iterator[pa.RecordBatch]:
         """The rows of one file."""

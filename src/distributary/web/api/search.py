@@ -67,7 +67,7 @@ def reads(lake: Reading) -> Reads:
 
 def _story(lake: Reading, at: Coordinates) -> dict[str, Any]:
     lake.require()
-    found = trace_offset(lake.lake, at.topic, at.partition, at.offset, storage_options=lake.options)
+    found = trace_offset(lake.lake, at)
     batches = tuple(replace(batch, ranges=()) for batch in found.batches)
     places = tuple(replace(place, values=_values(place)) for place in found.places)
     return replace(found, batches=batches, places=places).as_dict()

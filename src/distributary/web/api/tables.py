@@ -90,7 +90,7 @@ def reads(lake: Reading) -> Reads:
         return lake.for_table(
             path,
             ("preview", limit),
-            lambda: preview(open_listed(found.table, path, lake.options), limit=limit),
+            lambda: preview(open_listed(found.table, path), limit=limit),
         )
 
     def commits(request: Request) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def _fits(item: TableHealth, request: Request) -> bool:
 def _measured(lake: Reading, shown: list[TableHealth]) -> list[dict[str, Any]]:
     """Rows as a page needs them; merged tables are asked how many rows they have."""
     tables = [item.table for item in shown]
-    found = with_measures(lake.lake, tables, storage_options=lake.options)
+    found = with_measures(lake.lake, tables)
     return [
         {
             "table": replace(table, schema_ids=()),
@@ -154,7 +154,7 @@ def _about(lake: Reading, table: TableSummary) -> dict[str, Any]:
     """Columns and schemas; a table that cannot be opened still has a page."""
     path = lake.path_of(table)
     try:
-        found = open_listed(table.table, path, lake.options)
+        found = open_listed(table.table, path)
     except DistributaryError as error:
         return {"columns": [], "schema_ids": table.schema_ids, "error": error.as_dict()}
     added = _added(lake, table)
