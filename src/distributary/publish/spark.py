@@ -173,7 +173,7 @@ _UNREACHABLE = re.compile(
     r"(?:java\.(?:io|net|nio)|org\.apache\.hadoop)[\w.$]*(?:Exception|Error)",
     re.MULTILINE,
 )
-_RACE = re.compile(r"io\.delta\.exceptions\.\w+|\[DELTA_CONCURRENT_\w+")
+RACE = re.compile(r"io\.delta\.exceptions\.\w+|\[DELTA_CONCURRENT_\w+")
 """What Delta throws when another commit came in between."""
 
 
@@ -227,7 +227,7 @@ class SparkPublisher:
         except Exception as error:
             # it may have landed, here or in another process: the log decides
             settled = self._settle(entry, mark, attempt=attempt)
-            if settled is None and _RACE.search(str(error)):
+            if settled is None and RACE.search(str(error)):
                 raise OvertakenError(str(error)) from error
             if settled is None:
                 raise
@@ -281,11 +281,11 @@ class SparkPublisher:
             groups.setdefault(tuple(sorted(file.partition_values.items())), []).append(file)
         frames = []
         for values, files in groups.items():
-            paths = [_no_glob(f"{entry.table.path}/{f.path}") for f in files]
+            paths = [no_glob(f"{entry.table.path}/{f.path}") for f in files]
             frame = self._spark.read.schema(stored).parquet(*paths)
             for name, value in values:
                 frame = frame.withColumn(name, F.lit(value).cast(schema[name].dataType))
-            frames.append(frame.select([F.col(_quoted(f.name)) for f in schema]))
+            frames.append(frame.select([F.col(quote_sql(f.name)) for f in schema]))
         return reduce(DataFrame.unionByName, frames)
 
     def _settle(self, entry: TableEntry, mark: Mark, *, attempt: str) -> Published | None:
@@ -346,10 +346,6 @@ def _as_error(error: Exception, *, doing: str, path: str) -> PublishError:
     return as_publish_error(error, doing=doing, path=path)
 
 
-def _quoted(name: str) -> str:
-    escaped = name.replace("`", "``")
-    return f"`{escaped}`"
-
-
-def _no_glob(path: str) -> str:
+def no_glob(path: str) -> str:
+    """A path for Spark's readers, to which some characters mean more than themselves."""
     return re.sub(r"([\\\[\]{}*?])", r"\\\1", path)
