@@ -27,6 +27,7 @@ from distributary.errors import ConfigError, ErrorCode, SchemaGrewError
 from distributary.evolve.align import align
 from distributary.evolve.merge import merge
 from distributary.model.deadletter import DEAD_LETTER_SCHEMA
+from distributary.model.names import quote_sql
 from distributary.model.plan import Rejected, Route, RouteKey, StageOrder
 from distributary.model.record import RAW
 from distributary.model.table import Merged, TablePlan
@@ -90,7 +91,7 @@ def decoded(spark: SparkSession, file: str | os.PathLike[str], *, type: str) -> 
     them. A record that needs further columns fails the update with SCHEMA_GREW; Spark reads it
     again in the next one.
     """
-    from distributary.source.kafka import KafkaReader
+    from distributary.source.kafka import raw_records
 
     config, now = _now(file)
     if type not in now.tables:
@@ -103,16 +104,16 @@ def decoded(spark: SparkSession, file: str | os.PathLike[str], *, type: str) -> 
         )
     # sent to every task: a thousand flows must not carry a thousand types each
     part = now.only(type) if config.envelope is not None else now
-    rows = TypeRows(config, part, type, KafkaReader())
+    rows = TypeRows(config, part, type, raw_records)
     return _mapped(_raw(spark, config), rows, rows.schema)
 
 
 def dead_letters(spark: SparkSession, file: str | os.PathLike[str]) -> DataFrame:
     """A streaming frame of the records that are a row of no type, each with the reason."""
-    from distributary.source.kafka import KafkaReader
+    from distributary.source.kafka import raw_records
 
     config, now = _now(file)
-    return _mapped(_raw(spark, config), DeadLetters(config, now, KafkaReader()), LETTERS)
+    return _mapped(_raw(spark, config), DeadLetters(config, now, raw_records), LETTERS)
 
 
 _asked: dict[Path, tuple[float, PipelineConfig, Known]] = {}
@@ -172,11 +173,11 @@ def _delta_columns(source: DeltaSource) -> list[Column]:
     from pyspark.sql import functions as f
 
     def column(name: str | None, kind: str) -> Column:
-        return f.lit(None).cast(kind) if name is None else f.col(_quoted(name)).cast(kind)
+        return f.lit(None).cast(kind) if name is None else f.col(quote_sql(name)).cast(kind)
 
     headers = f.lit(None).cast("string")
     if source.headers is not None:
-        headers = f.to_json(f.col(_quoted(source.headers)))
+        headers = f.to_json(f.col(quote_sql(source.headers)))
     return [
         column(source.key, "binary").alias("key"),
         column(source.value, "binary").alias("value"),
@@ -186,10 +187,6 @@ def _delta_columns(source: DeltaSource) -> list[Column]:
         f.lit(None).cast("bigint").alias("offset"),
         column(source.timestamp, "timestamp").alias("timestamp"),
     ]
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 # Raw records in; rows of one type, or dead letters, out: what a task of a flow does.
