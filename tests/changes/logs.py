@@ -166,6 +166,16 @@ class Shop:
         return DeltaTable(self.folder / "orders").version()
 
 
+def last_commit(path: Path) -> dict[str, Any]:
+    """What the newest commit of a table says of itself."""
+    newest = max((path / "_delta_log").glob("*.json"))
+    actions = [json.loads(line) for line in newest.read_text().splitlines()]
+    info: dict[str, Any] = next(
+        action["commitInfo"] for action in actions if "commitInfo" in action
+    )
+    return info
+
+
 def table_rows(path: Path) -> list[Row]:
     """All rows of a table, in an order of their own; places as tuples."""
     if not (path / "_delta_log").exists():

@@ -17,7 +17,7 @@ from distributary.changes.shape import MergeOrder, MergeResult
 from distributary.delta import checkpoint
 from distributary.errors import PublishError
 from distributary.model.table import Column
-from tests.changes.logs import COLUMNS, Event, Row, Shop, at, event, history_truth
+from tests.changes.logs import COLUMNS, Event, Row, Shop, at, event, history_truth, last_commit
 
 
 def ms(number: int) -> datetime:
@@ -45,8 +45,9 @@ def intervals(rows: list[Row], id_: int) -> list[tuple[Any, ...]]:
 
 def test_versions_follow_each_other(shop: Shop) -> None:
     keep(shop, [event(1, "insert", id=1), event(5, "insert", id=2)])
-    counts = keep(shop, [event(4, id=1), event(8, "delete", id=1)]).counts
-    assert (counts.inserted, counts.updated) == (2, 1)
+    keep(shop, [event(4, id=1), event(8, "delete", id=1)])
+    told = last_commit(shop.folder / "orders_history")["operationMetrics"]
+    assert (told["numTargetRowsInserted"], told["numTargetRowsUpdated"]) == ("2", "1")
     assert intervals(shop.history(), 1) == [
         (ms(1), ms(4), False, False),
         (ms(4), ms(8), False, False),
@@ -81,8 +82,7 @@ def test_once_is_enough(shop: Shop) -> None:
     merge_history(order)
     version = DeltaTable(order.path).version()
     assert merge_history(order).skipped
-    counts = keep(shop, events).counts
-    assert (counts.inserted, counts.ignored, counts.truncates) == (0, 2, 1)
+    keep(shop, events)
     assert DeltaTable(order.path).version() == version
     assert shop.history() == history_truth([events], COLUMNS)
 
@@ -132,8 +132,7 @@ def test_histories_only_grow(shop: Shop) -> None:
 
 
 def test_events_without_a_key_have_no_history(shop: Shop) -> None:
-    result = keep(shop, [at(event(1, "insert", id=1), key=())])
-    assert (result.version, result.counts.keyless) == (-1, 1)
+    assert keep(shop, [at(event(1, "insert", id=1), key=())]).version == -1
 
 
 def test_a_column_with_the_name_of_one_of_ours_is_refused(shop: Shop) -> None:

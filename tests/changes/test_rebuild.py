@@ -70,7 +70,6 @@ def test_what_differs_is_told(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> No
         ('{"id":77}', "", None, "a row"),
         ('{"id":1}', "price", "3.0", "99.0"),
     }
-    assert len(verify(log, shop.order([]), most=2).differences) == 2
     rebuild(log, shop.order([]))
     assert verify(log, shop.order([])).agrees
 
@@ -79,9 +78,8 @@ def test_a_rebuilt_table_is_one_commit_further(shop: Shop) -> None:
     log = shop.publish_log()
     spoil(shop, id1={"price": 99.0})
     version = shop.version()
-    result = rebuild(log, shop.order([]))
-    assert result.version == version + 1 == shop.version()
-    assert result.counts.inserted == 3
+    assert rebuild(log, shop.order([])) == (version + 1, 3)
+    assert shop.version() == version + 1
     assert plain(shop.rows(), "id", "region") == plain(truth(BATCHES, COLUMNS), "id", "region")
     # what the log had removed stays so
     merge_table(shop.order([event(3, "insert", id=2)]))
@@ -104,7 +102,7 @@ def test_a_table_that_is_not_there_is_made(tmp_path: Path) -> None:
     log = shop.publish_log()
     missing = verify(log, orders[0])
     assert (missing.expected, missing.found, missing.missing) == (3, 0, 3)
-    assert rebuild(log, orders[0]).version == 0
+    assert rebuild(log, orders[0])[0] == 0
     assert plain(shop.rows(), "id") == [(1,), (3,), (4,)]
     # the batches of the log come by once more
     for order in orders:

@@ -21,9 +21,9 @@ from distributary.model.record import Format
 from distributary.model.table import Role
 from distributary.operations.proposed import Preview, TablePreview
 from distributary.registry.http.registry import HttpRegistry
-from distributary.registry.wire import frame
 from tests.cli.conftest import Cli
 from tests.operations.test_discovery import MOVE, ORDER, WRAPPER, debezium, texts, wrapped
+from tests.registry.frames import frame
 from tests.services.shared import unique
 from tests.topics import Topics
 

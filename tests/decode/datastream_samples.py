@@ -14,10 +14,11 @@ import pyarrow as pa
 
 from distributary.decode.base import DecodeLimits
 from distributary.decode.change.datastream.decoder import DatastreamDecoder
-from distributary.decode.json.infer import infer, writer_schema
+from distributary.decode.json.infer import infer
 from distributary.model.change import ChangeSettings
 from distributary.model.deadletter import Decoded
 from distributary.model.record import Format, WriterSchema
+from tests.decode.json_samples import writer_schema
 
 TS = 1_737_457_695_000
 STREAM = "projects/1/locations/l/streams/s"

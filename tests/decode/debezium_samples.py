@@ -20,11 +20,12 @@ import pyarrow as pa
 from distributary.decode.base import DecodeLimits
 from distributary.decode.change.debezium.decoder import DebeziumDecoder
 from distributary.decode.change.debezium.messages import NONE, split_connect
-from distributary.decode.json.infer import infer, writer_schema
+from distributary.decode.json.infer import infer
 from distributary.model.change import ChangeSettings
 from distributary.model.deadletter import Decoded
 from distributary.model.record import RAW, Format, WriterSchema
 from distributary.registry.compile.avro import compile_avro
+from tests.decode.json_samples import writer_schema
 
 SETTINGS = ChangeSettings(format="debezium")
 LIMITS = DecodeLimits()

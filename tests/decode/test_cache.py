@@ -10,7 +10,6 @@ import pytest
 
 from distributary.decode import formats
 from distributary.decode.base import DecodeLimits
-from distributary.decode.formats import DECODERS
 from distributary.errors import DecodeError, ErrorCode
 from distributary.model.record import Format, WriterSchema
 
@@ -72,13 +71,4 @@ def test_threads_share_one_decoder(schema: WriterSchema) -> None:
 def test_a_schema_without_a_decoder_is_an_error(schema: WriterSchema) -> None:
     with pytest.raises(DecodeError) as caught:
         formats.decoder_for(replace(schema, body=b"\xff"), "t.M", LIMITS)
-    assert caught.value.code == ErrorCode.UNUSABLE_SCHEMA
-
-
-def test_a_format_without_a_decoder_is_an_error(
-    schema: WriterSchema, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delitem(DECODERS, Format.PROTOBUF)
-    with pytest.raises(DecodeError) as caught:
-        formats.decoder_for(schema, "t.M", LIMITS)
     assert caught.value.code == ErrorCode.UNUSABLE_SCHEMA

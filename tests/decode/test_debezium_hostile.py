@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from distributary.decode.base import DecodeLimits
 from distributary.decode.change.debezium.decoder import DebeziumDecoder
-from distributary.decode.json.infer import infer, writer_schema
+from distributary.decode.json.infer import infer
 from distributary.errors import DecodeError, ErrorCode
 from distributary.model.change import CHANGE_COLUMNS
 from distributary.model.record import Format, WriterSchema
@@ -25,6 +25,7 @@ from tests.decode.debezium_samples import (
     messages,
     raw_table,
 )
+from tests.decode.json_samples import writer_schema
 
 CONNECTORS = ("js", "jn", "av", "fs", "fn", "fa")
 

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from distributary.changes.tombstones import redelivered
 from distributary.decode.change.debezium.decoder import DebeziumDecoder
-from distributary.decode.json.infer import infer, writer_schema
+from distributary.decode.json.infer import infer
 from distributary.delta.columns import fields_of
 from distributary.delta.commit import Change, rewrite_files, write_rows
 from distributary.delta.log import DataFile, Snapshot, snapshot_of
 from distributary.model.table import Column
 from tests.decode.debezium_samples import LIMITS, SETTINGS, raw_table
+from tests.decode.json_samples import writer_schema
 
 POSTGRES = {"connector": "postgresql", "name": "shop", "db": "d", "schema": "s", "table": "t"}
 SEEN = {"ts_ms": 1, "sequence": "[null]", "snapshot": "false"}

@@ -11,12 +11,13 @@ import pytest
 from distributary.decode.base import DecodeLimits
 from distributary.decode.change.debezium.decoder import DebeziumDecoder
 from distributary.decode.change.debezium.messages import KeyReader
-from distributary.decode.json.infer import infer, writer_schema
+from distributary.decode.json.infer import infer
 from distributary.errors import ErrorCode
 from distributary.model.change import ChangeSettings
 from distributary.model.record import Format, WriterSchema
 from distributary.registry.compile.avro import compile_avro
 from tests.decode.debezium_samples import connect_schema, decode, raw_table
+from tests.decode.json_samples import writer_schema
 
 KEY_FIELDS = [{"type": "int32", "field": "id"}, {"type": "string", "field": "b"}]
 FRAMED = json.dumps({"type": "struct", "fields": KEY_FIELDS, "name": "t.Key"}).encode()

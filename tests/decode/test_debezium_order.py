@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from distributary.decode.json.infer import infer, writer_schema
+from distributary.decode.json.infer import infer
 from distributary.errors import ErrorCode
 from tests.decode.debezium_samples import decode
+from tests.decode.json_samples import writer_schema
 
 
 def event(op: str = "u", **source: Any) -> bytes:

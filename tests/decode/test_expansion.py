@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from distributary.decode import base
 from distributary.decode.base import DecodeLimits, Decoder
 from distributary.decode.formats import DECODERS, change_decoder_for
-from distributary.decode.json.infer import infer, writer_schema
+from distributary.decode.json.infer import infer
 from distributary.decode.protobuf.decoder import decode_together
 from distributary.errors import ErrorCode
 from distributary.model.change import ChangeSettings
@@ -26,6 +26,7 @@ from distributary.registry.compile.avro import payload_name
 from distributary.registry.compile.avro_schema import parse_avro
 from tests.decode.avro_samples import zigzag
 from tests.decode.debezium_samples import raw_table
+from tests.decode.json_samples import writer_schema
 
 MIB = 1 << 20
 COLUMNS = 100

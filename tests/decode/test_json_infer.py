@@ -23,10 +23,10 @@ from distributary.decode.json.infer import (
     infer,
     join,
     shape_of,
-    writer_schema,
 )
 from distributary.decode.json.text import parse
 from tests.decode.datastream_samples import event
+from tests.decode.json_samples import writer_schema
 
 NUMBERS = [
     *("0", "-1", "5", str(2**53 - 1), str(2**53), str(-(2**53)), str(2**63 - 1), str(-(2**63))),

@@ -21,9 +21,9 @@ from distributary.observe.alerts.rules import Rules
 from distributary.observe.events import BatchSettled, Event, Failed
 from distributary.observe.metrics import Metrics
 from distributary.observe.status import PipelineStatus, status
-from distributary.registry.wire import frame
 from tests.engine.streams import Stream
 from tests.engine.test_kafka_streams import person
+from tests.registry.frames import frame
 from tests.waiting import eventually
 
 

@@ -6,11 +6,11 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from distributary.engine.pipeline import Pipeline
-from distributary.lab.simulate.base import DeltaSink, Message
-from distributary.lab.simulate.games import PeoplePlan, produce_people
+from distributary.lab.simulate.base import DeltaSink, Message, deliver
+from distributary.lab.simulate.games import PeoplePlan, stream_people
 from distributary.model.manifest import Counts
 from distributary.registry.folder import FileRegistry
-from distributary.registry.wire import frame
+from tests.registry.frames import frame
 
 
 def people_file(root: Path, tables: str = "{each: unified_gold}") -> Path:
@@ -34,7 +34,8 @@ def people_sink(root: Path) -> DeltaSink:
 
 def test_one_topic_many_versions_one_growing_table(tmp_path: Path, spark: SparkSession) -> None:
     registry = FileRegistry(tmp_path / "schemas", durable=False)
-    produce_people(PeoplePlan(versions=4, records=5), registry=registry, sink=people_sink(tmp_path))
+    people = stream_people(PeoplePlan(versions=4, records=5), registry=registry)
+    deliver(people, sink=people_sink(tmp_path))
     summary = Pipeline.load(people_file(tmp_path)).run(spark=spark)
     assert summary.counts == Counts(read=20, written=20)
     table = DeltaTable(str(tmp_path / "lake" / "unified_gold"))

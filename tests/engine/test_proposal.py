@@ -27,8 +27,8 @@ from distributary.operations.proposed import choose_subject, judge_of
 from distributary.registry.base import Reference
 from distributary.registry.compile import compile_schema
 from distributary.registry.folder import FileRegistry
-from distributary.registry.wire import frame
 from tests.engine.lakes import Games
+from tests.registry.frames import frame
 from tests.registry.loopback import by_path, serving
 from tests.registry.loopback import registry as http_registry
 

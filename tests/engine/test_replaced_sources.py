@@ -20,10 +20,10 @@ from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.manifest import Counts
 from distributary.model.record import Format
 from distributary.observe.events import Event
-from distributary.registry.wire import frame
 from tests.engine.lakes import Games
 from tests.engine.streams import Stream
 from tests.engine.test_kafka_streams import person
+from tests.registry.frames import frame
 from tests.source.test_kafka_replaced import patiently
 from tests.waiting import eventually, until_read
 

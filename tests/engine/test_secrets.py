@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from distributary.model.record import Format
-from distributary.registry.wire import frame
 from tests.engine.streams import Stream
 from tests.engine.test_kafka_streams import person
+from tests.registry.frames import frame
 from tests.services.secured import SecuredServices
 
 TOKEN = "registry-password-73a1"

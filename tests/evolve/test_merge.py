@@ -7,7 +7,7 @@ import pytest
 
 from distributary.config.lake import Evolution
 from distributary.errors import ErrorCode
-from distributary.evolve.merge import create, ignored, merge, missing
+from distributary.evolve.merge import ignored, merge, missing
 from distributary.model.table import ChangeKind, Column, Merged
 
 INT, LONG, FLOAT, DOUBLE, TEXT = pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string()
@@ -48,11 +48,13 @@ def test_an_empty_table_is_created_whatever_the_policy_for_new_fields() -> None:
     assert merged.changes[0].after == "a int, b string"
 
 
-def test_system_columns_come_first_and_are_not_filled_by_a_writer() -> None:
-    merged = create(columns(_offset=TEXT, a=INT), system=columns(_offset=LONG))
+def test_system_columns_are_not_filled_by_a_writer() -> None:
+    reserved = frozenset(["_offset"])
+    writer = columns(_offset=TEXT, a=INT)
+    merged = merge(columns(_offset=LONG), writer, DEFAULT, reserved=reserved)
     assert shape(merged) == {"_offset": LONG, "_offset__field": TEXT, "a": INT}
     assert targets(merged) == {"_offset": "_offset__field", "a": "a"}
-    again = merge(merged.columns, columns(_offset=TEXT), DEFAULT, reserved=frozenset(["_offset"]))
+    again = merge(merged.columns, columns(_offset=TEXT), DEFAULT, reserved=reserved)
     assert again.columns is merged.columns
     assert targets(again) == {"_offset": "_offset__field"}
 
@@ -328,8 +330,8 @@ def test_existing_comments_are_kept() -> None:
 
 
 def test_missing_tells_what_a_writer_does_not_write() -> None:
-    table = merge(columns(a=INT, b=INT, _offset=LONG), columns(a=TEXT), DEFAULT).columns
-    gone = missing(table, columns(A=TEXT), reserved=frozenset(["_offset"]))
+    table = merge(columns(a=INT, b=INT), columns(a=TEXT), DEFAULT).columns
+    gone = missing(table, columns(A=TEXT))
     assert [(change.kind, change.column) for change in gone] == [(ChangeKind.COLUMN_MISSING, "b")]
 
 

@@ -95,13 +95,12 @@ def test_past_the_limit_columns_go_to_the_rest() -> None:
     assert list(shape(shared)) == ["player", REST]
 
 
-def test_system_columns_and_rest_are_not_filled_by_a_type() -> None:
-    current = columns(_offset=LONG)
-    types = {"a": columns(_offset=LONG, _rest=TEXT), "b": columns(_offset=LONG, _rest=TEXT)}
+def test_rest_is_not_filled_by_a_type() -> None:
+    types = {"a": columns(x=LONG, _rest=TEXT), "b": columns(x=LONG, _rest=TEXT)}
     modes: tuple[Mode, ...] = ("shared", "wide")
     for mode in modes:
-        plan = plan_unified(current, types, mode=mode, reserved=frozenset(["_offset"]))
-        assert {fold(t) for t in targets(plan, "a").values()}.isdisjoint(["_offset", REST])
+        plan = plan_unified(columns(x=LONG), types, mode=mode)
+        assert REST not in {fold(t) for t in targets(plan, "a").values()}
 
 
 def test_numbers_of_different_types_are_not_compared() -> None:
@@ -114,7 +113,7 @@ def test_numbers_of_different_types_are_not_compared() -> None:
     assert all(column.number is None for column in plan.columns)
 
 
-NAMES = st.sampled_from(["a", "A", "b", "c", "a__string", "_rest", "_offset"])
+NAMES = st.sampled_from(["a", "A", "b", "c", "a__string", "_rest"])
 TYPES = st.sampled_from(
     [INT, LONG, TEXT, pa.float64(), pa.struct([("x", INT)]), pa.struct([("x", TEXT), ("y", INT)])]
 )
@@ -131,9 +130,8 @@ def test_columns_stay_and_every_field_has_exactly_one_place(
     mode: Mode,
     limit: int,
 ) -> None:
-    reserved = frozenset(["_offset"])
-    planned = partial(plan_unified, mode=mode, max_columns=limit, reserved=reserved)
-    current = planned(columns(_offset=LONG), before).columns
+    planned = partial(plan_unified, mode=mode, max_columns=limit)
+    current = planned((), before).columns
     types = before | now
     plan = planned(current, types)
     assert [c.name for c in plan.columns[: len(current)]] == [c.name for c in current]
@@ -145,7 +143,7 @@ def test_columns_stay_and_every_field_has_exactly_one_place(
         assert sorted(places) == sorted(column.name for column in writer)
         filled = [fill.target for fill in share.fills]
         assert len(set(filled)) == len(filled)
-        assert {"_offset", REST}.isdisjoint(filled)
+        assert REST not in filled
         assert all(fill.type == shape(plan)[fill.target] for fill in share.fills)
         assert not share.rest or REST in shape(plan)
     assert planned(plan.columns, types) == plan

@@ -25,7 +25,7 @@ from distributary.operations.discovery import (
 )
 from distributary.operations.samples import Record, Sample
 from distributary.registry.local import MemoryRegistry
-from distributary.registry.wire import frame
+from tests.registry.frames import frame
 
 ORDER = {
     "type": "record",

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from distributary.lab.simulate.base import DeltaSink
+from distributary.lab.simulate.base import DeltaSink, deliver
 from distributary.lab.simulate.game_records import GamesPlan
-from distributary.lab.simulate.games import produce_games
+from distributary.lab.simulate.games import stream_rounds
 from distributary.registry.folder import FileRegistry
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "declarative"
@@ -24,14 +24,15 @@ GAME = GamesPlan(games=1).names[0]
 MEANWHILE = """
 from pathlib import Path
 from distributary.registry.folder import FileRegistry
-from distributary.lab.simulate.base import DeltaSink
+from distributary.lab.simulate.base import DeltaSink, deliver
 from distributary.lab.simulate.game_records import GamesPlan
-from distributary.lab.simulate.games import produce_games
+from distributary.lab.simulate.games import stream_rounds
 
 if not Path("done-once").exists():
     Path("done-once").touch()
     later = GamesPlan(games=1, versions=1, start_version=2, records=5)
-    produce_games(later, registry=FileRegistry(Path("schemas")), sink=DeltaSink("wrapper"))
+    rounds = stream_rounds(later, registry=FileRegistry(Path("schemas")))
+    deliver(rounds, sink=DeltaSink("wrapper"))
 """
 
 
@@ -61,7 +62,7 @@ def test_the_example_runs_and_runs_again_by_itself_when_the_schema_grows(tmp_pat
     shutil.copytree(EXAMPLE, project)
     plan = GamesPlan(games=1, versions=1, records=5, bad=3)
     registry = FileRegistry(project / "schemas", durable=False)
-    produce_games(plan, registry=registry, sink=DeltaSink(project / "wrapper"))
+    deliver(stream_rounds(plan, registry=registry), sink=DeltaSink(project / "wrapper"))
 
     assert run(project)["updates"] == 1
     assert table(project, f"silver_{GAME}").num_rows == 5

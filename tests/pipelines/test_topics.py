@@ -12,8 +12,8 @@ from distributary.model.record import Format
 from distributary.pipelines.flows import DeadLetters, TypeRows, delta_options, kafka_options
 from distributary.pipelines.known import known, settings, types
 from distributary.registry.folder import FileRegistry
-from distributary.registry.wire import frame
 from tests.pipelines.games import as_it_is, raw
+from tests.registry.frames import frame
 
 AVRO = {"type": "record", "name": "Order", "namespace": "shop"}
 TEXT = """

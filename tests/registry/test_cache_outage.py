@@ -42,14 +42,6 @@ def test_a_guid_is_asked_for_once_and_outlives_the_process(
         later.by_guid(uuid4())
 
 
-def test_a_guid_follows_a_refresh(slow: Slow, guid: UUID) -> None:
-    cached = CachedRegistry(slow)
-    cached.by_guid(guid)
-    slow.inner.register("archive-value", V1)
-    cached.refresh(1)
-    assert cached.by_guid(guid).version_in("archive-value") == 1
-
-
 def test_that_a_guid_is_missing_is_not_remembered(slow: Slow, tmp_path: Path) -> None:
     cached = CachedRegistry(slow, folder=tmp_path)
     other = Slow()

@@ -36,7 +36,6 @@ def test_a_schema_is_found_by_guid_and_then_by_id(tmp_path: Path) -> None:
     assert found.subjects == (SubjectVersion("orders", 1),)
     assert found.label() == "orders v1"
     assert registry.by_id(1) == registry.by_guid(guid_of(schema)) == found
-    assert registry.text(1).encode() == schema
 
 
 def test_ids_are_the_same_for_ever(tmp_path: Path) -> None:
@@ -81,8 +80,6 @@ def test_what_nobody_has_brought(tmp_path: Path) -> None:
         registry.by_guid(uuid4())
     with pytest.raises(SchemaNotFoundError):
         registry.by_id(1)
-    with pytest.raises(SchemaNotFoundError):
-        registry.text(1)
 
 
 def test_a_schema_that_does_not_compile_gets_no_id(tmp_path: Path) -> None:

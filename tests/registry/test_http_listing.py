@@ -92,10 +92,8 @@ def test_a_hundred_thousand_subjects() -> None:
     names = [f"subject-{n:06d}" for n in range(100_000)]
     with serving(Contexted(subjects={name: [1] for name in names}), paged=True) as server:
         with registry(server.url) as reader:
-            assert next(reader.each_subject()) == names[0]
-            assert len(server.asked) == 1
             assert reader.subjects() == tuple(names)
-        assert len(server.asked) == 1 + 100 + 1
+        assert len(server.asked) == 100 + 1
 
 
 def test_a_server_with_shorter_pages_than_asked_for() -> None:

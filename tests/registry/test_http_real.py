@@ -232,7 +232,7 @@ def test_listings_of_a_server_that_knows_no_pages(registry: HttpRegistry) -> Non
     for number in range(3):
         registry.register(subject, chess(f"string p{number} = 1;"))
     assert registry.versions(subject) == (1, 2, 3)
-    found = list(registry.each_subject())
+    found = registry.subjects()
     assert len(found) == len(set(found)) and subject in found
     assert list(registry.schemas()) == []
 

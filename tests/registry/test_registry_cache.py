@@ -52,9 +52,6 @@ class Slow:
     def subjects(self) -> tuple[str, ...]:
         return self._ask("subjects").subjects()
 
-    def text(self, schema_id: int) -> str:
-        return self._ask("text").text(schema_id)
-
 
 class Clock:
     now = 1000.0
@@ -123,12 +120,11 @@ def test_a_folder_that_cannot_be_written_is_only_slower(slow: Slow, tmp_path: Pa
 
 def test_that_something_is_missing_is_not_remembered(slow: Slow, tmp_path: Path) -> None:
     cached = CachedRegistry(slow, folder=tmp_path)
-    for ask in (lambda: cached.by_id(2), lambda: cached.latest("go-value"), lambda: cached.text(2)):
+    for ask in (lambda: cached.by_id(2), lambda: cached.latest("go-value")):
         with pytest.raises(SchemaNotFoundError):
             ask()
     slow.inner.register("go-value", V2)
     assert cached.by_id(2) == cached.latest("go-value")
-    assert cached.text(2) == V2
 
 
 def test_a_registry_that_is_down_is_not_remembered_either(slow: Slow) -> None:
@@ -154,20 +150,9 @@ def test_latest_is_remembered_for_a_while(slow: Slow) -> None:
     assert slow.asked["version"] == 1
 
 
-def test_a_refresh_learns_new_subjects(slow: Slow, tmp_path: Path) -> None:
-    cached = CachedRegistry(slow, folder=tmp_path)
-    cached.by_id(1)
-    slow.inner.register("archive-value", V1)
-    assert cached.by_id(1).version_in("archive-value") is None
-    assert cached.refresh(1).version_in("archive-value") == 1
-    assert cached.by_id(1).version_in("archive-value") == 1
-    assert CachedRegistry(slow, folder=tmp_path).by_id(1).version_in("archive-value") == 1
-
-
-def test_lists_are_asked_for_every_time_and_texts_once(slow: Slow) -> None:
+def test_lists_are_asked_for_every_time(slow: Slow) -> None:
     cached = CachedRegistry(slow)
     for _ in range(2):
         assert cached.subjects() == ("chess-value",)
         assert cached.versions("chess-value") == (1,)
-        assert cached.text(1) == V1
-    assert (slow.asked["subjects"], slow.asked["versions"], slow.asked["text"]) == (2, 2, 1)
+    assert (slow.asked["subjects"], slow.asked["versions"]) == (2, 2)

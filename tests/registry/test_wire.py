@@ -16,11 +16,10 @@ from distributary.registry.wire import (
     VALUE_HEADER,
     BadFrame,
     Framed,
-    encode_indexes,
-    frame,
     message_by_index,
     parse,
 )
+from tests.registry.frames import encode_indexes, frame
 
 GUID = UUID("6f1e7a52-1c4b-4d39-9a0e-0123456789ab")
 PATHS = st.lists(st.integers(min_value=0, max_value=5000), min_size=1, max_size=6).map(tuple)
@@ -154,14 +153,6 @@ def test_no_bytes_raise(value: bytes, protobuf: bool) -> None:
             assert header.payload_start == 0
         else:
             assert found == header
-
-
-@pytest.mark.parametrize(
-    "wrong", [{}, {"schema_id": 1, "guid": GUID}, {"schema_id": 1, "indexes": (-1,)}]
-)
-def test_a_frame_that_cannot_be_is_a_mistake_of_the_caller(wrong: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"frame|negative"):
-        frame(b"", **wrong)  # type: ignore[arg-type]
 
 
 NESTED = compile_proto(

@@ -13,11 +13,11 @@ from distributary.registry.wire import (
     FIRST_MESSAGE,
     BadFrame,
     SplitFrames,
-    frame,
     parse,
     payloads,
     split_v0,
 )
+from tests.registry.frames import frame, path_at
 
 IDS = st.integers(min_value=0, max_value=2**32 - 1)
 PATHS = st.sampled_from([(0,), (1,), (3,), (0, 2), (63,), (64,), (1, 1, 1), (0, 0), (9, 300)])
@@ -53,12 +53,12 @@ def assert_like_parse(split: SplitFrames, values: list[bytes | None], protobuf: 
                 assert split.reason(position) is None
                 assert split.ids[position] == found.schema_id
                 assert split.payload_start[position] == found.payload_start
-                assert split.path(position) == found.indexes
+                assert path_at(split, position) == found.indexes
         assert bool(split.framed[position]) is ok
         if not ok:
             assert split.ids[position] == -1
             assert split.payload_start[position] == 0
-            assert split.path(position) == FIRST_MESSAGE
+            assert path_at(split, position) == FIRST_MESSAGE
 
 
 @pytest.mark.parametrize("type", TYPES, ids=str)

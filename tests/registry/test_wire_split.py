@@ -17,12 +17,12 @@ from distributary.registry.wire import (
     VALUE_HEADER,
     BadFrame,
     SplitFrames,
-    frame,
     parse,
     payloads,
     split,
     split_v0,
 )
+from tests.registry.frames import frame, guid_at, path_at
 
 Entries = list[tuple[str, bytes | None]]
 Record = tuple[bytes | None, Entries | None]
@@ -71,15 +71,15 @@ def assert_like_parse(found: SplitFrames, records: list[Record], *, protobuf: bo
             assert found.reason(position) is code
             assert not found.framed[position]
             assert (found.ids[position], found.payload_start[position]) == (-1, 0)
-            assert found.path(position) == FIRST_MESSAGE
-            assert found.guid(position) is None
+            assert path_at(found, position) == FIRST_MESSAGE
+            assert guid_at(found, position) is None
         else:
             assert found.reason(position) is None
             assert found.framed[position]
             assert found.ids[position] == (-1 if wanted.schema_id is None else wanted.schema_id)
-            assert found.guid(position) == wanted.guid
+            assert guid_at(found, position) == wanted.guid
             assert found.payload_start[position] == wanted.payload_start
-            assert found.path(position) == wanted.indexes
+            assert path_at(found, position) == wanted.indexes
 
 
 @pytest.mark.parametrize("type", TYPES, ids=str)
@@ -127,7 +127,7 @@ def test_the_last_header_wins_and_the_value_is_the_whole_payload() -> None:
         [(value, [(VALUE_HEADER, first), ("trace", b"x"), (VALUE_HEADER, last)])], pa.binary()
     )
     found = split(values, headers, protobuf=True)
-    assert (found.guid(0), found.path(0), found.ids[0]) == (GUID, (0, 2), -1)
+    assert (guid_at(found, 0), path_at(found, 0), found.ids[0]) == (GUID, (0, 2), -1)
     assert payloads(values, found.payload_start).to_pylist() == [value]
 
 

@@ -10,6 +10,7 @@ import os
 import pwd
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from distributary.errors import ErrorCode, SetupError
 from distributary.lab.services.processes import (
@@ -151,10 +152,9 @@ class Single(Guarded):
 
     def stop(self) -> bool:
         """Stop it, wait until it is gone and remove its data; False if it did not run."""
-        live = list(running(self.folder).values())
-        end(live)
+        live = end_soon(self.folder)
         self._discard()
-        return bool(live)
+        return live
 
     def kill(self) -> None:
         """End it as a crash would; its data stays."""
@@ -165,8 +165,22 @@ class Single(Guarded):
         self.kill()
         self.start()
 
-    def _clear(self) -> None:
-        self._discard()
+    def __enter__(self) -> Self:
+        try:
+            return super().__enter__()
+        except BaseException:
+            self._discard()
+            raise
+
+
+def end_soon(folder: Path) -> bool:
+    """Stop what runs for a folder; False if nothing does."""
+    live = running(folder)
+    if "postgres" in live:
+        # asked with SIGTERM, it would wait until its clients have gone by themselves
+        live["postgres"].processes[0].send_signal(signal.SIGINT)
+    end(live.values())
+    return bool(live)
 
 
 USER = "app"
@@ -256,7 +270,7 @@ class Postgres(Single):
             [
                 *(program("postgres"), "-D", str(data)),
                 *(f"--{key}={value}" for key, value in settings.items()),
-                mark(self.name, self.port, self.folder, prefix="--"),
+                *("-c", mark(self.name, self.port, self.folder)),
             ],
             service=self.name,
             port=self.port,
@@ -359,5 +373,5 @@ def _release_memory(folder: Path) -> None:
 if __name__ == "__main__":
     # the pipe on standard input ends with the process at its other end
     sys.stdin.buffer.read()
-    end(running(Path(sys.argv[1])).values())
+    end_soon(Path(sys.argv[1]))
     discard(Path(sys.argv[1]))

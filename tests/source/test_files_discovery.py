@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from distributary.errors import DivergedError, FencedError, SourceUnavailableError
 from distributary.model.manifest import SourceRange, files_of
+from distributary.source.base import spread
 from distributary.source.files.catalogue import CataloguedFile, Walk
-from distributary.source.files.source import FilesSource, _spread
+from distributary.source.files.source import FilesSource
 from tests.source.change_files import avro, events, found, named, put, records, source, uuids
 
 
@@ -290,7 +291,7 @@ def test_a_folder_with_anything_young_in_it_is_looked_at_again(root: Path) -> No
 @given(sizes=st.lists(st.integers(0, 10**9), max_size=40), tasks=st.integers(1, 8))
 def test_files_are_spread_by_size(sizes: list[int], tasks: int) -> None:
     files = [CataloguedFile(n, f"{n}", size, 0, 0) for n, size in enumerate(sizes)]
-    loads = _spread(files, tasks)
+    loads = spread(files, tasks, weight=lambda f: f.size + 65_536, order=lambda f: f.number)
     assert sorted((f for load in loads for f in load), key=lambda f: f.number) == files
     assert len(loads) == min(tasks, len(files))
     assert all(load == sorted(load, key=lambda f: f.number) for load in loads)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from distributary.lab.simulate.orders import avro_serializer
 from distributary.model.record import Format
-from distributary.registry.wire import frame
 from tests.decode.avro_samples import zigzag
+from tests.lab.simulate.serializers import avro_serializer
+from tests.registry.frames import frame
 from tests.stage.test_frames import make, raw
 
 TABLE = "{each: '{topic}'}"

@@ -21,16 +21,16 @@ from distributary.decode.json.text import parse
 from distributary.engine.names import Entries, Names, Wanted
 from distributary.engine.plan import Planner
 from distributary.errors import ConfigError
-from distributary.lab.simulate.orders import avro_serializer
 from distributary.model.names import propose
 from distributary.model.plan import EnvelopePlan
 from distributary.model.record import RAW, Format
 from distributary.registry.local import MemoryRegistry
 from distributary.registry.record_schemas import InferredSchemas
-from distributary.registry.wire import frame
 from distributary.stage.envelopes import Opened, open_json
 from distributary.stage.files import Letter
 from distributary.stage.job import Staged
+from tests.lab.simulate.serializers import avro_serializer
+from tests.registry.frames import frame
 from tests.stage.conftest import Bench
 
 Headers = dict[str, str | bytes]

@@ -10,7 +10,8 @@ import pyarrow as pa
 from distributary.config.load import load_text
 from distributary.model.record import RAW
 from distributary.registry.local import MemoryRegistry
-from distributary.registry.wire import VALUE_HEADER, frame
+from distributary.registry.wire import VALUE_HEADER
+from tests.registry.frames import frame
 from tests.stage.conftest import Bench
 
 PEOPLE = """

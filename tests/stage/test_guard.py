@@ -15,13 +15,14 @@ import pytest
 
 from distributary.decode.base import DecodeLimits
 from distributary.decode.formats import change_decoder_for, decoder_for
-from distributary.decode.json.infer import infer, writer_schema
+from distributary.decode.json.infer import infer
 from distributary.errors import ErrorCode
 from distributary.model.change import ChangeSettings
 from distributary.model.record import Format, WriterSchema
 from distributary.registry.compile import compile_schema
 from distributary.stage.guard import GuardedDecoder
 from tests.decode.debezium_samples import raw_table
+from tests.decode.json_samples import writer_schema
 
 DEFECT = """
 import os

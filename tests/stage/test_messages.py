@@ -10,8 +10,8 @@ import pytest
 from distributary.config.load import load_text
 from distributary.errors import ConfigError, ErrorCode
 from distributary.registry.local import MemoryRegistry
-from distributary.registry.wire import frame
 from distributary.stage.job import Staged
+from tests.registry.frames import frame
 from tests.stage.conftest import Bench, raw_batch
 
 WRAPPER = "message wrapper { optional string kind=1; optional int32 id=2; optional bytes body=3; }"

@@ -15,9 +15,9 @@ from distributary.model.table import Origin, Role
 from distributary.registry.compatibility.levels import Level
 from distributary.registry.local import MemoryRegistry
 from distributary.registry.record_schemas import CarriedSchemas, InferredSchemas
-from distributary.registry.wire import frame
 from distributary.stage.unwrap import unwrap
 from tests.publish.memory import MemoryPublisher
+from tests.registry.frames import frame
 from tests.stage.conftest import Bench
 
 FIRST = """

@@ -9,11 +9,10 @@ still there; the next try finds both harmless. Running it again changes nothing.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import partial
 from itertools import chain
 from typing import TypeVar
 
@@ -21,7 +20,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.changes.decide import Decision, Moves, decide, gathered, memories, with_looks
+from distributary.changes.decide import (
+    Decision,
+    Moves,
+    decide,
+    gathered,
+    just_before,
+    memory_keys,
+    with_looks,
+)
 from distributary.changes.events import (
     CHANGE_SCHEMA,
     PROPERTY,
@@ -30,9 +37,9 @@ from distributary.changes.events import (
     Flags,
     Ints,
     KeyIndex,
-    Place,
     Span,
     advanced,
+    combined,
     fits,
     from_text,
     highest,
@@ -44,12 +51,15 @@ from distributary.changes.events import (
 from distributary.changes.shape import MergeOrder, MergeResult, Shape, shape
 from distributary.changes.tombstones import (
     NOBODY,
+    Contest,
     Known,
     Tombstones,
+    kept_as,
     made,
     open_tombstones,
     remember,
 )
+from distributary.decode.base import truths
 from distributary.delta.commit import Change, rewrite_files, write_rows
 from distributary.delta.compact import Sizes, stored_schema
 from distributary.delta.log import DataFile, Snapshot, snapshot_of
@@ -57,7 +67,6 @@ from distributary.delta.skipping import Keys
 from distributary.delta.tables import committing, until_not_overtaken
 from distributary.delta.vectors import Vector, write_vectors
 from distributary.evolve.types import is_nested
-from distributary.model.change import SEQ
 from distributary.model.manifest import StagedFile
 
 # The rows of a table that a batch speaks of, found without reading more than it takes.
@@ -121,9 +130,7 @@ class Target:
             return None
         if all(field["name"] != "_deleted" for field in before.fields):
             return None
-        column = before.read(file, pa.schema([("_deleted", pa.bool_())])).column(0)
-        flags: Flags = column.fill_null(False).to_numpy(zero_copy_only=False)
-        return flags
+        return truths(before.read(file, pa.schema([("_deleted", pa.bool_())])).column(0))
 
     def find(
         self,
@@ -239,11 +246,10 @@ def _known(
     spans: Sequence[Span],
     definitions: Sequence[Definition],
 ) -> Known:
-    seq = pa.concat_arrays([*table.column("_seq").chunks, pa.array([], SEQ)])
+    seq = combined(table.column("_seq"))
     live = np.ones(table.num_rows, np.bool_)
     if "_deleted" in table.column_names:
-        deleted = table.column("_deleted").fill_null(False)
-        live = ~deleted.to_numpy(zero_copy_only=False)
+        live = ~truths(table.column("_deleted"))
     none = np.zeros(0, np.int64)
     return Known(
         seq=seq,
@@ -299,9 +305,8 @@ def plan(
         everything=bool(events.truncates.any()),
     )
     memory = tombstones.memory(events, keys)
-    decision = decide(
-        events, keys=keys, owner=owner, known=known, memory=memory, moves=moves, soft=soft
-    )
+    contest = Contest(events, keys=keys, owner=owner, known=known, memory=memory)
+    decision = decide(contest, moves, soft=soft)
     told = moves.behind(values)
     made_now = _tombstones(events, values, decision, definitions, now_us=now_us)
     kept = _kept(events, told, decision, moves, owner, definitions, now_us=now_us)
@@ -362,8 +367,8 @@ def _kept(
         )
         if len(own) and rows.num_columns:
             keys = events.rows.select(definition).take(away)
-            seq = events.seq.take(pa.array(away))
-            yield memories(rows, keys, definition, seq, now_us=now_us)
+            before = just_before(events.seq.take(pa.array(away)))
+            yield kept_as(memory_keys(keys, definition, before), before, rows, now_us=now_us)
 
 
 def _tombstones(
@@ -399,12 +404,7 @@ def _spans(
         return (Span(found[0]),)
     owner: Ints = numbers[numbers >= 0]
     seen = [(place_of(e), found[n]) for e, n in zip(seq.to_pylist(), owner, strict=True)]
-    return advanced(spans, seen, _top(highest(each) for each in target.places()))
-
-
-def _top(places: Iterable[Place | None]) -> Place | None:
-    known = [place for place in places if place is not None]
-    return reduce(max, known) if known else None
+    return advanced(spans, seen, max(filter(None, map(highest, target.places())), default=None))
 
 
 # The files of a table that change, written again: without the rows that left, with new ones.
@@ -612,10 +612,8 @@ def staying(
 
 def merge_table(order: MergeOrder) -> MergeResult:
     """Apply the events of an order's files to its table, once. Raises PublishError."""
-    started = time.perf_counter()
     with committing(order.path, doing="merge into a table"):
-        result = until_not_overtaken(lambda: _attempt(order))
-    return replace(result, seconds=time.perf_counter() - started)
+        return until_not_overtaken(lambda: _attempt(order))
 
 
 def open_target(order: MergeOrder) -> tuple[Snapshot | None, Shape]:
@@ -661,7 +659,7 @@ def _attempt(order: MergeOrder) -> MergeResult:
     # first: a row that is gone without a memory could come back
     remember(tombstones, made.tombstones, table=order.table, mark=order.mark)
     version = _commit(order, target, columns, made, new_keys=made.spans != spans)
-    return MergeResult(order.table, version, made.decision.counts)
+    return MergeResult(order.table, version)
 
 
 def _commit(

@@ -21,7 +21,6 @@ from distributary.changes.events import (
     Events,
     Flags,
     Ints,
-    KeyIndex,
     OldKeys,
     key_texts,
     read_old_keys,
@@ -31,13 +30,11 @@ from distributary.changes.tombstones import (
     MOVED,
     NOBODY,
     Contest,
-    Known,
-    Memory,
     Tombstones,
     definition_text,
     highest_by,
-    kept_as,
 )
+from distributary.decode.base import truths
 from distributary.delta.parquet import conform
 from distributary.model.change import SEQ
 
@@ -115,14 +112,6 @@ def just_before(seq: pa.StructArray) -> pa.StructArray:
     return pa.StructArray.from_arrays([*fields.values()], fields=[*SEQ])
 
 
-def memories(
-    rows: pa.Table, keys: pa.Table, definition: Definition, seq: pa.StructArray, *, now_us: int
-) -> pa.Table:
-    """What is to be remembered of rows that got another key, as tombstones."""
-    before = just_before(seq)
-    return kept_as(memory_keys(keys, definition, before), before, rows, now_us=now_us)
-
-
 def memory_keys(keys: pa.Table, definition: Definition, before: pa.StructArray) -> list[str]:
     """Under which name it is kept what a row had at a place."""
     name = definition_text(definition)
@@ -134,8 +123,7 @@ def memory_keys(keys: pa.Table, definition: Definition, before: pa.StructArray) 
 def leaving(events: Events) -> Ints:
     """Deletes with which a change of key begins, by a source that leaves values out."""
     half: Ints = events.seq.field("half").fill_null(1).to_numpy(zero_copy_only=False)
-    left = pc.greater(pc.list_value_length(events.rows.column("_unchanged")), 0)
-    says_little: Flags = left.fill_null(False).to_numpy(zero_copy_only=False)
+    says_little = truths(pc.greater(pc.list_value_length(events.rows.column("_unchanged")), 0))
     return np.flatnonzero(events.deletes & (half == 0) & says_little & (events.keys[1] >= 0))
 
 
@@ -299,23 +287,13 @@ class Decision:
     counts: MergeCounts
 
 
-def decide(
-    events: Events,
-    *,
-    keys: Sequence[KeyIndex],
-    owner: Ints,
-    known: Known,
-    memory: Memory,
-    moves: Moves,
-    soft: bool,
-) -> Decision:
-    """Settle a batch. `owner` has for each event the number of its key's definition, or -1."""
-    contest = Contest(events, keys=keys, owner=owner, known=known, memory=memory)
+def decide(contest: Contest, moves: Moves, *, soft: bool) -> Decision:
+    """Settle a batch."""
+    events = contest.events
     beaten, overtaken, gone = _fight(contest)
-    top = contest.valid & ~contest.twins & ~beaten
-    alive = top & ~overtaken
+    alive = contest.valid & ~contest.twins & ~beaten & ~overtaken
     old = contest.known_rank < contest.emptied
-    marked = old & ~gone & known.live if soft else np.zeros_like(gone)
+    marked = old & ~gone & contest.known.live if soft else np.zeros_like(gone)
     if not soft:
         alive &= contest.rank >= contest.emptied
         gone |= old
@@ -336,7 +314,7 @@ def decide(
         moved=sources(moves.away),
         remember=_remember(contest, rows, gone, soft=soft),
         emptied=_emptied(contest),
-        counts=_counts(contest, moves, top=top, gone=gone, marked=marked, live=winners[~deleted]),
+        counts=_counts(contest, moves, gone=gone, marked=marked, live=winners[~deleted]),
     )
 
 
@@ -381,23 +359,14 @@ def _emptied(contest: Contest) -> int | None:
 
 
 def _counts(
-    contest: Contest, moves: Moves, *, top: Flags, gone: Flags, marked: Flags, live: Ints
+    contest: Contest, moves: Moves, *, gone: Flags, marked: Flags, live: Ints
 ) -> MergeCounts:
-    replaced = _meets_live(contest, gone)
-    updated = int(replaced[live].sum())
-    removes = top & contest.events.deletes & replaced
-    removed = int((gone & contest.known.live).sum()) - updated + int(marked.sum())
-    effective = len(live) + int(removes.sum())
-    looks = len(moves.looks)
+    updated = int(_meets_live(contest, gone)[live].sum())
     return MergeCounts(
-        events=len(top) - looks,
+        events=len(contest.owner) - len(moves.looks),
         inserted=len(live) - updated,
         updated=updated,
-        deleted=removed,
-        superseded=int((contest.valid & ~top).sum()),
-        ignored=int(top.sum()) - effective,
-        keyless=int((~contest.valid & ~contest.events.truncates).sum()) - looks,
-        truncates=int(contest.events.truncates.sum()),
+        deleted=int((gone & contest.known.live).sum()) - updated + int(marked.sum()),
     )
 
 

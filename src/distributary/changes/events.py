@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.decode.base import truths
 from distributary.delta.parquet import read_file
 from distributary.evolve.types import fold, is_nested
 from distributary.evolve.unified import rest_as_json
@@ -33,9 +34,9 @@ _LOWEST = -(2**63)
 def ranks(parts: Sequence[pa.Array | pa.ChunkedArray]) -> list[Ints]:
     """One number for each place, over all parts: equal for equal places, larger for later ones."""
     sizes = [len(part) for part in parts]
-    whole = _whole(parts)
-    rank = _dense([_numbers(whole, field.name) for field in SEQ if field.name != "tie"])
-    tie = whole.field("tie") if len(rank) else None
+    seq = whole(parts)
+    rank = _dense([_numbers(seq, field.name) for field in SEQ if field.name != "tie"])
+    tie = seq.field("tie") if len(rank) else None
     if tie is not None and len(rank) and int(rank.max()) + 1 < len(rank):
         rank = _dense([rank, pc.rank(tie.fill_null(""), tiebreaker="dense").to_numpy()])
     return np.split(rank, np.cumsum(sizes)[:-1]) if sizes else []
@@ -66,7 +67,8 @@ def lowest(seq: pa.Array | pa.ChunkedArray) -> Place | None:
     return place_of(seq[int(np.argmin(ranks([seq])[0]))].as_py())
 
 
-def _whole(parts: Sequence[pa.Array | pa.ChunkedArray]) -> pa.StructArray:
+def whole(parts: Sequence[pa.Array | pa.ChunkedArray]) -> pa.StructArray:
+    """All places of several parts."""
     chunks: list[pa.Array] = []
     for part in parts:
         chunks += part.chunks if isinstance(part, pa.ChunkedArray) else [part]
@@ -74,9 +76,14 @@ def _whole(parts: Sequence[pa.Array | pa.ChunkedArray]) -> pa.StructArray:
     return pa.concat_arrays([*chunks, pa.array([], SEQ)])
 
 
-def _numbers(whole: pa.StructArray, name: str) -> Ints:
+def combined(column: pa.ChunkedArray) -> pa.Array:
+    """A column of many chunks as one array."""
+    return pa.concat_arrays([*column.chunks, pa.array([], column.type)])
+
+
+def _numbers(seq: pa.StructArray, name: str) -> Ints:
     # a row that somebody else wrote may have no place: it is before all others
-    field = whole.field(name)
+    field = seq.field(name)
     values: Ints = field.cast(pa.int64()).fill_null(_LOWEST).to_numpy(zero_copy_only=False)
     return values
 
@@ -249,7 +256,7 @@ def definitions_of(
     keys: pa.ChunkedArray, columns: Sequence[str]
 ) -> tuple[tuple[Definition, ...], Ints]:
     """The definitions in a column of key names, and for each row which it has; -1 for none."""
-    lists = pa.concat_arrays([*keys.chunks, pa.array([], keys.type)])
+    lists = combined(keys)
     firsts, codes = _distinct(lists)
     found = [resolve(lists[at].as_py() or (), columns) for at in firsts]
     known = tuple(sorted({each for each in found if each is not None}))
@@ -379,7 +386,7 @@ _MEMBER = '"old_key":'
 def old_keys_in(envelopes: pa.Array, asked: Ints) -> pa.Array:
     """The old key in each envelope that is asked; null where there is none."""
     some = envelopes.take(pa.array(asked))
-    told = asked[pc.match_substring(some, _MEMBER).fill_null(False).to_numpy(zero_copy_only=False)]
+    told = asked[truths(pc.match_substring(some, _MEMBER))]
     found: list[str | None] = [None] * len(envelopes)
     for row, text in zip(told.tolist(), envelopes.take(pa.array(told)).to_pylist(), strict=True):
         found[row] = _old_key(text)
@@ -487,19 +494,18 @@ class Events:
     @cached_property
     def seq(self) -> pa.StructArray:
         """The place of each event."""
-        return _one(self.rows.column("_seq"))
+        return combined(self.rows.column("_seq"))
 
     @cached_property
     def truncates(self) -> Flags:
         """Which events empty the table."""
-        found: Flags = _flags(pc.equal(self.rows.column("_op"), "truncate"))
-        return found
+        return truths(pc.equal(self.rows.column("_op"), "truncate"))
 
     @cached_property
     def deletes(self) -> Flags:
         """After which events the row is gone."""
-        named = _flags(pc.equal(self.rows.column("_op"), "delete"))
-        return (named | _flags(self.rows.column("_deleted"))) & ~self.truncates
+        named = truths(pc.equal(self.rows.column("_op"), "delete"))
+        return (named | truths(self.rows.column("_deleted"))) & ~self.truncates
 
     @cached_property
     def keys(self) -> tuple[tuple[Definition, ...], Ints]:
@@ -515,7 +521,7 @@ class Events:
     @cached_property
     def asking(self) -> Ints:
         """Events that gave their row another key, and leave out what it had under the old one."""
-        flags = _flags(pc.is_valid(self.rows.column(OLD_KEY.name)))
+        flags = truths(pc.is_valid(self.rows.column(OLD_KEY.name)))
         return np.flatnonzero(flags & ~self.deletes & (self.keys[1] >= 0))
 
     def preference(self, among: Ints) -> Ints:
@@ -539,7 +545,7 @@ class Events:
 
 def left_out_in(unchanged: pa.ChunkedArray, columns: Sequence[str]) -> dict[str, Flags]:
     """For each of the columns that any row names as left out, which rows do."""
-    lists = _one(unchanged)
+    lists = combined(unchanged)
     named = lists.flatten()
     if len(named) == 0:
         return {}
@@ -547,7 +553,7 @@ def left_out_in(unchanged: pa.ChunkedArray, columns: Sequence[str]) -> dict[str,
     found: dict[str, Flags] = {}
     for name, column in left_out_names(unchanged, columns).items():
         flags = found.setdefault(column, np.zeros(len(lists), np.bool_))
-        flags[parents[_flags(pc.equal(named, name))]] = True
+        flags[parents[truths(pc.equal(named, name))]] = True
     return found
 
 
@@ -555,7 +561,7 @@ def left_out_names(unchanged: pa.ChunkedArray, columns: Sequence[str]) -> dict[s
     """Each name that any row gives as left out, and the column that it means."""
     by_fold = {fold(column): column for column in reversed(columns)}
     exact = set(columns)
-    names = pc.unique(_one(unchanged).flatten()).drop_null().to_pylist()
+    names = pc.unique(combined(unchanged).flatten()).drop_null().to_pylist()
     meant = {name: name if name in exact else by_fold.get(fold(name)) for name in names}
     return {name: column for name, column in meant.items() if column is not None}
 
@@ -571,18 +577,9 @@ def _with_old_keys(path: str, rows: pa.Table) -> pa.Table:
     """What came with an event is long, and few leave values out: the others are not asked."""
     removes = pc.or_(pc.equal(rows.column("_op"), "delete"), rows.column("_deleted"))
     some = pc.greater(pc.list_value_length(rows.column("_unchanged")), 0)
-    asked = np.flatnonzero(_flags(some) & ~_flags(removes))
+    asked = np.flatnonzero(truths(some) & ~truths(removes))
     old: pa.Array = pa.nulls(rows.num_rows, OLD_KEY.type)
     if len(asked):
         envelopes = read_file(path, pa.schema([pa.field("_envelope", pa.string())]))
-        old = old_keys_in(_one(envelopes.column(0)), asked)
+        old = old_keys_in(combined(envelopes.column(0)), asked)
     return rows.append_column(OLD_KEY, old)
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return pa.concat_arrays([*column.chunks, pa.array([], column.type)])
-
-
-def _flags(values: pa.ChunkedArray | pa.Array) -> Flags:
-    flags: Flags = pc.fill_null(values, False).to_numpy(zero_copy_only=False)
-    return flags

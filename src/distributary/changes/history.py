@@ -9,8 +9,7 @@ twice, takes a look at all versions of its row.
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,12 +20,14 @@ from distributary.changes.apply import MOST_SMALL_FILES, clustering, small_files
 from distributary.changes.decide import Told, followed, gathered, just_before
 from distributary.changes.events import (
     OLD_KEY,
+    PROPERTY,
     Definition,
     Events,
     Flags,
     Ints,
     KeyIndex,
     Place,
+    combined,
     definitions_of,
     highest,
     left_out_in,
@@ -40,20 +41,20 @@ from distributary.changes.events import (
 from distributary.changes.shape import (
     SEQ_COLUMN,
     TIME_COLUMN,
-    MergeCounts,
     MergeOrder,
     MergeResult,
     Shape,
     shape,
 )
 from distributary.changes.tombstones import highest_by
+from distributary.decode.base import truths
 from distributary.delta.commit import Change, rewrite_files
 from distributary.delta.log import DataFile, Snapshot, snapshot_of
 from distributary.delta.skipping import Keys
 from distributary.delta.tables import committing, until_not_overtaken
 from distributary.errors import PublishError
 from distributary.evolve.types import fold
-from distributary.model.change import CHANGE_COLUMNS, SEQ
+from distributary.model.change import CHANGE_COLUMNS
 from distributary.model.manifest import StagedFile
 from distributary.model.record import TIMESTAMP
 from distributary.model.table import Column
@@ -104,7 +105,7 @@ class Versions:
         moved = np.flatnonzero(rows.column(OLD_KEY.name).is_valid().to_numpy() & ~self._deleted)
         self._moves = _moves(rows, moved, keys) if len(moved) else []
         seq = rows.column("_seq")
-        before = [just_before(_one(seq.take(each.events))) for each in self._moves]
+        before = [just_before(combined(seq.take(each.events))) for each in self._moves]
         self.rank, self._ends, *self._looks = ranks([seq, ends, *before])
 
     def chain(self) -> Chain:
@@ -218,10 +219,6 @@ def _moves(rows: pa.Table, moved: Ints, keys: Sequence[KeyIndex]) -> list[_Move]
     ]
 
 
-def _one(column: pa.ChunkedArray) -> pa.StructArray:
-    return pa.concat_arrays([*column.chunks, pa.array([], column.type)])
-
-
 def twins(rank: Ints, groups: Ints, preference: Ints) -> Flags:
     """Versions at the place of another one of the same row that is preferred."""
     order = np.lexsort((preference, rank, groups))
@@ -234,8 +231,7 @@ def twins(rank: Ints, groups: Ints, preference: Ints) -> Flags:
 def same_times(one: pa.ChunkedArray, other: pa.Array) -> Flags:
     """Where two columns of times are equal; null equals null."""
     first, second = (each.cast(pa.int64()).fill_null(_LATEST) for each in (one, other))
-    flags: Flags = pc.equal(first, second).to_numpy(zero_copy_only=False)
-    return flags
+    return truths(pc.equal(first, second))
 
 
 # Events as versions of rows, and what a history says of itself beside its rows.
@@ -255,8 +251,7 @@ HISTORY_COLUMNS = (
 )
 """What follows the source table's columns."""
 HISTORY_NAMES = tuple(column.name for column in HISTORY_COLUMNS)
-_KEYS, _TRUNCATES = "distributary.keys", "distributary.truncates"
-_MOVED = "distributary.moved"
+_TRUNCATES, _MOVED = "distributary.truncates", "distributary.moved"
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +269,7 @@ class Past:
         keys = [[key, place] for key, place in self.keys]
         truncates = [[each.place, each.time_us] for each in self.truncates]
         return {
-            _KEYS: json.dumps(keys, ensure_ascii=False),
+            PROPERTY: json.dumps(keys, ensure_ascii=False),
             _TRUNCATES: json.dumps(truncates),
             **({} if self.moved is None else {_MOVED: json.dumps(self.moved)}),
         }
@@ -307,7 +302,7 @@ def past_of(snapshot: Snapshot | None) -> Past:
     """The inverse of `Past.properties`."""
     if snapshot is None:
         return Past()
-    keys = json.loads(snapshot.property(_KEYS) or "[]")
+    keys = json.loads(snapshot.property(PROPERTY) or "[]")
     truncates = json.loads(snapshot.property(_TRUNCATES) or "[]")
     moved = json.loads(snapshot.property(_MOVED) or "null")
     return Past(
@@ -322,7 +317,7 @@ def past_after(before: Past, rows: pa.Table, truncates: Sequence[Truncate]) -> P
     known = tuple(sorted({*before.truncates, *truncates}, key=lambda each: each.place))
     keys, owner = definitions_of(rows.column("_key"), rows.column_names)
     lasts = {
-        key: highest(rows.filter(pa.array(owner == n)).column("_seq")) for n, key in _all(keys)
+        key: highest(rows.filter(pa.array(owner == n)).column("_seq")) for n, key in enumerate(keys)
     }
     newest = max(keys, key=lambda key: lasts[key] or ()) if keys else None
     spans = tuple((key, None if key == newest else lasts[key]) for key in keys)
@@ -355,7 +350,7 @@ def truncates_in(events: Events) -> list[Truncate]:
 def versions_of(events: Events, schema: pa.Schema) -> pa.Table:
     """The versions that events with a key make, in the columns of a history; no bounds yet."""
     keys, owner = events.keys
-    wanted = np.flatnonzero((owner >= 0) & ~_twins(events))
+    wanted = np.flatnonzero((owner >= 0) & ~_twins(events.rows, events.keys, events.preference))
     rows = events.rows.take(wanted)
     made: dict[str, pa.Array | pa.ChunkedArray] = {
         "_deleted": pa.array(events.deletes[wanted]),
@@ -367,19 +362,20 @@ def versions_of(events: Events, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def _twins(events: Events) -> np.ndarray:
-    keys, owner = events.keys
-    found = np.zeros(len(owner), np.bool_)
-    rank = ranks([events.seq, pa.array([], SEQ)])[0]
-    for number, key in _all(keys):
+def _twins(
+    rows: pa.Table,
+    keys: tuple[Sequence[Definition], Ints],
+    preference: Callable[[Ints], Ints],
+) -> Flags:
+    """Rows at the place of another one about the same row of the source that is preferred."""
+    definitions, owner = keys
+    found = np.zeros(rows.num_rows, np.bool_)
+    rank = ranks([rows.column("_seq")])[0]
+    for number, key in enumerate(definitions):
         own = np.flatnonzero(owner == number)
-        groups = KeyIndex(events.rows, key).groups[own]
-        found[own] = twins(rank[own], groups, events.preference(own))
+        groups = KeyIndex(rows, key).groups[own]
+        found[own] = twins(rank[own], groups, preference(own))
     return found
-
-
-def _all(keys: Sequence[Definition]) -> list[tuple[int, Definition]]:
-    return list(enumerate(keys))
 
 
 # The files of a history: closed versions are kept apart from those that can still get an end.
@@ -467,13 +463,10 @@ def write_versions(
 def merge_history(order: MergeOrder) -> MergeResult:
     """Add the events of an order's files to the history at its path, once. Raises PublishError.
 
-    Columns are only ever added: what a row was is not forgotten, whatever its table is now. Of the
-    counts, `inserted` are new versions and `updated` old ones that got other bounds.
+    Columns are only ever added: what a row was is not forgotten, whatever its table is now.
     """
-    started = time.perf_counter()
     with committing(order.path, doing="add to the history of a table"):
-        result = until_not_overtaken(lambda: _attempt(order))
-    return replace(result, seconds=time.perf_counter() - started)
+        return until_not_overtaken(lambda: _attempt(order))
 
 
 @dataclass(frozen=True, slots=True)
@@ -484,7 +477,9 @@ class _Settled:
     rows: pa.Table
     open: Flags
     added: int
+    """New versions."""
     changed: int
+    """Old ones that got other bounds."""
 
 
 def _attempt(order: MergeOrder) -> MergeResult:
@@ -516,20 +511,11 @@ def _attempt(order: MergeOrder) -> MergeResult:
     if everything or not past.keys:
         after = past_after(past, settled.rows, truncates)
     after = after.with_moves(new)
-    counts = MergeCounts(
-        events=events.rows.num_rows,
-        inserted=settled.added,
-        updated=settled.changed,
-        ignored=new.num_rows - settled.added,
-        superseded=int((events.keys[1] >= 0).sum()) - new.num_rows,
-        keyless=int(((events.keys[1] < 0) & ~events.truncates).sum()),
-        truncates=len(truncates),
-    )
     properties = after.properties() if after != past else {}
     newest = next((key for key, place in after.keys if place is None), ())
     key = clustering(newest, columns.schema)
-    version = _commit(order, before, columns, settled, properties, counts, key)
-    return MergeResult(order.table, version, counts)
+    version = _commit(order, before, columns, settled, properties, events.rows.num_rows, key)
+    return MergeResult(order.table, version)
 
 
 def _settle(
@@ -608,15 +594,9 @@ def _is_late(stored: pa.Table, new: pa.Table, ends: Sequence[Truncate]) -> bool:
 def _known(stored: pa.Table, new: pa.Table) -> Flags:
     """Events that are in the table already."""
     rows = pa.concat_tables([stored, new])
-    keys, owner = definitions_of(rows.column("_key"), rows.column_names)
-    rank = ranks([rows.column("_seq")])[0]
-    is_old = np.arange(rows.num_rows) < stored.num_rows
-    found = np.zeros(rows.num_rows, np.bool_)
-    for number, key in enumerate(keys):
-        own = np.flatnonzero(owner == number)
-        groups = KeyIndex(rows, key).groups[own]
-        found[own] = twins(rank[own], groups, is_old[own].astype(np.int64))
-    return found[stored.num_rows :]
+    keys = definitions_of(rows.column("_key"), rows.column_names)
+    is_old = (np.arange(rows.num_rows) < stored.num_rows).astype(np.int64)
+    return _twins(rows, keys, is_old.__getitem__)[stored.num_rows :]
 
 
 def _with_bounds(rows: pa.Table, chain: Chain) -> pa.Table:
@@ -636,7 +616,7 @@ def _commit(
     columns: Shape,
     settled: _Settled,
     properties: dict[str, str],
-    counts: MergeCounts,
+    events: int,
     key: Definition,
 ) -> int:
     changed = settled.added or settled.changed
@@ -657,9 +637,9 @@ def _commit(
         added=added,
         mark=order.mark,
         metrics={
-            "numSourceRows": counts.events,
-            "numTargetRowsInserted": counts.inserted,
-            "numTargetRowsUpdated": counts.updated,
+            "numSourceRows": events,
+            "numTargetRowsInserted": settled.added,
+            "numTargetRowsUpdated": settled.changed,
         },
     )
     return rewrite_files(order.path, before, change).version

@@ -28,6 +28,7 @@ from distributary.changes.events import (
     Ints,
     KeyIndex,
     Span,
+    combined,
     comparable,
     definitions_of,
     key_texts,
@@ -35,7 +36,7 @@ from distributary.changes.events import (
     read_events,
     to_text,
 )
-from distributary.changes.shape import MergeCounts, MergeOrder, MergeResult, Shape
+from distributary.changes.shape import MergeOrder, Shape
 from distributary.changes.tombstones import SCHEMA as TOMBSTONES
 from distributary.changes.tombstones import (
     Tombstones,
@@ -44,11 +45,13 @@ from distributary.changes.tombstones import (
     remember,
     replace_all,
 )
+from distributary.decode.base import truths
 from distributary.delta.commit import Change, rewrite_files
 from distributary.delta.log import Snapshot, snapshot_of
 from distributary.delta.parquet import read_file
 from distributary.delta.tables import OvertakenError, committing
 from distributary.errors import ErrorCode, PublishError
+from distributary.retries import attempts_on
 
 # The rows that a table should have, from its whole log, without holding the log in memory.
 #
@@ -213,32 +216,26 @@ def _free(name: str, taken: Sequence[str]) -> str:
 ATTEMPTS = 3
 
 
-def rebuild(log_path: str, order: MergeOrder, *, as_of_us: int | None = None) -> MergeResult:
+def rebuild(log_path: str, order: MergeOrder, *, as_of_us: int | None = None) -> tuple[int, int]:
     """Make the order's table what its log says, or said at a moment. Raises PublishError.
 
     The files of the order are not looked at, and no mark is set: batches that the log has and the
     table had not yet find nothing to do when they are merged later. Readers see the old table up
     to the moment at which they see the new one.
+
+    Returns its version, or -1 if the log leaves no row and there is no table, and its rows.
     """
-    started = time.perf_counter()
+    again = attempts_on(OvertakenError, most=ATTEMPTS, jitter=0.1)
     with committing(order.path, doing="rebuild a table"):
-        for _ in range(ATTEMPTS - 1):
-            try:
-                result = _attempt(log_path, order, as_of_us)
-                break
-            except OvertakenError:
-                continue
-        else:
-            result = _attempt(log_path, order, as_of_us)
-    return replace(result, seconds=time.perf_counter() - started)
+        return again(_attempt, log_path, order, as_of_us)
 
 
-def _attempt(log_path: str, order: MergeOrder, as_of_us: int | None) -> MergeResult:
+def _attempt(log_path: str, order: MergeOrder, as_of_us: int | None) -> tuple[int, int]:
     before, columns = open_target(order)
     replayed = replay(log_path, order, columns, as_of_us=as_of_us)
     rows = replayed.rows.num_rows
     if before is None and rows == 0:
-        return MergeResult(order.table, -1)
+        return -1, 0
     key = clustering(replayed.spans[-1].key if replayed.spans else (), columns.schema)
     added = written(replayed.gather(columns.schema), folder=order.path, key=key)
     # first, and beside the old ones: a row that is gone without a memory could come back, be it
@@ -258,7 +255,7 @@ def _attempt(log_path: str, order: MergeOrder, as_of_us: int | None) -> MergeRes
     version = rewrite_files(order.path, before, change).version
     # what was deleted after the moment is there again, and may change
     replace_all(order.tombstones, replayed.tombstones, table=order.table)
-    return MergeResult(order.table, version, MergeCounts(inserted=rows))
+    return version, rows
 
 
 # A number that stands for the rows of a table, in whatever order and files they lie. Pure.
@@ -294,7 +291,7 @@ class Checksum:
 
 def _words(column: pa.ChunkedArray) -> Words:
     """64 bits for each value, the same for equal values."""
-    array = pa.concat_arrays([*column.chunks, pa.array([], column.type)])
+    array = combined(column)
     known = array.is_valid().to_numpy(zero_copy_only=False)
     words = np.full(len(array), _NULL)
     words[known] = _known_words(array.drop_null())
@@ -396,20 +393,14 @@ class Verified:
         return not (self.missing or self.extra or self.different)
 
 
-def verify(
-    log_path: str,
-    order: MergeOrder,
-    *,
-    as_of_us: int | None = None,
-    most: int = MOST_DIFFERENCES,
-) -> Verified:
+def verify(log_path: str, order: MergeOrder, *, as_of_us: int | None = None) -> Verified:
     """Compare the order's table with what its log says, or said at a moment. Changes nothing."""
     started = time.perf_counter()
     with committing(order.path, doing="verify a table"):
         before, columns = open_target(replace(order, evolution="none"))
         replayed = replay(log_path, order, columns, as_of_us=as_of_us)
         pairs = _pairs(replayed, before, columns.schema)
-        unlike, differences, sums = _compare(replayed, before, columns.schema, pairs, most=most)
+        unlike, differences, sums = _compare(replayed, before, columns.schema, pairs)
     return Verified(
         table=order.table,
         expected=replayed.rows.num_rows,
@@ -417,7 +408,7 @@ def verify(
         missing=int((pairs.expected < 0).sum()),
         extra=int((pairs.found < 0).sum()),
         different=int(unlike.sum()),
-        differences=(*_unpaired(pairs), *differences)[:most],
+        differences=(*_unpaired(pairs), *differences)[:MOST_DIFFERENCES],
         expected_checksum=sums[0].text(),
         found_checksum=sums[1].text(),
         seconds=time.perf_counter() - started,
@@ -465,7 +456,7 @@ def _unpaired(pairs: _Pairs) -> Iterator[Difference]:
 
 
 def _compare(
-    replayed: Replayed, before: Snapshot | None, schema: pa.Schema, pairs: _Pairs, *, most: int
+    replayed: Replayed, before: Snapshot | None, schema: pa.Schema, pairs: _Pairs
 ) -> tuple[Flags, list[Difference], tuple[Checksum, Checksum]]:
     """Which pairs have different values, the first of these, and the sums of both sides."""
     expected_at = np.flatnonzero(pairs.expected >= 0)
@@ -483,7 +474,7 @@ def _compare(
             one, other = expected.column(name).take(expected_at), found.column(name).take(found_at)
             here = ~_equal(one, other)
             unlike |= here
-            for at in np.flatnonzero(here)[: most - len(differences)]:
+            for at in np.flatnonzero(here)[: MOST_DIFFERENCES - len(differences)]:
                 number = int(at)
                 key = _key(pairs.expected_keys, int(expected_at[at]), pairs.names)
                 differences.append(Difference(key, name, _text(one[number]), _text(other[number])))
@@ -504,8 +495,7 @@ def _equal(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Flags:
     if pa.types.is_floating(one.type):
         same = pc.or_(same, pc.and_(*map(pc.is_nan, both)))
     neither = pc.and_(*map(pc.is_null, both))
-    flags: Flags = pc.or_(same.fill_null(False), neither).to_numpy(zero_copy_only=False)
-    return flags
+    return truths(pc.or_(same.fill_null(False), neither))
 
 
 def _key(rows: pa.Table, at: int, names: tuple[str, ...]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 
@@ -78,24 +78,12 @@ class MergeOrder:
 
 @dataclass(frozen=True, slots=True)
 class MergeCounts:
-    """What the events of a batch did.
+    """What the events of a batch did; `deleted` also counts what a truncate removed."""
 
-    `events` is the sum of `keyless`, `truncates`, `superseded`, `ignored` and of the events that
-    had an effect; `deleted` also counts what a truncate removed.
-    """
-
-    events: int = 0
-    inserted: int = 0
-    updated: int = 0
-    deleted: int = 0
-    superseded: int = 0
-    """Events that a newer one of the same batch overtook."""
-    ignored: int = 0
-    """The newest of their key in the batch, but older than what the table knows, or deletes of
-    rows that are not there."""
-    keyless: int = 0
-    """Events without a key: they are in the log only."""
-    truncates: int = 0
+    events: int
+    inserted: int
+    updated: int
+    deleted: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +93,8 @@ class MergeResult:
     table: str
     version: int
     """The table's newest version; -1 when there is no table yet, and nothing to put in one."""
-    counts: MergeCounts = MergeCounts()
-    seconds: float = 0.0
     skipped: bool = False
     """The table's mark was at or past the batch."""
-    way: Literal["arrow", "spark"] = "arrow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,18 +142,16 @@ def shape(
 def _overwritten(have: Sequence[Field], want: Sequence[Field]) -> Shape:
     by_name = {f["name"]: f for f in have}
     # a comment that somebody wrote is no reason to change a table
-    fields = [by_name[f["name"]] if _type(by_name.get(f["name"])) == f["type"] else f for f in want]
-    kept = {f["name"] for f in fields}
-    narrower = any(f["name"] not in kept for f in have)
+    fields = [
+        old if (old := by_name.get(f["name"])) and old["type"] == f["type"] else f for f in want
+    ]
+    both = [(by_name[f["name"]], f) for f in fields if f["name"] in by_name]
+    narrower = len(both) < len(by_name)
     return _shape(
         fields,
         changed=fields != list(have),
-        rewritten=narrower or any(not _holds(by_name[n], f) for n, f in _pairs(by_name, fields)),
+        rewritten=narrower or not all(_holds(old, new) for old, new in both),
     )
-
-
-def _pairs(by_name: dict[str, Field], fields: Sequence[Field]) -> list[tuple[str, Field]]:
-    return [(f["name"], f) for f in fields if f["name"] in by_name]
 
 
 def _holds(old: Field, new: Field) -> bool:
@@ -178,10 +161,6 @@ def _holds(old: Field, new: Field) -> bool:
     except ColumnConflictError:
         return False
     return bool(merged.fields[0]["type"] == new["type"])
-
-
-def _type(field: Field | None) -> Any:
-    return None if field is None else field["type"]
 
 
 def _shape(fields: list[Field], *, changed: bool, rewritten: bool = False) -> Shape:

@@ -10,10 +10,9 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -50,7 +49,7 @@ from distributary.changes.events import (
     shortened,
     to_text,
 )
-from distributary.changes.shape import MergeCounts, MergeOrder, MergeResult, Shape
+from distributary.changes.shape import MergeOrder, MergeResult, Shape
 from distributary.changes.tombstones import (
     MOVED,
     ROW,
@@ -63,7 +62,7 @@ from distributary.changes.tombstones import (
 )
 from distributary.delta.columns import Field, fields_of, schema_string
 from distributary.delta.commit import Change, facts, rewrite_files
-from distributary.delta.log import Snapshot, commits_back, snapshot_of
+from distributary.delta.log import Snapshot, snapshot_of
 from distributary.delta.parquet import conform, read_file
 from distributary.delta.skipping import Keys
 from distributary.delta.tables import OvertakenError, committing, until_not_overtaken
@@ -71,6 +70,7 @@ from distributary.evolve.types import is_map
 from distributary.model.change import SEQ
 from distributary.model.names import quote_sql
 from distributary.model.table import Column
+from distributary.publish.spark import RACE, no_glob
 from distributary.store.base import is_remote
 
 # The text of a MERGE: names from outside only ever appear quoted, and texts as their bytes.
@@ -176,7 +176,7 @@ def read_frame(spark: SparkSession, files: Sequence[str], shape: Shape) -> DataF
     """Events with the columns of a table; one that a file lacks is null."""
     change = fields_of([Column(field.name, field.type) for field in CHANGE_SCHEMA])
     own = [f for f in shape.fields if f["name"] not in CHANGE_SCHEMA.names]
-    return spark.read.schema(_struct([*change, *own])).parquet(*map(_no_glob, files))
+    return spark.read.schema(_struct([*change, *own])).parquet(*map(no_glob, files))
 
 
 def winners_of(
@@ -288,10 +288,6 @@ def _shorten_texts(
 
 def _struct(fields: Sequence[Field]) -> StructType:
     return StructType.fromJson(json.loads(schema_string(fields)))
-
-
-def _no_glob(path: str) -> str:
-    return re.sub(r"([\\\[\]{}*?])", r"\\\1", path)
 
 
 # Rows that get another key, for Spark: the few of them are settled in one process.
@@ -455,7 +451,6 @@ def _moved(winners: pa.Table, columns: Shape, key: Definition) -> pa.Table:
 
 _REFUSED = re.compile(r"[ ,;{}()\n\t=]")
 """What Delta's writer does not take in a column's name, unless the table maps its columns."""
-_RACE = re.compile(r"io\.delta\.exceptions\.\w+|\[DELTA_CONCURRENT_\w+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,8 +461,6 @@ class _Survey:
     left_out: Mapping[str, tuple[str, ...]]
     truncates: pa.Table
     """These events."""
-    events: int
-    keyless: int
     strange: bool
     """Some events name a key that the table does not have."""
 
@@ -475,12 +468,10 @@ class _Survey:
 def merge_table_with_spark(spark: SparkSession, order: MergeOrder) -> MergeResult:
     """Like `merge_table`, by a session. Raises PublishError.
 
-    Rows that are marked as deleted count as updated: Spark does not tell them apart.
+    In the commit, rows that are marked as deleted count as updated: Spark does not tell them apart.
     """
-    started = time.perf_counter()
     with committing(order.path, doing="merge into a table with Spark"):
-        result = until_not_overtaken(lambda: _attempt(spark, order))
-    return replace(result, seconds=time.perf_counter() - started)
+        return until_not_overtaken(lambda: _attempt(spark, order))
 
 
 def _attempt(spark: SparkSession, order: MergeOrder) -> MergeResult:
@@ -505,7 +496,7 @@ def _attempt(spark: SparkSession, order: MergeOrder) -> MergeResult:
         )
         return _merge(session, order, columns, survey, about, tombstones, moves, emptied, empties)
     except (Py4JError, PySparkException) as error:
-        if _RACE.search(str(error)):
+        if RACE.search(str(error)):
             raise OvertakenError(str(error)) from error
         raise
 
@@ -533,7 +524,6 @@ def _merge(
         winners = winners.withColumn("stale", F.lit(False))
     winners = winners.persist()
     try:
-        count = winners.count()
         fresh = winners.filter("NOT stale")
         kept = [] if moves is None else [moves.memories]
         _remember(order, fresh, about, survey, tombstones, kept, empties=empties)
@@ -558,7 +548,8 @@ def _merge(
         session.catalog.dropTempView(view)
     finally:
         winners.unpersist()
-    return _result(order, survey, count)
+    after = snapshot_of(order.path)
+    return MergeResult(order.table, -1 if after is None else after.version)
 
 
 def _survey(order: MergeOrder, columns: Shape) -> _Survey:
@@ -573,14 +564,8 @@ def _survey(order: MergeOrder, columns: Shape) -> _Survey:
     left_out: dict[str, tuple[str, ...]] = {}
     for name, column in left_out_names(rows.column("_unchanged"), own).items():
         left_out[column] = (*left_out.get(column, ()), name)
-    return _Survey(
-        keys,
-        left_out,
-        rows.filter(truncates),
-        events=rows.num_rows,
-        keyless=int((owner < 0).sum()),
-        strange=bool(((owner < 0) & named.to_numpy(zero_copy_only=False)).any()),
-    )
+    strange = bool(((owner < 0) & named.to_numpy(zero_copy_only=False)).any())
+    return _Survey(keys, left_out, rows.filter(truncates), strange)
 
 
 def _suits(survey: _Survey, spans: tuple[Span, ...], columns: Shape) -> bool:
@@ -637,30 +622,6 @@ def _remember(
     if empties:
         new.append(made(survey.truncates, None, now_us=order.now_us))
     remember(tombstones, pa.concat_tables(new), table=order.table, mark=order.mark)
-
-
-def _result(order: MergeOrder, survey: _Survey, winners: int) -> MergeResult:
-    """What the commit with our mark says that it did."""
-    after = snapshot_of(order.path)
-    version = -1 if after is None else after.version
-    commits = commits_back(after) if after is not None else ()
-    ours = (found.info for found in commits if found.marks.get(order.app_id) == order.batch)
-    told: Mapping[str, str] = next(ours, {}).get("operationMetrics", {})
-    inserted, updated = (int(told.get(f"numTargetRows{n}", 0)) for n in ("Inserted", "Updated"))
-    deleted = int(told.get("numTargetRowsDeleted", 0))
-    emptied = int(told.get("numTargetRowsNotMatchedBySourceDeleted", 0))
-    changed = inserted + updated + deleted - emptied
-    counts = MergeCounts(
-        events=survey.events,
-        inserted=inserted,
-        updated=updated,
-        deleted=deleted,
-        superseded=survey.events - survey.keyless - survey.truncates.num_rows - winners,
-        ignored=max(0, winners - changed),
-        keyless=survey.keyless,
-        truncates=survey.truncates.num_rows,
-    )
-    return MergeResult(order.table, version, counts, way="spark")
 
 
 # Which way a table is merged: in one process, or by Spark.

@@ -21,10 +21,12 @@ from distributary.changes.events import (
     Flags,
     Ints,
     KeyIndex,
+    combined,
     fractional,
     key_texts,
     ranks,
     shortened,
+    whole,
 )
 from distributary.changes.shape import SEQ_COLUMN
 from distributary.decode.change.debezium.values import without_source_time
@@ -201,10 +203,10 @@ class Tombstones:
         none = np.zeros(0, np.int64)
         found = pc.equal(self.rows.column("kind"), TRUNCATE)
         return Memory(
-            seq=_one([seq for seq, _ in parts]),
+            seq=whole([seq for seq, _ in parts]),
             owner=np.concatenate([none, *owners]),
             groups=np.concatenate([none, *(groups for _, groups in parts)]),
-            truncated=_one([self.rows.column("_seq").filter(found)]),
+            truncated=combined(self.rows.column("_seq").filter(found)),
         )
 
 
@@ -358,14 +360,7 @@ def _met(rows: pa.Table, events: Events, index: KeyIndex) -> tuple[pa.Array, np.
     found = pc.index_in(kept, value_set=texts)
     met = pc.is_valid(found)
     numbers = found.filter(met).to_numpy()
-    return _one([mine.column("_seq").filter(met)]), index.groups[numbers]
-
-
-def _one(columns: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Array:
-    chunks: list[pa.Array] = []
-    for column in columns:
-        chunks += column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    return pa.concat_arrays([*chunks, pa.array([], SEQ)])
+    return combined(mine.column("_seq").filter(met)), index.groups[numbers]
 
 
 # Between which times and ids the events of each file of a log are, as the table's own log tells.
@@ -468,25 +463,17 @@ def _overlapping(bounds: Bounds, events: pa.Table) -> list[DataFile]:
     timed = np.sort(time.filter(pa.array(lasting)).cast(pa.int64()).to_numpy())
     inside = np.searchsorted(timed, bounds.high, "right") > np.searchsorted(timed, bounds.low)
     may = inside | bounds.no_time | (not lasting.all())
-    ids = _Ids(events.column("_uuid"))
-    found = [int(number) for number in np.flatnonzero(may)]
-    return [bounds.files[n] for n in found if ids.may_be_between(*bounds.ids[n])]
+    ids = events.column("_uuid").combine_chunks()
+    lowest, highest = pc.min_max(ids).as_py().values()
 
-
-class _Ids:
-    """The ids of some events."""
-
-    def __init__(self, ids: pa.ChunkedArray) -> None:
-        self._ids = ids.combine_chunks()
-        ends = pc.min_max(self._ids)
-        self._low, self._high = ends["min"].as_py(), ends["max"].as_py()
-
-    def may_be_between(self, low: str | None, high: str | None) -> bool:
-        """Whether one of them is within the bounds of a file, or these do not tell."""
+    def may_have(low: str | None, high: str | None) -> bool:
+        """Whether one of the ids is within the bounds of a file, or these do not tell."""
         if low is None or high is None:
             return True
-        if high < self._low or low > self._high:
+        if high < lowest or low > highest:
             # most files, where ids go up with the source's log
             return False
-        between = pc.and_(pc.greater_equal(self._ids, low), pc.less_equal(self._ids, high))
+        between = pc.and_(pc.greater_equal(ids, low), pc.less_equal(ids, high))
         return bool(pc.any(between).as_py())
+
+    return [bounds.files[n] for n in np.flatnonzero(may).tolist() if may_have(*bounds.ids[n])]

@@ -34,10 +34,13 @@ def up(
     They go on in the background until `dev down`. What runs already stays as it is. The first
     time, about 150 MB are fetched into the user's cache.
     """
-    from distributary.lab.services.services import Services, usual_folder
+    from distributary.lab.services.services import USUAL_PORTS, Services, usual_folder
 
-    services = Services.at_usual_ports(
-        folder or usual_folder(), kafka_port=kafka_port, registry_port=registry_port
+    services = Services(
+        folder or usual_folder(),
+        kafka_port=kafka_port,
+        registry_port=registry_port,
+        usual=USUAL_PORTS,
     )
     began = time.monotonic()
     started = services.start(call.out.note)

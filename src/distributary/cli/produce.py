@@ -242,9 +242,9 @@ def games(
 
     The topic is wrapper if no other is named.
     """
-    from distributary.lab.simulate.base import DEFAULT_KINDS, parse_kinds
+    from distributary.lab.simulate.base import DEFAULT_KINDS, deliver, parse_kinds
     from distributary.lab.simulate.game_records import GamesPlan
-    from distributary.lab.simulate.games import produce_games
+    from distributary.lab.simulate.games import stream_rounds
 
     plan = GamesPlan(
         framed=_SHARES.get(framing, "mixed"),
@@ -262,9 +262,8 @@ def games(
         to, path, registry, bootstrap_servers, registry_url, topic, partitions, pipeline
     )
     with _open_target(call, target, topic="wrapper", wrapped=True) as opened:
-        sent = produce_games(
-            plan, registry=opened.registry, sink=opened.sink, rate=rate, on_round=_teller(call)
-        )
+        rounds = stream_rounds(plan, registry=opened.registry)
+        sent = deliver(rounds, sink=opened.sink, rate=rate, on_round=_teller(call))
         _show_sent(call, sent, opened)
 
 
@@ -293,8 +292,8 @@ def people(
     registry: RegistryFolder = None,
 ) -> None:
     """One type of framed message, whose schema gains a field with every version."""
-    from distributary.lab.simulate.games import PeoplePlan, produce_people
-    from distributary.lab.simulate.orders import protobuf_serializer
+    from distributary.lab.simulate.base import deliver
+    from distributary.lab.simulate.games import PeoplePlan, stream_people
 
     plan = PeoplePlan(
         subject=f"{topic or 'people'}-value",
@@ -307,14 +306,8 @@ def people(
         to, path, registry, bootstrap_servers, registry_url, topic, partitions, pipeline
     )
     with _open_target(call, target, topic="people") as opened:
-        sent = produce_people(
-            plan,
-            registry=opened.registry,
-            sink=opened.sink,
-            framing=protobuf_serializer if to == "kafka" else None,
-            rate=rate,
-            on_round=_teller(call),
-        )
+        rounds = stream_people(plan, registry=opened.registry)
+        sent = deliver(rounds, sink=opened.sink, rate=rate, on_round=_teller(call))
         _show_sent(call, sent, opened)
 
 
@@ -383,7 +376,8 @@ def orders(
     With --type customer and --type product, records of two types share a topic: its schema is a
     union that refers to theirs.
     """
-    from distributary.lab.simulate.orders import OrderKind, OrdersPlan, produce_orders, typed_orders
+    from distributary.lab.simulate.base import deliver
+    from distributary.lab.simulate.orders import OrderKind, OrdersPlan, stream_orders, typed_orders
 
     usual = "dev.orders" if type == "orders" else "dev.types"
     plan = OrdersPlan(
@@ -408,9 +402,8 @@ def orders(
                 call.out.note(f"sent {count}")
             sent = typed.sent()
         else:
-            sent = produce_orders(
-                plan, registry=opened.registry, sink=opened.sink, rate=rate, on_round=_teller(call)
-            )
+            rounds = stream_orders(plan, registry=opened.registry)
+            sent = deliver(rounds, sink=opened.sink, rate=rate, on_round=_teller(call))
         _show_sent(call, sent, opened)
 
 

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from distributary.observe.rows import SchemaInUse, SchemaRow, TableSummary
     from distributary.registry.base import Reference
     from distributary.registry.compatibility.levels import Level
-    from distributary.registry.http.registry import Listed
+    from distributary.registry.http.client import ListedShape
 
 
 app = group("schema", "Columns of tables, and the schemas they came from.", panel=LOOK)
@@ -427,7 +427,7 @@ def _by_listing(found: FoundRegistry, matching: str) -> list[Subject]:
     registry = found.registry
     if not isinstance(registry, HttpRegistry):
         return []
-    versions: dict[str, dict[int, Listed]] = {}
+    versions: dict[str, dict[int, ListedShape]] = {}
     for each in registry.schemas():
         if matching in each.subject:
             versions.setdefault(each.subject, {})[each.version] = each

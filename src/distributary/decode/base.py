@@ -390,24 +390,6 @@ class Quick:
     """The rows of each payload; None for one each."""
 
 
-class Rows:
-    """Rows of payloads that are read one by one."""
-
-    def __init__(self, read: Callable[[bytes], list[Any]], type_: pa.DataType) -> None:
-        self._read, self._type = read, type_
-        self._rows: list[Any] = []
-
-    def add(self, data: bytes) -> int:
-        """Add the rows of one payload, and tell how many; `RefusedError` if it has none."""
-        found = self._read(data)
-        self._rows += found
-        return len(found)
-
-    def batch(self) -> pa.RecordBatch:
-        """Everything that was added."""
-        return pa.RecordBatch.from_struct_array(pa.array(self._rows, self._type))
-
-
 class TwoSpeedDecoder(ABC):
     """Decodes arrays with an engine where there is one, and the rest one by one."""
 
@@ -486,20 +468,24 @@ class TwoSpeedDecoder(ABC):
 class RowByRowDecoder(TwoSpeedDecoder):
     """Reads what its engine does not take one by one, row after row."""
 
+    _row_type: pa.DataType
+
     @abstractmethod
-    def _rows(self) -> Rows:
-        """No rows yet, of payloads that are read one by one."""
+    def _read(self, data: bytes) -> list[Any]:
+        """The rows of one payload; `RefusedError` if it has none."""
 
     def _carefully(self, array: pa.BinaryArray, positions: Positions, gathered: Gathered) -> None:
-        rows = self._rows()
+        rows: list[Any] = []
         owners: list[int] = []
         empty = 0
         for position, data in zip(positions.tolist(), iterated(array), strict=True):
             try:
-                count = rows.add(data)
+                found = self._read(data)
             except RefusedError as error:
                 gathered.fail(position, error.code, error.reason, at_byte=error.position)
                 continue
-            owners += [position] * count
-            empty += not count
-        gathered.add(rows.batch(), np.array(owners, np.int64), empty=empty)
+            rows += found
+            owners += [position] * len(found)
+            empty += not found
+        batch = pa.RecordBatch.from_struct_array(pa.array(rows, self._row_type))
+        gathered.add(batch, np.array(owners, np.int64), empty=empty)

@@ -14,7 +14,6 @@ from distributary.decode.json import text
 from distributary.decode.json.decoder import JsonDecoder
 from distributary.decode.protobuf import wire
 from distributary.decode.protobuf.decoder import ProtobufDecoder
-from distributary.errors import DecodeError
 from distributary.model.cache import Cache
 from distributary.model.change import ChangeSettings
 from distributary.model.record import Format, WriterSchema
@@ -52,13 +51,6 @@ _change_decoders: Cache[ChangeDecoder] = Cache(CAPACITY)
 
 def decoder_for(schema: WriterSchema, message: str, limits: DecodeLimits) -> Decoder:
     """The decoder of one message of a writer schema, built at its first use."""
-    if schema.format not in DECODERS:
-        raise DecodeError(
-            "there is no decoder for this format",
-            where=f"schema {schema.label()}",
-            evidence=f"format {schema.format}; known: {', '.join(sorted(DECODERS))}",
-            next_step="look the schema's type up in the registry",
-        )
     # the schema's content is the key, not its id: ids belong to one registry, contents to none
     key = (schema.format, schema.body, message, limits)
     return _decoders.get(key, lambda: DECODERS[schema.format](schema.body, message, limits))

@@ -306,10 +306,11 @@ def rebuild_now(
 ) -> Rebuilt:
     """Make a table again; the caller owns the checkpoint."""
     target = merged_table(config, known, publisher)
-    result = rebuild(target.log_path, target.order, as_of_us=as_of_us)
-    accept_rebuilt(config, ledger, target.table, result.version)
-    rows = result.counts.inserted
-    return Rebuilt(target.table, target.log, rows, result.version, result.seconds)
+    started = time.perf_counter()
+    version, rows = rebuild(target.log_path, target.order, as_of_us=as_of_us)
+    seconds = time.perf_counter() - started
+    accept_rebuilt(config, ledger, target.table, version)
+    return Rebuilt(target.table, target.log, rows, version, seconds)
 
 
 def _answer(

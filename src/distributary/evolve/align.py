@@ -107,33 +107,22 @@ def _filled(arrays: Sequence[pa.Array], steps: Iterable[_Step], rows: int) -> li
 class Aligner:
     """Turns batches of one schema into batches of another; worked out once per pair of schemas."""
 
-    def __init__(
-        self,
-        source: pa.Schema,
-        fills: Sequence[Fill],
-        target: pa.Schema,
-        *,
-        omit_missing: bool = False,
-    ) -> None:
+    def __init__(self, source: pa.Schema, fills: Sequence[Fill], target: pa.Schema) -> None:
+        """A column that the writer does not have is its default; without one it is null."""
         by_target = {fill.target: fill for fill in fills}
-        fields: list[pa.Field] = []
         self._steps: list[_Step] = []
         for field in target:
             fill = by_target.get(field.name, Fill("", field.name, field.type))
             index = source.get_field_index(fill.source) if fill.source else -1
-            if index < 0 and fill.value is None and omit_missing:
-                continue
             inner = dict(fill.inner_defaults)
             convert = None if index < 0 else _converter(source.field(index).type, field, "", inner)
             self._steps.append((index, convert, constant(fill.value or "null", field.type)))
-            fields.append(field)
-        self.schema = pa.schema(fields, metadata=target.metadata)
-        """The schema of every batch it gives: the target's, less the columns left out."""
+        self._schema = target
         self._picked = [index for index, _, _ in self._steps]
         # the usual case: columns are only picked, which costs microseconds however many they are
         self._only_picks = all(
             index >= 0 and convert is None and source.field(index).name == field.name
-            for (index, convert, _), field in zip(self._steps, fields, strict=True)
+            for (index, convert, _), field in zip(self._steps, target, strict=True)
         )
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -141,30 +130,16 @@ class Aligner:
         if self._only_picks:
             return batch.select(self._picked)
         arrays = _filled(batch.columns, self._steps, batch.num_rows)
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
-@lru_cache(maxsize=4096)
-def aligner(
-    source: pa.Schema, fills: tuple[Fill, ...], target: pa.Schema, *, omit_missing: bool = False
-) -> Aligner:
-    """The aligner for a pair of schemas, from this process's cache."""
-    return Aligner(source, fills, target, omit_missing=omit_missing)
+aligner = lru_cache(maxsize=4096)(Aligner)
+"""The aligner for a pair of schemas, from this process's cache."""
 
 
-def align(
-    batch: pa.RecordBatch,
-    fills: tuple[Fill, ...],
-    schema: pa.Schema,
-    *,
-    omit_missing: bool = False,
-) -> pa.RecordBatch:
-    """The batch with the table's columns, in the table's order and types.
-
-    A column that the writer does not have is its default; without one it is null, or is left out
-    with `omit_missing`: readers of a Parquet file give null for a column it lacks.
-    """
-    return aligner(batch.schema, fills, schema, omit_missing=omit_missing)(batch)
+def align(batch: pa.RecordBatch, fills: tuple[Fill, ...], schema: pa.Schema) -> pa.RecordBatch:
+    """The batch with the table's columns, in the table's order and types."""
+    return aligner(batch.schema, fills, schema)(batch)
 
 
 def _converter(got: pa.DataType, field: pa.Field, path: str, defaults: Defaults) -> Convert | None:

@@ -318,14 +318,9 @@ def merge(
     return Merged(columns, _fills(level), tuple(level.changes))
 
 
-def create(
-    writer: tuple[Column, ...],
-    *,
-    system: tuple[Column, ...] = (),
-    reserved: frozenset[str] = frozenset(),
-) -> Merged:
-    """The columns of a table that does not exist yet: `system` first, then the writer's."""
-    level = Fields(system, Evolution(), reserved=reserved | {column.name for column in system})
+def create(writer: tuple[Column, ...], *, reserved: frozenset[str] = frozenset()) -> Merged:
+    """The columns of a table that does not exist yet."""
+    level = Fields((), Evolution(), reserved=reserved)
     level.merge(writer)
     columns = tuple(level.columns)
     listed = ", ".join(f"{column.name} {sql_name(column.type)}" for column in columns)
@@ -356,19 +351,13 @@ def _refused(table: tuple[Column, ...], level: Fields) -> Merged:
     )
 
 
-def missing(
-    table: tuple[Column, ...],
-    writer: tuple[Column, ...],
-    *,
-    reserved: frozenset[str] = frozenset(),
-) -> tuple[Change, ...]:
+def missing(table: tuple[Column, ...], writer: tuple[Column, ...]) -> tuple[Change, ...]:
     """The columns that a writer does not write: kept, and null in its rows.
 
     Give the columns as `merge` left them. An older writer misses what came after it, so this says
     "gone" for the newest writer only.
     """
     written = {fold(column.name) for column in writer}
-    written |= {fold(name) for name in reserved}
     return tuple(
         Change(ChangeKind.COLUMN_MISSING, column.name, before=sql_name(column.type), action="keep")
         for column in table

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyarrow import types as kinds
 
 from distributary.errors import ErrorCode, EvolutionError
+from distributary.model.names import quote_sql
 
 _SCALARS = {
     pa.null(): "void",
@@ -58,7 +59,7 @@ def sql_name(type_: pa.DataType) -> str:
 
 def _quoted(name: str) -> str:
     # quoted, so that no field name can imitate another type: sql_name also tells types apart
-    return name if _PLAIN.fullmatch(name) else "`" + name.replace("`", "``") + "`"
+    return name if _PLAIN.fullmatch(name) else quote_sql(name)
 
 
 def side_suffix(type_: pa.DataType) -> str:
@@ -183,11 +184,6 @@ def fold(name: str) -> str:
     return name.upper().casefold().replace("i\u0307", "i")
 
 
-def struct_slots(type_: pa.DataType) -> tuple[Slot, ...]:
-    """The fields of a struct; nothing records which of them are side fields."""
-    return tuple(Slot(f.name, f.type) for f in type_)
-
-
 def homes(
     names: Sequence[str], slots: Sequence[Slot], blocked: Set[str] = frozenset()
 ) -> tuple[Home, ...]:
@@ -297,7 +293,8 @@ def _key_fits(got: pa.DataType, have: pa.DataType) -> bool:
 
 def struct_places(got: pa.DataType, have: pa.DataType) -> tuple[int | None, ...]:
     """For each field of a writer's struct its position in the table's struct; None: not stored."""
-    slots = struct_slots(have)
+    # nothing records which fields of a struct are side fields
+    slots = tuple(Slot(f.name, f.type) for f in have)
     found = homes([f.name for f in got], slots)
     taken = {fold(home.name) for home in found}
     places: list[int | None] = []

@@ -34,6 +34,8 @@ from distributary.evolve.types import (
 from distributary.model.table import Column, Fill
 
 REST = "_rest"
+_CLOSED = frozenset({REST})
+"""Columns that no type fills."""
 
 _Columns = tuple[Column, ...]
 
@@ -63,22 +65,20 @@ def plan_unified(
     *,
     mode: Literal["shared", "wide"] = "shared",
     max_columns: int = 500,
-    reserved: frozenset[str] = frozenset(),
     policy: type[Evolution] = Evolution,
 ) -> Unified:
     """Bring the unified table up to date with all types that it holds, not only those of a batch.
 
-    `reserved` names the system columns in `current`, which no type fills. `policy` is for what the
-    table's format allows: what a pipeline wants of its tables per type means nothing here.
+    `policy` is for what the table's format allows: what a pipeline wants of its tables per type
+    means nothing here.
     """
-    closed = reserved | {REST}
     # field numbers and comments of one type mean nothing in another
     writers = {n: tuple(Column(c.name, c.type) for c in types[n]) for n in sorted(types)}
     has_rest = any(fold(column.name) == fold(REST) for column in current)
     room = max(0, max_columns - len(current) - (0 if has_rest else 1))
     grow = _grow_shared if mode == "shared" else _grow_wide
-    columns = grow(current, tuple(writers.values()), room, closed, policy)
-    shares = {name: share_of(columns, writer, closed) for name, writer in writers.items()}
+    columns = grow(current, tuple(writers.values()), room, policy)
+    shares = {name: share_of(columns, writer, _CLOSED) for name, writer in writers.items()}
     needed = mode == "shared" or any(share.rest for share in shares.values())
     if needed and not has_rest:
         comment = "fields without a column of their own, as JSON text"
@@ -103,24 +103,16 @@ def share_of(
 
 
 def _grow_wide(
-    current: _Columns,
-    writers: Sequence[_Columns],
-    room: int,
-    closed: frozenset[str],
-    policy: type[Evolution],
+    current: _Columns, writers: Sequence[_Columns], room: int, policy: type[Evolution]
 ) -> _Columns:
     limit, columns = len(current) + room, current
     for writer in writers:
-        columns = merge(columns, writer, policy(), reserved=closed).columns[:limit]
+        columns = merge(columns, writer, policy(), reserved=_CLOSED).columns[:limit]
     return columns
 
 
 def _grow_shared(
-    current: _Columns,
-    writers: Sequence[_Columns],
-    room: int,
-    closed: frozenset[str],
-    policy: type[Evolution],
+    current: _Columns, writers: Sequence[_Columns], room: int, policy: type[Evolution]
 ) -> _Columns:
     strict = policy(type_change="dead_letter")
     names = {fold(column.name): column.name for column in current}
@@ -128,10 +120,9 @@ def _grow_shared(
     for writer in writers:
         for key, column in _one_per_key(writer, names).items():
             grouped.setdefault(key, []).append(column)
-    blocked = {fold(name) for name in closed}
     columns = [
         column
-        if side_base(column.comment) or fold(column.name) in blocked
+        if side_base(column.comment) or fold(column.name) == fold(REST)
         else reduce(
             lambda a, b: _joined(a, b, strict) or a, grouped.get(fold(column.name), ()), column
         )
@@ -140,7 +131,7 @@ def _grow_shared(
     candidates = [
         _most_common(group, strict)
         for key, group in grouped.items()
-        if key not in names.keys() | blocked
+        if key not in names and key != fold(REST)
     ]
     promoted = [(column, types) for column, types in candidates if types > 1 or len(writers) == 1]
     promoted.sort(key=lambda candidate: -candidate[1])

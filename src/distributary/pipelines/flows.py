@@ -91,7 +91,7 @@ def decoded(spark: SparkSession, file: str | os.PathLike[str], *, type: str) -> 
     them. A record that needs further columns fails the update with SCHEMA_GREW; Spark reads it
     again in the next one.
     """
-    from distributary.source.kafka import KafkaReader
+    from distributary.source.kafka import raw_records
 
     config, now = _now(file)
     if type not in now.tables:
@@ -104,16 +104,16 @@ def decoded(spark: SparkSession, file: str | os.PathLike[str], *, type: str) -> 
         )
     # sent to every task: a thousand flows must not carry a thousand types each
     part = now.only(type) if config.envelope is not None else now
-    rows = TypeRows(config, part, type, KafkaReader())
+    rows = TypeRows(config, part, type, raw_records)
     return _mapped(_raw(spark, config), rows, rows.schema)
 
 
 def dead_letters(spark: SparkSession, file: str | os.PathLike[str]) -> DataFrame:
     """A streaming frame of the records that are a row of no type, each with the reason."""
-    from distributary.source.kafka import KafkaReader
+    from distributary.source.kafka import raw_records
 
     config, now = _now(file)
-    return _mapped(_raw(spark, config), DeadLetters(config, now, KafkaReader()), LETTERS)
+    return _mapped(_raw(spark, config), DeadLetters(config, now, raw_records), LETTERS)
 
 
 _asked: dict[Path, tuple[float, PipelineConfig, Known]] = {}

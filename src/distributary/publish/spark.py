@@ -160,7 +160,7 @@ _UNREACHABLE = re.compile(
     r"(?:java\.(?:io|net|nio)|org\.apache\.hadoop)[\w.$]*(?:Exception|Error)",
     re.MULTILINE,
 )
-_RACE = re.compile(r"io\.delta\.exceptions\.\w+|\[DELTA_CONCURRENT_\w+")
+RACE = re.compile(r"io\.delta\.exceptions\.\w+|\[DELTA_CONCURRENT_\w+")
 """What Delta throws when another commit came in between."""
 
 
@@ -214,7 +214,7 @@ class SparkPublisher:
         except Exception as error:
             # it may have landed, here or in another process: the log decides
             settled = self._settle(entry, mark, attempt=attempt)
-            if settled is None and _RACE.search(str(error)):
+            if settled is None and RACE.search(str(error)):
                 raise OvertakenError(str(error)) from error
             if settled is None:
                 raise
@@ -335,5 +335,5 @@ def _as_error(error: Exception, *, doing: str, path: str) -> PublishError:
 
 
 def no_glob(path: str) -> str:
-    """A path in which nothing stands for other names."""
+    """A path for Spark's readers, to which some characters mean more than themselves."""
     return re.sub(r"([\\\[\]{}*?])", r"\\\1", path)

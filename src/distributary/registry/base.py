@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -44,9 +44,6 @@ class SchemaRegistry(Protocol):
     def subjects(self) -> tuple[str, ...]:
         """All subjects, sorted."""
 
-    def text(self, schema_id: int) -> str:
-        """The schema as its author wrote it."""
-
 
 def has_schema(registry: SchemaRegistry, schema_id: int) -> bool:
     """Whether a registry knows an id. Raises if it does not answer."""
@@ -85,10 +82,6 @@ class Reference:
                 evidence=printable(repr(given)),
                 next_step="give each reference a name, a subject and a version",
             ) from None
-
-    def as_dict(self) -> dict[str, Any]:
-        """The form that `of` reads."""
-        return asdict(self)
 
 
 _REFERENCE = TypeAdapter(Reference)
@@ -146,7 +139,6 @@ def gather(references: Iterable[Reference], *, fetch: Fetch) -> dict[str, str]:
 OK, REFUSED, BUSY, SILENT = "ok", "refused", "busy", "silent"
 """How a question can end: answered, said no to, put off, not answered."""
 
-OUTCOMES = (OK, REFUSED, BUSY, SILENT)
 _ENDPOINTS = frozenset(
     ("schemas/ids", "schemas/guids", "schemas/types", "subjects", "config", "compatibility")
 )

@@ -51,17 +51,12 @@ class CachedRegistry:
         self._clock = clock
         self._by_id: dict[int, WriterSchema] = {}
         self._guids: dict[UUID, int] = {}
-        self._texts: dict[int, str] = {}
         self._versions: dict[tuple[str, int | None], tuple[float, WriterSchema]] = {}
 
     def by_id(self, schema_id: int) -> WriterSchema:
         """The schema with this id, from memory, the folder or the registry."""
         known = self._known(schema_id)
-        return self.refresh(schema_id) if known is None else known
-
-    def refresh(self, schema_id: int) -> WriterSchema:
-        """Ask again: the schema is the same for ever, but it may have got another subject."""
-        return self._keep(self._inner.by_id(schema_id))
+        return self._keep(self._inner.by_id(schema_id)) if known is None else known
 
     def by_guid(self, guid: UUID) -> WriterSchema:
         """The schema with this GUID, from memory, the folder or the registry."""
@@ -88,12 +83,6 @@ class CachedRegistry:
     def subjects(self) -> tuple[str, ...]:
         """All subjects, asked every time."""
         return self._inner.subjects()
-
-    def text(self, schema_id: int) -> str:
-        """The schema as its author wrote it."""
-        if schema_id not in self._texts:
-            self._texts[schema_id] = self._inner.text(schema_id)
-        return self._texts[schema_id]
 
     def _for_a_while(
         self, key: tuple[str, int | None], ask: Callable[[], WriterSchema]

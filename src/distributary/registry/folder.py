@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ def encoded(content: dict[str, Any]) -> bytes:
         return (json.dumps(content, indent=2) + "\n").encode()
 
 
-_ID = re.compile(r"([0-9]{8,10})\.json")
+ID_FILE = re.compile(r"([0-9]{8,10})\.json")
 _VERSION = re.compile(r"([1-9][0-9]{0,8})\.(json|deleted)")
 _RESCAN_SECONDS = 1.0
 
@@ -139,7 +140,7 @@ class _FileStore:
     def schema(self, schema_id: int) -> StoredSchema | None:
         # a new one is seen at once, whoever wrote it
         if schema_id not in self._schemas:
-            name = _id_name(schema_id)
+            name = id_name(schema_id)
             with unreachable(self._store):
                 content = read_json(self._store, name)
                 if content is None:
@@ -152,7 +153,7 @@ class _FileStore:
         return self._schemas[schema_id]
 
     def ids(self) -> list[int]:
-        names = map(_ID.fullmatch, self._files("ids"))
+        names = map(ID_FILE.fullmatch, self._files("ids"))
         return sorted(int(name[1]) for name in names if name)
 
     def id_of(self, schema: StoredSchema) -> int | None:
@@ -169,11 +170,11 @@ class _FileStore:
             content = {
                 "id": schema_id,
                 "format": str(schema.format),
-                "references": [r.as_dict() for r in schema.references],
+                "references": [asdict(reference) for reference in schema.references],
                 "schema": schema.text.split("\n"),
             }
             with unreachable(self._store):
-                if create(self._store, _id_name(schema_id), content, durable=self._durable):
+                if create(self._store, id_name(schema_id), content, durable=self._durable):
                     break
         self._schemas[schema_id] = schema
         self._ids[schema] = schema_id
@@ -312,7 +313,8 @@ class _FileStore:
         self._scan_again_at = ended + max(_RESCAN_SECONDS, 20 * (ended - begun))
 
 
-def _id_name(schema_id: int) -> str:
+def id_name(schema_id: int) -> str:
+    """The file of a schema."""
     return f"ids/{schema_id:08d}.json"
 
 

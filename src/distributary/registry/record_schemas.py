@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,16 @@ from distributary.errors import SchemaNotFoundError
 from distributary.model.names import printable
 from distributary.model.record import Format, SubjectVersion, WriterSchema
 from distributary.registry.compatibility.levels import Level
-from distributary.registry.compile.avro import compile_avro
-from distributary.registry.folder import FileRegistry, create, damaged, read_json, unreachable
+from distributary.registry.compile import compile_schema
+from distributary.registry.folder import (
+    ID_FILE,
+    FileRegistry,
+    create,
+    damaged,
+    id_name,
+    read_json,
+    unreachable,
+)
 from distributary.registry.local import LocalRegistry, MemoryRegistry
 from distributary.store.base import Store, at, local_folder
 
@@ -102,8 +109,6 @@ class InferredSchemas:
 #
 # Tasks make a GUID of the schema's own text; ids are given by the driver alone, and for ever.
 
-_ID = re.compile(r"([0-9]{8,10})\.json")
-
 
 def guid_of(text: bytes) -> UUID:
     """The name of a schema: the first half of a digest of its text."""
@@ -162,7 +167,7 @@ class FileSchemas:
             self._learn()
         if guid not in self._by_guid:
             # what does not compile gets no id
-            self._give_id(guid, compile_avro(self._text(guid)).message)
+            self._give_id(guid, compile_schema(self._text(guid), format=Format.AVRO).message)
         return self._schema(self._by_guid[guid])
 
     def latest(self, subject: str) -> WriterSchema:
@@ -188,10 +193,6 @@ class FileSchemas:
         self._learn()
         return tuple(sorted({given.place.subject for given in self._by_id.values()}))
 
-    def text(self, schema_id: int) -> str:
-        """The schema as it stood in its file."""
-        return self._text(self._given(schema_id).guid)
-
     def _given(self, schema_id: int) -> _Given:
         if schema_id not in self._by_id:
             self._learn()
@@ -208,7 +209,7 @@ class FileSchemas:
         if given.id not in self._schemas:
             text = self._text(given.guid)
             # as it stood there: what its own system says beside Avro tells columns their types
-            compiled = replace(compile_avro(text), body=text.encode())
+            compiled = replace(compile_schema(text, format=Format.AVRO), body=text.encode())
             self._schemas[given.id] = compiled.writer(given.id, Format.AVRO, (given.place,))
         return self._schemas[given.id]
 
@@ -222,12 +223,12 @@ class FileSchemas:
         """Read the ids that were given, by this process or by one before it."""
         with unreachable(self._store):
             names = [file.name.rpartition("/")[2] for file in self._store.files("ids")]
-        numbers = {int(name[1]) for name in map(_ID.fullmatch, names) if name}
+        numbers = {int(name[1]) for name in map(ID_FILE.fullmatch, names) if name}
         for number in sorted(numbers - self._by_id.keys()):
             self._remember(number)
 
     def _remember(self, schema_id: int) -> None:
-        name = _id_name(schema_id)
+        name = id_name(schema_id)
         with unreachable(self._store):
             content = read_json(self._store, name) or {}
         try:
@@ -245,13 +246,9 @@ class FileSchemas:
             version = max(self._versions(record), default=0) + 1
             content = {"id": schema_id, "guid": str(guid), "record": record, "version": version}
             with unreachable(self._store):
-                create(self._store, _id_name(schema_id), content)
+                create(self._store, id_name(schema_id), content)
             # where another process was faster, this is the id of another schema
             self._remember(schema_id)
-
-
-def _id_name(schema_id: int) -> str:
-    return f"ids/{schema_id:08d}.json"
 
 
 def _schema_name(guid: UUID) -> str:

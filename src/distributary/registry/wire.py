@@ -11,7 +11,7 @@ first message of the file, is the single byte 00.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from uuid import UUID
@@ -23,7 +23,6 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from numpy.typing import NDArray
 
 from distributary.errors import ErrorCode
-from distributary.registry.compile.avro_schema import zigzag
 
 VALUE_HEADER = "__value_schema_id"
 FIRST_MESSAGE = (0,)
@@ -72,35 +71,6 @@ def parse(
         return _parse_bytes(value, protobuf)
     found = _parse_bytes(named[-1], protobuf)
     return found if isinstance(found, BadFrame) else replace(found, payload_start=0)
-
-
-def frame(
-    payload: bytes,
-    *,
-    schema_id: int | None = None,
-    guid: UUID | None = None,
-    indexes: Sequence[int] | None = FIRST_MESSAGE,
-) -> bytes:
-    """Put a frame before a payload; the inverse of `parse`. Without a payload it fits a header.
-
-    The schema is named by its id or its GUID; `indexes` is None for formats without messages.
-    """
-    if schema_id is not None and guid is None:
-        start = bytes([_BY_ID]) + schema_id.to_bytes(4, "big")
-    elif guid is not None and schema_id is None:
-        start = bytes([_BY_GUID]) + guid.bytes
-    else:
-        raise ValueError("a frame names a schema either by id or by GUID")
-    return start + (b"" if indexes is None else encode_indexes(indexes)) + payload
-
-
-def encode_indexes(indexes: Sequence[int]) -> bytes:
-    """The bytes of a path to a message."""
-    if tuple(indexes) == FIRST_MESSAGE:
-        return b"\x00"
-    if any(index < 0 for index in indexes):
-        raise ValueError("a message index is never negative")
-    return b"".join(map(zigzag, (len(indexes), *indexes)))
 
 
 def read_indexes(data: bytes | memoryview, start: int) -> tuple[tuple[int, ...], int] | BadFrame:
@@ -210,15 +180,6 @@ class SplitFrames:
     def reason(self, position: int) -> ErrorCode | None:
         """Why there is no frame at a position; None where there is one."""
         return REASONS[self.reasons[position]]
-
-    def path(self, position: int) -> tuple[int, ...]:
-        """The path to the message at a position."""
-        return self.paths[self.path_codes[position]]
-
-    def guid(self, position: int) -> UUID | None:
-        """The GUID at a position; None where there is none."""
-        code = self.guid_codes[position]
-        return self.guids[code] if code >= 0 else None
 
 
 @dataclass(frozen=True, slots=True)

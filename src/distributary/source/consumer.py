@@ -248,7 +248,7 @@ class Client:
         elif error.code() in _OUT_OF_RANGE:
             self._after_loss(one, left, strict=strict)
         elif error.code() in REFUSED:
-            raise self._refused(error)
+            raise refused(self._servers, clean(error.str()))
         else:
             raise self._unavailable(error)
 
@@ -279,7 +279,7 @@ class Client:
         if waited < (_DOWN_SECONDS if hopeless else _PATIENCE_SECONDS):
             return
         if error is not None and error.code() in REFUSED:
-            raise self._refused(error)
+            raise refused(self._servers, clean(error.str()))
         if error is not None:
             raise self._unavailable(error)
         for one in list(left.ends):
@@ -310,14 +310,6 @@ class Client:
             return
         if self._error is None or error.code() in REFUSED or error.code() == ALL_BROKERS_DOWN:
             self._error = error
-
-    def _refused(self, error: KafkaError) -> SourceError:
-        return SourceError(
-            "the broker refuses these credentials",
-            where=self._servers,
-            evidence=clean(error.str()),
-            next_step="check source.security, and what the user may read",
-        )
 
     def _unavailable(self, error: KafkaError | None) -> SourceUnavailableError:
         return SourceUnavailableError(
@@ -458,3 +450,13 @@ def _odd_headers(message: Message) -> Headers:
         pairs = message.headers()
     given: Headers = pairs  # type: ignore[assignment]
     return given and [(pair[0] if _item(pair, 0) else "\ufffd", pair[1]) for pair in given]
+
+
+def refused(servers: str, evidence: str) -> SourceError:
+    """A broker does not let us in."""
+    return SourceError(
+        "the broker refuses these credentials",
+        where=servers,
+        evidence=evidence,
+        next_step="check source.security, and what the user may read",
+    )

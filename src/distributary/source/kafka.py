@@ -55,6 +55,7 @@ from distributary.source.consumer import (
     ConsumerReader,
     Partition,
     read,
+    refused,
     shares,
 )
 
@@ -208,12 +209,7 @@ class Broker:
         # by the code alone: the text of an outage names the listener, as in `sasl_ssl://`
         refusal = next((each for each in told if each.code() in REFUSED), None)
         if refusal is not None:
-            raise SourceError(
-                "the broker refuses these credentials",
-                where=self._servers,
-                evidence=refusal.str(),
-                next_step="check source.security, and what the user may read",
-            ) from error
+            raise refused(self._servers, refusal.str()) from error
         raise SourceUnavailableError(
             "the broker does not answer",
             where=self._servers,
@@ -397,7 +393,7 @@ class KafkaSource:
         self._opened = {t: id_ for t, id_ in end.get("ids", {}).items() if t in topics}
         native = self._native(spark, ranges) if self._is_native else None
         return BatchInput(
-            reader=native or KafkaReader(),
+            reader=native or raw_records,
             tasks=1 if native is None else max(1, len(native.tasks)),
             scan=self._spark(spark, ranges) if native is None else None,
             ranges=ranges,
@@ -601,20 +597,19 @@ class KafkaSource:
         return ranges_of(starts | gone, ends)
 
 
-@dataclass(frozen=True, slots=True)
-class KafkaReader:
-    """Spark's columns as raw records."""
+def raw_records(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Spark's columns as raw records.
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Headers come as JSON; of the others only the types may be spelled differently."""
-        for batch in batches:
-            columns = [
-                _headers(batch.column(f.name))
-                if f.name == "headers"
-                else batch.column(f.name).cast(f.type)
-                for f in RAW
-            ]
-            yield pa.RecordBatch.from_arrays(columns, schema=RAW)
+    Headers come as JSON; of the others only the types may be spelled differently.
+    """
+    for batch in batches:
+        columns = [
+            _headers(batch.column(f.name))
+            if f.name == "headers"
+            else batch.column(f.name).cast(f.type)
+            for f in RAW
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=RAW)
 
 
 def _headers(texts: pa.StringArray) -> pa.ListArray:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from distributary.errors import ConfigError
-from distributary.lab.simulate.base import Message, Sent, paced
+from distributary.lab.simulate.base import Message, Sent, deliver, paced
 from distributary.lab.simulate.game_records import GamesPlan
-from distributary.lab.simulate.games import produce_games, stream_rounds
+from distributary.lab.simulate.games import stream_rounds
 from distributary.registry.folder import FileRegistry
 
 Send = Callable[[GamesPlan], tuple[list[Message], Sent]]
@@ -23,9 +23,8 @@ class ListSink:
     def __init__(self) -> None:
         self.writes: list[list[Message]] = []
 
-    def write(self, messages: Any) -> int:
+    def write(self, messages: Any) -> None:
         self.writes.append(list(messages))
-        return len(self.writes[-1])
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (5, 5, 10), (3, 2, 7), (70, 3, 2)])
@@ -124,7 +123,7 @@ def test_messages_are_sent_in_the_order_of_their_times(send: Send) -> None:
 
 def test_the_level_is_set_before_a_version_is_registered(recording: Any) -> None:
     plan = GamesPlan(games=2, versions=2, records=1)
-    produce_games(plan, registry=recording, sink=ListSink())
+    deliver(stream_rounds(plan, registry=recording), sink=ListSink())
     what = [call[:2] if call[0] == "register" else call for call in recording.calls]
     first, second = (f"{name}-value" for name in plan.names)
     assert what == [
@@ -149,7 +148,7 @@ def test_schemas_appear_with_their_round(recording: Any) -> None:
 
 def test_a_type_change_is_registered_without_a_level(recording: Any) -> None:
     plan = GamesPlan(games=2, versions=3, records=1, type_change=True)
-    sent = produce_games(plan, registry=recording, sink=ListSink())
+    sent = deliver(stream_rounds(plan, registry=recording), sink=ListSink())
     changed = f"{plan.names[0]}-value"
     at = recording.calls.index(("level", changed, "NONE"))
     assert recording.calls[at + 1][:2] == ("register", changed)
@@ -157,14 +156,6 @@ def test_a_type_change_is_registered_without_a_level(recording: Any) -> None:
     assert sent.good == 6
     assert sent.type_changes == {plan.names[0]: "is_connection_stable"}
     assert ("level", f"{plan.names[1]}-value", "NONE") not in recording.calls
-
-
-def test_more_rounds_bring_more_of_the_newest_version(recording: Any) -> None:
-    plan = GamesPlan(games=2, versions=2, records=3, rounds=4)
-    sent = produce_games(plan, registry=recording, sink=ListSink())
-    assert sent.good == 24
-    assert all(by == {1: 3, 2: 9} for by in sent.per_type.values())
-    assert len(recording.ids) == 1 + 4
 
 
 def test_a_later_plan_goes_on_where_an_earlier_one_ended(send: Send) -> None:
@@ -178,13 +169,13 @@ def test_a_later_plan_goes_on_where_an_earlier_one_ended(send: Send) -> None:
 def test_a_folder_registry_takes_all_versions(tmp_path: Path) -> None:
     plan = GamesPlan(games=3, versions=3, records=2, type_change=True)
     registry = FileRegistry(tmp_path / "schemas")
-    sent = produce_games(plan, registry=registry, sink=ListSink())
+    sent = deliver(stream_rounds(plan, registry=registry), sink=ListSink())
     assert set(registry.subjects()) == {"wrapper-value", *(f"{n}-value" for n in plan.names)}
     for name, ids in sent.schema_ids.items():
         assert registry.versions(f"{name}-value") == (1, 2, 3)
         for version, schema_id in ids.items():
             assert registry.version(f"{name}-value", version).id == schema_id
-    again = produce_games(plan, registry=registry, sink=ListSink())
+    again = deliver(stream_rounds(plan, registry=registry), sink=ListSink())
     assert again == sent
 
 
@@ -198,9 +189,8 @@ def test_the_columns_of_the_newest_version_are_told(send: Send) -> None:
 
 def test_a_round_is_one_write(recording: Any) -> None:
     sink, seen = ListSink(), []
-    sent = produce_games(
-        GamesPlan(versions=3), registry=recording, sink=sink, on_round=lambda r: seen.append(r)
-    )
+    rounds = stream_rounds(GamesPlan(versions=3), registry=recording)
+    sent = deliver(rounds, sink=sink, on_round=lambda r: seen.append(r))
     assert [len(write) for write in sink.writes] == [50, 50, 50]
     assert [r.version for r in seen] == [1, 2, 3]
     assert sum(r.sent().good for r in seen) == sent.good
@@ -228,8 +218,9 @@ def test_a_pace_is_kept_without_drift() -> None:
 def test_a_paced_stream_sends_the_same(recording: Any) -> None:
     plan = GamesPlan(games=2, versions=2, records=2)
     fast, slow = ListSink(), ListSink()
-    sent = produce_games(plan, registry=recording, sink=fast)
-    assert produce_games(plan, registry=recording, sink=slow, rate=1_000_000) == sent
+    sent = deliver(stream_rounds(plan, registry=recording), sink=fast)
+    again = stream_rounds(plan, registry=recording)
+    assert deliver(again, sink=slow, rate=1_000_000) == sent
     assert list(chain(*fast.writes)) == list(chain(*slow.writes))
 
 

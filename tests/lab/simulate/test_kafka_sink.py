@@ -72,8 +72,8 @@ def some(count: int, value: bytes = b"v") -> list[Message]:
 def test_every_message_is_acknowledged_even_where_the_queue_is_small() -> None:
     client = Client(lambda n: None, room=7)
     sink = sink_to(client)
-    assert sink.write(some(50)) == 50
-    assert sink.write(some(3)) == 3
+    sink.write(some(50))
+    sink.write(some(3))
     assert (sink.acknowledged, sink.offsets) == (53, {0: (0, 52)})
     assert client.settings["enable.idempotence"] is True
 
@@ -107,7 +107,9 @@ def test_a_message_that_no_broker_takes_is_no_reason_to_try_again() -> None:
     with pytest.raises(SourceError) as caught:
         sink.write([*some(2), *some(1, b"x" * 11), *some(2)])
     assert not isinstance(caught.value, SourceUnavailableError)
-    assert sink.write(some(1)) == 1
+    before = sink.acknowledged
+    sink.write(some(1))
+    assert sink.acknowledged == before + 1
 
 
 def test_a_stop_leaves_nothing_behind_to_be_sent() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from functools import cached_property
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +36,6 @@ from distributary.decode.base import (
     Positions,
     Quick,
     RowByRowDecoder,
-    Rows,
     owners,
     printable_lines,
     where,
@@ -116,7 +115,7 @@ class AvroDecoder(RowByRowDecoder):
 
     def __init__(self, body: bytes, message: str, limits: DecodeLimits) -> None:
         payload = plan_payload(body, message, recursion_depth=limits.recursion_depth)
-        self._payload = payload
+        self._payload, self._row_type = payload, payload.row.type
         self._most_levels = 1 + min(limits.max_depth, MAX_LEVELS)
         super().__init__(
             columns_with_defaults(payload),
@@ -166,8 +165,8 @@ class AvroDecoder(RowByRowDecoder):
             rows = lake_array(values, payload.row, below)
         return Quick(pa.RecordBatch.from_struct_array(rows), doubtful + below, counts=counts)
 
-    def _rows(self) -> Rows:
-        return Rows(self._reader.rows, self._payload.row.type)
+    def _read(self, data: bytes) -> list[Any]:
+        return self._reader.rows(data)
 
     @cached_property
     def _reader(self) -> Reader:

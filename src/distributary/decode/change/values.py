@@ -25,12 +25,12 @@ from distributary.decode.json.text import parse
 from distributary.evolve.types import compact, with_values
 from distributary.evolve.unified import rest_as_json
 from distributary.model.record import TIMESTAMP
+from distributary.registry.compile.avro_schema import MAX_DIGITS
 
 DAY = 86_400_000_000
 """Microseconds."""
 INFINITIES = {9_223_372_036_825_200_000: "infinity", -9_223_372_036_832_400_000: "-infinity"}
 """What Datastream writes for PostgreSQL's moments before and after all others."""
-_MOST_DIGITS = 4_000
 _HOUR = 3_600_000_000
 
 
@@ -176,7 +176,7 @@ def decimals(precision: int, scale: int) -> Read:
 
 def _number(data: bytes, scale: int) -> str:
     """A number of any length as text; one that nobody would read as its bytes."""
-    number = decimal_in(data, decimal(_MOST_DIGITS, scale, None))
+    number = decimal_in(data, decimal(MAX_DIGITS, scale, None))
     return f"0x{data.hex()}" if number is None else format(number, "f")
 
 

@@ -188,12 +188,9 @@ class JsonDecoder(TwoSpeedDecoder):
         doubtful.extend(where(nulls(values)))
         return pa.RecordBatch.from_struct_array(lake_array(values, row, doubtful))
 
+    @_uncollected()
     def _carefully(self, array: pa.BinaryArray, positions: Positions, gathered: Gathered) -> None:
         """Read payloads one by one, and make columns of as many as are cheap to hold as objects."""
-        with _uncollected():
-            self._one_by_one(array, positions, gathered)
-
-    def _one_by_one(self, array: pa.BinaryArray, positions: Positions, gathered: Gathered) -> None:
         payloads: list[list[Any]] = []
         owners: list[int] = []
         size = 0

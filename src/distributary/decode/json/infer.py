@@ -7,7 +7,6 @@ so is what has several types, or numbers that no type of the lake holds. Null is
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,8 +32,6 @@ from distributary.decode.base import (
 from distributary.decode.json.columns import read_texts
 from distributary.decode.json.pattern import familiar
 from distributary.decode.json.text import parse
-from distributary.model.record import Format, WriterSchema
-from distributary.registry.compile.json import compile_json
 
 # Shapes of JSON values: JSON Schemas that can be joined. Their order, grouping and repetition do
 # not matter, and the outcome takes all that the parts take.
@@ -540,12 +537,6 @@ class _Look:
             self.alone = join(self.alone, own)
         else:
             self.shape = join(self.shape, own)
-
-
-def writer_schema(shape: Shape, *, id: int = 0) -> WriterSchema:
-    """A shape as the schema that a decoder is built from."""
-    compiled = compile_json(json.dumps(shape))
-    return WriterSchema(id, Format.JSON, compiled.body, compiled.message)
 
 
 def _is_too_wide(shape: Shape, *, parts: bool) -> bool:

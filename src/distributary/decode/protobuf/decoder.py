@@ -26,7 +26,6 @@ from distributary.decode.base import (
     Quick,
     RefusedError,
     RowByRowDecoder,
-    Rows,
 )
 from distributary.decode.protobuf.engine import (
     Columns,
@@ -156,6 +155,7 @@ class ProtobufDecoder(RowByRowDecoder):
         )
         self.required = {f.name for f in self._descriptor.fields if f.is_required}
         self.plan = plan_message(self._descriptor, recursion_depth=limits.recursion_depth)
+        self._row_type = self.plan.type
         self._json = JsonText(pool)
         self._finish = Columns(self.plan, self._json)
         super().__init__(
@@ -239,8 +239,8 @@ class ProtobufDecoder(RowByRowDecoder):
             array, positions = gathered.refuse(not_text, array, positions)
         super()._decode(array, positions, gathered)
 
-    def _rows(self) -> Rows:
-        return Rows(self._reader.rows, self.plan.type)
+    def _read(self, data: bytes) -> list[Any]:
+        return self._reader.rows(data)
 
     @cached_property
     def _judge(self) -> Any:

@@ -26,14 +26,9 @@ import psutil
 from distributary.errors import ErrorCode, SetupError
 
 _MARK = "distributary.lab.services="
-_PREFIXES = ("-D", "--")
-"""How Java and PostgreSQL take a setting that means nothing to them."""
 _TERM_SECONDS = 30
 _KILL_SECONDS = 10
 _MOMENT_SECONDS = 0.001
-
-# asked with SIGTERM, PostgreSQL would wait until its clients have gone by themselves
-_ASKING = {"postgres": signal.SIGINT}
 
 # kept, because only its parent can bury a child
 _children: list[subprocess.Popen[bytes]] = []
@@ -72,9 +67,9 @@ def _is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def mark(service: str, port: int, folder: Path, *, prefix: str = "-D") -> str:
-    """The argument by which a process is known again."""
-    return f"{prefix}{_MARK}{service}:{port}:{folder}"
+def mark(service: str, port: int, folder: Path) -> str:
+    """The setting on the command line by which a process is known again."""
+    return f"{_MARK}{service}:{port}:{folder}"
 
 
 def lent(folder: Path) -> Path:
@@ -113,7 +108,8 @@ def _owners(folder: Path) -> set[int]:
 def _recognized(process: psutil.Process, folder: Path, owners: set[int]) -> Running | None:
     if process.uids().real not in owners:
         return None
-    words = (word.removeprefix(p) for word in process.cmdline() for p in _PREFIXES)
+    # Java takes a setting that means nothing to it with `-D`
+    words = (word.removeprefix("-D") for word in process.cmdline())
     marks = (word for word in words if word.startswith(_MARK))
     service, _, rest = next(marks, "").removeprefix(_MARK).partition(":")
     port, _, place = rest.partition(":")
@@ -168,23 +164,17 @@ def launch(
 
 def end(services: Iterable[Running], *, gently: bool = True) -> None:
     """Stop processes and wait until they are gone: asked first, then killed with their children."""
-    left = [(process, each.service) for each in services for process in each.processes]
-    rest = [process for process, _ in left]
+    rest = [process for each in services for process in each.processes]
     if gently:
-        asked = [p for p, name in left if _sent(p, _ASKING.get(name, signal.SIGTERM))]
+        asked = [process for process in rest if _sent(process, signal.SIGTERM)]
         _, rest = psutil.wait_procs(asked, timeout=_TERM_SECONDS)
     # looked up before their parent is gone, because nobody could find them afterwards
-    rest += [child for process in rest for child in _children_of(process)]
+    for process in list(rest):
+        with suppress(psutil.Error):
+            rest += process.children(recursive=True)
     killed = [process for process in rest if _sent(process, signal.SIGKILL)]
     psutil.wait_procs(killed, timeout=_KILL_SECONDS)
     _children[:] = [child for child in _children if child.poll() is None]
-
-
-def _children_of(process: psutil.Process) -> list[psutil.Process]:
-    try:
-        return list(process.children(recursive=True))
-    except psutil.Error:
-        return []
 
 
 def _sent(process: psutil.Process, number: int) -> bool:
@@ -276,16 +266,11 @@ class Guarded(ABC):
     def stop(self) -> object:
         """Stop what runs, and wait until it is gone."""
 
-    def _clear(self) -> None:
-        """Remove what a start that failed has left behind."""
-        return
-
     def __enter__(self) -> Self:
         self._watching = watching(self.watcher, self.folder)
         try:
             self.start()
         except BaseException:
-            self._clear()
             self._dismiss()
             raise
         return self

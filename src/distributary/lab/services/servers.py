@@ -67,7 +67,7 @@ def small_jvm(
         *archive_options(java, jars, train=True, folder=_classes(service)),
         # libraries unpack themselves there, and leave that behind when they are killed
         f"-Djava.io.tmpdir=tmp/{service}",
-        mark(service, port, folder),
+        f"-D{mark(service, port, folder)}",
     ]
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import platformdirs
 
@@ -35,7 +35,7 @@ from distributary.lab.services.processes import (
 from distributary.lab.services.servers import Broker, JavaService, Registry, ensure_artifacts
 from distributary.spark.jars import Progress
 from distributary.spark.java import require_java
-from distributary.store.disk import held
+from distributary.store.disk import held, replace
 
 USUAL_PORTS = {"kafka": 9092, "registry": 8081}
 """Where pipeline files look for them."""
@@ -79,21 +79,18 @@ class Services(Guarded):
     kinds: ClassVar[tuple[type[JavaService], type[JavaService]]] = (Broker, Registry)
 
     def __init__(
-        self, folder: Path, *, kafka_port: int | None = None, registry_port: int | None = None
+        self,
+        folder: Path,
+        *,
+        kafka_port: int | None = None,
+        registry_port: int | None = None,
+        usual: Ports | None = None,
     ) -> None:
+        """With `usual` ports, these are taken where none is named and none was before."""
         super().__init__(folder)
         self._asked = {"kafka": kafka_port or 0, "registry": registry_port or 0}
-        self._usual: Ports = {}
+        self._usual = usual or {}
         self._ports: Ports = {}
-
-    @classmethod
-    def at_usual_ports(
-        cls, folder: Path, *, kafka_port: int | None = None, registry_port: int | None = None
-    ) -> Self:
-        """Where pipeline files look for them, unless other ports are named or were before."""
-        services = cls(folder, kafka_port=kafka_port, registry_port=registry_port)
-        services._usual = USUAL_PORTS
-        return services
 
     @property
     def kafka(self) -> str:
@@ -315,9 +312,8 @@ def fresh(folder: Path) -> None:
 
 def remember(folder: Path, ports: Ports) -> None:
     """Keep the ports for the next start of a service that died."""
-    draft = folder / f"{_PORTS}.new"
-    draft.write_text(json.dumps(dict(ports), indent=2) + "\n", "utf-8")
-    draft.replace(folder / _PORTS)
+    text = json.dumps(dict(ports), indent=2) + "\n"
+    replace(folder / _PORTS, text.encode(), durable=False)
 
 
 def remembered(folder: Path) -> Ports | None:

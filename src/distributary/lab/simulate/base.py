@@ -89,8 +89,8 @@ class Registry(SchemaSink, Protocol):
 class Sink(Protocol):
     """Where messages go."""
 
-    def write(self, messages: Iterable[Message]) -> int:
-        """Take all messages, in order, and return how many there were."""
+    def write(self, messages: Iterable[Message]) -> None:
+        """Take all messages, in order."""
         ...
 
 
@@ -98,8 +98,8 @@ class Sink(Protocol):
 class ArrowSink(Protocol):
     """A sink that also takes columns."""
 
-    def write_arrow(self, batches: Iterable[pa.RecordBatch]) -> int:
-        """Take all batches of schema `MESSAGES`, in order, and return how many rows there were."""
+    def write_arrow(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Take all batches of schema `MESSAGES`, in order."""
         ...
 
 
@@ -408,21 +408,19 @@ class DeltaSink:
             [MESSAGES.field(n).with_name(names.get(n) or n) for n in self._keep]
         )
 
-    def write(self, messages: Iterable[Message]) -> int:
+    def write(self, messages: Iterable[Message]) -> None:
         """Append messages."""
-        return self.write_arrow(_batches(messages))
+        self.write_arrow(_batches(messages))
 
-    def write_arrow(self, batches: Iterable[pa.RecordBatch]) -> int:
+    def write_arrow(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Append batches of schema `MESSAGES`."""
         try:
             self._path.mkdir(parents=True, exist_ok=True)
             exists = DeltaTable.is_deltatable(str(self._path))
             if exists:
                 self._check(DeltaTable(self._path))
-            adds, rows = [], 0
-            for number, table in enumerate(_files(batches, self._records_per_file)):
-                adds.append(self._write_file(table.select(self._keep), number))
-                rows += len(table)
+            files = enumerate(_files(batches, self._records_per_file))
+            adds = [self._write_file(table.select(self._keep), number) for number, table in files]
             if adds:
                 self._commit(adds, exists=exists)
         except (OSError, DeltaError) as error:
@@ -432,16 +430,15 @@ class DeltaSink:
                 evidence=f"{type(error).__name__}: {error}",
                 next_step="check that the folder can be written and that the disk is not full",
             ) from error
-        return rows
 
     def _check(self, table: DeltaTable) -> None:
-        found = pa.schema(table.schema().to_arrow())
-        wanted = [(f.name, f.type) for f in self.schema]
-        if [(f.name, _plain(f.type)) for f in found] != wanted:
+        # in the types of Delta: those of Arrow may come in wider or viewed layouts
+        found = [(f.name, f.type) for f in table.schema().fields]
+        if found != [(f.name, f.type) for f in Schema.from_arrow(self.schema).fields]:
             raise ConfigError(
                 "the folder holds a Delta table with other columns",
                 where=str(self._path),
-                evidence=f"columns {', '.join(found.names)}",
+                evidence=f"columns {', '.join(name for name, _ in found)}",
                 next_step=f"choose another folder, or a table of {', '.join(self.schema.names)}",
             )
 
@@ -504,15 +501,6 @@ def _stats(table: pa.Table) -> str:
             "nullCount": {name: table[name].null_count for name in table.column_names},
         }
     )
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    """A type without the wider or viewed layouts in which a reader may hand it out."""
-    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return pa.string()
-    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
-        return pa.binary()
-    return kind
 
 
 _FIRST_START = datetime(2024, 1, 1, tzinfo=UTC)

@@ -13,6 +13,8 @@ from itertools import count, islice
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.registry.compile.avro_schema import varint as any_varint
+
 _MASK = (1 << 64) - 1
 _STEP = 0x9E3779B97F4A7C15
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
@@ -118,19 +120,10 @@ VARINT, DELIMITED, FIXED32 = 0, 2, 5
 
 def varint(number: int) -> bytes:
     """A number that is not negative, seven bits a byte, lowest first."""
-    return _SMALL[number] if number < len(_SMALL) else _varint(number)
+    return _SMALL[number] if number < len(_SMALL) else any_varint(number)
 
 
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-_SMALL = tuple(_varint(n) for n in range(4096))
+_SMALL = tuple(any_varint(n) for n in range(4096))
 
 
 def tag(number: int, wire_type: int) -> bytes:

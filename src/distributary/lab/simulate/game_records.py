@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -41,10 +40,11 @@ from distributary.lab.simulate.dice import (
 
 @dataclass(frozen=True, kw_only=True)
 class GamesPlan(Plan):
-    """Exactly `games * rounds * records` good messages, and `bad` bad ones between them.
+    """Exactly `games * versions * records` good messages, and `bad` bad ones between them.
 
-    A record is known by its index: `(round * records + row) * games + game`, rounds counted from
-    version 1, so that a later plan with a higher `start_version` goes on where this one ends.
+    A round brings a version. A record is known by its index: `(round * records + row) * games +
+    game`, rounds counted from version 1, so that a later plan with a higher `start_version` goes on
+    where this one ends.
     """
 
     refusal = "these games cannot be simulated"
@@ -65,10 +65,6 @@ class GamesPlan(Plan):
     """The share of messages with the registry's header; `mixed` is half of them."""
     start_version: int = 1
     """The first version that is sent; version v has v columns of its own."""
-    rounds: int | None = None
-    """A round brings a version; rounds beyond the last version bring more records of it."""
-    start: datetime | None = None
-    """Time of the first event; without it, some minute of 2024 that depends on the seed."""
     oversize_bytes: int = 16 * 1024 * 1024 + 1
     """Size of an oversize payload."""
 
@@ -78,24 +74,16 @@ class GamesPlan(Plan):
         self._need(self.last_version <= MAX_VERSION, "versions", f"no version above {MAX_VERSION}")
         self._need(self.bad >= 0, "bad", "0 or more")
         self._need(not self.bad or bool(self.bad_kinds), "bad_kinds", "at least one kind")
-        self._need(self.round_count >= self.versions, "rounds", "at least as many as versions")
         self._need(self.framed == "mixed" or 0 <= self.share <= 1, "framed", "0 to 1, or mixed")
         self._need(not self.type_change or self.versions > 1, "versions", "2 for a type change")
         most = self.round_size * (self.versions - 1)
         self._need(0 <= self.late <= most, "late", f"0 to {most}, the records of old versions")
-        aware = self.start is None or self.start.tzinfo is not None
-        self._need(aware and self.start_millis > 0, "start", "a time with a zone, after 1970")
         self._need(self.oversize_bytes >= 1, "oversize_bytes", "at least 1")
 
     @property
     def last_version(self) -> int:
         """The newest version that is sent."""
         return self.start_version + self.versions - 1
-
-    @property
-    def round_count(self) -> int:
-        """How many rounds there are."""
-        return self.versions if self.rounds is None else self.rounds
 
     @property
     def round_size(self) -> int:
@@ -105,7 +93,7 @@ class GamesPlan(Plan):
     @property
     def good(self) -> int:
         """Good messages in all."""
-        return self.round_size * self.round_count
+        return self.round_size * self.versions
 
     @property
     def share(self) -> float:
@@ -115,7 +103,7 @@ class GamesPlan(Plan):
     @property
     def start_millis(self) -> int:
         """Time of the first event of version 1, in milliseconds since 1970."""
-        return int((self.start or some_start(self.seed)).timestamp() * 1000)
+        return int(some_start(self.seed).timestamp() * 1000)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -124,7 +112,7 @@ class GamesPlan(Plan):
 
     def version_of(self, number: int) -> int:
         """The version that a round brings; rounds count from 0."""
-        return min(self.start_version + number, self.last_version)
+        return self.start_version + number
 
     def changes_type(self, game: int, version: int) -> bool:
         """Whether this version of a game has the field of another type."""
@@ -155,7 +143,7 @@ class GamesPlan(Plan):
 
     def good_before(self, number: int) -> int:
         """Good messages that are sent before a round."""
-        if number == self.round_count:
+        if number == self.versions:
             return self.good
         start = self._first + number * self.round_size
         return number * self.round_size - bisect_left(sorted(self.held_back), start)
@@ -245,7 +233,7 @@ class GameRecords:
         plan = self.plan
         rows, games = _divmod(indexes, plan.games)
         rounds, _ = _divmod(rows, plan.records)
-        versions = pc.min_element_wise(pc.add(rounds, u64(1)), u64(plan.last_version))
+        versions = pc.add(rounds, u64(1))
         bits = rolls(self._seed, indexes)
         times = self._times(indexes, bits)
         payloads = self._payloads(rows, games, versions, bits, times)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -13,15 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.errors import ConfigError
-from distributary.lab.simulate.base import (
-    BadKind,
-    Round,
-    SchemaSink,
-    Sent,
-    Sink,
-    deliver,
-    message_batch,
-)
+from distributary.lab.simulate.base import BadKind, Round, SchemaSink, message_batch
 from distributary.lab.simulate.dice import (
     CHANGED_FIELD,
     FIRST_CUSTOM_FIELD,
@@ -52,23 +44,8 @@ from distributary.lab.simulate.game_records import (
     bad_message,
 )
 
-__all__ = ["GamesPlan", "produce_games", "stream_rounds"]
-
 _FIELDS_PER_BATCH = 200_000
 _OVERSIZE_PER_BATCH = 16
-
-
-def produce_games(
-    plan: GamesPlan,
-    *,
-    registry: SchemaSink,
-    sink: Sink,
-    rate: float | None = None,
-    on_round: Callable[[Round], None] | None = None,
-) -> Sent:
-    """Register every version when its turn comes, send everything, and say what was sent."""
-    rounds = stream_rounds(plan, registry=registry)
-    return deliver(rounds, sink=sink, rate=rate, on_round=on_round)
 
 
 def stream_rounds(plan: GamesPlan, *, registry: SchemaSink) -> Iterator[Round]:
@@ -76,13 +53,12 @@ def stream_rounds(plan: GamesPlan, *, registry: SchemaSink) -> Iterator[Round]:
     registry.set_compatibility(WRAPPER_SUBJECT, "FULL")
     records = GameRecords(plan, wrapper_id=registry.register(WRAPPER_SUBJECT, WRAPPER))
     schema_ids: dict[str, dict[int, int]] = {name: {} for name in plan.names}
-    for number in range(plan.round_count):
+    for number in range(plan.versions):
         version = plan.version_of(number)
-        if number < plan.versions:
-            ids = [_register(plan, registry, game, version) for game in range(plan.games)]
-            records.add_version(version, ids)
-            for name, schema_id in zip(plan.names, ids, strict=True):
-                schema_ids[name][version] = schema_id
+        ids = [_register(plan, registry, game, version) for game in range(plan.games)]
+        records.add_version(version, ids)
+        for name, schema_id in zip(plan.names, ids, strict=True):
+            schema_ids[name][version] = schema_id
         changed = plan.type_change and version == plan.last_version
         yield Round(
             partial(_batches, records),
@@ -136,7 +112,7 @@ def _parts(plan: GamesPlan, number: int) -> Iterator[tuple[Sequence[int], Sequen
     for start in range(0, len(indexes), rows):
         part = indexes[start : start + rows]
         yield part, part
-    if number == plan.round_count - 1:
+    if number == plan.versions - 1:
         for start in range(0, plan.late, rows):
             end = start + rows
             yield plan.held_back[start:end], plan.late_slots[start:end]
@@ -166,9 +142,6 @@ def _interleaved(
 
 
 # People: one framed type of message, whose schema gains a measure with every version.
-
-Framing = Callable[[str, int], Callable[[bytes], bytes]]
-"""From a schema's text and id: puts the registry's header before an encoded message."""
 
 PERSON = "Person"
 _FIRST_ID = 1234
@@ -201,35 +174,15 @@ class PeoplePlan:
             )
 
 
-def produce_people(
-    plan: PeoplePlan,
-    *,
-    registry: SchemaSink,
-    sink: Sink,
-    framing: Framing | None = None,
-    rate: float | None = None,
-    on_round: Callable[[Round], None] | None = None,
-) -> Sent:
-    """Register every version when its turn comes, send everything, and say what was sent.
-
-    `framing` puts the registry's header before a message, when it is not done here.
-    """
-    rounds = stream_people(plan, registry=registry, framing=framing)
-    return deliver(rounds, sink=sink, rate=rate, on_round=on_round)
-
-
-def stream_people(
-    plan: PeoplePlan, *, registry: SchemaSink, framing: Framing | None = None
-) -> Iterator[Round]:
+def stream_people(plan: PeoplePlan, *, registry: SchemaSink) -> Iterator[Round]:
     """Version by version: each is registered when it is asked for, not before."""
     registry.set_compatibility(plan.subject, "FULL")
     ids: dict[int, int] = {}
     for number in range(plan.versions):
         version = plan.start_version + number
         ids[version] = registry.register(plan.subject, person(version))
-        framed = (framing or _headed)(person(version), ids[version])
         yield Round(
-            partial(_batches_of_people, plan, framed),
+            partial(_batches_of_people, plan, header(ids[version])),
             number=number,
             version=version,
             first_position=number * plan.records,
@@ -238,13 +191,7 @@ def stream_people(
         )
 
 
-def _headed(text: str, schema_id: int) -> Callable[[bytes], bytes]:
-    return header(schema_id).__add__
-
-
-def _batches_of_people(
-    plan: PeoplePlan, framed: Callable[[bytes], bytes], round: Round
-) -> Iterator[pa.RecordBatch]:
+def _batches_of_people(plan: PeoplePlan, head: bytes, round: Round) -> Iterator[pa.RecordBatch]:
     version = round.version
     seed = seed_for(plan.seed, "people")
     first = int(plan.start.timestamp() * 1000)
@@ -257,7 +204,7 @@ def _batches_of_people(
         round.add_times(times[0], times[-1])
         yield message_batch(
             [PERSON] * len(rows),
-            [framed(_person(seed, row, version)) for row in rows],
+            [head + _person(seed, row, version) for row in rows],
             pa.array(times),
             [b"%d.%d" % (version, row - start) for row in rows],
         )

@@ -25,6 +25,7 @@ from distributary.lab.simulate.base import Message, Registry
 from distributary.model.record import Format, WriterSchema
 from distributary.registry.http.registry import HttpRegistry
 from distributary.registry.local import References
+from distributary.source.consumer import ALL_BROKERS_DOWN, REFUSED
 from distributary.store import disk
 
 # What a broker's no means for whoever sends to it.
@@ -33,17 +34,8 @@ ALREADY_THERE = KafkaError.TOPIC_ALREADY_EXISTS
 NOT_THERE = KafkaError.UNKNOWN_TOPIC_OR_PART
 
 # librdkafka's own codes are negative and have no public names
-_ALL_BROKERS_DOWN = -187
 _MESSAGE_TIMED_OUT = -192
-_REFUSED = {
-    # authentication, TLS
-    -169,
-    -181,
-    KafkaError.SASL_AUTHENTICATION_FAILED,
-    KafkaError.UNSUPPORTED_SASL_MECHANISM,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-}
+_NO_TLS = -181
 _UNFIT = {
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.RECORD_LIST_TOO_LARGE,
@@ -64,14 +56,14 @@ _START = (
 
 def telling(known: KafkaError | None, new: KafkaError) -> KafkaError:
     """Of two complaints of a client the one that says more."""
-    return known if known is not None and new.code() == _ALL_BROKERS_DOWN else new
+    return known if known is not None and new.code() == ALL_BROKERS_DOWN else new
 
 
 def explained(error: KafkaError, *, what: str, servers: str) -> SourceError:
     """The error to raise; whatever a later try could heal has the exit code for that."""
     kind: type[SourceError] = SourceUnavailableError
     step = _START
-    if error.code() in _REFUSED:
+    if error.code() in REFUSED | {_NO_TLS}:
         kind, what, step = SourceError, "the broker refuses this client", _LOG_IN
     elif error.code() in _UNFIT:
         kind, step = SourceError, _CHANGE
@@ -113,7 +105,7 @@ class KafkaSink:
         self._told: KafkaError | None = None
         self._producer = producer({**options, **_SETTINGS, "error_cb": self._remember})
 
-    def write(self, messages: Iterable[Message]) -> int:
+    def write(self, messages: Iterable[Message]) -> None:
         """Send messages and wait until each is acknowledged.
 
         Raises SourceUnavailableError when the brokers do not answer in time, SourceError when they
@@ -138,7 +130,6 @@ class KafkaSink:
             self._producer.purge()
             self._producer.flush(_POLL_SECONDS)
             raise
-        return sent
 
     def _send(self, message: Message) -> None:
         while True:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -12,20 +13,13 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+import fastavro
 import pyarrow as pa
-from confluent_kafka.schema_registry import SchemaRegistryClient, prefix_schema_id_serializer
-from confluent_kafka.schema_registry.avro import AvroSerializer
-from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
-from confluent_kafka.schema_registry.serde import SchemaId
-from google.protobuf.descriptor_pb2 import FileDescriptorSet
-from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message_factory import GetMessageClass
 
 from distributary.errors import ErrorCode
-from distributary.lab.simulate.base import Plan, Registry, Round, Sent, Sink, deliver, message_batch
+from distributary.lab.simulate.base import Plan, Registry, Round, message_batch
 from distributary.lab.simulate.dice import roll, seed_for
 from distributary.model.record import Format
-from distributary.registry.compile.protobuf import compile_proto
 
 # Orders, customers and products, each a function of a seed and a number.
 
@@ -137,56 +131,17 @@ def columns(name: str) -> tuple[str, ...]:
     return tuple(field["name"] for field in schema["fields"])
 
 
-# The serializers of confluent-kafka, told the id of a schema that is registered already.
-#
-# Left alone they would ask the registry themselves. The one for protobuf then looks for a
-# compiled form of the schema, which some registries do not find under the text that its author
-# registered, or would register that form in place of the text, so that nobody could read or
-# evolve it any more.
-
-
-def protobuf_serializer(text: str, schema_id: int) -> Callable[[bytes], bytes]:
-    """Frames encoded messages, the first of their schema's file, as other producers do."""
-    pool = DescriptorPool()
-    files = FileDescriptorSet.FromString(compile_proto(text).body).file
-    for file in files:
-        pool.Add(file)
-    package, name = files[-1].package, files[-1].message_type[0].name
-    found = pool.FindMessageTypeByName(f"{package}.{name}" if package else name)
-    message = GetMessageClass(found)
-    serializer = ProtobufSerializer(
-        message, _nobody(), {"schema.id.serializer": _framing("PROTOBUF", schema_id)}
-    )
-    # without a context it has no subject, and nothing to ask the registry about
-    return lambda body: serializer(message.FromString(body), None) or b""
-
-
-def avro_serializer(text: str, *, schema_id: int | None) -> Callable[[object], bytes]:
+def avro_encoder(text: str, schema_id: int | None) -> Callable[[object], bytes]:
     """Encodes values by a schema; behind the registry's header, or bare when there is no id."""
-    settings = {
-        "auto.register.schemas": False,
-        "subject.name.strategy": lambda context, record: None,
-        "schema.id.serializer": _framing("AVRO", schema_id),
-    }
-    serializer = AvroSerializer(_nobody(), text, conf=settings)
-    return lambda value: serializer(value, None) or b""
+    schema = fastavro.parse_schema(json.loads(text))
+    header = b"" if schema_id is None else b"\x00" + schema_id.to_bytes(4, "big")
 
+    def encode(value: object) -> bytes:
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, schema, value)
+        return header + out.getvalue()
 
-def _nobody() -> SchemaRegistryClient:
-    """The client that it insists on, and never asks anything."""
-    return SchemaRegistryClient.new_client({"url": "mock://"})
-
-
-def _framing(format: str, schema_id: int | None) -> Callable[[bytes, Any, Any], bytes]:
-    def frame(payload: bytes, context: Any, found: Any) -> bytes:
-        if schema_id is None:
-            return payload
-        # the first message of the file
-        indexes = [0] if format == "PROTOBUF" else None
-        known = SchemaId(format, schema_id, None, indexes)
-        return bytes(prefix_schema_id_serializer(payload, context, known))
-
-    return frame
+    return encode
 
 
 ORDER = "Order"
@@ -243,19 +198,6 @@ class OrdersPlan(Plan):
     def type(self) -> str:
         """The full name of the record."""
         return {OrderKind.CUSTOMER: CUSTOMER, OrderKind.PRODUCT: PRODUCT}.get(self.kind, ORDER)
-
-
-def produce_orders(
-    plan: OrdersPlan,
-    *,
-    registry: Registry,
-    sink: Sink,
-    rate: float | None = None,
-    on_round: Callable[[Round], None] | None = None,
-) -> Sent:
-    """Register every version when its turn comes, send everything, and say what was sent."""
-    rounds = stream_orders(plan, registry=registry)
-    return deliver(rounds, sink=sink, rate=rate, on_round=on_round)
 
 
 def stream_orders(plan: OrdersPlan, *, registry: Registry) -> Iterator[Round]:
@@ -350,9 +292,8 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     lists, source = plan.kind is OrderKind.ORDERS, iter(enumerate(dated, round.first_position))
     version = round.version
-    encode = avro_serializer(
-        orders(version) if lists else json.dumps([*_TYPES.values()]), schema_id=schema_id
-    )
+    text = orders(version) if lists else json.dumps([*_TYPES.values()])
+    encode = avro_encoder(text, schema_id)
     while rows := list(islice(source, most)):
         values = []
         for position, (moment, value) in rows:

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
 
 from distributary.model.record import Compiled, Format
 
+NO_IMPORTS: Mapping[str, str] = MappingProxyType({})
 
-def compile_schema(text: str, *, format: Format, imports: Mapping[str, str]) -> Compiled:
+
+def compile_schema(
+    text: str, *, format: Format, imports: Mapping[str, str] = NO_IMPORTS
+) -> Compiled:
     """Compile a schema with the texts of what it references, by the name it imports them under."""
+    return _compiled(text, format, tuple(sorted(imports.items())))
+
+
+@lru_cache(maxsize=8192)
+def _compiled(text: str, format: Format, given: tuple[tuple[str, str], ...]) -> Compiled:
+    imports = dict(given)
     # one by one: each of them imports another library
     match format:
         case Format.PROTOBUF:

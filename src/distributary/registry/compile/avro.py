@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import lru_cache
-from types import MappingProxyType
 from typing import Any
 
 from distributary.errors import InvalidSchemaError
 from distributary.model.names import printable
 from distributary.model.record import Compiled
+from distributary.registry.compile import NO_IMPORTS
 from distributary.registry.compile.avro_schema import (
     MAX_LEVELS,
     Array,
@@ -30,18 +29,12 @@ from distributary.registry.compile.avro_schema import (
     type_name,
 )
 
-_NO_IMPORTS: Mapping[str, str] = MappingProxyType({})
 _NULL = Primitive("null")
 
 
-def compile_avro(text: str, *, imports: Mapping[str, str] = _NO_IMPORTS) -> Compiled:
+def compile_avro(text: str, *, imports: Mapping[str, str] = NO_IMPORTS) -> Compiled:
     """Compile a schema's JSON with the texts of the schemas it refers to, by full name."""
-    return _compile(text, tuple(sorted(imports.items())))
-
-
-@lru_cache(maxsize=8192)
-def _compile(text: str, imports: tuple[tuple[str, str], ...]) -> Compiled:
-    schema = parse_avro(text, imports=dict(imports))
+    schema = parse_avro(text, imports=imports)
     body = json.dumps(_Writer(schema).type(schema.top), separators=(",", ":"))
     messages = branch_records(schema) or (payload_name(schema),)
     return Compiled(body.encode("ascii"), next(filter(None, messages)), messages)

@@ -177,7 +177,7 @@ def _logical_of(given: Mapping[str, Any], kind: str, size: int | None = None) ->
     if not isinstance(name, str) or kind not in _ANNOTATES.get(name, ()):
         return None
     if name == "decimal":
-        return _decimal(given.get("precision"), given.get("scale", 0), size)
+        return decimal_of(given.get("precision"), given.get("scale", 0), size)
     return Logical(name) if size is None or size == _SIZES.get(name) else None
 
 
@@ -189,7 +189,8 @@ def _connect_of(given: Mapping[str, Any]) -> Connect | None:
     return Connect(name, tuple((str(key), value) for key, value in told if isinstance(value, str)))
 
 
-def _decimal(precision: object, scale: object, size: int | None) -> Logical | None:
+def decimal_of(precision: object, scale: object, size: int | None = None) -> Logical | None:
+    """A decimal of so many digits, in bytes or in a fixed of a size; None if there is none."""
     if type(precision) is not int or type(scale) is not int:
         return None
     if not 1 <= precision <= MAX_DIGITS or not 0 <= scale <= precision:
@@ -284,12 +285,16 @@ class Defaults:
 
 def zigzag(number: int) -> bytes:
     """A number as Avro writes ints, longs, lengths and indexes."""
-    left = (number << 1) ^ (number >> 63)
+    return varint((number << 1) ^ (number >> 63))
+
+
+def varint(number: int) -> bytes:
+    """A number that is not negative, seven bits a byte, lowest first."""
     out = bytearray()
-    while left > 0x7F:
-        out.append(left & 0x7F | 0x80)
-        left >>= 7
-    out.append(left)
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
     return bytes(out)
 
 

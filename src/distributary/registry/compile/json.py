@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from types import MappingProxyType
 from typing import Any
 from urllib.parse import urldefrag
 
@@ -17,6 +16,7 @@ import jsonschema_rs
 from distributary.errors import InvalidSchemaError
 from distributary.model.names import printable
 from distributary.model.record import Compiled
+from distributary.registry.compile import NO_IMPORTS
 from distributary.registry.compile.json_documents import DRAFTS, PATTERNS, Documents, Node
 
 # Looks at every part of a JSON Schema that can come into play, before anything relies on it.
@@ -129,7 +129,6 @@ def _below(documents: Documents, node: Node, words: Iterable[str]) -> Iterator[N
 
 MAX_LEVELS = 100
 """How deep the text of a schema may nest."""
-_NO_IMPORTS: Mapping[str, str] = MappingProxyType({})
 _DEFAULT_DRAFT = 7
 _DRAFT = re.compile(r"https?://json-schema\.org/draft[-/](0?4|0?6|0?7|2019-09|2020-12)/schema#?")
 _META = {
@@ -141,20 +140,15 @@ _META = {
 }
 
 
-def compile_json(text: str, *, imports: Mapping[str, str] = _NO_IMPORTS) -> Compiled:
+def compile_json(text: str, *, imports: Mapping[str, str] = NO_IMPORTS) -> Compiled:
     """Compile a schema of draft 4, 6, 7, 2019-09 or 2020-12; without `$schema` it is a draft 7.
 
     `imports` are the texts of the schemas it refers to, by the name that a `$ref` has for them.
     """
-    return _compile(text, tuple(sorted(imports.items())))
-
-
-@lru_cache(maxsize=4096)
-def _compile(text: str, imports: tuple[tuple[str, str], ...]) -> Compiled:
     content = _parsed(text, "the schema")
     if not isinstance(content, dict | bool):
         raise _invalid("a JSON Schema is an object or a boolean", "the schema", "something else")
-    references = {name: _parsed(each, f"reference {name}") for name, each in imports}
+    references = {name: _parsed(each, f"reference {name}") for name, each in imports.items()}
     draft = _draft(content)
     if isinstance(content, dict) and "$schema" in content:
         # as the validator spells it

@@ -15,11 +15,10 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Mapping
-from functools import cache, lru_cache
+from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from types import MappingProxyType
 from typing import Protocol
 
 from google.protobuf import descriptor_pool
@@ -31,6 +30,7 @@ from grpc_tools import _protoc_compiler
 from distributary.errors import ErrorCode, InvalidSchemaError, SetupError
 from distributary.model.names import printable
 from distributary.model.record import Compiled
+from distributary.registry.compile import NO_IMPORTS
 
 # Schemas that a registry gives as a base64 FileDescriptorProto instead of `.proto` text.
 
@@ -241,7 +241,6 @@ MAX_TEXT = 1024 * 1024
 MAX_FILES = 1000
 """The most files that one schema may pull in."""
 
-_NO_IMPORTS: Mapping[str, str] = MappingProxyType({})
 _SEGMENT = re.compile(r"\w(?:[\w.+@=~ -]{0,198}[\w+@=~-])?")
 _OPENING = re.compile(r"(?:\s|//[^\n]*|/\*.*?\*/)*(syntax\b|edition\b)?", re.DOTALL)
 _DEFAULT_SYNTAX = 'syntax = "proto2"; '
@@ -259,7 +258,7 @@ class Finding(Protocol):
 
 
 def compile_proto(
-    text: str, *, name: str = "schema.proto", imports: Mapping[str, str] = _NO_IMPORTS
+    text: str, *, name: str = "schema.proto", imports: Mapping[str, str] = NO_IMPORTS
 ) -> Compiled:
     """Compile a schema, proto2, proto3 or an edition; no `syntax` line means proto2.
 
@@ -275,12 +274,10 @@ def compile_proto(
         _check_name(file)
         if len(content) > MAX_TEXT:
             raise _invalid(file, f"{len(content)} characters", f"is longer than {MAX_TEXT}")
-    return _compile(name, text, tuple(sorted(given.items())))
+    return _compile(name, {**given, name: text})
 
 
-@lru_cache(maxsize=8192)
-def _compile(name: str, text: str, imports: tuple[tuple[str, str], ...]) -> Compiled:
-    sources = {**dict(imports), name: text}
+def _compile(name: str, sources: Mapping[str, str]) -> Compiled:
     ready = {key: file for key, each in sources.items() if (file := _descriptor_of(key, each))}
     texts = {key: value for key, value in sources.items() if key not in ready}
     if not ready:

@@ -16,7 +16,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Annotated, Any, TypeVar, cast
 from urllib.parse import quote
@@ -184,7 +184,7 @@ def sent(text: str, format: Format, references: Iterable[Reference]) -> dict[str
     return {
         "schema": text,
         "schemaType": format.upper(),
-        "references": [reference.as_dict() for reference in references],
+        "references": [asdict(reference) for reference in references],
     }
 
 

@@ -6,7 +6,7 @@ import copy
 import re
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
 from uuid import UUID
@@ -66,16 +66,6 @@ _ALREADY_DELETED, _NO_LEVEL, _NO_SUCH_NUMBER = 40404, 40408, 42202
 _UNUSABLE = (42201, 42202, 422)
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """A version of a subject in a list of all; not compiled yet."""
-
-    subject: str
-    version: int
-    id: int
-    found: SchemaShape
 
 
 class HttpRegistry:
@@ -159,25 +149,23 @@ class HttpRegistry:
         found = _paged(lambda page: self._about(*path, shape=shape, query=page), "subject", subject)
         return tuple(sorted(found))
 
-    def each_subject(self) -> Iterator[str]:
-        """The subjects with a version that was not deleted, page by page, in any order.
+    def subjects(self) -> tuple[str, ...]:
+        """All subjects with a version that was not deleted, sorted.
 
         In a context those of this one alone, by their names there. In the default context also
         those of others where the registry lists them, each with its context before its name.
         """
         prefix = prefix_of(self.context)
         query = {"subjectPrefix": prefix} if prefix else {}
-        for name in self._listing("subjects", shape=list[str], query=query):
-            # not every registry knows prefixes
-            if name.startswith(prefix):
-                yield local(name, self.context)
+        found = self._listing("subjects", shape=list[str], query=query)
+        # not every registry knows prefixes
+        return tuple(sorted(local(name, self.context) for name in found if name.startswith(prefix)))
 
-    def subjects(self) -> tuple[str, ...]:
-        """The same, sorted."""
-        return tuple(sorted(self.each_subject()))
+    def schemas(self) -> Iterator[ListedShape]:
+        """Every version of every subject, page by page; nothing where a registry lists none.
 
-    def schemas(self) -> Iterator[Listed]:
-        """Every version of every subject, page by page; nothing where a registry lists none."""
+        In a context, subjects have their names there. Nothing is compiled yet.
+        """
         prefix = prefix_of(self.context)
         for entry in self._listing(
             "schemas",
@@ -187,15 +175,14 @@ class HttpRegistry:
             optional=True,
         ):
             if entry.subject.startswith(prefix):
-                name = local(entry.subject, self.context)
-                yield Listed(name, entry.version, entry.id, entry)
+                yield entry.model_copy(update={"subject": local(entry.subject, self.context)})
 
-    def compiled(self, listed: Listed) -> WriterSchema:
+    def compiled(self, listed: ListedShape) -> WriterSchema:
         """A version of such a list, ready for use; of its places only the one it was found at."""
         context = context_of(listed.subject) or self.context
         path = ("subjects", qualified(listed.subject, context), "versions", listed.version)
         place = SubjectVersion(listed.subject, listed.version)
-        return self._writer(listed.found, listed.id, path, context=context, places=(place,))
+        return self._writer(listed, listed.id, path, context=context, places=(place,))
 
     def text(self, schema_id: int) -> str:
         """The schema as its author wrote it, or as the registry keeps it."""

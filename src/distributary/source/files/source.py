@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TypeVar
 
@@ -273,7 +274,10 @@ class FilesSource:
                 evidence=f"files {begun} to {ended}, of {len(self._catalogue)}",
                 next_step="the checkpoint is a mixture of two copies: restore one of them whole",
             )
-        tasks = _spread(files, parallelism(spark))
+        # opening a file costs something too, however small it is
+        tasks = spread(
+            files, parallelism(spark), weight=lambda f: f.size + 65_536, order=lambda f: f.number
+        )
         most = len(files) * MOST_EVENTS
         offsets = self._offset(begun), self._offset(ended)
         return BatchInput(
@@ -290,7 +294,7 @@ class FilesSource:
         begin, most = int(start["files"]), self._config.max_files_per_batch
         files = self._catalogue.files(begin, begin + most)
         if len(files) < most:
-            new = sorted(self._new(), key=_by_path)[: most - len(files)]
+            new = sorted(self._new(), key=attrgetter("path"))[: most - len(files)]
             files += [
                 CataloguedFile(number, file.path, file.size, file.modified_ns, 0)
                 for number, file in enumerate(new, len(self._catalogue))
@@ -301,7 +305,7 @@ class FilesSource:
     def survey(self) -> tuple[list[FoundFile], int]:
         """All files that are read, by path, and how many others lie there; the first is opened."""
         there = list(self._listing.files())
-        wanted = sorted(filter(self._wanted, there), key=_by_path)
+        wanted = sorted(filter(self._wanted, there), key=attrgetter("path"))
         if wanted:
             path = wanted[0].path
             try:
@@ -339,12 +343,12 @@ class FilesSource:
         since = time.time() - self._settle
         young = [f for f in files if not f.whole and f.modified_ns / 1e9 > since]
         if not young or not self._settle:
-            return sorted(files, key=_by_path)
+            return sorted(files, key=attrgetter("path"))
         newest = max(f.modified_ns for f in young) / 1e9
         # a clock that is ahead, here or where files are written, does not stop everything
         time.sleep(min(self._settle, newest - since))
         changed = {f.path for f in young if not _same(f, self._listing.look(f.path))}
-        return sorted((f for f in files if f.path not in changed), key=_by_path)
+        return sorted((f for f in files if f.path not in changed), key=attrgetter("path"))
 
     def _within_bytes(self, files: Sequence[CataloguedFile]) -> list[CataloguedFile]:
         left = self._config.max_bytes_per_batch
@@ -377,15 +381,5 @@ def files_at(address: str, options: Mapping[str, str]) -> Files:
     return BucketFiles(address.rstrip("/"), options) if folder is None else LocalFiles(str(folder))
 
 
-def _spread(files: Sequence[CataloguedFile], tasks: int) -> list[list[CataloguedFile]]:
-    """Files to tasks, so that each has about the same number of bytes; a task keeps the order."""
-    # opening a file costs something too, however small it is
-    return spread(files, tasks, weight=lambda f: f.size + 65_536, order=lambda f: f.number)
-
-
 def _same(file: FoundFile, now: FoundFile | None) -> bool:
     return now is not None and (file.size, file.modified_ns) == (now.size, now.modified_ns)
-
-
-def _by_path(file: FoundFile) -> str:
-    return file.path

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.decode.avro.decoder import AvroDecoder
-from distributary.decode.avro.schema import MAX_FIELDS
+from distributary.decode.avro.schema import MAX_FIELDS, decimal
 from distributary.decode.base import DecodeLimits, Gathered, Mask, nulls
 from distributary.decode.change import values
 from distributary.decode.change.base import (
@@ -30,6 +30,7 @@ from distributary.errors import DecodeError, ErrorCode
 from distributary.model.names import printable
 from distributary.model.record import TIMESTAMP
 from distributary.model.table import Column, Origin
+from distributary.registry.compile.avro_schema import decimal_of
 
 # The private copy is the same on the wire, but has names of our own, because a source's names need
 # not be Avro's, and none of the logical types that refuse a value. Datastream also writes logical
@@ -44,10 +45,7 @@ class Schema:
 
     def __init__(self, body: bytes) -> None:
         self._named: dict[str, Any] = {}
-        try:
-            self.top = with_full_names(json.loads(body), self._named)
-        except (ValueError, RecursionError, KeyError) as error:
-            raise _unusable(type(error).__name__) from error
+        self.top = with_full_names(json.loads(body), self._named)
 
     def resolved(self, given: Any) -> Any:
         """A type itself, where it is only named or wrapped; what is not known stays a name."""
@@ -75,7 +73,7 @@ class Schema:
         """The fields of a record, each with its type."""
         fields = [(str(f["name"]), _annotated(f)) for f in self.resolved(given)["fields"]]
         if len({name for name, _ in fields}) < len(fields):
-            raise _unusable("a record has two fields of one name")
+            raise _unfit("a record has two fields of one name", "the schema is not usable Avro")
         return fields
 
     def only(self, given: Any) -> Any:
@@ -174,19 +172,9 @@ def _logical(given: Any) -> str:
     return name if isinstance(name, str) else ""
 
 
-def _unusable(evidence: str) -> DecodeError:
-    return DecodeError(
-        "the schema is not usable Avro",
-        where="schema of change events",
-        evidence=evidence,
-        next_step="look at the header of the file",
-    )
-
-
 # What each of Datastream's unified types becomes in the lake is told in docs/change-data.md.
 
 _INTEGERS = ("int", "long")
-_MOST_DIGITS = 4_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,15 +280,11 @@ class Planner(PrivateCopy):
 
 
 def _decimal(given: Any) -> Plan | None:
-    precision, scale = given.get("precision"), given.get("scale", 0)
-    if type(precision) is not int or type(scale) is not int:
+    known = decimal_of(given.get("precision"), given.get("scale", 0))
+    if known is None:
         return None
-    if not 1 <= precision <= _MOST_DIGITS or not 0 <= scale <= precision:
-        return None
-    fits = precision <= 38
-    type_ = pa.decimal128(precision, scale) if fits else pa.string()
-    note = "" if fits else f"decimal({precision},{scale}) as text"
-    return Plan("bytes", values.decimals(precision, scale), type_, note)
+    value = decimal(known.precision, known.scale, None)
+    return Plan("bytes", values.decimals(known.precision, known.scale), value.type, value.unit)
 
 
 _LABEL = re.compile(r"^field R\d+\.\w+: ")
@@ -431,9 +415,9 @@ class AvroEvents:
         return events.only(kept) if deep else events
 
 
-def _unfit(evidence: str) -> DecodeError:
+def _unfit(evidence: str, what: str = "the schema is not that of change events") -> DecodeError:
     return DecodeError(
-        "the schema is not that of change events",
+        what,
         where="schema of change events",
         evidence=evidence,
         next_step="look at the header of the file",

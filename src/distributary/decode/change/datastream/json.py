@@ -25,7 +25,6 @@ from distributary.decode.change.base import SKIPPED, Events, column_names
 from distributary.decode.json.decoder import JsonDecoder
 from distributary.decode.json.infer import mask_list, unmasked
 from distributary.decode.json.text import parse, render
-from distributary.errors import DecodeError
 from distributary.model.deadletter import Decoded
 from distributary.model.names import printable
 from distributary.model.table import Column, Origin
@@ -97,15 +96,7 @@ class JsonEvents:
     """Decodes the events of one table."""
 
     def __init__(self, body: bytes, limits: DecodeLimits) -> None:
-        try:
-            top = _properties(Documents.of(body).content)
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise DecodeError(
-                "the compiled schema is not a usable JSON Schema",
-                where="schema of change events",
-                evidence=type(error).__name__,
-                next_step="look at the schema of the table",
-            ) from error
+        top = _properties(Documents.of(body).content)
         source = _properties(top.get(SOURCE))
         payload = {n: _flat(s) for n, s in _properties(top.get(PAYLOAD)).items()}
         self._top, self._metadata, self._payload = tuple(top), tuple(source), tuple(payload)

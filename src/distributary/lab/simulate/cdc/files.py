@@ -124,17 +124,16 @@ class CdcTally:
         self.counts: Counter[str] = Counter()
         """Of everything that is not an event, by the names that `CdcSent` has for it."""
 
-    def add(self, number: int, change: Change) -> bool:
-        """Count an event by its number; whether it is new."""
+    def add(self, number: int, change: Change) -> None:
+        """Count an event by its number, which a duplicate shares."""
         if number in self._seen:
             self._duplicates += 1
-            return False
+            return
         self._seen.add(number)
         self._types[Op.READ if change.op is Op.READ else change_type(change)] += 1
         self._tables[change.shape.claim] += 1
         first, last = self._times or (change.ts, change.ts)
         self._times = min(first, change.ts), max(last, change.ts)
-        return True
 
     def sent(self) -> CdcSent:
         """All of it as facts."""
