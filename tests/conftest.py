@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.services.shared import debezium, mortal, postgres, services
+from tests.services.shared import connect, debezium, mortal, postgres, services
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = [
+    "connect",
     "debezium",
     "mortal",
     "postgres",

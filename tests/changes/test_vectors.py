@@ -367,6 +367,7 @@ def test_the_same_in_a_bucket(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.spark
 @pytest.mark.sql
+@pytest.mark.slow
 def test_spark_reads_ours_and_we_read_what_spark_deletes(shop: Shop, spark: SparkSession) -> None:
     expected = merged(shop, FIRST, UPDATES, DELETES)
     path = f"{shop.folder}/orders"

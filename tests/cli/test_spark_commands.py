@@ -49,6 +49,7 @@ _ELSEWHERE = re.compile(
 )
 
 
+@pytest.mark.slow
 def test_every_example_works_after_the_demo(cli: Cli, spark: SparkSession) -> None:
     first = cli("demo", "games")
     assert first.code == 0, first.err

@@ -92,6 +92,7 @@ def test_a_lake_of_plain_parquet(
     assert not [path for path in store.objects() if "/silver_" in path]
 
 
+@pytest.mark.slow
 def test_two_shards_and_then_three(
     server: S3Server, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -206,6 +206,11 @@ class Debezium(Single):
         self._connectors.pop(name, None)
         self._ask("DELETE", f"/connectors/{quote(name)}")
 
+    def forget_all(self) -> None:
+        """Remove every connector."""
+        for name in [*self._connectors]:
+            self.forget(name)
+
     def follows(self, name: str) -> bool:
         """Whether it is written down that the snapshot of a connector is over.
 

@@ -49,14 +49,22 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
 
 
 @pytest.fixture(scope="session")
-def debezium(
+def connect(
     tmp_path_factory: pytest.TempPathFactory, services: SecuredServices
 ) -> Iterator[Debezium]:
-    """`debezium.follow` begins to write the changes of a database to the broker of `services`."""
+    """The worker behind `debezium`."""
     from tests.services.debezium import Debezium
 
     with Debezium(tmp_path_factory.mktemp("connect"), kafka=services.kafka) as started:
         yield started
+
+
+@pytest.fixture(scope="module")
+def debezium(connect: Debezium) -> Iterator[Debezium]:
+    """`debezium.follow` begins to write the changes of a database to the broker of `services`."""
+    yield connect
+    # each asks its database twenty times a second, for as long as it is there
+    connect.forget_all()
 
 
 def unique(stem: str) -> str:

@@ -8,6 +8,9 @@ import pytest
 from distributary.errors import ErrorCode, PublishError
 from distributary.lab.simulate.game_records import GamesPlan
 from distributary.lab.simulate.games import stream_rounds
+from distributary.stage.job import CatalogFile
+from distributary.store.base import TransferError
+from distributary.store.bucket import Bucket
 from tests.stage.conftest import Bench, raw_batch, raw_records
 
 MakeBench = Callable[..., Bench]
@@ -197,3 +200,15 @@ def test_guarded_decoding_gives_the_same_rows(bench: MakeBench) -> None:
     table = next(t for t in plain.records if t.startswith("silver_"))
     assert one.rows(plain, table).equals(one.rows(guarded, table))
     assert plain.dead == guarded.dead
+
+
+def test_a_catalog_that_a_bucket_does_not_give_says_so_by_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(self: Bucket, name: str) -> tuple[bytes, str]:
+        raise PermissionError("an old token")
+
+    monkeypatch.setattr(Bucket, "fetch", refuse)
+    sent = CatalogFile("s3://lake/plan", "ab" * 32)
+    with pytest.raises(TransferError, match=r"s3://lake/plan/(ab){32}: an old token"):
+        _ = sent.value

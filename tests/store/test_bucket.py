@@ -9,7 +9,14 @@ import pytest
 
 from distributary.errors import ConfigError
 from distributary.store import base
-from distributary.store.base import UploadError, Uploads, at, introduce, is_remote, without_secrets
+from distributary.store.base import (
+    TransferError,
+    Uploads,
+    at,
+    introduce,
+    is_remote,
+    without_secrets,
+)
 from distributary.store.bucket import Bucket, connected
 
 SECRET = "canary-secret"
@@ -95,7 +102,7 @@ def test_many_files_at_once_and_a_failure_is_told_by_name(tmp_path: Path) -> Non
     assert sizes == list(range(200))
     (tmp_path / "file").write_bytes(b"")
     uploads.put(f"{tmp_path}/file/x", pa.py_buffer(b"x"))
-    with pytest.raises(UploadError, match="file/x: "):
+    with pytest.raises(TransferError, match="file/x: "):
         uploads.finish()
     for _ in range(3):
         uploads.put(f"{tmp_path}/file/x", pa.py_buffer(b"x"))

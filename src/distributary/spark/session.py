@@ -52,7 +52,7 @@ from distributary.spark.settings import (
     secret_options,
     spark_conf,
 )
-from distributary.store.base import UploadError
+from distributary.store.base import TransferError
 
 # How many files a process may have open: Spark opens hundreds before it reads a record.
 
@@ -396,10 +396,10 @@ def spark_failed(error: PySparkException) -> DistributaryError:
     raised = list(_RAISED.finditer(str(error)))
     lines = str(error).strip().splitlines()
     evidence = raised[-1][0] if raised else (lines[0] if lines else type(error).__name__)
-    if raised and raised[-1]["kind"].endswith(UploadError.__name__):
+    if raised and raised[-1]["kind"].endswith(TransferError.__name__):
         where, _, words = raised[-1]["words"].partition(": ")
         return LakeUnavailableError(
-            "the object store did not take a file",
+            "the object store did not take or give a file",
             where=where,
             evidence=words[:_FAILURES_LONGEST],
             next_step="nothing of the batch is half done: check the store, the bucket and the "

@@ -31,7 +31,7 @@ from distributary.stage.land import land
 from distributary.stage.packets import PACKET_DDL, Again, Targets, land_packets, pack
 from distributary.stage.sort import sort
 from distributary.stage.unwrap import known_shapes
-from distributary.store.base import at, introduce, packed, unpacked
+from distributary.store.base import TransferError, at, introduce, packed, unpacked
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +173,19 @@ class CatalogFile:
         return _CATALOGS.get(self.sha256, self._read)
 
     def _read(self) -> Catalog:
-        data = at(self.folder).read(self.sha256)
+        address = f"{self.folder}/{self.sha256}"
+        try:
+            data = at(self.folder).read(self.sha256)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            if error.errno:
+                # a disk's: the driver knows it by this number
+                raise
+            raise TransferError(f"{address}: {error}") from None
         if hashlib.sha256(data).hexdigest() != self.sha256:
             # whoever can write to the lake must not be able to run code here
-            raise OSError(f"{self.folder}/{self.sha256} is not what the driver has written")
+            raise OSError(f"{address} is not what the driver has written")
         catalog: Catalog = pickle.loads(unpacked(data))  # noqa: S301
         return catalog
 

@@ -302,8 +302,8 @@ _MOST_WAITING = 64
 """Files held in memory until they are there."""
 
 
-class UploadError(OSError):
-    """A file that the store did not take; the words begin with its address."""
+class TransferError(OSError):
+    """A file that a bucket did not take or give to a task; the words begin with its address."""
 
 
 class Uploads:
@@ -337,4 +337,4 @@ def _put(address: str, content: pa.Buffer) -> None:
     try:
         at(folder).write(name, content.to_pybytes(), durable=False)
     except OSError as error:
-        raise UploadError(f"{address}: {error}") from None
+        raise TransferError(f"{address}: {error}") from None
