@@ -17,11 +17,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from distributary.changes import apply, history, tombstones
+from distributary.changes import events as reading
 from distributary.changes.apply import compaction, merge_table
 from distributary.changes.history import merge_history
 from distributary.changes.rebuild import rebuild, verify
 from distributary.changes.shape import MergeOrder, MergeResult
-from distributary.changes.spark import choose
+from distributary.changes.spark import needs_spark
 from distributary.delta import checkpoint, log, parquet
 from distributary.delta import commit as writing
 from distributary.delta.commit import rewrite_files
@@ -30,7 +31,20 @@ from distributary.delta.log import DataFile, Snapshot, snapshot_of
 from distributary.errors import ErrorCode, LakeUnavailableError, PublishError, StagedFileError
 from distributary.model.table import Column
 from distributary.store.base import at as store_at
-from tests.changes.logs import COLUMNS, DAY, NOW, Event, Shop, at, crash, event, plain, truth
+from tests.changes.logs import (
+    COLUMNS,
+    DAY,
+    LIFE,
+    NOW,
+    Crash,
+    Event,
+    Shop,
+    at,
+    crash,
+    event,
+    plain,
+    truth,
+)
 
 
 @pytest.fixture
@@ -52,7 +66,7 @@ SECOND = [
 ]
 
 STEPS: list[tuple[Any, str]] = [
-    (apply, "read_events"),
+    (apply, "read_in_turn"),
     (apply, "plan"),
     (apply, "remember"),
     (tombstones, "write_rows"),
@@ -243,7 +257,7 @@ def test_tables_for_other_writers_are_refused(shop: Shop, options: dict[str, Any
     rows = pa.table({"id": pa.array([1]), "region": pa.array(["EU"])})
     write_deltalake(shop.folder / "orders", rows, **options)
     order = shop.order([event(1, "insert", id=1)])
-    assert choose(order) == "spark"
+    assert needs_spark(order)
     with pytest.raises(PublishError) as caught:
         merge_table(order)
     assert caught.value.code == ErrorCode.COMMIT_FAILED
@@ -350,27 +364,33 @@ def test_a_file_that_somebody_removes_before_the_commit_is_never_committed(
     assert left == []
 
 
-def test_the_way_is_chosen_by_size(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    order = shop.order(FIRST)
-    assert choose(order) == "arrow"
-    merge_table(order)
-    assert choose(order) == "arrow"
-    monkeypatch.setattr("distributary.changes.spark.LARGE_BATCH", 10)
-    assert choose(order) == "spark"
-
-
-def test_the_way_is_chosen_by_what_a_batch_touches(
+def test_events_that_memory_should_not_hold_at_once_are_merged_in_turn(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(apply, "MOST_SMALL_FILES", 2**40)
-    for number in range(3):
-        merge_table(shop.order([event(1, "insert", id=10 * number + k) for k in range(5)]))
-    sizes = [path.stat().st_size for path in (shop.folder / "orders").glob("*.parquet")]
-    monkeypatch.setattr("distributary.changes.spark.LARGE_CHANGE", 2 * max(sizes))
-    assert choose(shop.order([event(2, id=1), event(2, id=12)])) == "arrow"
-    assert choose(shop.order([event(2, id=99)])) == "arrow"
-    for all_ in ([event(2, id=n) for n in (1, 12, 23)], [event(2, "truncate")]):
-        assert choose(shop.order(all_)) == "spark"
+    monkeypatch.setattr(reading, "EVENT_BYTES", 1)
+    merge_table(shop.order(FIRST))
+    order = shop.order(SECOND, files=3)
+    real = apply.Target
+    tried = iter(range(9))
+
+    def dying(*told: Any) -> apply.Target:
+        # with the first part committed
+        if next(tried) == 1:
+            raise Crash
+        return real(*told)
+
+    before = shop.version()
+    with monkeypatch.context() as patch:
+        patch.setattr(apply, "Target", dying)
+        with pytest.raises(Crash):
+            merge_table(order)
+    assert shop.version() > before
+    # the batch counts as merged with its last part, and not before
+    assert DeltaTable(shop.folder / "orders").transaction_version(LIFE) == order.batch - 1
+    assert not merge_table(order).skipped
+    assert DeltaTable(shop.folder / "orders").transaction_version(LIFE) == order.batch
+    assert shop.rows() == truth([FIRST, SECOND], COLUMNS)
+    assert merge_table(order).skipped
 
 
 def test_files_that_cannot_hold_a_key_are_not_opened(

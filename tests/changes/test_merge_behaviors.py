@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
+from distributary.changes import events as reading
 from distributary.changes import tombstones
 from distributary.changes.apply import merge_table
 from distributary.changes.shape import MergeOrder, MergeResult
 from distributary.delta.commit import facts_in
+from distributary.errors import PublishError
 from distributary.model.table import Column
 from tests.changes.logs import COLUMNS, LIFE, Event, Shop, at, event, last_commit, plain, truth
 
@@ -32,12 +34,23 @@ Merge = Callable[[MergeOrder], MergeResult]
     params=["arrow", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.slow])]
 )
 def merge(request: pytest.FixtureRequest) -> Merge:
+    """Into a table of ours, and into one with a constraint, which only Spark may write."""
     if request.param == "arrow":
         return merge_table
-    from distributary.changes.spark import merge_table_with_spark
+    from distributary.changes.spark import merge_table_with_spark, needs_spark
 
     spark: SparkSession = request.getfixturevalue("spark")
-    return lambda order: merge_table_with_spark(spark, order)
+
+    def merge_with_spark(order: MergeOrder) -> MergeResult:
+        if not DeltaTable.is_deltatable(order.path):
+            return merge_table(order)
+        if not needs_spark(order):
+            table = DeltaTable(order.path)
+            table.alter.add_constraint({"placed": "_seq IS NOT NULL"})
+        assert needs_spark(order)
+        return merge_table_with_spark(spark, order)
+
+    return merge_with_spark
 
 
 @pytest.fixture
@@ -179,8 +192,8 @@ def test_values_move_with_a_row_to_another_key(merge: Merge, tmp_path: Path, del
     ]
     for batch in batches:
         merge(shop.order(batch))
-        by_spark = "Spark" in last_commit(shop.folder / "orders")["engineInfo"]
-        assert by_spark is (merge is not merge_table)
+    by_spark = "Spark" in last_commit(shop.folder / "orders")["engineInfo"]
+    assert by_spark is (merge is not merge_table)
     assert shop.rows() == truth(batches, COLUMNS, soft=deletes == "soft")
     live = [row for row in shop.rows() if not row.get("_deleted")]
     assert plain(live, "id", "price") == [(2, 1.0), (3, None), (31, 0.5)]
@@ -224,20 +237,22 @@ def test_many_changes_in_a_few_batches(merge: Merge, tmp_path: Path, deletes: st
     assert shop.rows() == truth(batches, COLUMNS, soft=deletes == "soft")
 
 
-def test_tables_grow(merge: Merge, shop: Shop) -> None:
+def test_tables_grow(shop: Shop) -> None:
     shop.columns = (Column("id", pa.int32()), Column("price", pa.float32()))
-    merge(shop.order([event(1, "insert", id=1, price=0.5), event(1, "insert", id=2, price=1.5)]))
+    merge_table(
+        shop.order([event(1, "insert", id=1, price=0.5), event(1, "insert", id=2, price=1.5)])
+    )
     shop.columns = (
         Column("id", pa.int64()),
         Column("price", pa.float64()),
         Column("address", pa.struct([pa.field("city", pa.string())]), "where to"),
     )
-    merge(shop.order([event(2, id=1, price=2.5, address={"city": "Rome"})]))
+    merge_table(shop.order([event(2, id=1, price=2.5, address={"city": "Rome"})]))
     shop.columns = (
         Column("address", pa.struct([pa.field("city", pa.string()), pa.field("zip", pa.int64())])),
         Column("id", pa.int64()),
     )
-    merge(shop.order([event(3, "insert", id=2**40, address={"city": "Oslo", "zip": 7})]))
+    merge_table(shop.order([event(3, "insert", id=2**40, address={"city": "Oslo", "zip": 7})]))
     rows = [tuple(row[n] for n in ("id", "price", "address")) for row in shop.rows()]
     assert rows == [
         (2, 1.5, None),
@@ -262,51 +277,53 @@ def test_tables_grow(merge: Merge, shop: Shop) -> None:
     ids=str,
 )
 def test_what_is_gone_stays_so_when_its_key_gets_wider(
-    merge: Merge, shop: Shop, narrow: pa.DataType, wide: pa.DataType, value: Any
+    shop: Shop, narrow: pa.DataType, wide: pa.DataType, value: Any
 ) -> None:
     def change(number: int, op: str, code: Any) -> Event:
         return at(event(number, op, code=code, shelf='a":1.50,"'), key=("code", "shelf"))
 
     held = pa.scalar(value, narrow).cast(wide).as_py()
     shop.columns = (Column("code", narrow), Column("shelf", pa.string()))
-    merge(shop.order([change(1, "insert", 7), change(1, "insert", value)]))
-    merge(shop.order([change(100, "delete", value)]))
+    merge_table(shop.order([change(1, "insert", 7), change(1, "insert", value)]))
+    merge_table(shop.order([change(100, "delete", value)]))
     shop.columns = (Column("code", wide), Column("shelf", pa.string()))
-    merge(shop.order([change(50, "update", held)]))
+    merge_table(shop.order([change(50, "update", held)]))
     assert plain(shop.rows(), "code") == [(pa.scalar(7, narrow).cast(wide).as_py(),)]
-    merge(shop.order([change(101, "insert", held)]))
+    merge_table(shop.order([change(101, "insert", held)]))
     assert len(shop.rows()) == 2
 
 
 def test_memories_with_zeros_behind_the_point_are_found(
-    merge: Merge, shop: Shop, monkeypatch: pytest.MonkeyPatch
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As versions before have written them."""
     shop.columns = (Column("id", pa.int64()), Column("a code", pa.decimal128(6, 2)))
     key = ("a code", "id")
     rows = [{"id": n, "a code": Decimal("1.5")} for n in (1, 2)]
-    merge(shop.order([at(event(1, "insert", **row), key=key) for row in rows]))
+    merge_table(shop.order([at(event(1, "insert", **row), key=key) for row in rows]))
     with monkeypatch.context() as patch:
         patch.setattr(tombstones, "key_texts", lambda *given: pa.array(['{"a code":1.50,"id":1}']))
-        merge(shop.order([at(event(9, "delete", **rows[0]), key=key)]))
+        merge_table(shop.order([at(event(9, "delete", **rows[0]), key=key)]))
     assert [row["key"] for row in shop.tombstones()] == ['{"a code":1.50,"id":1}']
-    merge(shop.order([at(event(5, "update", **rows[0]), key=key)]))
+    merge_table(shop.order([at(event(5, "update", **rows[0]), key=key)]))
     assert plain(shop.rows(), "id") == [(2,)]
 
 
-def test_none_leaves_columns_as_they_are(merge: Merge, shop: Shop) -> None:
-    merge(shop.order([event(1, "insert", id=1, region="EU")], evolution="none"))
+def test_none_leaves_columns_as_they_are(shop: Shop) -> None:
+    merge_table(shop.order([event(1, "insert", id=1, region="EU")], evolution="none"))
     shop.columns = (*COLUMNS, Column("extra", pa.string()))
-    merge(shop.order([event(2, id=1, region="US", extra="x")], evolution="none"))
+    merge_table(shop.order([event(2, id=1, region="US", extra="x")], evolution="none"))
     assert set(shop.rows()[0]) == {"id", "region", "price", "_seq", "_source_ts"}
     assert plain(shop.rows(), "id", "region") == [(1, "US")]
 
 
-def test_overwrite_gives_exactly_the_new_columns(merge: Merge, shop: Shop) -> None:
+def test_overwrite_gives_exactly_the_new_columns(shop: Shop) -> None:
     rows = [event(1, "insert", id=1, region="7"), event(1, "insert", id=2, region="x")]
-    merge(shop.order(rows, evolution="overwriteSchema"))
+    merge_table(shop.order(rows, evolution="overwriteSchema"))
     shop.columns = (COLUMNS[0], Column("region", pa.int64()), Column("more", pa.string()))
-    merge(shop.order([event(2, "insert", id=3, region=5, more="m")], evolution="overwriteSchema"))
+    merge_table(
+        shop.order([event(2, "insert", id=3, region=5, more="m")], evolution="overwriteSchema")
+    )
     assert plain(shop.rows(), "id", "region", "more") == [
         (1, 7, None),
         (2, None, None),
@@ -380,3 +397,58 @@ def test_names_from_outside(merge: Merge, shop: Shop, names: tuple[str, ...]) ->
     definition, key = (shop.tombstones()[0][name] for name in ("definition", "key"))
     assert json.loads(definition) == sorted(names)
     assert json.loads(key) == {names[0]: "?"}
+
+
+@pytest.mark.slow
+def test_a_change_data_feed_tells_an_update_from_an_insert(spark: SparkSession, shop: Shop) -> None:
+    from distributary.changes.spark import merge_table_with_spark
+
+    feed = {"delta.enableChangeDataFeed": "true"}
+    write_deltalake(shop.folder / "orders", pa.table({"id": [1, 2, 3]}), configuration=feed)
+    first = [event(1, id=1, region="EU"), event(2, "delete", id=2), event(3, "insert", id=4)]
+    result = merge_table_with_spark(spark, shop.order(first))
+    changes = spark.read.format("delta").option("readChangeFeed", "true")
+    told = changes.option("startingVersion", result.version).load(str(shop.folder / "orders"))
+    found = sorted((row["_change_type"], row["id"]) for row in told.collect())
+    images = [("update_postimage", 1), ("update_preimage", 1)]
+    assert found == [("delete", 2), ("insert", 4), *images]
+    # a new column and a wider type come into a table that only Spark writes, too
+    columns = {column.name: column for column in COLUMNS}
+    shop.columns = (*columns.values(), Column("paid", pa.int32()))
+    merge_table_with_spark(spark, shop.order([event(4, id=3, paid=7)]))
+    shop.columns = (*columns.values(), Column("paid", pa.int64()))
+    merge_table_with_spark(spark, shop.order([event(5, id=4, paid=2**40)]))
+    table = spark.read.format("delta").load(str(shop.folder / "orders"))
+    assert sorted((row["id"], row["paid"]) for row in table.collect()) == [
+        (1, None),
+        (3, 7),
+        (4, 2**40),
+    ]
+    # a column is only taken away by who writes all files again
+    shop.columns = COLUMNS
+    with pytest.raises(PublishError) as caught:
+        order = shop.order([event(6, id=4)], evolution="overwriteSchema")
+        merge_table_with_spark(spark, order)
+    assert caught.value.context["reason"] == "features"
+
+
+@pytest.mark.slow
+def test_a_key_is_defined_anew_in_a_table_that_only_spark_writes(
+    spark: SparkSession, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from distributary.changes.spark import merge_table_with_spark
+
+    monkeypatch.setattr(reading, "EVENT_BYTES", 1)
+    merge_table(shop.order(batch := [event(1, "insert", id=n, region="EU") for n in range(3)]))
+    DeltaTable(shop.folder / "orders").alter.add_constraint({"placed": "_seq IS NOT NULL"})
+    key = ("id", "region")
+    later = [
+        at(event(5, "insert", id=1, region="US", price=5.0), key=key),
+        event(2, "delete", id=2),
+        at(event(6, "update", id=0, region="EU", price=6.0), key=key),
+        at(event(7, "delete", id=1, region="EU"), key=key),
+    ]
+    order = shop.order(later, files=2)
+    merge_table_with_spark(spark, order)
+    assert shop.rows() == truth([batch, later], COLUMNS)
+    assert merge_table_with_spark(spark, order).skipped

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributary.changes import apply
+from distributary.changes import apply, events
 from distributary.changes.apply import compaction, merge_table
+from distributary.changes.history import merge_history
 from distributary.delta import log
 from distributary.delta.compact import Sizes, compact
 from distributary.delta.log import load
@@ -28,7 +30,7 @@ from tests.changes.changes import (
     rekeyed_histories,
     shuffled_in_batches,
 )
-from tests.changes.logs import COLUMNS, Shop, event, truth
+from tests.changes.logs import COLUMNS, Shop, event, history_truth, truth
 
 
 def merged(
@@ -121,6 +123,20 @@ def test_any_delivery_gives_the_rows_of_the_source(
         told: dict[str, Any] = {"deletes": deletes, "deletes_as": deletes_as}
         shop = merged(Path(folder), batches, file_bytes=file_bytes, **told)
         assert shop.rows() == truth(batches, COLUMNS, soft=deletes == "soft")
+
+
+@given(batches=moving_histories().flatmap(deliveries), files=st.integers(2, 4))
+def test_a_batch_in_parts_is_as_good_as_several(batches: Batches, files: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(events, "EVENT_BYTES", 1)
+        shop = Shop(Path(folder))
+        for batch in batches:
+            order = shop.order(batch, files=files)
+            merge_table(order)
+            merge_history(replace(order, path=str(shop.folder / "orders_history")))
+        parts = [batch[number::files] for batch in batches for number in range(files)]
+        assert shop.rows() == truth(parts, COLUMNS)
+        assert shop.history() == history_truth(parts, COLUMNS)
 
 
 @given(

@@ -45,7 +45,7 @@ from distributary.changes.events import (
     highest,
     owners,
     place_of,
-    read_events,
+    read_in_turn,
     to_text,
 )
 from distributary.changes.shape import MergeOrder, MergeResult, Shape, shape
@@ -67,7 +67,7 @@ from distributary.delta.skipping import Keys
 from distributary.delta.tables import committing, until_not_overtaken
 from distributary.delta.vectors import Vector, write_vectors
 from distributary.evolve.types import is_nested
-from distributary.model.manifest import StagedFile
+from distributary.model.manifest import Mark, StagedFile
 
 # The rows of a table that a batch speaks of, found without reading more than it takes.
 
@@ -198,7 +198,7 @@ class MemoryTarget:
     """The same for rows that are not in a table yet."""
 
     def __init__(self, rows: pa.Table) -> None:
-        self._rows = rows
+        self.rows = rows
 
     def find(
         self,
@@ -209,7 +209,7 @@ class MemoryTarget:
         everything: bool,
     ) -> tuple[Known, list[Part], pa.Table]:
         """Like `Target.find`; there is one part."""
-        rows = self._rows
+        rows = self.rows
         here = [index.find(rows) for index in keys]
         met = np.ones(rows.num_rows, bool) if everything else _any(here, rows.num_rows)
         places = np.flatnonzero(met)
@@ -221,7 +221,7 @@ class MemoryTarget:
 
     def places(self) -> Iterator[pa.ChunkedArray]:
         """The place of every row."""
-        yield self._rows.column("_seq")
+        yield self.rows.column("_seq")
 
 
 def _candidates(files: Sequence[DataFile], keys: Sequence[KeyIndex]) -> Sequence[DataFile]:
@@ -643,10 +643,27 @@ def _attempt(order: MergeOrder) -> MergeResult:
     before, columns = open_target(order)
     if before is not None and before.has(order.app_id, order.batch):
         return MergeResult(order.table, before.version, skipped=True)
+    version = -1
+    for events, last in read_in_turn(order.files, events_schema(columns)):
+        target = Target(before, columns)
+        made, new_keys = prepare(order, before, columns, events, target)
+        mark = order.mark if last else None
+        version = _commit(order, target, columns, made, new_keys=new_keys, mark=mark)
+        if not last:
+            before, columns = open_target(order)
+    return MergeResult(order.table, version)
+
+
+def prepare(
+    order: MergeOrder,
+    before: Snapshot | None,
+    columns: Shape,
+    events: Events,
+    target: Target | MemoryTarget,
+) -> tuple[Plan, bool]:
+    """Work out what events do to a table, and remember what they remove; whether keys are new."""
     spans = from_text(before.property(PROPERTY)) if before else ()
-    events = read_events(order.files, events_schema(columns))
     tombstones = open_tombstones(order.tombstones, now_us=order.now_us, horizon=order.horizon)
-    target = Target(before, columns)
     made = plan(
         events,
         target,
@@ -658,12 +675,17 @@ def _attempt(order: MergeOrder) -> MergeResult:
     )
     # first: a row that is gone without a memory could come back
     remember(tombstones, made.tombstones, table=order.table, mark=order.mark)
-    version = _commit(order, target, columns, made, new_keys=made.spans != spans)
-    return MergeResult(order.table, version)
+    return made, made.spans != spans
 
 
 def _commit(
-    order: MergeOrder, target: Target, columns: Shape, made: Plan, *, new_keys: bool
+    order: MergeOrder,
+    target: Target,
+    columns: Shape,
+    made: Plan,
+    *,
+    new_keys: bool,
+    mark: Mark | None,
 ) -> int:
     """Write what changes, if anything does; returns the table's newest version."""
     before = target.snapshot
@@ -685,7 +707,7 @@ def _commit(
         removed=done.removed,
         added=done.added,
         vectors=done.vectors,
-        mark=order.mark,
+        mark=mark,
         metrics={
             "numSourceRows": counts.events,
             "numTargetRowsInserted": counts.inserted,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -566,15 +566,39 @@ def left_out_names(unchanged: pa.ChunkedArray, columns: Sequence[str]) -> dict[s
     return {name: column for name, column in meant.items() if column is not None}
 
 
+EVENT_BYTES = 2**30
+"""In memory: events that are merged together. More of them are merged in turn, in several commits:
+a table depends only on the set of events that it has seen, however they come."""
+
+
 def read_events(files: Sequence[str], columns: pa.Schema) -> Events:
     """The events in Parquet files, with the given columns of the source table."""
     schema = pa.schema([*CHANGE_SCHEMA, *columns])
-    parts = [_with_old_keys(file, read_file(file, schema)) for file in files]
-    return Events(pa.concat_tables(parts or [pa.schema([*schema, OLD_KEY]).empty_table()]))
+    return Events(_together([_with_old_keys(file, schema) for file in files], schema))
 
 
-def _with_old_keys(path: str, rows: pa.Table) -> pa.Table:
+def read_in_turn(files: Sequence[str], columns: pa.Schema) -> Iterator[tuple[Events, bool]]:
+    """The same, as many files at a time as memory should hold, and whether they are the last."""
+    schema = pa.schema([*CHANGE_SCHEMA, *columns])
+    waiting: list[pa.Table] = []
+    size = 0
+    for file in files:
+        rows = _with_old_keys(file, schema)
+        if waiting and size + rows.nbytes > EVENT_BYTES:
+            yield Events(_together(waiting, schema)), False
+            waiting, size = [], 0
+        waiting.append(rows)
+        size += rows.nbytes
+    yield Events(_together(waiting, schema)), True
+
+
+def _together(rows: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
+    return pa.concat_tables([pa.schema([*schema, OLD_KEY]).empty_table(), *rows])
+
+
+def _with_old_keys(path: str, schema: pa.Schema) -> pa.Table:
     """What came with an event is long, and few leave values out: the others are not asked."""
+    rows = read_file(path, schema)
     removes = pc.or_(pc.equal(rows.column("_op"), "delete"), rows.column("_deleted"))
     some = pc.greater(pc.list_value_length(rows.column("_unchanged")), 0)
     asked = np.flatnonzero(truths(some) & ~truths(removes))

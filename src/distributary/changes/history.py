@@ -35,7 +35,7 @@ from distributary.changes.events import (
     place_of,
     places,
     ranks,
-    read_events,
+    read_in_turn,
     read_old_keys,
 )
 from distributary.changes.shape import (
@@ -55,7 +55,7 @@ from distributary.delta.tables import committing, until_not_overtaken
 from distributary.errors import PublishError
 from distributary.evolve.types import fold
 from distributary.model.change import CHANGE_COLUMNS
-from distributary.model.manifest import StagedFile
+from distributary.model.manifest import Mark, StagedFile
 from distributary.model.record import TIMESTAMP
 from distributary.model.table import Column
 
@@ -483,19 +483,34 @@ class _Settled:
 
 
 def _attempt(order: MergeOrder) -> MergeResult:
+    before, columns = _open(order)
+    if before is not None and before.has(order.app_id, order.batch):
+        return MergeResult(order.table, before.version, skipped=True)
+    payload = pa.schema([field for field in columns.schema if field.name not in HISTORY_NAMES])
+    version = -1
+    for events, last in read_in_turn(order.files, payload):
+        version = _apply(order, before, columns, events, order.mark if last else None)
+        if not last:
+            before, columns = _open(order)
+    return MergeResult(order.table, version)
+
+
+def _open(order: MergeOrder) -> tuple[Snapshot | None, Shape]:
     before = snapshot_of(order.path)
     if before is not None:
         before.refuse_unusable(order.table)
-        if before.has(order.app_id, order.batch):
-            return MergeResult(order.table, before.version, skipped=True)
     columns = shape(
         None if before is None else before.fields,
         payload_columns(order),
         system=HISTORY_COLUMNS,
         evolution="none" if order.evolution == "none" else "mergeSchema",
     )
-    payload = [field for field in columns.schema if field.name not in HISTORY_NAMES]
-    events = read_events(order.files, pa.schema(payload))
+    return before, columns
+
+
+def _apply(
+    order: MergeOrder, before: Snapshot | None, columns: Shape, events: Events, mark: Mark | None
+) -> int:
     new, truncates = versions_of(events, columns.schema), truncates_in(events)
     past = past_of(before)
     everything = past.is_touched(new, truncates)
@@ -514,8 +529,8 @@ def _attempt(order: MergeOrder) -> MergeResult:
     properties = after.properties() if after != past else {}
     newest = next((key for key, place in after.keys if place is None), ())
     key = clustering(newest, columns.schema)
-    version = _commit(order, before, columns, settled, properties, events.rows.num_rows, key)
-    return MergeResult(order.table, version)
+    counted = events.rows.num_rows
+    return _commit(order, before, columns, settled, properties, counted, key, mark)
 
 
 def _settle(
@@ -618,6 +633,7 @@ def _commit(
     properties: dict[str, str],
     events: int,
     key: Definition,
+    mark: Mark | None,
 ) -> int:
     changed = settled.added or settled.changed
     if before is None and not changed and not properties:
@@ -635,7 +651,7 @@ def _commit(
         properties=properties,
         removed=removed,
         added=added,
-        mark=order.mark,
+        mark=mark,
         metrics={
             "numSourceRows": events,
             "numTargetRowsInserted": settled.added,

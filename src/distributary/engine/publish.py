@@ -17,7 +17,7 @@ import pyarrow as pa
 from distributary.changes.apply import merge_table
 from distributary.changes.history import merge_history
 from distributary.changes.shape import MergeOrder
-from distributary.changes.spark import choose, merge_table_with_spark
+from distributary.changes.spark import merge_table_with_spark, needs_spark
 from distributary.config.lake import Lake
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.source import Cdc
@@ -182,7 +182,7 @@ def _forget(context: RunContext, log: str, settled: int, kept: set[int]) -> None
 DERIVED = (Role.MERGED, Role.HISTORY)
 """Tables that are made of a log."""
 _LONGEST_ERROR = 500
-_DONE, _LARGE = "merged", "large"
+_DONE, _LEFT = "merged", "left"
 _NO_CDC = "the pipeline file has no section `cdc`"
 
 
@@ -233,7 +233,10 @@ def merge_of(
 
 
 def merge_all(spark: SparkSession, lake: Lake, merges: Sequence[MergeOrder]) -> list[Published]:
-    """Merge tables side by side, large ones by Spark; the results are in the merges' order."""
+    """Merge tables side by side; the results are in the merges' order.
+
+    What only Spark may write is left to the driver.
+    """
     if not merges:
         return []
     tasks = min(len(merges), parallelism(spark))
@@ -253,14 +256,14 @@ def merge_all(spark: SparkSession, lake: Lake, merges: Sequence[MergeOrder]) -> 
 
 
 def _told(order: MergeOrder) -> tuple[str, str]:
-    if _is_large(order):
-        return _LARGE, json.dumps(order.table)
+    if _needs_spark(order):
+        return _LEFT, json.dumps(order.table)
     return _DONE, json.dumps(asdict(merged(order)))
 
 
-def _is_large(order: MergeOrder) -> bool:
+def _needs_spark(order: MergeOrder) -> bool:
     try:
-        return order.role is Role.MERGED and choose(order) == "spark"
+        return order.role is Role.MERGED and needs_spark(order)
     except (DistributaryError, OSError):
         # the merge itself will say what is wrong with the table
         return False
@@ -296,7 +299,7 @@ def publish_waiting(
 ) -> Published:
     """Commit the files of an entry that waits, or merge the batch of its log.
 
-    With a session, large tables are merged by Spark.
+    With a session, tables that only Spark may write are merged, too.
     """
     if entry.table.role not in DERIVED:
         return publisher.publish(entry, mark)
@@ -321,7 +324,7 @@ def publish_waiting(
     first = publisher.committed(entry.table.path, mark) is None
     files = log_files(path, None if first else mark.batch)
     order = merge_of(config, cdc, entry, mark, files)
-    result = merged(order, spark=spark if _is_large(order) else None)
+    result = merged(order, spark=spark if _needs_spark(order) else None)
     if result.outcome is Outcome.PARKED:
         raise PublishError(
             f"table {name} could not be merged",
