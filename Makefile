@@ -3,8 +3,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
-# processes that share the tests; each has a Spark session of its own
-TEST_PROCESSES ?= 2
+# processes that share the tests, each with a Spark session of its own: one more than there are cores
+# here, because they often wait for brokers, buckets and each other
+TEST_PROCESSES ?= 3
 PYTEST = $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder
 # tests start hundreds of interpreters: each would compile again what nobody may keep
 unexport PYTHONDONTWRITEBYTECODE

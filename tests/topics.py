@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
+from tests.waiting import eventually
+
 Header = tuple[str, bytes]
 
 
@@ -23,7 +25,13 @@ class Topics:
         )
         for future in self.admin.create_topics([topic]).values():
             future.result()
+        # the controller has it before the broker tells of it
+        eventually(lambda: len(self._partitions(name)) == partitions, seconds=30)
         return name
+
+    def _partitions(self, name: str) -> Mapping[int, object]:
+        found = self.admin.list_topics(timeout=10).topics.get(name)
+        return {} if found is None else found.partitions
 
     def grow(self, name: str, partitions: int) -> None:
         for future in self.admin.create_partitions([NewPartitions(name, partitions)]).values():
