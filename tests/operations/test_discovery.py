@@ -24,8 +24,8 @@ from distributary.operations.discovery import (
     pipeline_text,
 )
 from distributary.operations.samples import Record, Sample
-from distributary.registry.local import MemoryRegistry
 from tests.registry.frames import frame
+from tests.registry.scratch import ScratchRegistry
 
 ORDER = {
     "type": "record",
@@ -88,7 +88,7 @@ def wrapped(schema_id: int, type_: str = "chess") -> bytes:
     return b"".join(parts) + text_field(4, b"abc")
 
 
-def unclear(records: Sample, registry: MemoryRegistry | None = None) -> DistributaryError:
+def unclear(records: Sample, registry: ScratchRegistry | None = None) -> DistributaryError:
     with pytest.raises(DistributaryError) as caught:
         discover(records, registry)
     assert caught.value.code is ErrorCode.SOURCE_UNCLEAR
@@ -98,18 +98,18 @@ def unclear(records: Sample, registry: MemoryRegistry | None = None) -> Distribu
 
 def test_plain_json_needs_no_registry() -> None:
     values = texts(*({"id": n, "who": "a" if n % 2 else "b"} for n in range(9)))
-    config = loaded(discover(sample(values), MemoryRegistry()))
+    config = loaded(discover(sample(values), ScratchRegistry()))
     assert (config.registry, config.records.format, config.tables.each) == (None, "json", "{topic}")
 
 
 def test_json_whose_subject_is_known_is_held_to_it() -> None:
-    registry = MemoryRegistry()
+    registry = ScratchRegistry()
     registry.register("orders-value", '{"type": "object"}', format=Format.JSON)
     assert loaded(discover(sample(texts({"id": 1})), registry)).registry is not None
 
 
 def test_avro_with_the_registrys_header() -> None:
-    registry = MemoryRegistry()
+    registry = ScratchRegistry()
     known = registry.register("orders-value", json.dumps(ORDER), format=Format.AVRO)
     values = [
         frame(avro(ORDER, {"id": n, "customer": "x"}), schema_id=known, indexes=None)
@@ -122,7 +122,7 @@ def test_avro_with_the_registrys_header() -> None:
 
 
 def test_several_records_on_one_topic_become_several_tables() -> None:
-    registry = MemoryRegistry()
+    registry = ScratchRegistry()
     other = {**ORDER, "name": "Refund"}
     ids = [
         registry.register(f"orders-{s['name']}", json.dumps(s), format=Format.AVRO)
@@ -135,7 +135,7 @@ def test_several_records_on_one_topic_become_several_tables() -> None:
 
 
 def test_bare_avro_by_the_topics_own_subject_only() -> None:
-    registry = MemoryRegistry()
+    registry = ScratchRegistry()
     registry.register("orders-value", json.dumps(ORDER), format=Format.AVRO)
     values = [avro(ORDER, {"id": n + 1, "customer": "somebody"}) for n in range(5)]
     config = loaded(discover(sample(values), registry))
@@ -145,7 +145,7 @@ def test_bare_avro_by_the_topics_own_subject_only() -> None:
 
 @pytest.mark.parametrize("framed", [(True,), (False,), (True, False)])
 def test_wrapped_protobuf_by_ids_that_the_registry_knows(framed: tuple[bool, ...]) -> None:
-    registry = MemoryRegistry()
+    registry = ScratchRegistry()
     wrapper = registry.register("wrapper-value", WRAPPER)
     move = registry.register("chess-value", MOVE)
     bare = [wrapped(move, type_) for type_ in ("chess", "go", "chess")]
@@ -162,7 +162,7 @@ def test_wrapped_protobuf_by_ids_that_the_registry_knows(framed: tuple[bool, ...
 
 
 def test_bytes_that_only_look_like_an_envelope_are_none() -> None:
-    registry = MemoryRegistry()
+    registry = ScratchRegistry()
     registry.register("wrapper-value", WRAPPER)
     unclear(sample([wrapped(4711)] * 5, "events"), registry)
 
@@ -195,7 +195,7 @@ def test_debezium_in_avro() -> None:
         "namespace": "shop.public.orders",
         "fields": [{"name": name, "type": type_} for name, type_ in fields.items()],
     }
-    registry = MemoryRegistry()
+    registry = ScratchRegistry()
     known = registry.register("orders-value", json.dumps(envelope), format=Format.AVRO)
     told = {"connector": "postgresql", "schema": "public", "table": "orders"}
     event = {"before": None, "after": {"id": 1}, "source": told, "op": "c"}
@@ -245,7 +245,7 @@ def test_records_without_a_value_are_skipped_and_others_are_counted() -> None:
 
 
 def test_an_empty_topic_by_what_its_subject_announces() -> None:
-    registry = MemoryRegistry()
+    registry = ScratchRegistry()
     unclear(sample([]), registry)
     registry.register("orders-value", json.dumps(ORDER), format=Format.AVRO)
     assert loaded(discover(sample([]), registry)).records.format == "avro"
@@ -278,7 +278,7 @@ JSON = st.recursive(
 
 @given(st.lists(st.none() | st.binary(max_size=40) | JSON.map(lambda v: json.dumps(v).encode())))
 def test_any_bytes_give_a_valid_file_or_a_clear_word(values: list[bytes | None]) -> None:
-    registry = MemoryRegistry()
+    registry = ScratchRegistry()
     registry.register("wrapper-value", WRAPPER)
     registry.register("orders-value", json.dumps(ORDER), format=Format.AVRO)
     try:

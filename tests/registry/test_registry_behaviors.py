@@ -1,4 +1,4 @@
-"""One behaviour for every local registry."""
+"""The behaviour of a registry in a folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from distributary.model.record import Format, SubjectVersion
 from distributary.registry.base import Reference, SchemaRegistry
 from distributary.registry.compatibility.levels import Level
 from distributary.registry.folder import FileRegistry
-from distributary.registry.local import LocalRegistry, MemoryRegistry
 
 PROTO3 = 'syntax = "proto3";'
 V1 = PROTO3 + "package game; message Chess { string player = 1; }"
@@ -53,17 +52,14 @@ HOSTILE = [
 ]
 
 
-@pytest.fixture(params=["memory", "files"])
-def make(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], LocalRegistry]:
-    """Makes the registry; with files, a second one sees what the first one did."""
-    if request.param == "files":
-        return lambda: FileRegistry(tmp_path / "schemas", durable=False)
-    only = MemoryRegistry()
-    return lambda: only
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[[], FileRegistry]:
+    """Makes the registry; a second one sees what the first one did."""
+    return lambda: FileRegistry(tmp_path / "schemas", durable=False)
 
 
 @pytest.fixture
-def registry(make: Callable[[], LocalRegistry]) -> LocalRegistry:
+def registry(make: Callable[[], FileRegistry]) -> FileRegistry:
     made = make()
     # a first write, so that a registry in a folder exists
     made.set_compatibility(None, Level.BACKWARD)
@@ -74,12 +70,12 @@ def message(number: int) -> str:
     return PROTO3 + f"message M{number} {{ string a = 1; }}"
 
 
-def test_it_is_a_schema_registry(registry: LocalRegistry) -> None:
+def test_it_is_a_schema_registry(registry: FileRegistry) -> None:
     seam: SchemaRegistry = registry
     assert seam.subjects() == ()
 
 
-def test_what_was_registered_comes_back_compiled(registry: LocalRegistry) -> None:
+def test_what_was_registered_comes_back_compiled(registry: FileRegistry) -> None:
     schema_id = registry.register("chess-value", V1)
     found = registry.by_id(schema_id)
     assert (found.id, found.format) == (schema_id, Format.PROTOBUF)
@@ -89,7 +85,7 @@ def test_what_was_registered_comes_back_compiled(registry: LocalRegistry) -> Non
     assert registry.text(schema_id) == V1
 
 
-def test_versions_grow_and_latest_follows(registry: LocalRegistry) -> None:
+def test_versions_grow_and_latest_follows(registry: FileRegistry) -> None:
     first, second = registry.register("chess-value", V1), registry.register("chess-value", V2)
     assert first != second
     assert registry.versions("chess-value") == (1, 2)
@@ -97,7 +93,7 @@ def test_versions_grow_and_latest_follows(registry: LocalRegistry) -> None:
     assert registry.version("chess-value", 1).id == first
 
 
-def test_the_same_text_again_is_the_same_id_and_no_new_version(registry: LocalRegistry) -> None:
+def test_the_same_text_again_is_the_same_id_and_no_new_version(registry: FileRegistry) -> None:
     first = registry.register("chess-value", V1)
     registry.register("chess-value", V2)
     assert registry.register("chess-value", V1) == first
@@ -105,7 +101,7 @@ def test_the_same_text_again_is_the_same_id_and_no_new_version(registry: LocalRe
     assert registry.latest("chess-value").id != first
 
 
-def test_the_same_text_under_another_subject_is_the_same_id(registry: LocalRegistry) -> None:
+def test_the_same_text_under_another_subject_is_the_same_id(registry: FileRegistry) -> None:
     first = registry.register("chess-value", V1)
     assert registry.by_id(first).subjects == (SubjectVersion("chess-value", 1),)
     assert registry.register("archive-value", V1) == first
@@ -117,7 +113,7 @@ def test_the_same_text_under_another_subject_is_the_same_id(registry: LocalRegis
 
 
 def test_another_registry_object_sees_everything_at_once(
-    make: Callable[[], LocalRegistry], registry: LocalRegistry
+    make: Callable[[], FileRegistry], registry: FileRegistry
 ) -> None:
     reader = make()
     first = registry.register("chess-value", V1)
@@ -131,7 +127,7 @@ def test_another_registry_object_sees_everything_at_once(
     assert registry.by_id(second).version_in("third-value") == 1
 
 
-def test_what_does_not_exist_is_not_found(registry: LocalRegistry) -> None:
+def test_what_does_not_exist_is_not_found(registry: FileRegistry) -> None:
     registry.register("chess-value", V1)
     asks: list[Callable[[], object]] = [
         lambda: registry.by_id(999),
@@ -151,20 +147,20 @@ def test_what_does_not_exist_is_not_found(registry: LocalRegistry) -> None:
     assert registry.versions("go-value") == ()
 
 
-def test_a_schema_that_appears_after_it_was_missed_is_found(registry: LocalRegistry) -> None:
+def test_a_schema_that_appears_after_it_was_missed_is_found(registry: FileRegistry) -> None:
     with pytest.raises(SchemaNotFoundError):
         registry.by_id(1)
     assert registry.by_id(registry.register("chess-value", V1)).id == 1
 
 
-def test_a_text_that_does_not_compile_leaves_nothing_behind(registry: LocalRegistry) -> None:
+def test_a_text_that_does_not_compile_leaves_nothing_behind(registry: FileRegistry) -> None:
     with pytest.raises(InvalidSchemaError):
         registry.register("chess-value", "massage")
     assert registry.subjects() == ()
     assert registry.register("chess-value", V1) == 1
 
 
-def test_an_incompatible_version_leaves_nothing_behind(registry: LocalRegistry) -> None:
+def test_an_incompatible_version_leaves_nothing_behind(registry: FileRegistry) -> None:
     registry.register("chess-value", V1)
     with pytest.raises(IncompatibleSchemaError) as caught:
         registry.register("chess-value", BROKEN)
@@ -174,7 +170,7 @@ def test_an_incompatible_version_leaves_nothing_behind(registry: LocalRegistry) 
     assert registry.register("other-value", BROKEN) == 2
 
 
-def test_check_says_what_register_would(registry: LocalRegistry) -> None:
+def test_check_says_what_register_would(registry: FileRegistry) -> None:
     assert registry.check("chess-value", V1) == []
     registry.register("chess-value", V1)
     assert registry.check("chess-value", V2) == []
@@ -185,7 +181,7 @@ def test_check_says_what_register_would(registry: LocalRegistry) -> None:
 
 
 def test_levels_per_subject_and_for_all(
-    make: Callable[[], LocalRegistry], registry: LocalRegistry
+    make: Callable[[], FileRegistry], registry: FileRegistry
 ) -> None:
     registry.set_compatibility(None, None)
     assert registry.compatibility() is Level.BACKWARD
@@ -203,7 +199,7 @@ def test_levels_per_subject_and_for_all(
     assert registry.subjects() == ("chess-value",)
 
 
-def test_a_transitive_level_looks_at_every_version(registry: LocalRegistry) -> None:
+def test_a_transitive_level_looks_at_every_version(registry: FileRegistry) -> None:
     for text in (V1, PROTO3 + "package game; message Chess {}"):
         registry.register("chess-value", text)
     assert registry.check("chess-value", BROKEN) == []
@@ -211,7 +207,7 @@ def test_a_transitive_level_looks_at_every_version(registry: LocalRegistry) -> N
     assert registry.check("chess-value", BROKEN)
 
 
-def test_a_deleted_version_stays_readable_by_id(registry: LocalRegistry) -> None:
+def test_a_deleted_version_stays_readable_by_id(registry: FileRegistry) -> None:
     first, second = registry.register("chess-value", V1), registry.register("chess-value", V2)
     registry.delete_version("chess-value", 2)
     assert registry.versions("chess-value") == (1,)
@@ -221,7 +217,7 @@ def test_a_deleted_version_stays_readable_by_id(registry: LocalRegistry) -> None
         registry.version("chess-value", 2)
 
 
-def test_a_version_number_is_never_used_again(registry: LocalRegistry) -> None:
+def test_a_version_number_is_never_used_again(registry: FileRegistry) -> None:
     registry.register("chess-value", V1)
     second = registry.register("chess-value", V2)
     registry.delete_version("chess-value", 2)
@@ -230,7 +226,7 @@ def test_a_version_number_is_never_used_again(registry: LocalRegistry) -> None:
     assert registry.by_id(second).version_in("chess-value") == 3
 
 
-def test_a_deleted_subject_begins_anew_but_keeps_counting(registry: LocalRegistry) -> None:
+def test_a_deleted_subject_begins_anew_but_keeps_counting(registry: FileRegistry) -> None:
     first = registry.register("chess-value", V1)
     registry.register("chess-value", V2)
     registry.set_compatibility("chess-value", Level.FULL)
@@ -243,7 +239,7 @@ def test_a_deleted_subject_begins_anew_but_keeps_counting(registry: LocalRegistr
     assert registry.versions("chess-value") == (3,)
 
 
-def test_references_are_compiled_in(registry: LocalRegistry) -> None:
+def test_references_are_compiled_in(registry: FileRegistry) -> None:
     registry.register("player", PROTO3 + "message Player { string name = 1; }")
     text = PROTO3 + 'import "common/player.proto"; message Match { Player white = 1; }'
     reference = {"name": "common/player.proto", "subject": "player", "version": 1}
@@ -255,7 +251,7 @@ def test_references_are_compiled_in(registry: LocalRegistry) -> None:
         registry.register("match-value", text)
 
 
-def test_references_form_diamonds(registry: LocalRegistry) -> None:
+def test_references_form_diamonds(registry: FileRegistry) -> None:
     registry.register("base", PROTO3 + "message Base {}")
     base = Reference("base.proto", "base", 1)
     for side in ("Left", "Right"):
@@ -266,7 +262,7 @@ def test_references_form_diamonds(registry: LocalRegistry) -> None:
     assert registry.by_id(registry.register("top", top, references=sides)).message == "Top"
 
 
-def test_a_reference_to_the_latest_is_pinned(registry: LocalRegistry) -> None:
+def test_a_reference_to_the_latest_is_pinned(registry: FileRegistry) -> None:
     registry.register("player", PROTO3 + "message Player { string name = 1; }")
     text = PROTO3 + 'import "p.proto"; message Match { Player white = 1; }'
     latest = Reference("p.proto", "player", -1)
@@ -280,7 +276,7 @@ def test_a_reference_to_the_latest_is_pinned(registry: LocalRegistry) -> None:
 
 
 def test_a_deleted_reference_still_resolves(
-    make: Callable[[], LocalRegistry], registry: LocalRegistry
+    make: Callable[[], FileRegistry], registry: FileRegistry
 ) -> None:
     registry.register("player", PROTO3 + "message Player {}")
     text = PROTO3 + 'import "p.proto"; message Match { Player white = 1; }'
@@ -305,7 +301,7 @@ def test_a_deleted_reference_still_resolves(
     ],
 )
 def test_a_reference_that_leads_nowhere_is_refused(
-    registry: LocalRegistry, reference: dict[str, object]
+    registry: FileRegistry, reference: dict[str, object]
 ) -> None:
     registry.register("player", PROTO3 + "message Player {}")
     with pytest.raises(InvalidSchemaError):
@@ -313,7 +309,7 @@ def test_a_reference_that_leads_nowhere_is_refused(
     assert registry.subjects() == ("player",)
 
 
-def test_a_schema_cannot_import_itself_through_references(registry: LocalRegistry) -> None:
+def test_a_schema_cannot_import_itself_through_references(registry: FileRegistry) -> None:
     registry.register("a", PROTO3 + "message A {}")
     registry.register(
         "b",
@@ -328,13 +324,13 @@ def test_a_schema_cannot_import_itself_through_references(registry: LocalRegistr
 
 @pytest.mark.parametrize(("format", "text"), [(Format.AVRO, "{}"), (Format.JSON, "[]")])
 def test_texts_that_cannot_be_compiled_are_refused(
-    registry: LocalRegistry, format: Format, text: str
+    registry: FileRegistry, format: Format, text: str
 ) -> None:
     with pytest.raises(InvalidSchemaError):
         registry.register("chess-value", text, format=format)
 
 
-def test_a_subject_needs_a_name(registry: LocalRegistry) -> None:
+def test_a_subject_needs_a_name(registry: FileRegistry) -> None:
     with pytest.raises(InvalidSchemaError):
         registry.register("", V1)
     assert registry.versions("") == ()
@@ -343,7 +339,7 @@ def test_a_subject_needs_a_name(registry: LocalRegistry) -> None:
 
 
 def test_hostile_subjects_are_only_names(
-    make: Callable[[], LocalRegistry], registry: LocalRegistry, tmp_path: Path
+    make: Callable[[], FileRegistry], registry: FileRegistry, tmp_path: Path
 ) -> None:
     for number, subject in enumerate(HOSTILE):
         registry.register(subject, message(number))
@@ -357,7 +353,7 @@ def test_hostile_subjects_are_only_names(
     assert {path.name for path in tmp_path.iterdir()} <= {"schemas"}
 
 
-def test_names_that_differ_in_case_or_separators_stay_apart(registry: LocalRegistry) -> None:
+def test_names_that_differ_in_case_or_separators_stay_apart(registry: FileRegistry) -> None:
     names = ["Chess", "chess", "CHESS", "a.b", "a_b", "a-b", "a b", "a/b", "ä", "a\u0308"]
     for number, subject in enumerate(names):
         registry.register(subject, message(number))
@@ -366,7 +362,7 @@ def test_names_that_differ_in_case_or_separators_stay_apart(registry: LocalRegis
     assert len(registry.subjects()) == len(names)
 
 
-def test_errors_about_hostile_subjects_are_printable(registry: LocalRegistry) -> None:
+def test_errors_about_hostile_subjects_are_printable(registry: FileRegistry) -> None:
     for subject in HOSTILE:
         with pytest.raises(SchemaNotFoundError) as caught:
             registry.latest(subject)
@@ -374,7 +370,7 @@ def test_errors_about_hostile_subjects_are_printable(registry: LocalRegistry) ->
         assert len(str(caught.value)) < 1000
 
 
-def test_threads_share_ids(registry: LocalRegistry) -> None:
+def test_threads_share_ids(registry: FileRegistry) -> None:
     jobs = [(f"s{thread}", message(number)) for thread in range(4) for number in range(5)]
     registry.set_compatibility(None, Level.NONE)
     with ThreadPoolExecutor(8) as pool:
@@ -385,7 +381,7 @@ def test_threads_share_ids(registry: LocalRegistry) -> None:
     assert all(registry.versions(f"s{thread}") == (1, 2, 3, 4, 5) for thread in range(4))
 
 
-def test_a_thousand_subjects(registry: LocalRegistry) -> None:
+def test_a_thousand_subjects(registry: FileRegistry) -> None:
     # few texts: this is about subjects, and compiling is another test's subject
     for number in range(1000):
         registry.register(f"type-{number}-value", message(number % 10))
@@ -402,22 +398,19 @@ SUBJECTS = st.text(min_size=1, max_size=40)
 def test_register_then_by_id_is_a_round_trip(
     tmp_path_factory: pytest.TempPathFactory, given: list[tuple[str, str]]
 ) -> None:
-    for registry in (
-        MemoryRegistry(),
-        FileRegistry(tmp_path_factory.mktemp("round") / "schemas", durable=False),
-    ):
-        expected: dict[int, str] = {}
-        for number, (subject, comment) in enumerate(given):
-            text = f"{PROTO3} message M{number} {{}} /* {comment} */"
-            registry.set_compatibility(subject, Level.NONE)
-            try:
-                schema_id = registry.register(subject, text)
-            except InvalidSchemaError:
-                # some control characters are not allowed even in comments
-                continue
-            expected[schema_id] = text
-            assert registry.by_id(schema_id).version_in(subject) is not None
-            assert registry.register(subject, text) == schema_id
-        for schema_id, text in expected.items():
-            assert registry.text(schema_id) == text
-            assert registry.by_id(schema_id).id == schema_id
+    registry = FileRegistry(tmp_path_factory.mktemp("round") / "schemas", durable=False)
+    expected: dict[int, str] = {}
+    for number, (subject, comment) in enumerate(given):
+        text = f"{PROTO3} message M{number} {{}} /* {comment} */"
+        registry.set_compatibility(subject, Level.NONE)
+        try:
+            schema_id = registry.register(subject, text)
+        except InvalidSchemaError:
+            # some control characters are not allowed even in comments
+            continue
+        expected[schema_id] = text
+        assert registry.by_id(schema_id).version_in(subject) is not None
+        assert registry.register(subject, text) == schema_id
+    for schema_id, text in expected.items():
+        assert registry.text(schema_id) == text
+        assert registry.by_id(schema_id).id == schema_id

@@ -13,7 +13,7 @@ from distributary.errors import RegistryUnavailableError, SchemaNotFoundError
 from distributary.model.record import WriterSchema
 from distributary.registry.base import SchemaRegistry
 from distributary.registry.cache import CachedRegistry
-from distributary.registry.local import MemoryRegistry
+from tests.registry.scratch import ScratchRegistry
 
 PROTO3 = 'syntax = "proto3";'
 V1 = PROTO3 + "package game; message Chess { string player = 1; }"
@@ -24,11 +24,11 @@ class Slow:
     """Counts what it is asked, and can be out of reach."""
 
     def __init__(self) -> None:
-        self.inner = MemoryRegistry()
+        self.inner = ScratchRegistry()
         self.asked: Counter[str] = Counter()
         self.down = False
 
-    def _ask(self, what: str) -> MemoryRegistry:
+    def _ask(self, what: str) -> ScratchRegistry:
         self.asked[what] += 1
         if self.down:
             raise RegistryUnavailableError("down")

@@ -10,22 +10,19 @@ import pytest
 
 from distributary.errors import RegistryUnavailableError, SchemaNotFoundError
 from distributary.registry.folder import FileRegistry
-from distributary.registry.local import LocalRegistry, MemoryRegistry
+from tests.registry.scratch import ScratchRegistry
 
 PROTO3 = 'syntax = "proto3";'
 BASE = PROTO3 + "message Base { string a = 1; }"
 TOP = PROTO3 + 'import "base.proto"; message Top { Base b = 1; }'
 REFERENCE = {"name": "base.proto", "subject": "base", "version": 1}
 
-Open = Callable[[], LocalRegistry]
+Open = Callable[[], FileRegistry]
 
 
-@pytest.fixture(params=["memory", "files"])
-def open_registry(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-    if request.param == "files":
-        return lambda: FileRegistry(tmp_path / "schemas", durable=False)
-    only = MemoryRegistry()
-    return lambda: only
+@pytest.fixture
+def open_registry(tmp_path: Path) -> Open:
+    return lambda: FileRegistry(tmp_path / "schemas", durable=False)
 
 
 def test_a_schema_is_found_by_its_guid(open_registry: Open) -> None:
@@ -51,7 +48,7 @@ def test_another_process_finds_it_too(open_registry: Open) -> None:
 
 
 def test_the_same_content_has_the_same_guid_everywhere(open_registry: Open) -> None:
-    here, there = open_registry(), MemoryRegistry()
+    here, there = open_registry(), ScratchRegistry()
     there.register("first", PROTO3 + "message First {}")
     one, two = here.register("base", BASE), there.register("base", BASE)
     assert one != two or there.by_id(two).message == "Base"

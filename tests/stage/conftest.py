@@ -14,13 +14,13 @@ from distributary.engine.plan import Planner
 from distributary.lab.simulate.base import MESSAGES
 from distributary.model.plan import StageOrder
 from distributary.model.record import RAW
-from distributary.registry.local import MemoryRegistry
 from distributary.stage.exchange import facts_of, spread
 from distributary.stage.job import Staged
 from distributary.stage.land import land
 from distributary.stage.packets import Again, Targets, land_packets, pack
 from distributary.stage.sort import sort
 from tests.publish.memory import MemoryPublisher
+from tests.registry.scratch import ScratchRegistry
 
 PIPELINE = """
 name: games
@@ -39,7 +39,7 @@ class Bench:
     """A stage without Spark: both hops in this process."""
 
     lake: Path
-    registry: MemoryRegistry
+    registry: ScratchRegistry
     config: PipelineConfig
     exchange: str = "disk"
     publisher: MemoryPublisher = field(default_factory=MemoryPublisher)
@@ -108,7 +108,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Bench
     def make(tables: str = "{each: 'silver_{type}'}", extra: str = "") -> Bench:
         text = PIPELINE.format(lake=tmp_path, tables=tables, extra=extra)
         loaded = load_text(text, file="pipeline.yaml", environ={})
-        return Bench(tmp_path, MemoryRegistry(), loaded.config, request.param)
+        return Bench(tmp_path, ScratchRegistry(), loaded.config, request.param)
 
     return make
 

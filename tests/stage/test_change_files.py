@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from distributary.config.load import load_text
 from distributary.engine.plan import Planner
 from distributary.model.record import RAW
-from distributary.registry.local import MemoryRegistry
 from distributary.registry.record_schemas import InferredSchemas
 from distributary.source.files import json as files_json
 from distributary.source.files.bytes import LocalFiles
@@ -28,6 +27,7 @@ from distributary.stage.job import Staged
 from distributary.stage.land import land
 from distributary.stage.parts import SHARD, _with_shard
 from distributary.stage.sort import sort
+from tests.registry.scratch import ScratchRegistry
 from tests.stage.conftest import Bench
 
 PIPELINE = """
@@ -119,7 +119,7 @@ class Lake:
     def __init__(self, folder: Path) -> None:
         (folder / "in").mkdir(parents=True)
         config = load_text(PIPELINE.format(lake=folder), file="shop.yaml", environ={}).config
-        self.bench = Bench(folder, MemoryRegistry(), config)
+        self.bench = Bench(folder, ScratchRegistry(), config)
         self.bench.planner = Planner(
             config,
             registry=None,

@@ -12,8 +12,8 @@ import pytest
 
 from distributary.config.load import load_text
 from distributary.model.record import RAW, Format
-from distributary.registry.local import MemoryRegistry
 from distributary.stage.job import Staged
+from tests.registry.scratch import ScratchRegistry
 from tests.stage.conftest import Bench
 
 PIPELINE = """
@@ -59,7 +59,7 @@ class Shop:
     def __init__(self, lake: Path, tombstones: str = "delete") -> None:
         text = PIPELINE.format(lake=lake, tombstones=tombstones)
         config = load_text(text, file="shop.yaml", environ={}).config
-        registry = MemoryRegistry()
+        registry = ScratchRegistry()
         self.key = registry.register(f"{TOPIC}-key", avro("Key", KEY), format=Format.AVRO)
         self.value = registry.register(f"{TOPIC}-value", avro("Value", VALUE), format=Format.AVRO)
         self.bench = Bench(lake, registry, config)

@@ -24,13 +24,13 @@ from distributary.errors import ConfigError
 from distributary.model.names import propose
 from distributary.model.plan import EnvelopePlan
 from distributary.model.record import RAW, Format
-from distributary.registry.local import MemoryRegistry
 from distributary.registry.record_schemas import InferredSchemas
 from distributary.stage.envelopes import Opened, open_json
 from distributary.stage.files import Letter
 from distributary.stage.job import Staged
 from tests.lab.simulate.serializers import avro_serializer
 from tests.registry.frames import frame
+from tests.registry.scratch import ScratchRegistry
 from tests.stage.conftest import Bench
 
 Headers = dict[str, str | bytes]
@@ -50,7 +50,7 @@ class Stream:
     def __init__(self, lake: Path, settings: str, exchange: str = "disk") -> None:
         text = PIPELINE.format(lake=lake, settings=settings)
         config = load_text(text, file="shop.yaml", environ={}).config
-        self.registry = MemoryRegistry()
+        self.registry = ScratchRegistry()
         self.bench = Bench(lake, self.registry, config, exchange)
         self.bench.planner = Planner(
             config,

@@ -20,10 +20,10 @@ from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.change import ChangeSettings
 from distributary.model.deadletter import Decoded
 from distributary.model.record import RAW, Format
-from distributary.registry.local import MemoryRegistry
 from distributary.stage import parts
 from distributary.stage.catalog import Catalog
 from distributary.stage.job import Staged
+from tests.registry.scratch import ScratchRegistry
 from tests.stage.conftest import Bench
 from tests.stage.test_inferred import Stream, event
 from tests.stage.test_stage import games
@@ -61,7 +61,7 @@ class Shop:
     def __init__(self, lake: Path, tables: str = EACH, extra: str = "") -> None:
         text = PIPELINE.format(lake=lake, tables=tables, extra=extra)
         config = load_text(text, file="shop.yaml", environ={}).config
-        self.bench = Bench(lake, MemoryRegistry(), config)
+        self.bench = Bench(lake, ScratchRegistry(), config)
         number = self.bench.registry.register("orders-value", PROTO)
         self.frame = b"\x00" + number.to_bytes(4, "big") + b"\x00"
 

@@ -19,10 +19,10 @@ from distributary.lab.simulate.games import stream_rounds
 from distributary.model.expectation import Action, RuleCount, type_spellings
 from distributary.model.record import Format
 from distributary.model.table import Column, Role, TablePlan
-from distributary.registry.local import MemoryRegistry
 from distributary.stage.catalog import Catalog
 from distributary.stage.job import Staged
 from distributary.stage.rules import count_changes, unfit_rules
+from tests.registry.scratch import ScratchRegistry
 from tests.stage.conftest import Bench, raw_batch, raw_records
 
 MakeBench = Callable[..., Bench]
@@ -210,7 +210,7 @@ lake: {{path: {tmp_path}}}
 expectations:
   - {{name: positive, check: "score >= 0", action: dead_letter}}
 """
-    one = Bench(tmp_path, MemoryRegistry(), load_text(text, environ={}).config)
+    one = Bench(tmp_path, ScratchRegistry(), load_text(text, environ={}).config)
     number = one.registry.register("wrapper-value", json.dumps(ROWS), format=Format.JSON)
     bodies = ['[{"score": 1}, {"score": -1}, {"score": -2}]', '[{"score": 3}, {"score": 4}]', "[]"]
     framed = [b"\0" + number.to_bytes(4, "big") + body.encode() for body in bodies]

@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from distributary.config.load import load_text
 from distributary.model.record import RAW
-from distributary.registry.local import MemoryRegistry
 from distributary.registry.wire import VALUE_HEADER
 from tests.registry.frames import frame
+from tests.registry.scratch import ScratchRegistry
 from tests.stage.conftest import Bench
 
 PEOPLE = """
@@ -33,7 +33,7 @@ payload: {payload}
 tables: {tables}
 lake: {{path: {root}}}
 """
-    return Bench(root, MemoryRegistry(), load_text(text, file="p.yaml", environ={}).config)
+    return Bench(root, ScratchRegistry(), load_text(text, file="p.yaml", environ={}).config)
 
 
 def raw(values: list[bytes | None], headers: list[Any] | None = None) -> pa.RecordBatch:

@@ -16,12 +16,12 @@ from distributary.decode.json.infer import ANYTHING, MAX_PROPERTIES, join
 from distributary.engine.plan import Planner
 from distributary.errors import RegistryError
 from distributary.model.record import RAW
-from distributary.registry.local import MemoryRegistry
 from distributary.registry.record_schemas import InferredSchemas
 from distributary.stage.exchange import open_run
 from distributary.stage.job import Staged
 from distributary.stage.parts import open_records
 from tests.publish.memory import MemoryTable
+from tests.registry.scratch import ScratchRegistry
 from tests.stage.conftest import Bench
 
 PIPELINE = """
@@ -43,7 +43,7 @@ class Stream:
     def __init__(self, lake: Path, *, changes: bool = False) -> None:
         text = PIPELINE.format(lake=lake, cdc=CHANGES if changes else TABLES)
         config = load_text(text, file="shop.yaml", environ={}).config
-        self.bench = Bench(lake, MemoryRegistry(), config)
+        self.bench = Bench(lake, ScratchRegistry(), config)
         self.inferred = InferredSchemas(lake / "inferred")
         self.begin()
         self.table = LOG if changes else EVENTS

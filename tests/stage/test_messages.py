@@ -9,9 +9,9 @@ import pytest
 
 from distributary.config.load import load_text
 from distributary.errors import ConfigError, ErrorCode
-from distributary.registry.local import MemoryRegistry
 from distributary.stage.job import Staged
 from tests.registry.frames import frame
+from tests.registry.scratch import ScratchRegistry
 from tests.stage.conftest import Bench, raw_batch
 
 WRAPPER = "message wrapper { optional string kind=1; optional int32 id=2; optional bytes body=3; }"
@@ -34,7 +34,7 @@ tables: {{each: 'silver_{{type}}'}}
 lake: {{path: {root}}}
 """
     config = load_text(text, file="p.yaml", environ={}).config
-    registry = MemoryRegistry()
+    registry = ScratchRegistry()
     registry.register("wrapper-value", wrapper)
     return Bench(root, registry, config)
 

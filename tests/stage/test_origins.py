@@ -13,11 +13,11 @@ from distributary.engine.plan import Planner
 from distributary.model.record import RAW, Format
 from distributary.model.table import Origin, Role
 from distributary.registry.compatibility.levels import Level
-from distributary.registry.local import MemoryRegistry
 from distributary.registry.record_schemas import CarriedSchemas, InferredSchemas
 from distributary.stage.unwrap import unwrap
 from tests.publish.memory import MemoryPublisher
 from tests.registry.frames import frame
+from tests.registry.scratch import ScratchRegistry
 from tests.stage.conftest import Bench
 
 FIRST = """
@@ -56,7 +56,7 @@ lake: {{path: {root}}}
 {lineage}
 """
     config = load_text(text, file="p.yaml", environ={}).config
-    return Bench(root, MemoryRegistry(), config)
+    return Bench(root, ScratchRegistry(), config)
 
 
 def raw(

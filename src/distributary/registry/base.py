@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from distributary.errors import InvalidSchemaError, SchemaNotFoundError
 from distributary.model.names import printable
-from distributary.model.record import WriterSchema
+from distributary.model.record import SubjectVersion, WriterSchema
 from distributary.registry.compile.protobuf import MAX_FILES, is_bundled
 
 
@@ -85,6 +85,7 @@ class Reference:
 
 
 _REFERENCE = TypeAdapter(Reference)
+References = Iterable[Reference | Mapping[str, Any]]
 
 
 def not_found(what: str, name: str, *, evidence: str = "") -> SchemaNotFoundError:
@@ -105,6 +106,14 @@ def dangling(reference: Reference, *, again: bool = False) -> InvalidSchemaError
         evidence=printable(f"no version {reference.version} of subject {reference.subject}"),
         next_step=f"register the referenced schema {'again' if again else 'first'}",
     )
+
+
+def in_order(found: Iterable[tuple[bool, str, int]]) -> tuple[SubjectVersion, ...]:
+    """The places of a schema: deleted or not, subject, version.
+
+    Deleted ones come last: the first is the one to show.
+    """
+    return tuple(SubjectVersion(subject, version) for _, subject, version in sorted(found))
 
 
 Fetch = Callable[[Reference], tuple[str, Iterable[Reference]]]

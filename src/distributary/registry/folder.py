@@ -20,16 +20,29 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+from uuid import NAMESPACE_DNS, UUID, uuid5
 
-from distributary.errors import InvalidSchemaError, RegistryUnavailableError
+from distributary.errors import (
+    IncompatibleSchemaError,
+    InvalidSchemaError,
+    RegistryUnavailableError,
+)
 from distributary.model.names import folder_name, printable
-from distributary.model.record import Format, SubjectVersion
-from distributary.registry.base import Reference
-from distributary.registry.compatibility.levels import Level
-from distributary.registry.local import LocalRegistry, StoredSchema, StoredVersion, in_order
+from distributary.model.record import Compiled, Format, SubjectVersion, WriterSchema
+from distributary.registry.base import (
+    LATEST,
+    Reference,
+    References,
+    dangling,
+    gather,
+    in_order,
+    not_found,
+)
+from distributary.registry.compatibility.levels import Level, Version, problems
+from distributary.registry.compile import compile_schema
 from distributary.store.base import Store, at, local_folder
 
 # The registry's own files, and the errors of a folder that cannot be used.
@@ -97,6 +110,35 @@ def encoded(content: dict[str, Any]) -> bytes:
         return (json.dumps(content, indent=2) + "\n").encode()
 
 
+# What is kept, and how it lies in the folder. Ids and versions are never changed or reused.
+
+_GUIDS = uuid5(NAMESPACE_DNS, "schemas.distributary")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSchema:
+    """A schema as it was registered; two that are equal share one id."""
+
+    format: Format
+    text: str
+    references: tuple[Reference, ...] = ()
+
+    @property
+    def guid(self) -> UUID:
+        """A name that every folder gives to the same content; Confluent's servers give others."""
+        references = [[r.name, r.subject, r.version] for r in self.references]
+        return uuid5(_GUIDS, json.dumps([self.format, self.text, references]))
+
+
+@dataclass(frozen=True, slots=True)
+class StoredVersion:
+    """One version of a subject; a deleted one keeps its number and stays readable by id."""
+
+    version: int
+    schema_id: int
+    deleted: bool = False
+
+
 ID_FILE = re.compile(r"([0-9]{8,10})\.json")
 _VERSION = re.compile(r"([1-9][0-9]{0,8})\.(json|deleted)")
 _RESCAN_SECONDS = 1.0
@@ -109,7 +151,9 @@ class _FileStore:
         self._store = store
         self._durable = durable
         self._schemas: dict[int, StoredSchema] = {}
-        self._ids: dict[StoredSchema, int] = {}
+        self._guids: dict[UUID, int] = {}
+        self._named: set[int] = set()
+        """The ids whose GUIDs are known."""
         self._version_files: dict[tuple[str, int], tuple[str, int]] = {}
         self._scan_lock = threading.Lock()
         self._homes: dict[int, set[str]] = {}
@@ -118,6 +162,7 @@ class _FileStore:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
+        """Holds off every other writer, of any thread or process; not to be entered twice."""
         folder = local_folder(self._store.address)
         with unreachable(self._store):
             if self._store.look(".gitignore") is None:
@@ -156,12 +201,15 @@ class _FileStore:
         names = map(ID_FILE.fullmatch, self._files("ids"))
         return sorted(int(name[1]) for name in names if name)
 
-    def id_of(self, schema: StoredSchema) -> int | None:
-        for schema_id in self.ids():
-            if (known := self.schema(schema_id)) is not None:
-                # the lowest id, where a merge of two copies brought a schema in twice
-                self._ids.setdefault(known, schema_id)
-        return self._ids.get(schema)
+    def id_of(self, guid: UUID) -> int | None:
+        """The id of the schema with this content; asked inside `exclusive` by who adds one."""
+        if guid not in self._guids:
+            for schema_id in self.ids():
+                if schema_id not in self._named and (known := self.schema(schema_id)) is not None:
+                    # the lowest id, where a merge of two copies brought a schema in twice
+                    self._guids.setdefault(known.guid, schema_id)
+                    self._named.add(schema_id)
+        return self._guids.get(guid)
 
     def add_schema(self, schema: StoredSchema) -> int:
         schema_id = max(self.ids(), default=0)
@@ -177,23 +225,25 @@ class _FileStore:
                 if create(self._store, id_name(schema_id), content, durable=self._durable):
                     break
         self._schemas[schema_id] = schema
-        self._ids[schema] = schema_id
         return schema_id
 
     def subjects(self) -> tuple[str, ...]:
+        """Every subject that has or had a version, in any order."""
         found = (self._subject(folder) for folder in self._folders())
         return tuple(subject for subject, _ in found if subject is not None)
 
     def versions(self, subject: str) -> tuple[StoredVersion, ...]:
+        """Every version that a subject has or had, oldest first."""
         found, versions = self._subject(folder_name(subject))
         return versions if found == subject else ()
 
     def places(self, schema_id: int) -> tuple[SubjectVersion, ...]:
+        """Where a schema is or was registered: what still stands first."""
         with self._scan_lock:
             self._scan()
             folders = tuple(self._homes.get(schema_id, ()))
         return in_order(
-            (subject, version)
+            (version.deleted, subject, version.version)
             for subject, versions in map(self._subject, folders)
             if subject is not None
             for version in versions
@@ -216,6 +266,7 @@ class _FileStore:
             create(self._store, name, mark, durable=self._durable)
 
     def level(self, subject: str | None) -> Level | None:
+        """The compatibility level set for a subject, or for all when it is None."""
         name = _config(subject)
         with unreachable(self._store):
             content = read_json(self._store, name)
@@ -336,7 +387,10 @@ def _schema_from(content: dict[str, Any], schema_id: int) -> StoredSchema | None
         return None
 
 
-class FileRegistry(LocalRegistry):
+# The rules: subjects, versions, ids and compatibility with the behaviour of Confluent's registry.
+
+
+class FileRegistry:
     """A registry in a folder that several processes may use at the same time.
 
     Every step of a registration is on the disk before the next, so that an id is never given out
@@ -344,4 +398,184 @@ class FileRegistry(LocalRegistry):
     """
 
     def __init__(self, path: Path | str, *, durable: bool = True) -> None:
-        super().__init__(_FileStore(at(path), durable=durable))
+        self._store = _FileStore(at(path), durable=durable)
+        self._compiled: dict[int, WriterSchema] = {}
+
+    def by_id(self, schema_id: int) -> WriterSchema:
+        """The schema with this id, with every place where it is or was registered."""
+        # places are asked every time: a schema can be registered under another subject later
+        return replace(self._placeless(schema_id), subjects=self._store.places(schema_id))
+
+    def by_guid(self, guid: UUID) -> WriterSchema:
+        """The schema with this GUID, as `guid_of` gives it."""
+        schema_id = self._store.id_of(guid)
+        if schema_id is None:
+            raise not_found("schema with GUID", str(guid))
+        return self.by_id(schema_id)
+
+    def guid_of(self, schema_id: int) -> UUID:
+        """The GUID of the schema with this id."""
+        return self._stored(schema_id).guid
+
+    def latest(self, subject: str) -> WriterSchema:
+        """The newest version of a subject."""
+        live = self._live(subject)
+        if not live:
+            raise not_found("subject", subject)
+        return self.by_id(live[-1].schema_id)
+
+    def version(self, subject: str, version: int) -> WriterSchema:
+        """One version of a subject, unless it was deleted."""
+        return self.by_id(self._found(subject, version).schema_id)
+
+    def versions(self, subject: str) -> tuple[int, ...]:
+        """The versions of a subject that were not deleted, oldest first."""
+        return tuple(v.version for v in self._live(subject))
+
+    def subjects(self) -> tuple[str, ...]:
+        """All subjects with a version that was not deleted, sorted."""
+        return tuple(sorted(s for s in self._store.subjects() if self._live(s)))
+
+    def text(self, schema_id: int) -> str:
+        """The schema as its author wrote it."""
+        return self._stored(schema_id).text
+
+    def references(self, schema_id: int) -> tuple[Reference, ...]:
+        """What the schema imports, as it was registered."""
+        return self._stored(schema_id).references
+
+    def register(
+        self,
+        subject: str,
+        text: str,
+        *,
+        format: Format = Format.PROTOBUF,
+        references: References = (),
+    ) -> int:
+        """Append a version to a subject, unless it has this schema already; gives the id.
+
+        A schema that another subject has keeps that subject's id.
+        """
+        if not subject:
+            raise InvalidSchemaError(
+                "a subject needs a name",
+                where="subject",
+                evidence="the name is empty",
+                next_step="name the subject, for example <topic>-value",
+            )
+        with self._store.exclusive():
+            schema = self._schema(text, format, references)
+            compiled = self._compile(schema)
+            for version in self._live(subject):
+                if self._stored(version.schema_id) == schema:
+                    return version.schema_id
+            if refused := self._problems(subject, schema, compiled):
+                more = f"; and {len(refused) - 3} more" if len(refused) > 3 else ""
+                raise IncompatibleSchemaError(
+                    "the new version is not compatible",
+                    where=f"subject {printable(subject)}, level {self.compatibility(subject)}",
+                    evidence="; ".join(map(printable, refused[:3])) + more,
+                    next_step="change the schema, register it under a new subject, or relax the "
+                    "level",
+                )
+            schema_id = self._store.id_of(schema.guid)
+            if schema_id is None:
+                schema_id = self._store.add_schema(schema)
+            last = max((v.version for v in self._store.versions(subject)), default=0)
+            self._store.add_version(subject, version=last + 1, schema_id=schema_id)
+            return schema_id
+
+    def check(
+        self,
+        subject: str,
+        text: str,
+        references: References = (),
+        *,
+        format: Format = Format.PROTOBUF,
+    ) -> list[str]:
+        """Why `register` would refuse this schema as incompatible; empty when it would not."""
+        schema = self._schema(text, format, references)
+        return self._problems(subject, schema, self._compile(schema))
+
+    def compatibility(self, subject: str | None = None) -> Level:
+        """The level that holds for a subject; without one, the level that holds for all."""
+        own = self._store.level(subject) if subject is not None else None
+        return own or self._store.level(None) or Level.BACKWARD
+
+    def set_compatibility(self, subject: str | None, level: Level | str | None) -> None:
+        """Set the level of a subject, or of all when it is None; no level: back to the default."""
+        chosen = Level.of(level) if isinstance(level, str) else level
+        with self._store.exclusive():
+            self._store.set_level(subject, chosen)
+
+    def delete_version(self, subject: str, version: int) -> None:
+        """Take a version out of the subject; its id can still be read, so old data can too."""
+        with self._store.exclusive():
+            self._found(subject, version)
+            self._store.delete_version(subject, version=version)
+
+    def delete_subject(self, subject: str) -> tuple[int, ...]:
+        """Delete every version, and the subject's own compatibility level; gives the versions."""
+        with self._store.exclusive():
+            live = self.versions(subject)
+            if not live:
+                raise not_found("subject", subject)
+            for version in live:
+                self._store.delete_version(subject, version=version)
+            self._store.set_level(subject, None)
+            return live
+
+    def _placeless(self, schema_id: int) -> WriterSchema:
+        known = self._compiled.get(schema_id)
+        if known is None:
+            schema = self._stored(schema_id)
+            known = self._compile(schema).writer(schema_id, schema.format)
+            self._compiled[schema_id] = known
+        return known
+
+    def _live(self, subject: str) -> tuple[StoredVersion, ...]:
+        return tuple(v for v in self._store.versions(subject) if not v.deleted)
+
+    def _found(self, subject: str, version: int) -> StoredVersion:
+        for candidate in self._live(subject):
+            if candidate.version == version:
+                return candidate
+        raise not_found(f"version {version} of subject", subject)
+
+    def _stored(self, schema_id: int) -> StoredSchema:
+        schema = self._store.schema(schema_id)
+        if schema is None:
+            raise not_found("schema with id", str(schema_id))
+        return schema
+
+    def _schema(self, text: str, format: Format, references: References) -> StoredSchema:
+        """The schema with its references pinned: `latest` must not move under a fixed id."""
+        pinned = []
+        for reference in map(Reference.of, references):
+            live = self.versions(reference.subject)
+            version = live[-1] if live and reference.version == LATEST else reference.version
+            if version not in live:
+                raise dangling(reference)
+            pinned.append(replace(reference, version=version))
+        return StoredSchema(format=format, text=text, references=tuple(pinned))
+
+    def _compile(self, schema: StoredSchema) -> Compiled:
+        imports = gather(schema.references, fetch=self._fetch)
+        return compile_schema(schema.text, format=schema.format, imports=imports)
+
+    def _fetch(self, reference: Reference) -> tuple[str, tuple[Reference, ...]]:
+        # deleted versions count: what was accepted with them has to stay readable
+        for version in self._store.versions(reference.subject):
+            if version.version == reference.version:
+                schema = self._stored(version.schema_id)
+                return schema.text, schema.references
+        raise dangling(reference)
+
+    def _problems(self, subject: str, schema: StoredSchema, compiled: Compiled) -> list[str]:
+        level = self.compatibility(subject)
+        live = self._live(subject) if level is not Level.NONE else ()
+        history = []
+        for version in live if level.transitive else live[-1:]:
+            old = self._placeless(version.schema_id)
+            history.append(Version(version.version, old.format, old.body))
+        return problems(compiled.body, format=schema.format, history=history, level=level)

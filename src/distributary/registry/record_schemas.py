@@ -23,7 +23,6 @@ from distributary.registry.folder import (
     read_json,
     unreachable,
 )
-from distributary.registry.local import LocalRegistry, MemoryRegistry
 from distributary.store.base import Store, at, local_folder
 
 # Schemas that nobody wrote: what records of one kind have looked like so far, each a JSON Schema
@@ -44,9 +43,10 @@ class InferredSchemas:
         """With `trial` nothing is written: what is learnt is forgotten with this object."""
         self._store = at(folder)
         self._kept = FileRegistry(folder)
-        self._registry: LocalRegistry = MemoryRegistry() if trial else self._kept
-        self._first = FIRST_ID + _TRIALS if trial else FIRST_ID
         self._newest: dict[str, tuple[WriterSchema, dict[str, Any]]] = {}
+        self._trial = trial
+        self._tried: dict[tuple[str, str], int] = {}
+        """By claim and text, the numbers that a trial gave."""
 
     def newest(self, claim: str) -> WriterSchema:
         """The schema by now; raises SchemaNotFoundError when no such record was ever seen."""
@@ -66,14 +66,17 @@ class InferredSchemas:
 
     def add(self, claim: str, document: dict[str, Any]) -> None:
         """What holds from now on; the older ones stay what they were."""
-        # a schema that only grows is compatible with what came before in its own way
-        self._registry.set_compatibility(claim, Level.NONE)
         text = json.dumps(document, ensure_ascii=False, sort_keys=True)
-        schema_id = self._registry.register(claim, text, format=Format.JSON)
-        while self._registry.latest(claim).id != schema_id:
+        if self._trial:
+            self._newest[claim] = self._only_tried(claim, text), json.loads(text)
+            return
+        # a schema that only grows is compatible with what came before in its own way
+        self._kept.set_compatibility(claim, Level.NONE)
+        schema_id = self._kept.register(claim, text, format=Format.JSON)
+        while self._kept.latest(claim).id != schema_id:
             # it held before, until records of several kinds spoiled what came after it
-            self._registry.delete_version(claim, self._registry.versions(claim)[-1])
-        self._newest[claim] = self._read(self._registry, claim, self._first)
+            self._kept.delete_version(claim, self._kept.versions(claim)[-1])
+        self._newest[claim] = self._read(claim)
 
     def claims(self) -> tuple[str, ...]:
         """Everything that has a schema."""
@@ -91,15 +94,18 @@ class InferredSchemas:
 
     def _known(self, claim: str) -> tuple[WriterSchema, dict[str, Any]]:
         if claim not in self._newest:
-            self._newest[claim] = self._read(self._kept, claim, FIRST_ID)
+            self._newest[claim] = self._read(claim)
         return self._newest[claim]
 
-    @staticmethod
-    def _read(
-        registry: LocalRegistry, claim: str, first: int
-    ) -> tuple[WriterSchema, dict[str, Any]]:
-        schema = registry.latest(claim)
-        return replace(schema, id=first + schema.id), json.loads(registry.text(schema.id))
+    def _read(self, claim: str) -> tuple[WriterSchema, dict[str, Any]]:
+        schema = self._kept.latest(claim)
+        return replace(schema, id=FIRST_ID + schema.id), json.loads(self._kept.text(schema.id))
+
+    def _only_tried(self, claim: str, text: str) -> WriterSchema:
+        number = self._tried.setdefault((claim, text), len(self._tried) + 1)
+        version = [told for name, told in self._tried if name == claim].index(text) + 1
+        compiled, place = compile_schema(text, format=Format.JSON), SubjectVersion(claim, version)
+        return compiled.writer(FIRST_ID + _TRIALS + number, Format.JSON, (place,))
 
 
 # The schemas that change files carried with them, as a registry that is only read.

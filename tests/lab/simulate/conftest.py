@@ -9,7 +9,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from distributary.lab.simulate.base import Message, Round, Sent
 from distributary.lab.simulate.game_records import GamesPlan
 from distributary.lab.simulate.games import stream_rounds
-from distributary.registry.local import MemoryRegistry
+from tests.registry.scratch import ScratchRegistry
 
 
 class RecordingRegistry:
@@ -30,7 +30,7 @@ class RecordingRegistry:
 class Reader:
     """A consumer that knows a registry and trusts nothing."""
 
-    def __init__(self, registry: MemoryRegistry) -> None:
+    def __init__(self, registry: ScratchRegistry) -> None:
         self.registry = registry
         self._classes: dict[int, Any] = {}
 
@@ -58,17 +58,17 @@ def recording() -> RecordingRegistry:
 
 
 @pytest.fixture
-def registry() -> MemoryRegistry:
-    return MemoryRegistry()
+def registry() -> ScratchRegistry:
+    return ScratchRegistry()
 
 
 @pytest.fixture
-def reader(registry: MemoryRegistry) -> Reader:
+def reader(registry: ScratchRegistry) -> Reader:
     return Reader(registry)
 
 
 @pytest.fixture
-def send(registry: MemoryRegistry) -> Callable[..., tuple[list[Message], Sent]]:
+def send(registry: ScratchRegistry) -> Callable[..., tuple[list[Message], Sent]]:
     """All messages of a plan, and what the simulator says about them."""
 
     def send(plan: GamesPlan) -> tuple[list[Message], Sent]:

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from distributary.lab.simulate.kafka import Notes, Topic, cards, cards_folder
-from distributary.registry.local import MemoryRegistry
+from tests.registry.scratch import ScratchRegistry
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def notes(registry: Any, *, created: bool = True) -> Notes:
     return Notes(topic, cluster="c", registry=registry, address="http://r/")
 
 
-def test_a_card_says_what_was_not_there_before(registry: MemoryRegistry) -> None:
+def test_a_card_says_what_was_not_there_before(registry: ScratchRegistry) -> None:
     old = registry.register("old", proto("A"))
     noted = notes(registry)
     noted.set_compatibility("new", "FULL")
@@ -34,7 +34,7 @@ def test_a_card_says_what_was_not_there_before(registry: MemoryRegistry) -> None
     assert card.schema_ids == {"new": (ids[0],), "old": (old,)}
 
 
-def test_a_topic_that_was_there_is_nobodys(registry: MemoryRegistry) -> None:
+def test_a_topic_that_was_there_is_nobodys(registry: ScratchRegistry) -> None:
     noted = notes(registry, created=False)
     noted.save()
     assert list(cards()) == []

@@ -10,7 +10,7 @@ from distributary.lab.simulate.base import Message, Sent
 from distributary.lab.simulate.orders import OrderKind, OrdersPlan, stream_orders, typed_orders
 from distributary.model.record import Format
 from distributary.registry import wire
-from distributary.registry.local import MemoryRegistry
+from tests.registry.scratch import ScratchRegistry
 
 
 def sent_by(plan: OrdersPlan, registry: Any) -> tuple[list[Message], Sent]:
@@ -22,7 +22,7 @@ def sent_by(plan: OrdersPlan, registry: Any) -> tuple[list[Message], Sent]:
     return messages, Sent.total(parts)
 
 
-def decoded(registry: MemoryRegistry, value: bytes) -> Any:
+def decoded(registry: ScratchRegistry, value: bytes) -> Any:
     framed = wire.parse(value, protobuf=False)
     assert isinstance(framed, wire.Framed) and framed.schema_id is not None
     schema = registry.by_id(framed.schema_id)
@@ -33,7 +33,7 @@ def decoded(registry: MemoryRegistry, value: bytes) -> Any:
     return found
 
 
-def test_every_list_decodes_with_its_own_version(registry: MemoryRegistry) -> None:
+def test_every_list_decodes_with_its_own_version(registry: ScratchRegistry) -> None:
     messages, sent = sent_by(OrdersPlan(versions=2, records=30, empty=4), registry)
     lists = [decoded(registry, m.value or b"") for m in messages]
     assert len(lists) == sent.messages == sent.good == sent.framed == 64
@@ -54,7 +54,7 @@ def test_every_list_decodes_with_its_own_version(registry: MemoryRegistry) -> No
 
 
 def test_the_level_goes_before_each_version() -> None:
-    class Strict(MemoryRegistry):
+    class Strict(ScratchRegistry):
         def register(self, subject: str, text: str, **more: Any) -> int:
             assert self._store.level(subject) is not None
             return super().register(subject, text, **more)
@@ -63,7 +63,7 @@ def test_the_level_goes_before_each_version() -> None:
     sent_by(OrdersPlan(kind=OrderKind.CUSTOMER, records=1), Strict())
 
 
-def test_two_types_share_a_topic(registry: MemoryRegistry) -> None:
+def test_two_types_share_a_topic(registry: ScratchRegistry) -> None:
     found = []
     for kind in (OrderKind.CUSTOMER, OrderKind.PRODUCT):
         messages, sent = sent_by(OrdersPlan(kind=kind, records=3, topic="t"), registry)
@@ -75,7 +75,7 @@ def test_two_types_share_a_topic(registry: MemoryRegistry) -> None:
     assert registry.versions("t-value") == (1,)
 
 
-def test_bare_messages_are_the_same_without_the_header(registry: MemoryRegistry) -> None:
+def test_bare_messages_are_the_same_without_the_header(registry: ScratchRegistry) -> None:
     framed, _ = sent_by(OrdersPlan(records=5, empty=1), registry)
     bare, sent = sent_by(OrdersPlan(records=5, empty=1, framed=False), registry)
     assert [(m.value or b"")[5:] for m in framed] == [m.value for m in bare]
@@ -85,7 +85,7 @@ def test_bare_messages_are_the_same_without_the_header(registry: MemoryRegistry)
 
 
 @pytest.mark.parametrize("kind", OrderKind)
-def test_a_bare_message_is_refused_as_foretold(kind: OrderKind, registry: MemoryRegistry) -> None:
+def test_a_bare_message_is_refused_as_foretold(kind: OrderKind, registry: ScratchRegistry) -> None:
     messages, sent = sent_by(OrdersPlan(kind=kind, records=20, framed=False), registry)
     (code,) = sent.bad_by_code
     for message in messages:
@@ -95,7 +95,7 @@ def test_a_bare_message_is_refused_as_foretold(kind: OrderKind, registry: Memory
         assert unknown or (isinstance(found, wire.BadFrame) and found.code == code)
 
 
-def test_bare_messages_at_the_end(registry: MemoryRegistry) -> None:
+def test_bare_messages_at_the_end(registry: ScratchRegistry) -> None:
     messages, sent = sent_by(OrdersPlan(versions=2, records=2, empty=1, bare=2), registry)
     assert (sent.good, sent.bad, sent.messages) == (5, 2, 7)
     assert (sent.first_bad, sent.last_position) == ({"BAD_MAGIC": 5}, 6)
@@ -105,12 +105,12 @@ def test_bare_messages_at_the_end(registry: MemoryRegistry) -> None:
 
 def test_the_same_seed_gives_the_same_orders() -> None:
     plan, other = OrdersPlan(records=20), OrdersPlan(records=20, seed=1)
-    first = sent_by(plan, MemoryRegistry())[0]
-    assert first == sent_by(plan, MemoryRegistry())[0]
-    assert first != sent_by(other, MemoryRegistry())[0]
+    first = sent_by(plan, ScratchRegistry())[0]
+    assert first == sent_by(plan, ScratchRegistry())[0]
+    assert first != sent_by(other, ScratchRegistry())[0]
 
 
-def test_what_is_typed_is_sent_in_the_newest_version(registry: MemoryRegistry) -> None:
+def test_what_is_typed_is_sent_in_the_newest_version(registry: ScratchRegistry) -> None:
     order = {"order_id": 7, "customer": "Zoë", "description": "", "price": 1.5}
     order["products"] = [{"name": "tea", "price": 1.5, "uuid": None}]
     typed = typed_orders(OrdersPlan(versions=2), iter([[order], []]), registry=registry)

@@ -25,7 +25,7 @@ from deltalake.transaction import AddAction, create_table_with_add_actions
 from distributary.errors import ConfigError, ErrorCode, LakeUnavailableError
 from distributary.lab.simulate.dice import seed_for
 from distributary.model.record import TIMESTAMP, Format, WriterSchema
-from distributary.registry.local import References
+from distributary.registry.base import References
 
 MESSAGES = pa.schema(
     [

@@ -23,8 +23,8 @@ from distributary.config.kafka import Registry as RegistryConfig
 from distributary.errors import ConfigError, SourceError, SourceUnavailableError
 from distributary.lab.simulate.base import Message, Registry
 from distributary.model.record import Format, WriterSchema
+from distributary.registry.base import References
 from distributary.registry.http.registry import HttpRegistry
-from distributary.registry.local import References
 from distributary.source.consumer import ALL_BROKERS_DOWN, REFUSED
 from distributary.store import disk
 

@@ -24,10 +24,12 @@ from distributary.registry.base import (
     DEFAULT,
     LATEST,
     Reference,
+    References,
     RegistryCalls,
     context_of,
     dangling,
     gather,
+    in_order,
     local,
     named,
     prefix_of,
@@ -53,7 +55,6 @@ from distributary.registry.http.client import (
     sent,
 )
 from distributary.registry.http.transport import MAX_ANSWER
-from distributary.registry.local import References, StoredVersion, in_order
 
 _MOST_REFERENCES = 10_000
 _EVEN_DELETED = {"deleted": "true"}
@@ -488,13 +489,7 @@ class HttpRegistry:
         if len(every) > 1:
             standing = self._client.ask("GET", *path, shape=shape, query=scope, optional=True)
         live = standing if isinstance(standing, list) else []
-        return in_order(
-            (
-                local(p.subject, self.context),
-                StoredVersion(p.version, schema_id, deleted=p not in live),
-            )
-            for p in every
-        )
+        return in_order((p not in live, local(p.subject, self.context), p.version) for p in every)
 
     def _places_by_subject(
         self, body: Mapping[str, Any], schema_id: int, *, context: str
@@ -506,8 +501,7 @@ class HttpRegistry:
         for name in () if isinstance(names, Refusal) else names:
             entry = self._about("POST", name, shape=RegisteredShape, body=body)
             if isinstance(entry, RegisteredShape) and entry.version is not None:
-                place = StoredVersion(entry.version, schema_id)
-                places.append((local(name, self.context), place))
+                places.append((False, local(name, self.context), entry.version))
         return in_order(places)
 
 
