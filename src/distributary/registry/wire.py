@@ -75,23 +75,25 @@ def parse(
 
 def read_indexes(data: bytes | memoryview, start: int) -> tuple[tuple[int, ...], int] | BadFrame:
     """A path to a message and the position behind it, from bytes that may hold anything."""
-    count, position = _zigzag(data, start)
-    if position < 0:
-        return _bad_varint(data, start)
-    if count == 0:
-        return FIRST_MESSAGE, position
-    if not 0 < count <= MAX_INDEXES:
-        return BadFrame(ErrorCode.BAD_MESSAGE_INDEX, "impossible number of indexes", start)
-    indexes = []
-    for _ in range(count):
-        index, behind = _zigzag(data, position)
-        if behind < 0:
-            return _bad_varint(data, position)
-        if index < 0:
-            return BadFrame(ErrorCode.BAD_MESSAGE_INDEX, "negative message index", position)
-        indexes.append(index)
-        position = behind
-    return tuple(indexes), position
+    at, indexes = start, list[int]()
+    try:
+        count, behind = read_zigzag(data, at)
+        if count == 0:
+            return FIRST_MESSAGE, behind
+        if not 0 < count <= MAX_INDEXES:
+            return BadFrame(ErrorCode.BAD_MESSAGE_INDEX, "impossible number of indexes", at)
+        for _ in range(count):
+            at = behind
+            index, behind = read_zigzag(data, at)
+            if index < 0:
+                return BadFrame(ErrorCode.BAD_MESSAGE_INDEX, "negative message index", at)
+            indexes.append(index)
+    except IndexError:
+        message = "the value ends inside the message indexes"
+        return BadFrame(ErrorCode.WIRE_HEADER_TRUNCATED, message, len(data))
+    except ValueError:
+        return BadFrame(ErrorCode.BAD_MESSAGE_INDEX, "a message index is too long", at)
+    return tuple(indexes), behind
 
 
 @lru_cache(maxsize=4096)
@@ -122,21 +124,25 @@ def _parse_bytes(data: bytes, protobuf: bool) -> Framed | BadFrame:
     return path if isinstance(path, BadFrame) else Framed(schema_id, guid, *path)
 
 
-def _zigzag(data: bytes | memoryview, start: int) -> tuple[int, int]:
-    """A zigzag varint and the position behind it; the position is -1 when it does not end."""
-    number = 0
-    for step, byte in enumerate(data[start : start + _MAX_VARINT]):
-        number |= (byte & 0x7F) << 7 * step
+def read_varint(data: bytes | memoryview, start: int) -> tuple[int, int]:
+    """A number, seven bits a byte, lowest first, and the position behind it.
+
+    Raises IndexError where the data end inside of it, and ValueError where it is too long.
+    """
+    number = shift = 0
+    for at in range(start, start + _MAX_VARINT):
+        byte = data[at]
+        number |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return (number >> 1) ^ -(number & 1), start + step + 1
-    return 0, -1
+            return number, at + 1
+        shift += 7
+    raise ValueError("a number is longer than ten bytes")
 
 
-def _bad_varint(data: bytes | memoryview, start: int) -> BadFrame:
-    if len(data) - start < _MAX_VARINT:
-        message = "the value ends inside the message indexes"
-        return BadFrame(ErrorCode.WIRE_HEADER_TRUNCATED, message, len(data))
-    return BadFrame(ErrorCode.BAD_MESSAGE_INDEX, "a message index is too long", start)
+def read_zigzag(data: bytes | memoryview, start: int) -> tuple[int, int]:
+    """The same for a number that may be negative."""
+    number, behind = read_varint(data, start)
+    return (number >> 1) ^ -(number & 1), behind
 
 
 # The frames of a whole column at once: `wire.parse` by position, for the hot path.

@@ -32,6 +32,7 @@ from distributary.registry.compile.avro_schema import (
     parse_avro,
 )
 from distributary.registry.record_schemas import guid_of
+from distributary.registry.wire import read_varint
 from distributary.source.files.bytes import (
     BYTES_PER_BATCH,
     EARLIEST_US,
@@ -74,12 +75,7 @@ def _stream(unpacker: Any, data: bytes) -> bytes:
 
 def _snappy(data: bytes) -> bytes:
     packed, checksum = data[:-4], int.from_bytes(data[-4:], "big")
-    size, shift = 0, 0
-    for byte in packed[:5]:
-        size |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            break
+    size, _ = read_varint(packed, 0)
     if size > MOST_BLOCK_BYTES:
         raise TooLargeError
     unpacked: bytes = pa.Codec("snappy").decompress(packed, size, asbytes=True)
@@ -110,7 +106,7 @@ def unpack(codec: str, data: bytes) -> bytes:
     """What a block holds; UnpackError where it is damaged or too large."""
     try:
         return CODECS[codec](data)
-    except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
+    except (OSError, EOFError, IndexError, ValueError, zlib.error, lzma.LZMAError) as error:
         raise UnpackError(f"{type(error).__name__}: {error}") from error
 
 
@@ -165,8 +161,7 @@ class _StepWriter:
     def text(self) -> str:
         """The module: `run` for the events of a block, and a function for each type used often.
 
-        It needs `wide`, `block`, `items` and `Unfit`, for numbers of several bytes and for what
-        cannot be.
+        It needs `wide`, `block` and `items`, for numbers of several bytes and for what cannot be.
         """
         empty = " = ".join(NAMES)
         self._add(0, "def run(b, p, count, ends, names, times):")
@@ -282,7 +277,7 @@ class _StepWriter:
         for number, branch in enumerate(union.branches):
             self._add(level, f"{'elif' if number else 'if'} x == {number}:")
             write(branch, level + 1)
-        self._add(level, "else: raise Unfit('a union has no branch of this number')")
+        self._add(level, "else: raise ValueError('a union has no branch of this number')")
 
     def _blocks(self, items: Type, level: int, *, keyed: bool) -> None:
         weightless = not keyed and _takes_no_bytes(self._schema, items, self._weightless)
@@ -329,8 +324,6 @@ def _used_often(schema: Schema) -> set[str]:
 # `_StepWriter` writes a function for. On its way it notes the names of the source table and the
 # source's time.
 
-_MOST_NUMBER_BYTES = 10
-
 
 @dataclass(slots=True)
 class Slices:
@@ -365,7 +358,6 @@ class Slicer:
             )
         writer = _StepWriter(schema)
         names: dict[str, Any] = {"wide": _wide, "block": _cut_block, "items": _items}
-        names["Unfit"] = _UnfitError
         # the text is our own: schemas reach it as numbers of branches and sizes only
         exec(compile(writer.text(), "<slices>", "exec"), names)  # noqa: S102
         self._run: Callable[..., None] = names["run"]
@@ -380,7 +372,7 @@ class Slicer:
             cut.fault = "the data end inside of an event"
         except RecursionError:
             cut.fault = "an event nests deeper than the interpreter can follow"
-        except _UnfitError as error:
+        except ValueError as error:
             cut.fault = str(error)
         within = bisect_right(cut.ends, len(data))
         if within < len(cut.ends):
@@ -405,36 +397,20 @@ def slicer_for(text: str) -> Slicer:
     return Slicer(parse_avro(text))
 
 
-class _UnfitError(Exception):
-    """The data cannot be of this schema."""
-
-
-def _number(data: bytes, position: int) -> tuple[int, int]:
-    """A number of which the first byte has been read, still as it is written, and what is next."""
-    start, value = position - 1, 0
-    while data[position - 1] > 0x7F:
-        position += 1
-        if position - start > _MOST_NUMBER_BYTES:
-            raise _UnfitError("a number is longer than ten bytes")
-    for byte in reversed(data[start:position]):
-        value = value << 7 | byte & 0x7F
-    return value, position
-
-
 def _wide(data: bytes, position: int) -> tuple[int, int]:
-    """A length, and the position behind it."""
-    value, position = _number(data, position)
+    """A length of which the first byte has been read, and the position behind it."""
+    value, position = read_varint(data, position - 1)
     if value & 1:
-        raise _UnfitError("a length or an index is below zero")
+        raise ValueError("a length or an index is below zero")
     return value >> 1, position
 
 
 def _cut_block(data: bytes, position: int) -> tuple[int, int]:
     """How many items a block has, and the position behind that and the block's size."""
-    value, position = _number(data, position)
+    value, position = read_varint(data, position - 1)
     if not value & 1:
         return value >> 1, position
-    _, position = _number(data, position + 1)
+    _, position = read_varint(data, position)
     return (value >> 1) + 1, position
 
 
@@ -442,7 +418,7 @@ def _items(data: bytes, position: int) -> tuple[int, int]:
     """The same, of items that take bytes: those of a fixed size are stepped over without a look."""
     count, position = _cut_block(data, position)
     if count > len(data):
-        raise _UnfitError("an array has more items than bytes")
+        raise ValueError("an array has more items than bytes")
     return count, position
 
 

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from distributary.delta.parquet import INT96_UNIT
 from distributary.errors import ErrorCode
+from distributary.registry.wire import read_varint, read_zigzag
 from distributary.source.files.avro import MOST_BLOCK_BYTES
 from distributary.source.files.bytes import (
     BYTES_PER_BATCH,
@@ -101,8 +102,7 @@ def _struct(data: bytes, at: int, path: tuple[int, ...], into: dict[tuple[int, .
         if step:
             field += step
         else:
-            number, at = _number(data, at)
-            field = number >> 1 ^ -(number & 1)
+            field, at = read_zigzag(data, at)
         at = _value(data, at, kind, (*path, field), into)
     return at + 1
 
@@ -118,31 +118,17 @@ def _value(
         case 3:
             return at + 1
         case 4 | 5 | 6:
-            number, at = _number(data, at)
-            into[path] = number >> 1 ^ -(number & 1)
+            into[path], at = read_zigzag(data, at)
             return at
         case 7:
             return at + 8
         case 8:
-            size, at = _number(data, at)
+            size, at = read_varint(data, at)
             return at + size
         case 12:
             return _struct(data, at, path, into)
     # the headers of pages have no lists
     raise ValueError("the header of a page has a field of a kind that it cannot have")
-
-
-def _number(data: bytes, at: int) -> tuple[int, int]:
-    value, shift = 0, 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-        shift += 7
-        if shift > 63:
-            raise ValueError("a number is longer than ten bytes")
 
 
 _MAGIC = b"PAR1"
