@@ -9,13 +9,18 @@ import lzma
 import zlib
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import fastavro
 import pyarrow as pa
 import pytest
 
+from distributary.decode.base import DecodeLimits
+from distributary.decode.change.datastream.decoder import DatastreamDecoder
 from distributary.errors import ErrorCode
+from distributary.model.change import ChangeSettings
 from distributary.model.record import RAW
+from distributary.registry.record_schemas import FileSchemas
 from distributary.source.files import avro as files_codecs
 from tests.decode.avro_samples import zigzag
 from tests.source.change_files import (
@@ -70,6 +75,24 @@ def test_an_event_is_its_own_bytes_behind_the_schemas_guid(tmp_path: Path) -> No
     assert found["offset"].to_pylist() == [0, 1, 2, 3, 4]
     times = found["timestamp"].cast(pa.int64()).to_pylist()
     assert times == [row["source_timestamp"] * 1000 for row in rows]
+
+
+def test_columns_whose_names_are_not_avros(tmp_path: Path) -> None:
+    rows, written = events(3), schema()
+    for each in rows:
+        each["source_metadata"]["primary_keys"] = ["order-no #"]
+    data = encoded(rows)
+    written["name"] = "shop-orders"
+    written["fields"][-1]["type"]["fields"][0]["name"] = "order-no #"
+    found = read(tmp_path, container(written, (3, data)))
+    assert not faults(found) and uuids(found) == [row["uuid"] for row in rows]
+    (value, *_) = values = good(found)
+    brought = FileSchemas(tmp_path / "checkpoint" / "schemas").by_guid(UUID(bytes=value[1:17]))
+    assert brought.message == "shop-orders"
+    decoder = DatastreamDecoder(brought, ChangeSettings("datastream"), DecodeLimits())
+    decoded = decoder.decode(pa.array([each[17:] for each in values], pa.binary()), found)
+    assert not decoded.failed
+    assert decoded.ok.column("order_no__").to_pylist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("block", [1, 300, 16_000])

@@ -11,9 +11,11 @@ from uuid import UUID
 
 from distributary.errors import SchemaNotFoundError
 from distributary.model.names import printable
-from distributary.model.record import Format, SubjectVersion, WriterSchema
+from distributary.model.record import Compiled, Format, SubjectVersion, WriterSchema
 from distributary.registry.compatibility.levels import Level
 from distributary.registry.compile import compile_schema
+from distributary.registry.compile.avro import compiled
+from distributary.registry.compile.avro_schema import parse_avro
 from distributary.registry.folder import (
     ID_FILE,
     FileRegistry,
@@ -173,7 +175,7 @@ class FileSchemas:
             self._learn()
         if guid not in self._by_guid:
             # what does not compile gets no id
-            self._give_id(guid, compile_schema(self._text(guid), format=Format.AVRO).message)
+            self._give_id(guid, self._compiled(guid).message)
         return self._schema(self._by_guid[guid])
 
     def latest(self, subject: str) -> WriterSchema:
@@ -213,17 +215,16 @@ class FileSchemas:
 
     def _schema(self, given: _Given) -> WriterSchema:
         if given.id not in self._schemas:
-            text = self._text(given.guid)
-            # as it stood there: what its own system says beside Avro tells columns their types
-            compiled = replace(compile_schema(text, format=Format.AVRO), body=text.encode())
-            self._schemas[given.id] = compiled.writer(given.id, Format.AVRO, (given.place,))
+            found = self._compiled(given.guid)
+            self._schemas[given.id] = found.writer(given.id, Format.AVRO, (given.place,))
         return self._schemas[given.id]
 
-    def _text(self, guid: UUID) -> str:
+    def _compiled(self, guid: UUID) -> Compiled:
         text = read_schema(self._store, guid)
         if text is None:
             raise _missing(f"GUID {guid}")
-        return text
+        # as it stood there: what its own system says beside Avro tells columns their types
+        return compiled(parse_avro(text, datastream=True), text.encode())
 
     def _learn(self) -> None:
         """Read the ids that were given, by this process or by one before it."""

@@ -89,46 +89,6 @@ def column_names(names: Iterable[str]) -> dict[str, str]:
     return given
 
 
-# Avro schemas as JSON, for events whose names need not be Avro's.
-
-PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
-NAMED = ("record", "error", "enum", "fixed")
-AVRO_KINDS = (*PRIMITIVES, *NAMED, "array", "map")
-
-
-def with_full_names(given: Any, named: dict[str, Any], space: str = "") -> Any:
-    """A schema in which types are called by their full names; `named` takes those with a name."""
-    if isinstance(given, list):
-        return [with_full_names(each, named, space) for each in given]
-    if isinstance(given, str):
-        return given if given in AVRO_KINDS else _full(given, space)
-    if not isinstance(given, dict):
-        return given
-    made = dict(given)
-    if given.get("type") in NAMED and isinstance(given.get("name"), str):
-        made["name"] = _full(given["name"], str(given.get("namespace") or space))
-        space = made["name"].rpartition(".")[0]
-        named[made["name"]] = made
-    for part in {"type", "items", "values"} & made.keys():
-        made[part] = with_full_names(made[part], named, space)
-    if isinstance(made.get("fields"), list):
-        made["fields"] = [
-            each | {"type": with_full_names(each.get("type"), named, space)}
-            for each in made["fields"]
-            if isinstance(each, dict)
-        ]
-    return made
-
-
-def named_type(name: str, named: Mapping[str, Any]) -> Any:
-    """What a full name stands for; it may have been meant without a namespace."""
-    return named.get(name) or named.get(name.rpartition(".")[2])
-
-
-def _full(name: str, space: str) -> str:
-    return name.removeprefix(".") if "." in name or not space else f"{space}.{name}"
-
-
 def content_hashes(payloads: pa.BinaryArray) -> pa.Int64Array:
     """64 bits of each event's bytes, the same in every process and release."""
     # one digest of 8 bytes after the other, read as numbers at once

@@ -36,8 +36,13 @@ def compile_avro(text: str, *, imports: Mapping[str, str] = NO_IMPORTS) -> Compi
     """Compile a schema's JSON with the texts of the schemas it refers to, by full name."""
     schema = parse_avro(text, imports=imports)
     body = json.dumps(_Writer(schema).type(schema.top), separators=(",", ":"))
+    return compiled(schema, body.encode("ascii"))
+
+
+def compiled(schema: Schema, body: bytes) -> Compiled:
+    """A schema with the text that decoders are to be given for it."""
     messages = branch_records(schema) or (payload_name(schema),)
-    return Compiled(body.encode("ascii"), next(filter(None, messages)), messages)
+    return Compiled(body, next(filter(None, messages)), messages)
 
 
 def branch_records(schema: Schema) -> tuple[str, ...] | None:
@@ -80,7 +85,7 @@ class _Writer:
             )
         match type_:
             case Primitive(name, logical, connect):
-                told = _logical(logical)
+                told = logical_words(logical)
                 if connect is not None:
                     told["connect.name"] = connect.name
                     if connect.parameters:
@@ -113,7 +118,7 @@ class _Writer:
                 if default is not None:
                     written["default"] = default
             case Fixed(size=size, logical=logical):
-                written |= {"size": size, **_logical(logical)}
+                written |= {"size": size, **logical_words(logical)}
         return written | _told(named)
 
     def _field(self, field: Field, space: str, level: int) -> dict[str, Any]:
@@ -128,7 +133,8 @@ def _told(about: Named | Field) -> dict[str, Any]:
     return {key: value for key, value in told.items() if value}
 
 
-def _logical(logical: Logical | None) -> dict[str, Any]:
+def logical_words(logical: Logical | None) -> dict[str, Any]:
+    """A logical type as it stands in a schema's JSON."""
     if logical is None:
         return {}
     digits = {"precision": logical.precision, "scale": logical.scale}

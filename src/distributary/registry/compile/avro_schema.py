@@ -42,6 +42,8 @@ class Primitive:
     name: str
     logical: Logical | None = None
     connect: Connect | None = None
+    meaning: str = ""
+    """The logical type as Datastream wrote it, also one that Avro does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,12 +356,18 @@ _WORD = re.compile(r"[^\W\d]\w*")
 _MAX_FIXED = 2**31 - 1
 
 
-def parse_avro(text: str, *, imports: Mapping[str, str] | None = None) -> Schema:
-    """Read a schema's JSON with the texts of the schemas it refers to, by full name."""
+def parse_avro(
+    text: str, *, imports: Mapping[str, str] | None = None, datastream: bool = False
+) -> Schema:
+    """Read a schema's JSON with the texts of the schemas it refers to, by full name.
+
+    In files of Datastream names need not be Avro's, and logical types of its own count, also where
+    they stand on a field instead of its type.
+    """
     given = dict(imports or {})
     if len(given) > MAX_TEXTS:
         raise _invalid("schema", f"{len(given)} references", "refers to too many schemas")
-    parser = _Parser(given)
+    parser = _Parser(given, datastream)
     try:
         top = parser.text(text, "schema", 0)
     except RecursionError:
@@ -389,9 +397,10 @@ def _loaded(text: str, where: str) -> Any:
 
 
 class _Parser:
-    def __init__(self, imports: dict[str, str]) -> None:
+    def __init__(self, imports: dict[str, str], datastream: bool) -> None:
         self.named: dict[str, Named] = {}
         self._imports = imports
+        self._datastream = datastream
         self._open: set[str] = set()
         """Records whose fields are being read: they may refer to themselves."""
 
@@ -420,7 +429,11 @@ class _Parser:
                 inner = self._type(given[part], space, f"{at}.{part}", level + 1)
                 return Array(inner) if kind == "array" else Map(inner)
             case str() if kind in PRIMITIVES:
-                return Primitive(kind, _logical_of(given, kind), _connect_of(given))
+                logical, connect = _logical_of(given, kind), _connect_of(given)
+                meaning = given.get("logicalType") if self._datastream else ""
+                return Primitive(
+                    kind, logical, connect, meaning if isinstance(meaning, str) else ""
+                )
             case None:
                 _missing("type", at)
         return self._type(kind, space, at, level + 1)
@@ -461,7 +474,7 @@ class _Parser:
         return Union(branches)
 
     def _record(self, given: dict[str, Any], space: str, at: str, level: int) -> Name:
-        full = _full_name(given, space, at)
+        full = self._full_name(given, space, at)
         inner = full.rpartition(".")[0]
         fields = given.get("fields")
         if not isinstance(fields, list):
@@ -477,22 +490,23 @@ class _Parser:
     def _field(self, given: Any, space: str, record: str, level: int) -> Field:
         if not isinstance(given, dict):
             raise _invalid(record, json.dumps(given), "has something that is not a field")
-        name = _word(given.get("name"), f"a field of {record}")
+        name = self._word(given.get("name"), f"a field of {record}")
         at = f"{record}.{name}"
         if "type" not in given:
             _missing("type", at)
-        type_ = self._type(given["type"], space, at, level + 1)
+        written = _annotated(given) if self._datastream else given["type"]
+        type_ = self._type(written, space, at, level + 1)
         default = json.dumps(given["default"]) if "default" in given else None
         return Field(name, type_, _aliases(given, ""), _doc(given), default)
 
     def _leaf(self, kind: str, given: dict[str, Any], space: str, at: str) -> Name:
-        full = _full_name(given, space, at)
+        full = self._full_name(given, space, at)
         aliases = _aliases(given, full.rpartition(".")[0])
         if kind == "enum":
             listed = given.get("symbols")
             if not isinstance(listed, list):
                 _missing("symbols", at)
-            symbols = tuple(_word(each, f"{at} enum {full}") for each in listed)
+            symbols = tuple(self._word(each, f"{at} enum {full}") for each in listed)
             _unique(symbols, full, "has a symbol twice")
             default = given.get("default")
             if default not in symbols:
@@ -510,16 +524,32 @@ class _Parser:
             raise _invalid(at, f"type {new.name}", "defines a type twice, and not alike")
         return Name(new.name)
 
+    def _full_name(self, given: Mapping[str, Any], space: str, at: str) -> str:
+        name, namespace = given.get("name"), given.get("namespace", space)
+        if not isinstance(name, str) or not isinstance(namespace, str | None):
+            _missing("name", at)
+        full = name if "." in name or not namespace else f"{namespace}.{name}"
+        full = full.removeprefix(".")
+        if not (self._datastream or _is_name(full)) or full in PRIMITIVES:
+            raise _invalid(at, f"name {full}", "has a name that is not allowed")
+        return full
 
-def _full_name(given: Mapping[str, Any], space: str, at: str) -> str:
-    name, namespace = given.get("name"), given.get("namespace", space)
-    if not isinstance(name, str) or not isinstance(namespace, str | None):
-        _missing("name", at)
-    full = name if "." in name or not namespace else f"{namespace}.{name}"
-    full = full.removeprefix(".")
-    if not _is_name(full) or full in PRIMITIVES:
-        raise _invalid(at, f"name {full}", "has a name that is not allowed")
-    return full
+    def _word(self, given: Any, at: str) -> str:
+        if not isinstance(given, str) or not (self._datastream or _WORD.fullmatch(given)):
+            raise _invalid(at, json.dumps(given), "has a name that is not allowed")
+        return given
+
+
+def _annotated(field: Mapping[str, Any]) -> Any:
+    """A field's type with the logical type that stands on the field."""
+    more = {key: field[key] for key in ("logicalType", "precision", "scale") if key in field}
+
+    def annotated(type_: Any) -> Any:
+        plain = isinstance(type_, str) and type_ in PRIMITIVES and type_ != "null"
+        return {"type": type_, **more} if plain and more else type_
+
+    given = field["type"]
+    return [annotated(each) for each in given] if isinstance(given, list) else annotated(given)
 
 
 def _aliases(given: Mapping[str, Any], space: str) -> tuple[str, ...]:
@@ -532,12 +562,6 @@ def _aliases(given: Mapping[str, Any], space: str) -> tuple[str, ...]:
 
 def _is_name(full: str) -> bool:
     return all(_WORD.fullmatch(word) for word in full.split("."))
-
-
-def _word(given: Any, at: str) -> str:
-    if not isinstance(given, str) or not _WORD.fullmatch(given):
-        raise _invalid(at, json.dumps(given), "has a name that is not allowed")
-    return given
 
 
 def _doc(given: Mapping[str, Any]) -> str:

@@ -394,7 +394,7 @@ def slicer_for(text: str) -> Slicer:
         InvalidSchemaError: The text is no Avro schema.
         DecodeError: It is one of which data cannot be cut.
     """
-    return Slicer(parse_avro(text))
+    return Slicer(parse_avro(text, datastream=True))
 
 
 def _wide(data: bytes, position: int) -> tuple[int, int]:

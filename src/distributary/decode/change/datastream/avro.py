@@ -16,73 +16,53 @@ from distributary.decode.avro.decoder import AvroDecoder
 from distributary.decode.avro.schema import MAX_FIELDS, decimal
 from distributary.decode.base import DecodeLimits, Gathered, Mask, nulls
 from distributary.decode.change import values
-from distributary.decode.change.base import (
-    AVRO_KINDS,
-    NAMED,
-    PRIMITIVES,
-    Events,
-    column_names,
-    named_type,
-    with_full_names,
-)
+from distributary.decode.change.base import Events, column_names
 from distributary.decode.change.values import MAX_DIMENSIONS, TOO_DEEP, Read, arrays, json_texts
-from distributary.errors import DecodeError, ErrorCode
+from distributary.errors import DecodeError, ErrorCode, InvalidSchemaError
 from distributary.model.names import printable
 from distributary.model.record import TIMESTAMP
 from distributary.model.table import Column, Origin
-from distributary.registry.compile.avro_schema import decimal_of
+from distributary.registry.compile.avro import logical_words
+from distributary.registry.compile.avro_schema import (
+    Array,
+    Enum,
+    Fixed,
+    Map,
+    Name,
+    Named,
+    Primitive,
+    Record,
+    Schema,
+    Type,
+    Union,
+    parse_avro,
+    short_name,
+)
 
 # The private copy is the same on the wire, but has names of our own, because a source's names need
-# not be Avro's, and none of the logical types that refuse a value. Datastream also writes logical
-# types where Avro does not look for them, on the field instead of its type.
+# not be Avro's, and none of the logical types that refuse a value.
 
 _LEGAL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ANNOTATIONS = ("logicalType", "precision", "scale")
 
 
-class Schema:
-    """A schema's JSON with all types that it names."""
+def _is_null(type_: Type) -> bool:
+    return isinstance(type_, Primitive) and type_.name == "null"
 
-    def __init__(self, body: bytes) -> None:
-        self._named: dict[str, Any] = {}
-        self.top = with_full_names(json.loads(body), self._named)
 
-    def resolved(self, given: Any) -> Any:
-        """A type itself, where it is only named or wrapped; what is not known stays a name."""
-        for _ in range(100):
-            if isinstance(given, dict) and given.get("type") not in AVRO_KINDS:
-                given = given.get("type")
-            elif isinstance(given, str) and given not in PRIMITIVES:
-                found = named_type(given, self._named)
-                if found is None:
-                    return given
-                given = found
-            else:
-                return given
-        return given
+def _only(given: Type) -> Type:
+    """A type without the null beside it."""
+    branches = given.branches if isinstance(given, Union) else ()
+    real = [each for each in branches if not _is_null(each)]
+    return real[0] if len(real) == 1 else given
 
-    def kind(self, given: Any) -> str:
-        """`record`, `array`, `union`, `long` and so on; a name if that is all there is."""
-        given = self.resolved(given)
-        if isinstance(given, list):
-            return "union"
-        kind = given.get("type") if isinstance(given, dict) else given
-        return kind if isinstance(kind, str) else ""
 
-    def fields(self, given: Any) -> list[tuple[str, Any]]:
-        """The fields of a record, each with its type."""
-        fields = [(str(f["name"]), _annotated(f)) for f in self.resolved(given)["fields"]]
-        if len({name for name, _ in fields}) < len(fields):
-            raise _unfit("a record has two fields of one name", "the schema is not usable Avro")
-        return fields
+def _kind(given: Type) -> str:
+    """The name of a primitive type; nothing for any other."""
+    return given.name if isinstance(given, Primitive) else ""
 
-    def only(self, given: Any) -> Any:
-        """A type without the null beside it."""
-        union = self.resolved(given)
-        if not isinstance(union, list):
-            return given
-        real = [each for each in union if self.kind(each) != "null"]
-        return real[0] if len(real) == 1 else given
+
+def _meaning(given: Type) -> str:
+    return given.meaning if isinstance(given, Primitive) else ""
 
 
 class PrivateCopy:
@@ -91,51 +71,54 @@ class PrivateCopy:
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
         self._records = 0
-        self._written: dict[int, str] = {}
+        self._written: dict[str, str] = {}
 
     def record(self, types: list[Any]) -> dict[str, Any]:
         """A record of some types; its fields are f0, f1 and so on."""
         fields = [{"name": f"f{index}", "type": each} for index, each in enumerate(types)]
         return {"type": "record", "name": self._name(), "fields": fields}
 
-    def beside_null(self, given: Any, inner: Any) -> Any:
+    def beside_null(self, given: Type, inner: Any) -> Any:
         """What a type without null becomes, with the null where the type has it."""
-        union = self._schema.resolved(given)
-        if not isinstance(union, list):
+        if not isinstance(given, Union):
             return inner
-        return ["null" if self._schema.kind(each) == "null" else inner for each in union]
+        return ["null" if _is_null(each) else inner for each in given.branches]
 
-    def bare(self, given: Any) -> Any:
+    def bare(self, given: Type) -> Any:
         """A type as it is, but for logical types at the top of it."""
-        only = self._schema.only(given)
-        kind = self._schema.kind(only)
-        inner = kind if kind in PRIMITIVES else self.whole(only)
+        only = _only(given)
+        inner = _kind(only) or self.whole(only)
         return self.beside_null(given, inner) if only is not given else inner
 
-    def whole(self, given: Any) -> Any:
+    def whole(self, given: Type) -> Any:
         """A type as it is, everything in it included."""
-        given = self._schema.resolved(given)
-        if isinstance(given, list):
-            return [self.whole(each) for each in given]
-        if not isinstance(given, dict):
-            return given
-        kind = given.get("type")
-        if kind in ("array", "map"):
-            part = "items" if kind == "array" else "values"
-            return {"type": kind, part: self.whole(given.get(part))}
-        if kind not in NAMED:
-            return given
-        if id(given) in self._written:
-            return self._written[id(given)]
-        name = self._written[id(given)] = self._name()
-        copy = {key: value for key, value in given.items() if key not in ("namespace", "aliases")}
-        copy["name"] = name
-        if kind in ("record", "error"):
-            copy["fields"] = [
-                {"name": n if _LEGAL.fullmatch(n) else f"field{i}", "type": self.whole(type_)}
-                for i, (n, type_) in enumerate(self._schema.fields(given))
-            ]
-        return copy
+        match given:
+            case Primitive(name, logical):
+                return {"type": name, **logical_words(logical)}
+            case Array(items):
+                return {"type": "array", "items": self.whole(items)}
+            case Map(values):
+                return {"type": "map", "values": self.whole(values)}
+            case Union(branches):
+                return [self.whole(each) for each in branches]
+            case Name(full):
+                known = self._written.get(full)
+                return known or self._definition(full, self._schema.named[full])
+
+    def _definition(self, full: str, named: Named) -> dict[str, Any]:
+        name = self._written[full] = self._name()
+        match named:
+            case Record(fields=fields):
+                written = [
+                    {"name": f.name if _LEGAL.fullmatch(f.name) else f"field{i}", "type": wire}
+                    for i, f in enumerate(fields)
+                    for wire in [self.whole(f.type)]
+                ]
+                return {"type": "record", "name": name, "fields": written}
+            case Enum(symbols=symbols):
+                return {"type": "enum", "name": name, "symbols": list(symbols)}
+            case Fixed(size=size, logical=logical):
+                return {"type": "fixed", "name": name, "size": size, **logical_words(logical)}
 
     def _name(self) -> str:
         self._records += 1
@@ -151,25 +134,6 @@ def size(given: Any) -> int:
     fields = given.get("fields", ())
     inner = [field["type"] for field in fields] + [given.get("items"), given.get("values")]
     return len(fields) + sum(map(size, inner))
-
-
-def _annotated(field: dict[str, Any]) -> Any:
-    """A field's type with the logical type that stands on the field."""
-    given = field.get("type")
-    if not isinstance(field.get("logicalType"), str):
-        return given
-    more = {key: field[key] for key in _ANNOTATIONS if key in field}
-
-    def annotated(type_: Any) -> Any:
-        plain = isinstance(type_, str) and type_ in PRIMITIVES and type_ != "null"
-        return {"type": type_, **more} if plain else type_
-
-    return [annotated(each) for each in given] if isinstance(given, list) else annotated(given)
-
-
-def _logical(given: Any) -> str:
-    name = given.get("logicalType") if isinstance(given, dict) else None
-    return name if isinstance(name, str) else ""
 
 
 # What each of Datastream's unified types becomes in the lake is told in docs/change-data.md.
@@ -228,34 +192,23 @@ _ARRAY = ("nestedArray", "elementValue")
 class Planner(PrivateCopy):
     """Plans the values of one schema."""
 
-    def plan(self, given: Any) -> Plan | None:
+    def plan(self, given: Type) -> Plan | None:
         """How values of a type are read; None for one that is only ever null."""
-        schema, only = self._schema, self._schema.only(given)
-        kind = schema.kind(only)
-        branches = schema.resolved(only) if kind == "union" else [only]
-        if all(schema.kind(each) == "null" for each in branches):
+        only = _only(given)
+        if all(map(_is_null, only.branches if isinstance(only, Union) else [only])):
             return None
-        plan = self._record(only) if kind == "record" else self._leaf(only, kind)
+        record = self._schema.resolve(only)
+        plan = self._record(record) if isinstance(record, Record) else _leaf(only)
         if plan is None:
             return Plan(self.whole(given))
         return replace(plan, wire=self.beside_null(given, plan.wire))
 
-    def _leaf(self, given: Any, kind: str) -> Plan | None:
-        resolved = self._schema.resolved(given)
-        logical = _logical(given) or _logical(resolved)
-        if kind == "bytes" and logical == "decimal":
-            return _decimal(resolved)
-        made = _LOGICAL.get((kind, logical))
-        return Plan(kind, *made) if made else None
-
-    def _record(self, given: Any) -> Plan | None:
-        resolved = self._schema.resolved(given)
-        name = str(resolved.get("name")).rpartition(".")[2].replace("_", "").lower()
-        fields = self._schema.fields(resolved)
-        names = tuple(name for name, _ in fields)
+    def _record(self, record: Record) -> Plan | None:
+        name = short_name(record.name).replace("_", "").lower()
+        names = tuple(field.name for field in record.fields)
         if name.startswith("multidimensionalarray") and names == _ARRAY:
-            return self._array(fields[1][1])
-        kinds = [self._schema.kind(type_) for _, type_ in fields]
+            return self._array(record.fields[1].type)
+        kinds = [_kind(field.type) for field in record.fields]
         wanted, made = _RECORDS.get(name, ((), None))
         fits = names == wanted and all(kind in _INTEGERS for kind in kinds)
         if name == "varchar":
@@ -266,7 +219,7 @@ class Planner(PrivateCopy):
             fits = fits and kinds == ["int"]
         return Plan(self.record(kinds), *made) if made is not None and fits else None
 
-    def _array(self, element: Any) -> Plan | None:
+    def _array(self, element: Type) -> Plan | None:
         plan = self.plan(element)
         if plan is None:
             return None
@@ -275,16 +228,18 @@ class Planner(PrivateCopy):
         wire: Any = self.record([["null", "long"], plan.wire])
         for _ in range(MAX_DIMENSIONS):
             wire = self.record([["null", {"type": "array", "items": wire}], plan.wire])
-        is_json = _logical(self._schema.only(element)) == "json"
+        is_json = _meaning(_only(element)) == "json"
         return Plan(wire, arrays(plan.read, is_json=is_json), pa.string(), "JSON array")
 
 
-def _decimal(given: Any) -> Plan | None:
-    known = decimal_of(given.get("precision"), given.get("scale", 0))
-    if known is None:
-        return None
-    value = decimal(known.precision, known.scale, None)
-    return Plan("bytes", values.decimals(known.precision, known.scale), value.type, value.unit)
+def _leaf(given: Type) -> Plan | None:
+    logical = given.logical if isinstance(given, Primitive) else None
+    if logical is not None and logical.name == "decimal":
+        value = decimal(logical.precision, logical.scale, None)
+        read = values.decimals(logical.precision, logical.scale)
+        return Plan("bytes", read, value.type, value.unit)
+    made = _LOGICAL.get((_kind(given), _meaning(given)))
+    return Plan(_kind(given), *made) if made else None
 
 
 _LABEL = re.compile(r"^field R\d+\.\w+: ")
@@ -304,7 +259,7 @@ class _Payload:
 class _Layout(Planner):
     """Where everything is in the private copy of a schema."""
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: Schema, event: Record) -> None:
         super().__init__(schema)
         self.top: dict[str, str] = {}
         self.records: dict[str, str] = {}
@@ -312,28 +267,28 @@ class _Layout(Planner):
         self.plans: list[tuple[str, str, Plan]] = []
         """Name, field in the private copy, and type of the payload's columns."""
         self.unit = 1_000
-        fields = enumerate(schema.fields(schema.top))
-        self.private = self.record([self._wire(n, type_, f"f{i}") for i, (n, type_) in fields])
+        fields = enumerate(event.fields)
+        self.private = self.record([self._wire(f.name, f.type, f"f{i}") for i, f in fields])
 
-    def _wire(self, name: str, given: Any, place: str) -> Any:
-        only = self._schema.only(given)
+    def _wire(self, name: str, given: Type, place: str) -> Any:
+        only = _only(given)
         if name not in ("source_metadata", "payload"):
             self.top[name] = place
-            if name == "source_timestamp" and _logical(only) in _MICROS:
+            if name == "source_timestamp" and _meaning(only) in _MICROS:
                 self.unit = 1
             return self.bare(given)
-        if self._schema.kind(only) != "record":
+        record = self._schema.resolve(only)
+        if not isinstance(record, Record):
             return self.bare(given)
         self.records[name] = place
-        fields = self._schema.fields(only)
         if name == "payload":
-            wires = [self._column(n, type_, f"f{i}") for i, (n, type_) in enumerate(fields)]
+            wires = [self._column(f.name, f.type, f"f{i}") for i, f in enumerate(record.fields)]
         else:
-            self.metadata = {n: f"f{i}" for i, (n, _) in enumerate(fields)}
-            wires = [self.bare(type_) for _, type_ in fields]
+            self.metadata = {f.name: f"f{i}" for i, f in enumerate(record.fields)}
+            wires = [self.bare(f.type) for f in record.fields]
         return self.beside_null(given, self.record(wires))
 
-    def _column(self, name: str, given: Any, place: str) -> Any:
+    def _column(self, name: str, given: Type, place: str) -> Any:
         plan = self.plan(given)
         if plan is None:
             return self.bare(given)
@@ -345,10 +300,14 @@ class AvroEvents:
     """Decodes the events of one file's schema."""
 
     def __init__(self, body: bytes, limits: DecodeLimits) -> None:
-        schema = Schema(body)
-        if schema.kind(schema.top) != "record":
+        try:
+            schema = parse_avro(body.decode(), datastream=True)
+        except InvalidSchemaError as error:
+            raise _unfit(error.what, "the schema is not usable Avro") from error
+        event = schema.resolve(schema.top)
+        if not isinstance(event, Record):
             raise _unfit("it is not a record")
-        layout = _Layout(schema)
+        layout = _Layout(schema, event)
         if size(layout.private) > MAX_FIELDS:
             raise _unfit(f"it has more than {MAX_FIELDS} fields and branches")
         private = json.dumps(layout.private).encode()

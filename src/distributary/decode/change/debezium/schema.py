@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.decode.base import Mask, Positions, nulls, truths
-from distributary.decode.change.base import named_type, with_full_names
-from distributary.errors import DecodeError
+from distributary.errors import DecodeError, InvalidSchemaError
+from distributary.registry.compile import avro_schema as avro
+from distributary.registry.compile.avro_schema import parse_avro
 
 MAX_LEVELS = 50
 """Of types inside types."""
@@ -35,7 +36,6 @@ _AVRO = {
     "double": "float64",
     "string": "string",
     "bytes": "bytes",
-    "enum": "string",
 }
 # what a converter writes that was told to leave out what Connect means
 _LOGICAL = {
@@ -110,55 +110,48 @@ def connect_type(given: Any, level: int = 0) -> Type:
 
 def avro_type(body: bytes) -> tuple[Type, bytes]:
     """The tree of a compiled Avro schema, and the schema without the logical types in it."""
-    named: dict[str, Any] = {}
     try:
-        top = json.loads(body)
-        found = _avro_type(with_full_names(top, named), named, 0) or OTHER
-        return found, json.dumps(_bare(top), separators=(",", ":")).encode()
-    except (ValueError, RecursionError) as error:
+        schema = parse_avro(body.decode())
+        found = _avro_type(schema, schema.top, 0) or OTHER
+        return found, json.dumps(_bare(json.loads(body)), separators=(",", ":")).encode()
+    except (InvalidSchemaError, ValueError, RecursionError) as error:
         raise unusable(type(error).__name__) from error
 
 
-def _avro_type(given: Any, named: Mapping[str, Any], level: int) -> Type | None:
+def _avro_type(schema: avro.Schema, given: avro.Type, level: int) -> Type | None:
     """None for what is only ever null, and has no column."""
     if level > MAX_LEVELS:
         return OTHER
-    if isinstance(given, list):
-        real = [each for each in given if each != "null"]
-        if len(real) > 1:
-            return OTHER
-        return _avro_type(real[0], named, level) if real else None
-    if given == "null":
-        return None
-    if isinstance(given, str) and given not in _AVRO:
-        known = named_type(given, named)
-        return _avro_type(known, named, level) if known else OTHER
-    told = given if isinstance(given, dict) else {"type": given}
-    match told.get("type"):
-        case "record":
-            fields = told.get("fields", ())
-            types = [_avro_type(each.get("type"), named, level + 1) for each in fields]
-            names = [_text(each.get("name")) for each in fields]
-            made = [Field(n, t) for n, t in zip(names, types, strict=True) if t is not None]
-            return Type("struct", _text(told.get("name")), fields=tuple(made))
-        case "array":
-            return Type("array", item=_avro_type(told.get("items"), named, level + 1))
-        case "map":
-            return Type("map", item=_avro_type(told.get("values"), named, level + 1))
-        case str(kind) if kind in _AVRO:
-            return _primitive(_AVRO[kind], told)
+    match schema.resolve(given):
+        case avro.Union(branches):
+            real = [each for each in branches if each != avro.Primitive("null")]
+            if len(real) > 1:
+                return OTHER
+            return _avro_type(schema, real[0], level) if real else None
+        case avro.Record(name=name, fields=fields):
+            types = [_avro_type(schema, each.type, level + 1) for each in fields]
+            made = [Field(f.name, t) for f, t in zip(fields, types, strict=True) if t is not None]
+            return Type("struct", name, fields=tuple(made))
+        case avro.Array(items):
+            return Type("array", item=_avro_type(schema, items, level + 1))
+        case avro.Map(values):
+            return Type("map", item=_avro_type(schema, values, level + 1))
+        case avro.Enum():
+            return Type("string")
+        case avro.Primitive() as primitive:
+            return None if primitive.name == "null" else _primitive(primitive)
     return OTHER
 
 
-def _primitive(kind: str, told: Mapping[str, Any]) -> Type:
-    name, parameters = _text(told.get("connect.name")), _texts(told.get("connect.parameters"))
-    logical = told.get("logicalType")
-    if not name and isinstance(logical, str):
-        name = _LOGICAL.get(logical, "")
-        if logical == "decimal":
-            known = {"scale": str(told.get("scale", 0)), PRECISION: str(told.get("precision"))}
-            return Type(kind, name, known)
-    return Type(kind, name, parameters)
+def _primitive(given: avro.Primitive) -> Type:
+    kind, connect, logical = _AVRO[given.name], given.connect, given.logical
+    if connect is not None:
+        return Type(kind, connect.name, dict(connect.parameters))
+    if logical is None:
+        return Type(kind)
+    digits = {"scale": str(logical.scale), PRECISION: str(logical.precision)}
+    is_decimal = logical.name == "decimal"
+    return Type(kind, _LOGICAL.get(logical.name, ""), digits if is_decimal else {})
 
 
 def _bare(given: Any) -> Any:
