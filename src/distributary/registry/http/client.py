@@ -64,20 +64,12 @@ class _Shape(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
 
-class ReferenceShape(_Shape):
-    """A schema that another one imports."""
-
-    name: str
-    subject: str
-    version: int
-
-
 class SchemaShape(_Shape):
     """A schema, asked for by id, by GUID, or as a version of a subject."""
 
     text: str = Field(alias="schema")
     type: str | None = Field(default=None, alias="schemaType")
-    given: list[ReferenceShape] | None = Field(default=None, alias="references")
+    given: tuple[Reference, ...] | None = Field(default=None, alias="references")
 
     @property
     def format(self) -> Format | None:
@@ -87,7 +79,7 @@ class SchemaShape(_Shape):
     @property
     def references(self) -> tuple[Reference, ...]:
         """What it imports."""
-        return tuple(Reference(r.name, r.subject, r.version) for r in self.given or ())
+        return self.given or ()
 
 
 class VersionShape(SchemaShape):
