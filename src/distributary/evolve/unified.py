@@ -193,7 +193,7 @@ def rest_as_json(batch: pa.RecordBatch, names: Sequence[str]) -> pa.StringArray:
 
 
 def _object(members: Sequence[tuple[str, pa.Array]]) -> pa.Array:
-    parts = [_json(array, before=json.dumps(name) + ":") for name, array in members]
+    parts = [json_texts(array, before=json.dumps(name) + ":") for name, array in members]
     filled = _any_valid(parts)
     if filled is not None:
         # the join drops a row in which it skips every part
@@ -209,7 +209,7 @@ def _any_valid(arrays: Sequence[pa.Array]) -> pa.Array | None:
     return reduce(pc.or_, (array.is_valid() for array in arrays))
 
 
-def _json(array: pa.Array, *, before: str = "") -> pa.Array:
+def json_texts(array: pa.Array, *, before: str = "") -> pa.Array:
     """Each value as JSON text with something before it; null stays null."""
     type_ = array.type
     if is_struct(type_):
@@ -278,19 +278,19 @@ def _struct_json(array: pa.Array) -> pa.Array:
 def _list_json(array: pa.Array) -> pa.Array:
     plain = kinds.is_list(array.type)
     lists = compact(array if plain else array.cast(pa.list_(array.type.value_field)))
-    return _rest_joined(lists, pc.fill_null(_json(lists.values), "null"), "[", "]")
+    return _rest_joined(lists, pc.fill_null(json_texts(lists.values), "null"), "[", "]")
 
 
 def _map_json(array: pa.Array) -> pa.Array:
     entries = compact(array)
-    values = pc.fill_null(_json(entries.items), "null")
+    values = pc.fill_null(json_texts(entries.items), "null")
     members = pc.binary_join_element_wise(_key_json(entries.keys), values, ":")
     return _rest_joined(entries, members, "{", "}")
 
 
 def _key_json(keys: pa.Array) -> pa.Array:
     """Keys as JSON strings: a number, a list or a struct becomes its JSON text, in quotes."""
-    text = _json(keys)
+    text = json_texts(keys)
     if pc.all(pc.starts_with(text, '"'), min_count=0).as_py():
         return text
     return pc.binary_join_element_wise('"', _escaped(text), '"', "")

@@ -23,7 +23,7 @@ from distributary.decode.avro.schema import decimal
 from distributary.decode.base import Mask, Positions, RefusedError, nulls, owners, where
 from distributary.decode.json.text import parse
 from distributary.evolve.types import compact, with_values
-from distributary.evolve.unified import rest_as_json
+from distributary.evolve.unified import json_texts
 from distributary.model.record import TIMESTAMP
 from distributary.registry.compile.avro_schema import MAX_DIGITS
 
@@ -266,13 +266,6 @@ TOO_DEEP = object()
 """Stands for an array of more dimensions, which cannot be read."""
 
 MAX_DEPTH = 100
-
-
-def json_texts(array: pa.Array) -> pa.Array:
-    """Each value as JSON; null stays null."""
-    batch = pa.RecordBatch.from_arrays([array], ["v"])
-    # the value stands between `{"v":` and `}`
-    return pc.utf8_slice_codeunits(rest_as_json(batch, ["v"]), 5, -1)
 
 
 def arrays(read: Read, *, is_json: bool) -> Read:

@@ -17,8 +17,9 @@ from distributary.decode.avro.schema import MAX_FIELDS, decimal
 from distributary.decode.base import DecodeLimits, Gathered, Mask, nulls
 from distributary.decode.change import values
 from distributary.decode.change.base import Events, column_names
-from distributary.decode.change.values import MAX_DIMENSIONS, TOO_DEEP, Read, arrays, json_texts
+from distributary.decode.change.values import MAX_DIMENSIONS, TOO_DEEP, Read, arrays
 from distributary.errors import DecodeError, ErrorCode, InvalidSchemaError
+from distributary.evolve.unified import json_texts
 from distributary.model.names import printable
 from distributary.model.record import TIMESTAMP
 from distributary.model.table import Column, Origin

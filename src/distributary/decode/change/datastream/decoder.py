@@ -34,9 +34,9 @@ from distributary.decode.change.base import (
 )
 from distributary.decode.change.datastream.avro import AvroEvents
 from distributary.decode.change.datastream.json import JsonEvents
-from distributary.decode.change.values import json_texts
 from distributary.decode.json import columns
 from distributary.errors import DecodeError, ErrorCode
+from distributary.evolve.unified import json_texts
 from distributary.model.change import CHANGE_COLUMNS, ChangeSettings
 from distributary.model.deadletter import Decoded
 from distributary.model.record import TIMESTAMP, Format, WriterSchema
@@ -281,8 +281,6 @@ def usual_moments(array: pa.StringArray) -> Positions | None:
 
 # The key of each event: which columns, as the source says, under their names in the log.
 
-_MARK = "\x1f"
-
 
 def keys_of(events: Events, names: Mapping[str, str]) -> Keys:
     """The key of each event; `names` are the columns in the log by their names in the source."""
@@ -321,30 +319,13 @@ def _names(array: pa.Array) -> pa.ListArray:
 
 def _distinct(lists: list[pa.Array], count: int) -> tuple[Positions, list[tuple[str | None, ...]]]:
     """Which list of names each event has, the first that is not empty, and the different ones."""
-    texts: pa.Array = pa.repeat(pa.scalar("", pa.string()), count)
+    texts: pa.Array = pa.repeat(pa.scalar("[]", pa.string()), count)
     for each in reversed(lists):
-        joined = marked(each)
-        filled = pc.fill_null(pc.greater(pc.binary_length(joined), 0), False)
-        texts = pc.if_else(filled, joined, texts)
-    codes = texts.dictionary_encode().indices.to_numpy().astype(np.int64)
-    _, rows = np.unique(codes, return_index=True)
-    found = []
-    for row in rows.tolist():
-        values = (each[row].as_py() for each in lists)
-        found.append(tuple(next(filter(None, values), ())))
-    return codes, found
-
-
-def marked(lists: pa.ListArray) -> pa.StringArray:
-    """Lists of texts, each as one text that no other list becomes."""
-    texts = lists.values
-    if pc.any(pc.match_substring(texts, _MARK), min_count=0).as_py():
-        texts = pc.replace_substring(texts, _MARK, f"{_MARK}0")
-    ended = pc.binary_join_element_wise(texts.fill_null(f"{_MARK}2"), f"{_MARK}1", "")
-    array = pa.Array.from_buffers(
-        _TEXTS, len(lists), lists.buffers()[:2], lists.null_count, lists.offset, [ended]
-    )
-    return pc.binary_join(array, "")
+        filled = pc.fill_null(pc.greater(pc.list_value_length(each), 0), False)
+        texts = pc.if_else(filled, json_texts(each), texts)
+    coded = texts.dictionary_encode()
+    found = [tuple(json.loads(text)) for text in coded.dictionary.to_pylist()]
+    return coded.indices.to_numpy().astype(np.int64), found
 
 
 # What came with a row beside the row, as JSON text. Most of it is the same in thousands of events:
@@ -384,7 +365,7 @@ def _coded(array: pa.Array) -> tuple[Positions, list[str]] | None:
     if kinds.is_string(type_) or kinds.is_boolean(type_):
         values = array
     elif kinds.is_list(type_) and kinds.is_string(type_.value_type):
-        values = marked(array)
+        values = json_texts(array)
     else:
         return None
     # a look at the first tells of most that are all different

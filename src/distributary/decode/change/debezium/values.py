@@ -23,10 +23,10 @@ from distributary.decode.base import Mask, nulls, owners, truths, where
 from distributary.decode.change import values
 from distributary.decode.change.base import Place, with_members
 from distributary.decode.change.debezium.schema import DECIMAL, PRECISION, Parts, Type
-from distributary.decode.change.values import Read, Reading, json_texts
+from distributary.decode.change.values import Read, Reading
 from distributary.decode.json import columns
 from distributary.evolve.types import compact, with_values
-from distributary.evolve.unified import rest_as_json
+from distributary.evolve.unified import json_texts, rest_as_json
 from distributary.model.record import TIMESTAMP
 
 _LONGEST_BITS = 100_000
