@@ -117,6 +117,7 @@ def origins(decoded: Decoded, positions: Positions) -> Positions:
 # Arrow's arrays in numpy and Python.
 
 _AT_ONCE = 10_000
+_MOST_COMBINATIONS = 2**40
 
 
 def truths(flags: pa.Array) -> Mask:
@@ -179,6 +180,26 @@ def with_repeated_keys(maps: pa.Array, keys: pa.Array) -> list[int]:
     places = np.sort(owner * size + encoded.indices.to_numpy())
     again: list[int] = np.unique(places[1:][places[1:] == places[:-1]] // size).tolist()
     return again
+
+
+def coded(array: pa.Array) -> tuple[Positions, int]:
+    """The number of each value, null as well, and how many different ones there are."""
+    encoded = pc.dictionary_encode(array, null_encoding="encode")
+    return encoded.indices.to_numpy().astype(np.int64), len(encoded.dictionary)
+
+
+def combined(columns: Iterable[tuple[Positions, int]], count: int) -> tuple[Positions, list[int]]:
+    """The number of each row's combination of numbers, as `coded` gives them; a row of each."""
+    codes, size = np.zeros(count, np.int64), 1
+    for numbers, more in columns:
+        if size * more > _MOST_COMBINATIONS:
+            # small again: there are no more than rows
+            codes, size = coded(pa.array(codes))
+        codes, size = codes * more + numbers, size * more
+    codes, size = coded(pa.array(codes))
+    rows = np.zeros(size, np.int64)
+    rows[codes] = np.arange(count)
+    return codes, rows.tolist()
 
 
 def small_enough(

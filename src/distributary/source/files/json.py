@@ -17,7 +17,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.decode.base import Positions, nulls, slices
+from distributary.decode.base import Positions, coded, combined, nulls, slices
 from distributary.decode.change.datastream.decoder import usual_moments
 from distributary.decode.json.columns import read_texts
 from distributary.decode.json.pattern import familiar
@@ -375,13 +375,10 @@ def told_events(array: pa.BinaryArray) -> Events | None:
     if told is None:
         return None
     metadata, times = told.flatten()
-    coded = [names.dictionary_encode() for names in metadata.flatten()]
+    names = metadata.flatten()
     # tables are few: each combination of names becomes a claim once
-    codes = np.zeros(len(array), np.int64)
-    for each in coded:
-        codes = codes * (len(each.dictionary) + 1) + each.indices.fill_null(-1).to_numpy() + 1
-    _, rows, claims = np.unique(codes, return_index=True, return_inverse=True)
-    found = [claim_of(*(each[row].as_py() for each in coded)) for row in rows.tolist()]
+    claims, rows = combined(map(coded, names), len(array))
+    found = [claim_of(*(each[row].as_py() for each in names)) for row in rows]
     return Events(array, pa.array(found, pa.binary()).take(pa.array(claims)), _micros(times))
 
 

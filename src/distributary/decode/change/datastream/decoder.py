@@ -17,7 +17,17 @@ import pyarrow.compute as pc
 from pyarrow import types as kinds
 
 from distributary.decode.avro.reader import MICROS
-from distributary.decode.base import DecodeLimits, Gathered, Mask, Positions, nulls, truths, where
+from distributary.decode.base import (
+    DecodeLimits,
+    Gathered,
+    Mask,
+    Positions,
+    coded,
+    combined,
+    nulls,
+    truths,
+    where,
+)
 from distributary.decode.change.base import (
     ROW_ID,
     SKIPPED,
@@ -333,7 +343,6 @@ def _distinct(lists: list[pa.Array], count: int) -> tuple[Positions, list[tuple[
 
 MAX_DIFFERENT = 64
 """Values of a part that has few of them."""
-_COMBINATIONS = 2**40
 
 _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _Few = tuple[str, Positions, Sequence[str]]
@@ -372,23 +381,22 @@ def _coded(array: pa.Array) -> tuple[Positions, list[str]] | None:
     head = values[: 4 * MAX_DIFFERENT]
     if len(head) < len(values) and pc.count_distinct(head, mode="all").as_py() > MAX_DIFFERENT:
         return None
-    coded = pc.dictionary_encode(values, null_encoding="encode")
-    if len(coded.dictionary) > MAX_DIFFERENT:
+    codes, rows = combined([coded(values)], len(values))
+    if len(rows) > MAX_DIFFERENT:
         return None
-    codes = coded.indices.to_numpy().astype(np.int64)
-    _, rows = np.unique(codes, return_index=True)
-    return codes, [_dumps(array[row].as_py()) for row in rows.tolist()]
+    return codes, [_dumps(array[row].as_py()) for row in rows]
 
 
 def _members(members: Mapping[str, pa.Array], count: int, *, opening: str) -> Iterable[Any]:
     """The members of an object as parts of a text, without the bracket at its end."""
-    coded = {name: _coded(array) for name, array in members.items()}
+    known = {name: _coded(array) for name, array in members.items()}
     first = opening
-    for few in _manageable([(name, *each) for name, each in coded.items() if each is not None]):
+    few = [(name, *each) for name, each in known.items() if each is not None]
+    if few:
         yield _combined(few, count, first)
         first = ","
     for name, array in members.items():
-        if coded[name] is None:
+        if known[name] is None:
             yield f"{first}{json.dumps(name)}:"
             is_integer = kinds.is_integer(array.type)
             text = array.cast(pa.string()) if is_integer else json_texts(array)
@@ -396,31 +404,11 @@ def _members(members: Mapping[str, pa.Array], count: int, *, opening: str) -> It
             first = ","
 
 
-def _manageable(
-    few: Sequence[_Few],
-) -> Iterable[list[_Few]]:
-    """Members in groups that do not have too many combinations to be counted."""
-    group: list[_Few] = []
-    combinations = 1
-    for each in few:
-        combinations *= len(each[2])
-        if combinations > _COMBINATIONS:
-            yield group
-            group, combinations = [], len(each[2])
-        group.append(each)
-    if group:
-        yield group
-
-
 def _combined(few: Sequence[_Few], count: int, opening: str) -> pa.Array:
     """Several members as one text for each combination of their values."""
-    codes: Positions = np.zeros(count, np.int64)
-    for _, numbers, texts in few:
-        codes = codes * len(texts) + numbers
-    coded = pa.array(codes).dictionary_encode()
-    _, rows = np.unique(coded.indices.to_numpy(), return_index=True)
-    combined = [
+    codes, rows = combined(((numbers, len(texts)) for _, numbers, texts in few), count)
+    found = [
         opening + ",".join(f"{json.dumps(n)}:{texts[numbers[row]]}" for n, numbers, texts in few)
-        for row in rows.tolist()
+        for row in rows
     ]
-    return pa.array(combined, pa.string()).take(coded.indices)
+    return pa.array(found, pa.string()).take(pa.array(codes))

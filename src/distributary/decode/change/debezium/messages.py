@@ -27,6 +27,8 @@ from distributary.decode.base import (
     Positions,
     RefusedError,
     by_halves,
+    coded,
+    combined,
     nulls,
     origins,
     truths,
@@ -234,16 +236,8 @@ def _looked(
     operation, source, *flat = read.flatten()
     parts = source.flatten()
     kinds = _kinds(topics, values, operation, parts[0])
-    codes = np.zeros(len(values), np.int64)
-    for array in (topics, *parts, *flat):
-        coded = array.dictionary_encode(null_encoding="encode")
-        codes = codes * len(coded.dictionary) + coded.indices.to_numpy()
-        # small again, however many different names there are
-        codes = np.unique(codes, return_inverse=True)[1]
-    _, rows = np.unique(codes, return_index=True)
-    claims = [
-        _claim(topics[row].as_py(), read[row].as_py(), by_topic=by_topic) for row in rows.tolist()
-    ]
+    codes, rows = combined(map(coded, (topics, *parts, *flat)), len(values))
+    claims = [_claim(topics[row].as_py(), read[row].as_py(), by_topic=by_topic) for row in rows]
     about = np.isin(kinds, (KINDS.index(Kind.CHANGE), KINDS.index(Kind.TOMBSTONE)))
     return Looked(kinds, pa.array(claims, pa.string()).take(pa.array(codes, mask=~about)))
 
