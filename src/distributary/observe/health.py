@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
+from distributary.delta.log import load
 from distributary.delta.tables import (
     arrow_schema,
     dataset,
-    live_files,
     only_below,
     open_table,
     reaching,
@@ -33,7 +33,7 @@ from distributary.model.table import Role, commented_schema
 from distributary.observe.rows import TableKey, TableRow, TableSummary
 from distributary.publish.parking import Loss, loss_at_a_glance
 from distributary.publish.parquet import format_of, open_parquet
-from distributary.store.base import local_folder, stay_inside
+from distributary.store.base import at, local_folder, stay_inside
 
 SHOWN = 15
 _STALE_FACTOR = 10.0
@@ -163,21 +163,15 @@ def with_measures(lake: str, tables: Sequence[TableSummary]) -> tuple[TableSumma
         if table.role not in DERIVED:
             return table
         try:
-            found = open_table(layout.place(lake, table.path))
-            if found is None:
-                return replace(table, rows=None, columns=0)
-            files = live_files(found)
+            path = layout.place(lake, table.path)
+            with reaching(path):
+                found = load(at(path))
         except LakeUnavailableError:
             # one table that cannot be read must not hide all others
             return replace(table, rows=None)
-        counts = files.column("rows")
-        return replace(
-            table,
-            # None where its writer did not count
-            rows=None if counts.null_count else pc.sum(counts).as_py() or 0,
-            bytes=pc.sum(files.column("size")).as_py() or 0,
-            columns=len(found.schema().fields),
-        )
+        if found is None:
+            return replace(table, rows=None, columns=0)
+        return replace(table, rows=found.count, bytes=found.size, columns=len(found.fields))
 
     with ThreadPoolExecutor(_THREADS) as pool:
         return tuple(pool.map(one, tables))
