@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -251,6 +253,29 @@ def open_readable(path: str) -> Readable | None:
     if delta is None:
         return None
     return Readable(path, delta.version(), arrow_schema(delta), delta)
+
+
+def newest_files(
+    table: Readable, files: ds.Dataset, key: str | None = None
+) -> list[tuple[ds.Fragment, Any]]:
+    """The files of a table, the newest first, each with the greatest value of a column in it.
+
+    The greatest values decide, where the log tells one of every file, else when files were written.
+    """
+    fragments = list(files.get_fragments())
+    if not isinstance(table.source, DeltaTable):
+        return [(each, None) for each in reversed(fragments)]
+    actions = pa.table(table.source.get_add_actions(flatten=True))
+    column = f"max.{key}"
+    told = actions[column] if column in actions.column_names else pa.nulls(len(actions))
+    times = actions["modification_time"].cast(pa.int64()).to_pylist()
+    # a log holds addresses, not file names
+    paths = [unquote(path) for path in actions["path"].to_pylist()]
+    ages = dict(zip(paths, zip(told.to_pylist(), times, strict=True), strict=True))
+    found = [(each, *ages.get(each.path, (None, 0))) for each in fragments]
+    known = all(most is not None for _, most, _ in found)
+    found.sort(key=lambda one: one[1:] if known else one[2:], reverse=True)
+    return [(each, most if known else None) for each, most, _ in found]
 
 
 def head(fragment: ds.Fragment, schema: pa.Schema, columns: list[str], rows: int) -> pa.Table:
