@@ -203,22 +203,13 @@ def show(
 
 
 def _show_table(call: Invocation, name: str, lake: Lake) -> None:
-    from distributary.evolve.types import sql_name
     from distributary.observe.health import open_listed
 
     table = find_table(lake.ledger().tables(), name)
     path = layout.place(lake.path, table.path)
     step = "somebody removed it: distributary reset FILE --with-tables starts over"
     readable = open_listed(table.table, path, next_step=step)
-    columns = [
-        {
-            "name": field.name,
-            "type": sql_name(field.type),
-            "nullable": field.nullable,
-            "comment": (field.metadata or {}).get(b"comment", b"").decode("utf-8", "replace"),
-        }
-        for field in readable.schema
-    ]
+    columns = readable.columns
     data = {
         "table": table.table,
         "type": table.type,

@@ -29,6 +29,7 @@ from distributary.delta.tables import (
     scanner,
 )
 from distributary.errors import DistributaryError, ErrorCode, LakeUnavailableError
+from distributary.evolve.types import sql_name
 from distributary.model import layout
 from distributary.model.manifest import app_id
 from distributary.model.table import Role, commented_schema
@@ -196,6 +197,19 @@ class Readable:
     def files(self) -> ds.Dataset | None:
         """By their paths in the folder; None where only the format's own engine can read them."""
         return dataset(self.source) if isinstance(self.source, DeltaTable) else self.source
+
+    @property
+    def columns(self) -> list[dict[str, Any]]:
+        """Name, type, nullability and comment of each column."""
+        return [
+            {
+                "name": field.name,
+                "type": sql_name(field.type),
+                "nullable": field.nullable,
+                "comment": (field.metadata or {}).get(b"comment", b"").decode("utf-8", "replace"),
+            }
+            for field in self.schema
+        ]
 
     def rows(self, *, where: pc.Expression, limit: int) -> pa.Table:
         """Rows that satisfy `where`, an expression and never a text."""
