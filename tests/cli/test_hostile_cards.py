@@ -101,3 +101,15 @@ def test_file_that_this_user_has_run_needs_no_word(cli: Cli, hostile: Hostile) -
     hostile.file.write_text(hostile.file.read_text() + "# edited\n")
     assert cli("dlq", "show", ID, "--lake", hostile.lake).code == 0
     assert len(hostile.heard) == before
+
+
+@pytest.mark.parametrize("more", ['"what": 5', '"next_step": ["x"]', '"attempts": "x"'])
+def test_a_failure_says_only_what_errors_say(cli: Cli, own_folder: Path, more: str) -> None:
+    lake, checkpoint = str(own_folder / "lake"), own_folder / "progress"
+    checkpoint.mkdir()
+    register(lake, Registration("games", "/games.yaml", str(checkpoint)))
+    told = f'{{"at": "2026-01-31T12:00:00", "code": "INTERNAL", {more}}}'
+    (checkpoint / "failure.json").write_text(told)
+    found = cli("status", "--lake", lake, "--json").json["pipelines"][0]["failure"]
+    assert found == {"at": "2026-01-31T12:00:00+00:00", "code": "INTERNAL"}
+    assert cli("status", "--lake", lake).code == 0

@@ -144,6 +144,13 @@ def test_the_last_two_versions_are_compared(lake: Path, cli: Cli) -> None:
     ]
 
 
+def test_a_type_that_does_not_fit_is_not_said_to(lake: Path, own_folder: Path, cli: Cli) -> None:
+    new = own_folder / "new.proto"
+    new.write_text(V2.replace("int64 score", "string score"))
+    document = cli("schema", "diff", "chess-value", "--file", new, "--json").json
+    assert [c["kind"] for c in document["columns"]] == ["side_column_added"]
+
+
 def test_one_version_has_nothing_to_be_compared_with(lake: Path, cli: Cli) -> None:
     document = cli("schema", "diff", "orders-value", "--json").json
     assert document["text"] == document["columns"] == []

@@ -20,6 +20,21 @@ def test_a_failure_is_remembered_and_forgotten(tmp_path: Path) -> None:
     assert read_failure(str(tmp_path)) is None
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        "[" * 100_000,
+        "[]",
+        "{}",
+        '{"at": 5}',
+        '{"at": "yesterday"}',
+    ],
+)
+def test_what_is_no_failure_is_passed_over(tmp_path: Path, told: str) -> None:
+    (tmp_path / "failure.json").write_text(told)
+    assert read_failure(str(tmp_path)) is None
+
+
 def test_a_failure_that_cannot_be_written_hides_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

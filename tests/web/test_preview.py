@@ -55,6 +55,14 @@ def test_every_kind_of_value_is_text(tmp_path: Path) -> None:
     assert (kinds["whole"], kinds["bytes"], kinds["list"]) == ("number", "bytes", "nested")
 
 
+def test_the_newest_rows_come_first_whatever_their_folder_is_called(tmp_path: Path) -> None:
+    for n, kind in enumerate(("plain", "a b%c", "plain")):
+        rows = pa.table({"n": [n], "kind": [kind]})
+        found = table(tmp_path / "t", rows, partition_by=["kind"])
+    told = preview(found, limit=2)
+    assert [row[0] for row in told["rows"]] == ["2", "1"]
+
+
 def test_the_newest_rows_come_first(tmp_path: Path) -> None:
     for n in range(3):
         found = table(tmp_path / "t", pa.table({"n": [n] * 5}))

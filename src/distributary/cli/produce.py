@@ -24,39 +24,15 @@ app = group("produce", "Send simulated records to a source.", panel=START)
 # Options that several producers have.
 
 
-Destination = Literal["kafka", "delta"]
 OrderType = Literal["orders", "customer", "product"]
 
 KAFKA, DELTA, FILES = "With --to kafka", "With --to delta", "With --to files"
 
-To = Annotated[Destination, option("--to", "A topic of Kafka, or a Delta table in its place.")]
-Table = Annotated[Path | None, argument("With --to delta: the table's folder.", metavar="PATH")]
-RegistryFolder = Annotated[
-    Path | None,
-    option(
-        "--registry", "The folder that keeps the schemas.", metavar="DIR", rich_help_panel=DELTA
-    ),
-]
 SERVERS_HELP = "The brokers, host:port; else 127.0.0.1:9092."
 URL_HELP = "The schema registry; else that of `dev up`."
 Servers = Annotated[
     str | None,
     option("--bootstrap-servers", SERVERS_HELP, envvar="KAFKA_SERVER", rich_help_panel=KAFKA),
-]
-RegistryUrl = Annotated[
-    str | None, option("--registry-url", URL_HELP, envvar="SR_URL", rich_help_panel=KAFKA)
-]
-PipelineFile = Annotated[
-    Path | None,
-    option(
-        "--pipeline",
-        "Take brokers, registry and how to log in to both from a pipeline file.",
-        metavar="FILE",
-        rich_help_panel=KAFKA,
-    ),
-]
-Topic = Annotated[
-    str | None, option("--topic", "The topic; made if it is not there.", rich_help_panel=KAFKA)
 ]
 Partitions = Annotated[
     int | None,
@@ -79,17 +55,81 @@ StartVersion = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the command line says about it."""
+    """Where records go, as the command line says it."""
 
-    to: Destination
-    path: Path | None
-    registry: Path | None
-    bootstrap_servers: str | None
-    registry_url: str | None
-    topic: str | None
-    partitions: int | None
-    pipeline: Path | None
-    """A pipeline file that says where Kafka and the registry are, and how to log in to them."""
+    path: Annotated[
+        Path | None, argument("With --to delta: the table's folder.", metavar="PATH")
+    ] = None
+    to: Annotated[
+        Literal["kafka", "delta"],
+        option("--to", "A topic of Kafka, or a Delta table in its place."),
+    ] = "kafka"
+    bootstrap_servers: Servers = None
+    registry_url: Annotated[
+        str | None, option("--registry-url", URL_HELP, envvar="SR_URL", rich_help_panel=KAFKA)
+    ] = None
+    topic: Annotated[
+        str | None, option("--topic", "The topic; made if it is not there.", rich_help_panel=KAFKA)
+    ] = None
+    partitions: Partitions = None
+    pipeline: Annotated[
+        Path | None,
+        option(
+            "--pipeline",
+            "Take brokers, registry and how to log in to both from a pipeline file.",
+            metavar="FILE",
+            rich_help_panel=KAFKA,
+        ),
+    ] = None
+    registry: Annotated[
+        Path | None,
+        option(
+            "--registry", "The folder that keeps the schemas.", metavar="DIR", rich_help_panel=DELTA
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class PeopleTarget(Target):
+    """The same, with the topic of the environment."""
+
+    topic: Annotated[
+        str | None,
+        option("--topic", "The topic; else people.", envvar="KAFKA_TOPIC", rich_help_panel=KAFKA),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class OrdersTarget(Target):
+    """The same, with the names that other programs have for brokers and registry."""
+
+    bootstrap_servers: Annotated[
+        str | None,
+        option(
+            "--bootstrap-servers",
+            SERVERS_HELP,
+            envvar=["KAFKA_URL", "KAFKA_SERVER"],
+            rich_help_panel=KAFKA,
+        ),
+    ] = None
+    registry_url: Annotated[
+        str | None,
+        option(
+            "--registry-url",
+            URL_HELP,
+            envvar=["SCHEMA_REGISTRY_URL", "SR_URL"],
+            rich_help_panel=KAFKA,
+        ),
+    ] = None
+    topic: Annotated[
+        str | None,
+        option(
+            "--topic",
+            "The topic; else dev.orders, or dev.types for the two types.",
+            envvar="KAFKA_TOPIC",
+            rich_help_panel=KAFKA,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +249,7 @@ _SHARES = {"none": 0.0, "confluent": 1.0}
 )
 def games(
     call: Invocation,
-    path: Table = None,
-    to: To = "kafka",
+    target: Target,
     games: Games = 5,
     versions: Versions = 5,
     records: Records = 10,
@@ -231,12 +270,6 @@ def games(
     ] = "mixed",
     rate: Rate = None,
     seed: Seed = 999,
-    bootstrap_servers: Servers = None,
-    registry_url: RegistryUrl = None,
-    topic: Topic = None,
-    partitions: Partitions = None,
-    pipeline: PipelineFile = None,
-    registry: RegistryFolder = None,
 ) -> None:
     """Wrapped events of many games, whose schemas grow while they are sent.
 
@@ -258,9 +291,6 @@ def games(
         start_version=start_version,
         seed=seed,
     )
-    target = Target(
-        to, path, registry, bootstrap_servers, registry_url, topic, partitions, pipeline
-    )
     with _open_target(call, target, topic="wrapper", wrapped=True) as opened:
         rounds = stream_rounds(plan, registry=opened.registry)
         sent = deliver(rounds, sink=opened.sink, rate=rate, on_round=_teller(call))
@@ -274,36 +304,23 @@ def games(
 )
 def people(
     call: Invocation,
-    path: Table = None,
-    to: To = "kafka",
+    target: PeopleTarget,
     versions: Versions = 2,
     records: Records = 10,
     start_version: StartVersion = 1,
     rate: Rate = None,
     seed: Seed = 999,
-    bootstrap_servers: Servers = None,
-    registry_url: RegistryUrl = None,
-    topic: Annotated[
-        str | None,
-        option("--topic", "The topic; else people.", envvar="KAFKA_TOPIC", rich_help_panel=KAFKA),
-    ] = None,
-    partitions: Partitions = None,
-    pipeline: PipelineFile = None,
-    registry: RegistryFolder = None,
 ) -> None:
     """One type of framed message, whose schema gains a field with every version."""
     from distributary.lab.simulate.base import deliver
     from distributary.lab.simulate.games import PeoplePlan, stream_people
 
     plan = PeoplePlan(
-        subject=f"{topic or 'people'}-value",
+        subject=f"{target.topic or 'people'}-value",
         versions=versions,
         records=records,
         start_version=start_version,
         seed=seed,
-    )
-    target = Target(
-        to, path, registry, bootstrap_servers, registry_url, topic, partitions, pipeline
     )
     with _open_target(call, target, topic="people") as opened:
         rounds = stream_people(plan, registry=opened.registry)
@@ -319,8 +336,7 @@ def people(
 )
 def orders(
     call: Invocation,
-    path: Table = None,
-    to: To = "kafka",
+    target: OrdersTarget,
     type: Annotated[
         OrderType, option("--type", "Lists of orders, or one of two types that share a topic.")
     ] = "orders",
@@ -340,36 +356,6 @@ def orders(
     ] = False,
     rate: Rate = None,
     seed: Seed = 999,
-    bootstrap_servers: Annotated[
-        str | None,
-        option(
-            "--bootstrap-servers",
-            SERVERS_HELP,
-            envvar=["KAFKA_URL", "KAFKA_SERVER"],
-            rich_help_panel=KAFKA,
-        ),
-    ] = None,
-    registry_url: Annotated[
-        str | None,
-        option(
-            "--registry-url",
-            URL_HELP,
-            envvar=["SCHEMA_REGISTRY_URL", "SR_URL"],
-            rich_help_panel=KAFKA,
-        ),
-    ] = None,
-    topic: Annotated[
-        str | None,
-        option(
-            "--topic",
-            "The topic; else dev.orders, or dev.types for the two types.",
-            envvar="KAFKA_TOPIC",
-            rich_help_panel=KAFKA,
-        ),
-    ] = None,
-    partitions: Partitions = None,
-    pipeline: PipelineFile = None,
-    registry: RegistryFolder = None,
 ) -> None:
     """Orders in Avro, several to a message, with names beyond ASCII.
 
@@ -382,15 +368,12 @@ def orders(
     usual = "dev.orders" if type == "orders" else "dev.types"
     plan = OrdersPlan(
         kind=OrderKind(type),
-        topic=topic or usual,
+        topic=target.topic or usual,
         framed=framing == "confluent",
         records=records,
         versions=versions,
         empty=empty,
         seed=seed,
-    )
-    target = Target(
-        to, path, registry, bootstrap_servers, registry_url, topic, partitions, pipeline
     )
     with _open_target(call, target, topic=usual) as opened:
         if interactive:

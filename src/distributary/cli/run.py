@@ -221,11 +221,10 @@ def _measured(
     from pydantic import TypeAdapter, ValidationError
 
     from distributary.config.alerts import Listen
-    from distributary.observe.metrics import Metrics
     from distributary.supervise.server import Address, Answers, serving
+    from distributary.supervise.supervisor import counting
 
-    settings = pipeline.config.metrics
-    address, option = settings.listen, "metrics.listen"
+    address, option = pipeline.config.metrics.listen, "metrics.listen"
     if listen is not None:
         option = "--metrics"
         try:
@@ -235,17 +234,11 @@ def _measured(
     if address is None:
         yield
         return
-    metrics = Metrics(max_tables=settings.max_tables)
-    answers = Answers(metrics=metrics.render, token=token)
-    with serving(Address.parse(address), answers, option=option) as url:
-        call.out.note(f"metrics at {url}/metrics")
-        name = pipeline.config.name
-        metrics.remember(name, pipeline.ledger().tables(name, schema_ids=False))
-        detach = pipeline.bus.subscribe(metrics.listen)
-        try:
+    with counting([pipeline.config], pipeline.bus) as render:
+        answers = Answers(metrics=render, token=token)
+        with serving(Address.parse(address), answers, option=option) as url:
+            call.out.note(f"metrics at {url}/metrics")
             yield
-        finally:
-            detach()
 
 
 @verb(

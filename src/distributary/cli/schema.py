@@ -203,22 +203,13 @@ def show(
 
 
 def _show_table(call: Invocation, name: str, lake: Lake) -> None:
-    from distributary.evolve.types import sql_name
     from distributary.observe.health import open_listed
 
     table = find_table(lake.ledger().tables(), name)
     path = layout.place(lake.path, table.path)
     step = "somebody removed it: distributary reset FILE --with-tables starts over"
     readable = open_listed(table.table, path, next_step=step)
-    columns = [
-        {
-            "name": field.name,
-            "type": sql_name(field.type),
-            "nullable": field.nullable,
-            "comment": (field.metadata or {}).get(b"comment", b"").decode("utf-8", "replace"),
-        }
-        for field in readable.schema
-    ]
+    columns = readable.columns
     data = {
         "table": table.table,
         "type": table.type,
@@ -669,6 +660,8 @@ def _changes(old: tuple[Column, ...], new: tuple[Column, ...]) -> list[Differenc
         return [_difference(change) for change in added]
     merged = merge(old, new, Evolution())
     changed = {change.column for change in merged.changes}
+    # others go to a column beside it, or nowhere
+    fitting = {fill.target for fill in merged.fills if fill.source == fill.target}
     kept = {column.name: column.type for column in new}
     found = [_difference(change) for change in merged.changes]
     for column in old:
@@ -676,7 +669,7 @@ def _changes(old: tuple[Column, ...], new: tuple[Column, ...]) -> list[Differenc
         if column.name not in kept:
             gone = Change(ChangeKind.COLUMN_MISSING, column.name, before, action="keep")
             found += [] if _is_renamed(column, new) else [_difference(gone)]
-        elif column.name not in changed and sql_name(kept[column.name]) != before:
+        elif column.name in fitting - changed and sql_name(kept[column.name]) != before:
             after = sql_name(kept[column.name])
             text = f"  {column.name} {after} (fits the {before} that it was)"
             found.append(Difference("fits", column.name, before, after, text))

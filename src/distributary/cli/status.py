@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -33,6 +32,7 @@ from distributary.cli.command.verb import (
 )
 from distributary.errors import DistributaryError, ErrorCode, LakeUnavailableError
 from distributary.observe.log_format import cut, listed, plain
+from distributary.threads import begun
 
 if TYPE_CHECKING:
     from distributary.config.load import Loaded
@@ -471,20 +471,13 @@ def _answer(
     ask: Callable[[], _T], failed: Callable[[Exception], None], *, seconds: float
 ) -> _T | None:
     """What a server says, if it does so soon: it must not hold up all else that is known."""
-    answers: list[_T] = []
-
-    def attempt() -> None:
-        try:
-            answers.append(ask())
-        except Exception as error:
-            failed(error)
-
-    thread = threading.Thread(target=attempt, name="question", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if thread.is_alive():
+    try:
+        return begun(ask, name="question").result(timeout=seconds)
+    except TimeoutError:
         failed(TimeoutError(f"no answer within {seconds:.0f} s"))
-    return answers[0] if answers else None
+    except Exception as error:
+        failed(error)
+    return None
 
 
 def _draw_partitions(paper: Paper, found: Partitions) -> None:

@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
@@ -60,7 +61,7 @@ Action = Mapping[str, Any]
 
 
 class BrokenLogError(Exception):
-    """A log with commits missing: nobody can tell what the table is."""
+    """A log with commits missing or garbled: nobody can tell what the table is."""
 
 
 def commit_name(version: int) -> str:
@@ -171,6 +172,13 @@ class Snapshot:
     def size(self) -> int:
         """Bytes in all files."""
         return sum(file.size for file in self.files.values())
+
+    @property
+    def count(self) -> int | None:
+        """How many rows it has, by statistics; None where a writer of a file did not count."""
+        told = [file.rows for file in self.files.values()]
+        counted = [rows for rows in told if rows is not None]
+        return sum(counted) if len(counted) == len(told) else None
 
     @property
     def properties(self) -> dict[str, str]:
@@ -474,13 +482,14 @@ def load(store: Store, *, files: bool = True, version: int | None = None) -> Sna
 
     Raises BrokenLogError.
     """
-    for _ in range(_TRIES - 1):
-        try:
-            return _load(store, files=files, version=version)
-        except FileNotFoundError:
+    try:
+        for _ in range(_TRIES - 1):
+            with suppress(FileNotFoundError):
+                return _load(store, files=files, version=version)
             # somebody cleans the log up: it has a newer checkpoint then
-            continue
-    return _load(store, files=files, version=version)
+        return _load(store, files=files, version=version)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise BrokenLogError(f"its log is no log: {type(error).__name__}: {error}") from error
 
 
 def follow(seen: Snapshot, *, loading: bool = False) -> Snapshot:

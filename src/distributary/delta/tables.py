@@ -25,11 +25,10 @@ from deltalake.fs import DeltaStorageHandler
 from tenacity import Retrying
 
 from distributary.delta.columns import ColumnConflictError, UnsupportedTypeError
-from distributary.delta.log import BrokenLogError, load
-from distributary.delta.vectors import FEATURE
+from distributary.delta.log import BrokenLogError
 from distributary.errors import DistributaryError, LakeUnavailableError, PublishError, clean
 from distributary.retries import attempts_on
-from distributary.store.base import at, local_folder, options_of, stay_inside
+from distributary.store.base import local_folder, options_of, stay_inside
 
 CONFLICT_ATTEMPTS = 20
 _MILLISECOND = 1000
@@ -163,33 +162,6 @@ def only_below(folder: str, files: Iterable[str]) -> None:
     places = {os.path.dirname(file) for file in files}
     links = (f"{folder}/{file}" for file in files if os.path.islink(f"{folder}/{file}"))
     stay_inside(folder, *(f"{folder}/{place}" for place in places), *links)
-
-
-_FILES = pa.schema([("path", pa.string()), ("size", pa.int64()), ("rows", pa.int64())])
-
-
-def live_files(table: DeltaTable) -> pa.Table:
-    """`path`, `size` and `rows` of each file: null where its writer did not count them.
-
-    Files of deletion vectors are among them, without a size.
-    """
-    with reaching(table.table_uri):
-        if FEATURE in (table.protocol().reader_features or ()):
-            # the library does not tell how many rows vectors take away
-            return _counted(table)
-        found = pa.table(table.get_add_actions())
-        paths = [unquote(path) for path in found["path"].to_pylist()]
-    columns = [pa.array(paths, pa.string()), found["size_bytes"], found["num_records"]]
-    return pa.table(columns, schema=_FILES)
-
-
-def _counted(table: DeltaTable) -> pa.Table:
-    state = load(at(table.table_uri.rstrip("/")), version=table.version())
-    files = list(state.files.values()) if state else []
-    told = [{"path": file.path, "size": file.size, "rows": file.rows} for file in files]
-    vectors = {file.vector.path for file in files if file.vector and file.vector.path}
-    told += [{"path": path, "size": None, "rows": 0} for path in sorted(vectors)]
-    return pa.Table.from_pylist(told, schema=_FILES)
 
 
 def read_rows(

@@ -20,6 +20,7 @@ from distributary.delta.tables import reaching
 from distributary.deploy.databricks import asking, words
 from distributary.errors import ConfigError, DeployError, DistributaryError, ErrorCode, SetupError
 from distributary.model import layout
+from distributary.model.expectation import type_spellings
 from distributary.model.names import quote_sql
 from distributary.observe.rows import TableSummary
 from distributary.store.base import at, local_path
@@ -137,20 +138,9 @@ def _place(config: PipelineConfig) -> tuple[str, ...]:
 
 def _fits(grant: Grant, table: TableSummary) -> bool:
     by_name = any(fnmatchcase(table.table, pattern) for pattern in grant.tables)
-    names = {table.type, _dotted(table.type)} - {""}
+    names = filter(None, type_spellings(table.type))
     by_type = any(fnmatchcase(name, pattern) for name in names for pattern in grant.types)
     return (by_name or not grant.tables) and (by_type or not grant.types)
-
-
-def _dotted(type: str) -> str:
-    """`shop.orders` for `["shop","","orders"]`, the type of a table of change data."""
-    try:
-        names = json.loads(type) if type.startswith("[") else None
-    except ValueError:
-        return type
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        return type
-    return ".".join(filter(None, names))
 
 
 # The two ways to carry out grants: Spark SQL, and Unity Catalog's own API.

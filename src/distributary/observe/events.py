@@ -352,7 +352,11 @@ def _names(kind: Any) -> tuple[str, ...]:
     return tuple(each.name for each in fields(kind))
 
 
-def _error(document: Mapping[str, Any]) -> DistributaryError:
+def read_error(document: Mapping[str, Any]) -> DistributaryError:
+    """An error of a document, as `DistributaryError.as_dict` or an event tells it.
+
+    Raises TypeError for what is none.
+    """
     parts = ("what", "where", "evidence", "next_step")
     texts = {part: _checked(str, document.get(part, "")) for part in parts}
     code = str(document.get("code"))
@@ -410,7 +414,7 @@ def _reader(hint: Any) -> _Reader:
         return partial(read_as, hint)
     known: dict[Any, _Reader] = {
         Any: lambda value: value,
-        DistributaryError: _error,
+        DistributaryError: read_error,
         datetime: moment,
     }
     return known.get(hint) or partial(_number if hint is float else _checked, hint)

@@ -10,16 +10,18 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
+from distributary.delta.log import load
 from distributary.delta.tables import (
     arrow_schema,
     dataset,
-    live_files,
     only_below,
     open_table,
     reaching,
@@ -27,13 +29,14 @@ from distributary.delta.tables import (
     scanner,
 )
 from distributary.errors import DistributaryError, ErrorCode, LakeUnavailableError
+from distributary.evolve.types import sql_name
 from distributary.model import layout
 from distributary.model.manifest import app_id
 from distributary.model.table import Role, commented_schema
 from distributary.observe.rows import TableKey, TableRow, TableSummary
 from distributary.publish.parking import Loss, loss_at_a_glance
 from distributary.publish.parquet import format_of, open_parquet
-from distributary.store.base import local_folder, stay_inside
+from distributary.store.base import at, local_folder, stay_inside
 
 SHOWN = 15
 _STALE_FACTOR = 10.0
@@ -163,21 +166,15 @@ def with_measures(lake: str, tables: Sequence[TableSummary]) -> tuple[TableSumma
         if table.role not in DERIVED:
             return table
         try:
-            found = open_table(layout.place(lake, table.path))
-            if found is None:
-                return replace(table, rows=None, columns=0)
-            files = live_files(found)
+            path = layout.place(lake, table.path)
+            with reaching(path):
+                found = load(at(path))
         except LakeUnavailableError:
             # one table that cannot be read must not hide all others
             return replace(table, rows=None)
-        counts = files.column("rows")
-        return replace(
-            table,
-            # None where its writer did not count
-            rows=None if counts.null_count else pc.sum(counts).as_py() or 0,
-            bytes=pc.sum(files.column("size")).as_py() or 0,
-            columns=len(found.schema().fields),
-        )
+        if found is None:
+            return replace(table, rows=None, columns=0)
+        return replace(table, rows=found.count, bytes=found.size, columns=len(found.fields))
 
     with ThreadPoolExecutor(_THREADS) as pool:
         return tuple(pool.map(one, tables))
@@ -200,6 +197,19 @@ class Readable:
     def files(self) -> ds.Dataset | None:
         """By their paths in the folder; None where only the format's own engine can read them."""
         return dataset(self.source) if isinstance(self.source, DeltaTable) else self.source
+
+    @property
+    def columns(self) -> list[dict[str, Any]]:
+        """Name, type, nullability and comment of each column."""
+        return [
+            {
+                "name": field.name,
+                "type": sql_name(field.type),
+                "nullable": field.nullable,
+                "comment": (field.metadata or {}).get(b"comment", b"").decode("utf-8", "replace"),
+            }
+            for field in self.schema
+        ]
 
     def rows(self, *, where: pc.Expression, limit: int) -> pa.Table:
         """Rows that satisfy `where`, an expression and never a text."""
@@ -257,6 +267,29 @@ def open_readable(path: str) -> Readable | None:
     if delta is None:
         return None
     return Readable(path, delta.version(), arrow_schema(delta), delta)
+
+
+def newest_files(
+    table: Readable, files: ds.Dataset, key: str | None = None
+) -> list[tuple[ds.Fragment, Any]]:
+    """The files of a table, the newest first, each with the greatest value of a column in it.
+
+    The greatest values decide, where the log tells one of every file, else when files were written.
+    """
+    fragments = list(files.get_fragments())
+    if not isinstance(table.source, DeltaTable):
+        return [(each, None) for each in reversed(fragments)]
+    actions = pa.table(table.source.get_add_actions(flatten=True))
+    column = f"max.{key}"
+    told = actions[column] if column in actions.column_names else pa.nulls(len(actions))
+    times = actions["modification_time"].cast(pa.int64()).to_pylist()
+    # a log holds addresses, not file names
+    paths = [unquote(path) for path in actions["path"].to_pylist()]
+    ages = dict(zip(paths, zip(told.to_pylist(), times, strict=True), strict=True))
+    found = [(each, *ages.get(each.path, (None, 0))) for each in fragments]
+    known = all(most is not None for _, most, _ in found)
+    found.sort(key=lambda one: one[1:] if known else one[2:], reverse=True)
+    return [(each, most if known else None) for each, most, _ in found]
 
 
 def head(fragment: ds.Fragment, schema: pa.Schema, columns: list[str], rows: int) -> pa.Table:

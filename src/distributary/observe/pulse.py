@@ -17,7 +17,7 @@ from typing import Any
 
 from distributary.errors import DistributaryError
 from distributary.observe.events import read_as
-from distributary.observe.log_format import plain
+from distributary.observe.log_format import moment, plain
 from distributary.store.base import Store, at
 
 FORMAT = 1
@@ -110,6 +110,13 @@ def begin_pulse(checkpoint: Store) -> None:
 
 # Why the last run ended, if an error ended it.
 
+_OF_ERRORS: Mapping[str, type] = {
+    **dict.fromkeys(("code", "what", "where", "evidence", "next_step"), str),
+    "retryable": bool,
+    "context": dict,
+}
+"""What an error tells of itself, and the types of it."""
+
 
 def write_failure(checkpoint: Store, error: DistributaryError) -> None:
     """Remember an error; a folder that is not there is not made for it.
@@ -132,6 +139,8 @@ def read_failure(checkpoint: str) -> dict[str, Any] | None:
     """The last run's error, if that is how it ended."""
     try:
         content = json.loads(at(checkpoint).read(_FAILURE))
-    except (OSError, ValueError):
+        # whoever can write to a lake can write what they like into this
+        told = {k: v for k, v in content.items() if isinstance(v, _OF_ERRORS.get(k, ()))}
+        return {"at": moment(content["at"]).isoformat(), **told}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    return content if isinstance(content, dict) else None

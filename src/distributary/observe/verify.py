@@ -18,12 +18,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-import pyarrow.compute as pc
-from deltalake import DeltaTable
-
 from distributary.delta.commit import APP, BATCH, facts_in, pipeline_of
-from distributary.delta.log import commit_name, data_file, load, log_names
-from distributary.delta.tables import live_files, open_table, reaching
+from distributary.delta.log import Snapshot, commit_name, data_file, load, log_names
+from distributary.delta.tables import reaching
 from distributary.errors import LakeUnavailableError, PublishError
 from distributary.model import layout
 from distributary.model.table import Role
@@ -225,8 +222,9 @@ def _open(path: str) -> _Opened | None:
 
         iceberg = open_iceberg(path)
         return None if iceberg is None else _Iceberg(iceberg)
-    delta = open_table(path)
-    return None if delta is None else _Delta(delta, at(path))
+    with reaching(path):
+        delta = load(at(path))
+    return None if delta is None else _Delta(delta)
 
 
 def _examined(check: TableCheck, known: WrittenTable, table: _Opened) -> TableCheck:
@@ -398,50 +396,46 @@ class _History:
 
 @dataclass(frozen=True, slots=True)
 class _Delta:
-    table: DeltaTable
-    store: Store
-    """Its folder."""
+    table: Snapshot
 
     def version(self) -> int:
-        return int(self.table.version())
+        return self.table.version
 
     def mark(self, app_id: str) -> int | None:
-        with reaching(self.store.address):
-            return self.table.transaction_version(app_id)
+        return self.table.marks.get(app_id)
 
     def rows(self) -> tuple[int | None, str]:
         """The rows of the newest version, by statistics; or None, and why that is not known."""
-        counts = live_files(self.table)["rows"]
-        if counts.null_count:
-            return None, "some of its files do not say how many rows they have"
-        return pc.sum(counts).as_py() or 0, ""
+        return self.table.count, "some of its files do not say how many rows they have"
 
     def files(self) -> tuple[int, list[str], list[str]]:
         """How many files the log names, those that are gone, those of another size."""
-        files = live_files(self.table)
-        told = zip(files["path"].to_pylist(), files["size"].to_pylist(), strict=True)
+        files = self.table.files.values()
+        told: dict[str, int | None] = {file.path: file.size for file in files}
+        told |= {f.vector.path: None for f in files if f.vector and f.vector.path}
         # files of a shallow clone are in the folder of another table
-        own = {name: size for name, size in told if "://" not in name and name[:1] != "/"}
-        with reaching(self.store.address):
-            return len(files), *_compared(own, self.store.sizes())
+        own = {name: size for name, size in told.items() if "://" not in name and name[:1] != "/"}
+        with reaching(self.table.folder):
+            return len(told), *_compared(own, self.table.store.sizes())
 
     def past(self) -> _History:
         """What every commit did that the log still has."""
-        with reaching(self.store.address):
-            names = log_names(self.store)
+        store = self.table.store
+        with reaching(store.address):
+            names = log_names(store)
             versions = list(names.commits)
             gaps = [after for before, after in pairwise(versions) if after != before + 1]
             first = max(gaps, default=min(versions, default=0))
             rows: dict[str, int | None] = {}
             if first > 0:
                 start = min((v for v in names.checkpoints if v >= first - 1), default=None)
-                old = None if start is None else load(self.store, version=start)
+                old = None if start is None else load(store, version=start)
                 if old is None:
                     return _History()
                 rows = {path: file.rows for path, file in old.files.items()}
                 first = old.version + 1
             later = (version for version in versions if version >= first)
-            commits = tuple(_commit(n, _actions(self.store, n), rows) for n in later)
+            commits = tuple(_commit(n, _actions(store, n), rows) for n in later)
         return _History(commits, complete=first == 0)
 
     def commits(self) -> list[tuple[str, int, int]]:

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from distributary.config.base import nearest
 from distributary.config.expectations import SHUT
 from distributary.delta.tables import reaching
 from distributary.errors import ConfigError, DistributaryError, ErrorCode, LakeUnavailableError
 from distributary.model import layout
-from distributary.observe.health import Readable, open_listed
+from distributary.observe.health import Readable, newest_files, open_listed
 from distributary.observe.ledger import Ledger
 from distributary.observe.log_format import plain
 
@@ -216,30 +215,8 @@ def _by_age(found: Readable, key: str | None) -> Iterator[tuple[Iterable[pa.Reco
     if files is None:
         yield found.batches(found.schema.names), None
         return
-    fragments = list(files.get_fragments())
-    ages: dict[str, tuple[Any, int]] = {}
-    if isinstance(found.source, DeltaTable):
-        actions = pa.table(found.source.get_add_actions(flatten=True))
-        greatest = f"max.{key}"
-        known = actions.column(greatest).to_pylist() if greatest in actions.column_names else []
-        # without statistics of every file, when they were written must do
-        most = known if len(known) == len(actions) and None not in known else [None] * len(actions)
-        times = actions["modification_time"].cast(pa.int64()).to_pylist()
-        paths = actions["path"].to_pylist()
-        ages = dict(zip(paths, zip(most, times, strict=True), strict=True))
-        unknown = (None, 0)
-        if any(each.path not in ages for each in fragments):
-            ages = {path: (None, time) for path, (_, time) in ages.items()}
-        fragments.sort(key=lambda f: _rank(*ages.get(f.path, unknown)), reverse=True)
-    else:
-        fragments.reverse()
-    for each in fragments:
-        scanned = each.scanner(schema=files.schema, columns=found.schema.names).to_batches()
-        yield scanned, ages.get(each.path, (None, 0))[0]
-
-
-def _rank(most: Any, time: int) -> tuple[Any, int]:
-    return (0 if most is None else most, time)
+    for each, most in newest_files(found, files, key):
+        yield each.scanner(schema=files.schema, columns=found.schema.names).to_batches(), most
 
 
 # What a statement names, by the engine's own parser.

@@ -53,6 +53,7 @@ from distributary.spark.settings import (
     spark_conf,
 )
 from distributary.store.base import TransferError
+from distributary.threads import begun
 
 # How many files a process may have open: Spark opens hundreds before it reads a record.
 
@@ -139,18 +140,9 @@ def begin_session(settings: SparkSettings, *, app_name: str) -> Future[SparkSess
 
     Nobody waits for it when the process ends: its JVM ends with the pipe that it was started with.
     """
-    begun: Future[SparkSession] = Future()
-
-    def start() -> None:
-        try:
-            begun.set_result(spark_session(settings, app_name=app_name))
-        except BaseException as error:
-            begun.set_exception(error)
-            return
-        _start_workers(begun.result())
-
-    threading.Thread(target=start, name="distributary-spark", daemon=True).start()
-    return begun
+    session = begun(lambda: spark_session(settings, app_name=app_name), name="distributary-spark")
+    begun(lambda: _start_workers(session.result()), name="distributary-workers")
+    return session
 
 
 def _start_workers(session: SparkSession) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -25,6 +25,7 @@ from distributary.observe.events import (
     ProcessStarted,
     Recovered,
     decode,
+    read_error,
 )
 from distributary.supervise.process import Keeper, Tell
 
@@ -88,22 +89,14 @@ def judge(code: int, printed: str, *, last_error: DistributaryError | None, said
         return Verdict(Kind.DONE, parked=parked if isinstance(parked, int) else 0)
     if code == 0:
         return Verdict(Kind.DONE)
-    error = _error_of(told, code) if isinstance(told, dict) else last_error or _silent(code, said)
+    error = last_error or _silent(code, said)
+    if isinstance(told, dict):
+        with suppress(AttributeError, TypeError):
+            error = read_error(told | {"exit_code": code, "context": {}})
     if code == _USAGE or error.code in FINAL_CODES:
         return Verdict(Kind.FINAL, error)
     passing = code == _TRY_AGAIN or error.retryable
     return Verdict(Kind.PASSING if passing else Kind.CRASHED, error)
-
-
-def _error_of(document: Mapping[str, Any], exit_code: int) -> DistributaryError:
-    code = str(document.get("code"))
-    known = ErrorCode(code) if code in ErrorCode.__members__ else ErrorCode.INTERNAL
-    parts = ("what", "where", "evidence", "next_step")
-    what, *texts = (str(document.get(part, "")) for part in parts)
-    error = DistributaryError(what, code=known, **dict(zip(parts[1:], texts, strict=True)))
-    error.retryable = document.get("retryable") is True
-    error.exit_code = exit_code
-    return error
 
 
 def _silent(code: int, said: str) -> DistributaryError:

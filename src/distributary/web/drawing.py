@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from distributary.delta.tables import reaching, read_rows
 from distributary.evolve.types import sql_name
 from distributary.model.change import OP_COLUMNS
-from distributary.observe.health import Readable, head
+from distributary.observe.health import Readable, head, newest_files
 from distributary.observe.log_format import cut, plain
 
 COLUMNS = (
@@ -170,15 +170,7 @@ def _newest(found: Readable, names: list[str], limit: int) -> tuple[pa.Table, se
         source = found.source
         assert isinstance(source, DeltaTable)  # noqa: S101
         return read_rows(source, columns=names, limit=limit), set()
-    fragments = list(live.get_fragments())
-    if isinstance(found.source, DeltaTable):
-        actions = pa.table(found.source.get_add_actions(flatten=True))
-        times = actions["modification_time"].cast(pa.int64()).to_pylist()
-        written = dict(zip(actions["path"].to_pylist(), times, strict=True))
-        fragments.sort(key=lambda f: written.get(f.path, 0), reverse=True)
-    else:
-        fragments.reverse()
-    del fragments[_MOST_FILES:]
+    fragments = [each for each, _ in newest_files(found, live)[:_MOST_FILES]]
     heavy = {n for f in fragments[:1] for n in _heavy(f, limit)} & set(names)
     light = [name for name in names if name not in heavy]
     parts: list[pa.Table] = []

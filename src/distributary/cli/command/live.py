@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -63,6 +63,7 @@ from distributary.spark.jars import Progress
 from distributary.spark.session import spark_session
 from distributary.spark.settings import SparkSettings
 from distributary.supervise.member import PipelineStatus, State
+from distributary.threads import begun
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -417,8 +418,6 @@ class Foreground(Generic[_T]):
 
     def __init__(self, work: Callable[[], _T], *, stop: threading.Event) -> None:
         self._work, self._stop = work, stop
-        self._results: list[_T] = []
-        self._errors: list[BaseException] = []
         self.signal: int | None = None
         """The signal that asked for a stop."""
         self.on_stop: Callable[[], None] = lambda: None
@@ -428,25 +427,16 @@ class Foreground(Generic[_T]):
 
     def run(self) -> _T:
         """The work's result, or its error."""
-        thread = threading.Thread(target=self._do, name="pipeline", daemon=True)
         with self._listening():
-            thread.start()
-            while thread.is_alive():
-                thread.join(_POLL_SECONDS)
-        if self._errors:
-            raise self._errors[0]
-        return self._results[0]
+            work = begun(self._work, name="pipeline")
+            while not work.done():
+                wait([work], timeout=_POLL_SECONDS)
+        return work.result()
 
     @property
     def exit_code(self) -> int:
         """0, or what a shell expects of a program that a signal has ended."""
         return 0 if self.signal is None else 128 + self.signal
-
-    def _do(self) -> None:
-        try:
-            self._results.append(self._work())
-        except BaseException as error:
-            self._errors.append(error)
 
     def _asked(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None:

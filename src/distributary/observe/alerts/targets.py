@@ -10,12 +10,10 @@ import smtplib
 import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
 from email.message import EmailMessage
 from email.policy import SMTP as SMTP_POLICY
 from email.utils import format_datetime
-from threading import Thread
 from typing import Any
 
 import httpx2
@@ -30,6 +28,7 @@ from distributary.config.alerts import (
 from distributary.config.base import is_loopback
 from distributary.observe.alerts.notice import Notice, Severity, State
 from distributary.registry.http.transport import causes, seconds_to_wait
+from distributary.threads import begun
 
 # What a target does, and how an attempt to deliver can end.
 
@@ -70,20 +69,14 @@ class Target(ABC):
         In a thread of its own: looking a name up and a drip of single bytes know no deadline. One
         that is given up ends with its connection and holds up no exit.
         """
-        future: Future[Outcome] = Future()
-
-        def work() -> None:
-            try:
-                future.set_result(self._attempt(notice))
-            except Exception as error:
-                # its text may quote an address or a header: only its kind is told
-                future.set_result(Outcome(False, type(error).__name__))
-
-        Thread(target=work, name="alert-attempt", daemon=True).start()
+        attempt = begun(lambda: self._attempt(notice), name="alert-attempt")
         try:
-            return future.result(timeout=self._seconds)
+            return attempt.result(timeout=self._seconds)
         except TimeoutError:
             return Outcome(False, f"no answer within {self._seconds:g} s", again=True)
+        except Exception as error:
+            # its text may quote an address or a header: only its kind is told
+            return Outcome(False, type(error).__name__)
 
     def close(self) -> None:  # noqa: B027 (not every target keeps some)
         """Let go of connections."""

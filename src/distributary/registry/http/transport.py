@@ -13,11 +13,10 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from threading import Lock, Thread
+from threading import Lock
 from typing import Annotated
 from urllib.parse import quote_plus, urlencode
 
@@ -29,6 +28,7 @@ from distributary.config.kafka import OAuth, Registry
 from distributary.config.load import secret_values
 from distributary.errors import ConfigError, ErrorCode, RegistryError
 from distributary.model.names import printable
+from distributary.threads import begun
 
 # Who asks a registry, and by which way: credentials, certificates, proxies.
 
@@ -249,19 +249,14 @@ class Transport:
         Asked from a thread of its own: looking a name up and a drip of single bytes know no
         deadline. A thread that is given up ends with its connection and holds up no exit.
         """
-        future: Future[Answer] = Future()
         url = httpx2.URL(f"{address}{path}", params=query) if query else f"{address}{path}"
         sent = {**({} if body is None else {"Content-Type": JSON}), **headers}
 
-        def work() -> None:
-            try:
-                future.set_result(self._exchange(self._clients[address], method, url, body, sent))
-            except BaseException as error:
-                future.set_exception(error)
+        def exchange() -> Answer:
+            return self._exchange(self._clients[address], method, url, body, sent)
 
-        Thread(target=work, name=f"{self._peer}-question", daemon=True).start()
         try:
-            return future.result(timeout=self._seconds)
+            return begun(exchange, name=f"{self._peer}-question").result(timeout=self._seconds)
         except TimeoutError:
             raise self._late() from None
 

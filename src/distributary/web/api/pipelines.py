@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -17,6 +17,7 @@ from distributary.observe.health import Health
 from distributary.observe.pulse import Backlog
 from distributary.observe.rows import BatchRow
 from distributary.observe.status import PipelineStatus
+from distributary.threads import begun
 from distributary.web.answers import Reads, not_found, parts_of, some, text, whole, wrong
 from distributary.web.drawing import COLUMNS, WINDOWS, of_pipelines
 from distributary.web.reading import Lately, Reading
@@ -133,13 +134,10 @@ class Healing:
         return self._known.get(status.name, lambda: self._ask(status))
 
     def _ask(self, status: PipelineStatus) -> dict[str, Any]:
-        found: list[dict[str, Any]] = []
-        asking = threading.Thread(
-            target=lambda: found.append(_healable(self._lake, status)), name="healing", daemon=True
-        )
-        asking.start()
-        asking.join(_PATIENCE_SECONDS)
-        return found[0] if found else {"count": None, "by_reason": {}, "why": None}
+        asking = begun(lambda: _healable(self._lake, status), name="healing")
+        with suppress(TimeoutError):
+            return asking.result(timeout=_PATIENCE_SECONDS)
+        return {"count": None, "by_reason": {}, "why": None}
 
 
 def _healable(lake: Reading, status: PipelineStatus) -> dict[str, Any]:

@@ -8,11 +8,9 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
-import pyarrow as pa
 from starlette.requests import Request
 
 from distributary.errors import DistributaryError
-from distributary.evolve.types import sql_name
 from distributary.model.table import ChangeKind, Role
 from distributary.observe.health import Health, TableHealth, open_listed, with_measures
 from distributary.observe.rows import SchemaRow, TableSummary
@@ -158,16 +156,7 @@ def _about(lake: Reading, table: TableSummary) -> dict[str, Any]:
     except DistributaryError as error:
         return {"columns": [], "schema_ids": table.schema_ids, "error": error.as_dict()}
     added = _added(lake, table)
-    columns = [
-        {
-            "name": f.name,
-            "type": sql_name(f.type),
-            "nullable": f.nullable,
-            "comment": _comment(f),
-            "added": added.get(f.name),
-        }
-        for f in found.schema
-    ]
+    columns = [column | {"added": added.get(column["name"])} for column in found.columns]
     return {"columns": columns, "schema_ids": table.schema_ids, "table_version": found.version}
 
 
@@ -207,11 +196,6 @@ def _commits(lake: Reading, table: TableSummary) -> dict[str, Any]:
     last = rows.slice(max(len(rows) - _COMMITS_SHOWN, 0)).to_pylist()
     commits = [row | {"events": events_of(row)} for row in last[::-1]]
     return {"points": of_table(rows), "commits": commits, "looked_at": len(rows)}
-
-
-def _comment(field: pa.Field) -> str:
-    found: dict[bytes, bytes] = field.metadata or {}
-    return found.get(b"comment", b"").decode("utf-8", "replace")
 
 
 # How tables got their columns.
