@@ -39,8 +39,8 @@ from distributary.delta.tables import OvertakenError, as_publish_error, until_no
 from distributary.errors import DistributaryError, PublishError
 from distributary.model.manifest import Mark, StagedFile, TableEntry
 from distributary.model.names import literal_sql, quote_sql
-from distributary.model.table import Column, TablePlan
-from distributary.publish.base import CommittedMark, Outcome, Published
+from distributary.model.table import TablePlan
+from distributary.publish.base import CommittedMark, Outcome, Published, TableShape
 from distributary.store.base import at, same_place
 
 ENABLE_WIDENING = "delta.enableTypeWidening"
@@ -105,17 +105,13 @@ class SparkPublisher:
         self._locks: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
 
-    def columns(self, path: str) -> tuple[Column, ...] | None:
-        """The table's columns now, or None where there is no table."""
+    def shape(self, path: str) -> TableShape | None:
+        """The table's columns now, and its partitioning; None where there is no table."""
         with self._open(path, doing="read the columns of a table"):
             state = self._state(path)
-            return columns_of(state.fields()) if state.exists else None
-
-    def partition_columns(self, path: str) -> tuple[str, ...]:
-        """The columns that the table is partitioned by; none where there is no table."""
-        with self._open(path, doing="read the partitioning of a table"):
-            state = self._state(path)
-            return state.partition_columns() if state.exists else ()
+            if not state.exists:
+                return None
+            return TableShape(columns_of(state.fields()), state.partition_columns())
 
     def committed(self, path: str, mark: Mark) -> CommittedMark | None:
         """The newest mark of `mark.app_id`, and the source of the commit of `mark.batch`."""
