@@ -58,10 +58,10 @@ def _grow(folder: Path, commits: int) -> None:
     """Commits of one small file each, by the publisher itself, under another application."""
     publisher = DirectPublisher()
     name = "part-age.parquet"
-    columns = publisher.columns(str(folder))
-    if columns is None:
+    shape = publisher.shape(str(folder))
+    if shape is None:
         raise AssertionError(f"there is no table in {folder}")
-    empty = pa.schema([pa.field(c.name, c.type) for c in columns]).empty_table()
+    empty = pa.schema([pa.field(c.name, c.type) for c in shape.columns]).empty_table()
     pq.write_table(empty, folder / name)
     size = os.stat(folder / name).st_size
     plan = TablePlan(
@@ -69,7 +69,7 @@ def _grow(folder: Path, commits: int) -> None:
         role=Role.EACH,
         type=folder.name,
         path=str(folder),
-        columns=columns,
+        columns=shape.columns,
         exists=True,
     )
     for number in range(commits):

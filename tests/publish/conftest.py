@@ -17,9 +17,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 from distributary.config.lake import Lake
 from distributary.delta import commit as writing
 from distributary.model.manifest import Mark, StagedFile, TableEntry
-from distributary.model.table import STAGING, Column
+from distributary.model.table import STAGING
 from distributary.publish import parquet
-from distributary.publish.base import CommittedMark, Published, Publisher
+from distributary.publish.base import CommittedMark, Published, Publisher, TableShape
 from distributary.publish.direct import DirectPublisher
 from distributary.publish.iceberg import IcebergPublisher
 from distributary.publish.parquet import ParquetPublisher
@@ -75,11 +75,8 @@ class InBucket:
         self._inner = DirectPublisher()
         self._root = root
 
-    def columns(self, path: str) -> tuple[Column, ...] | None:
-        return self._inner.columns(self._address(path))
-
-    def partition_columns(self, path: str) -> tuple[str, ...]:
-        return self._inner.partition_columns(self._address(path))
+    def shape(self, path: str) -> TableShape | None:
+        return self._inner.shape(self._address(path))
 
     def committed(self, path: str, mark: Mark) -> CommittedMark | None:
         return self._inner.committed(self._address(path), mark)
@@ -113,11 +110,8 @@ class InBucketPublisher(ParquetPublisher):
         self._lake, self._address = lake, f"s3://{server.bucket}/{lake.name}"
         introduce(self._address, server.options)
 
-    def columns(self, path: str) -> tuple[Column, ...] | None:
-        return super().columns(self._there(path))
-
-    def partition_columns(self, path: str) -> tuple[str, ...]:
-        return super().partition_columns(self._there(path))
+    def shape(self, path: str) -> TableShape | None:
+        return super().shape(self._there(path))
 
     def committed(self, path: str, mark: Mark) -> CommittedMark | None:
         return super().committed(self._there(path), mark)

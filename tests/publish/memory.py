@@ -9,7 +9,7 @@ from pathlib import Path
 from distributary.errors import PublishError, StagedFileError
 from distributary.model.manifest import Mark, StagedFile, TableEntry
 from distributary.model.table import Column
-from distributary.publish.base import CommittedMark, Outcome, Published
+from distributary.publish.base import CommittedMark, Outcome, Published, TableShape
 
 
 @dataclass(slots=True)
@@ -32,15 +32,10 @@ class MemoryPublisher:
         self.failing: set[str] = set()
         self._lock = threading.Lock()
 
-    def columns(self, path: str) -> tuple[Column, ...] | None:
-        """The table's columns, or None where there is no table."""
+    def shape(self, path: str) -> TableShape | None:
+        """The table's columns and partitioning, or None where there is no table."""
         table = self.tables.get(path)
-        return table.columns if table else None
-
-    def partition_columns(self, path: str) -> tuple[str, ...]:
-        """The columns that the table is partitioned by."""
-        table = self.tables.get(path)
-        return table.partition_by if table else ()
+        return TableShape(table.columns, table.partition_by) if table else None
 
     def committed(self, path: str, mark: Mark) -> CommittedMark | None:
         """The newest mark of the application."""

@@ -15,7 +15,7 @@ import pytest
 from distributary.errors import ErrorCode, PublishError, StagedFileError
 from distributary.model.manifest import app_id
 from distributary.model.table import Column
-from distributary.publish.base import CommittedMark, Outcome, Publisher
+from distributary.publish.base import CommittedMark, Outcome, Publisher, TableShape
 from distributary.publish.iceberg import open_iceberg
 from distributary.publish.parquet import ParquetTable
 from tests.publish.conftest import MakePublisher
@@ -32,13 +32,18 @@ from tests.publish.staged import (
 )
 
 
+def columns_in(publisher: Publisher, folder: Path) -> tuple[Column, ...] | None:
+    found = publisher.shape(str(folder))
+    return None if found is None else found.columns
+
+
 def test_first_batch_creates_the_table(publisher: Publisher, folder: Path, read: Read) -> None:
-    assert publisher.columns(str(folder)) is None
+    assert columns_in(publisher, folder) is None
     rows = pa.table({"n": pa.array([1, 2], pa.int32()), "name": ["a", None]})
     published = publisher.publish(batch_of(folder, 0, rows), mark(0))
     assert (published.table, published.outcome) == ("chess", Outcome.PUBLISHED)
     assert read(str(folder)) == rows.to_pylist()
-    assert publisher.columns(str(folder)) == columns_like(rows)
+    assert columns_in(publisher, folder) == columns_like(rows)
 
 
 def test_later_batches_are_appended(publisher: Publisher, folder: Path, read: Read) -> None:
@@ -80,7 +85,7 @@ def test_new_column_is_null_in_older_rows(publisher: Publisher, folder: Path, re
     more = pa.table({"n": pa.array([2], pa.int32()), "name": ["new"]})
     publisher.publish(batch_of(folder, 1, more), mark(1))
     assert read(str(folder)) == [{"n": 1, "name": None}, {"n": 2, "name": "new"}]
-    assert publisher.columns(str(folder)) == columns_like(more)
+    assert columns_in(publisher, folder) == columns_like(more)
 
 
 def test_missing_column_is_null_in_newer_rows(
@@ -138,7 +143,7 @@ def test_columns_become_wider(
     for kind, (_, small, _, large) in kinds.items():
         values = [row[kind] for row in found if row[kind] is not None]
         assert sorted(values) == sorted([small, large]), kind
-    assert publisher.columns(str(folder)) == columns_like(rows)
+    assert columns_in(publisher, folder) == columns_like(rows)
 
 
 def test_narrower_rows_still_fit_a_wider_column(
@@ -147,7 +152,7 @@ def test_narrower_rows_still_fit_a_wider_column(
     publisher.publish(batch_of(folder, 0, numbers(2**40, type=pa.int64())), mark(0))
     publisher.publish(batch_of(folder, 1, numbers(5)), mark(1))
     assert read(str(folder)) == [{"n": 2**40}, {"n": 5}]
-    assert publisher.columns(str(folder)) == columns_like(numbers(type=pa.int64()))
+    assert columns_in(publisher, folder) == columns_like(numbers(type=pa.int64()))
 
 
 def test_nested_fields_are_added_and_widened(
@@ -173,7 +178,7 @@ def test_nested_fields_are_added_and_widened(
     second = {"score": 2**40, "by": "white"}
     rows = sorted(read(str(folder)), key=lambda r: r["move"]["score"])
     assert rows == [{"move": first, "moves": [first]}, {"move": second, "moves": [second]}]
-    columns = publisher.columns(str(folder))
+    columns = columns_in(publisher, folder)
     assert columns is not None
     assert [c.type for c in columns] == [new_move, pa.list_(new_move)]
 
@@ -187,7 +192,7 @@ def test_column_of_somebody_else_is_kept(
     other.publish(batch_of(folder, 50, theirs), mark(50, app="somebody/else"))
     ours = pa.table({"n": pa.array([3], pa.int32()), "ours": ["y"]})
     one.publish(batch_of(folder, 1, ours), mark(1))
-    columns = one.columns(str(folder))
+    columns = columns_in(one, folder)
     assert columns is not None
     assert [c.name for c in columns] == ["n", "theirs", "ours"]
     assert {r["n"]: (r["theirs"], r["ours"]) for r in read(str(folder))} == {
@@ -210,7 +215,7 @@ def test_comments_are_stored(publisher: Publisher, folder: Path, format: str) ->
     hostile = "field \"n\" of 'chess-value' v1 `;--\\"
     columns = (Column("n", pa.int32(), hostile), Column("plain", pa.string()))
     publisher.publish(batch_of(folder, 0, numbers(1), columns), mark(0))
-    assert publisher.columns(str(folder)) == columns
+    assert columns_in(publisher, folder) == columns
     if format == "parquet":
         record = ParquetTable(str(folder)).record()
         assert record is not None
@@ -234,9 +239,9 @@ def test_partitioned_table(publisher: Publisher, folder: Path, read: Read, forma
     days = {1: "a b", 2: "c", 3: None, 4: "/etc/../%2F=\x01\n'\"♞", 5: "007", 6: "null"}
     days[7] = "\U00020000"
     files = [stage_day(folder, number, day) for number, day in days.items()]
-    assert publisher.partition_columns(str(folder)) == ()
+    assert publisher.shape(str(folder)) is None
     publisher.publish(entry_of(folder, files, columns, partition_by=("day",)), mark(0))
-    assert publisher.partition_columns(str(folder)) == ("day",)
+    assert publisher.shape(str(folder)) == TableShape(columns, ("day",))
     assert {r["n"]: r["day"] for r in read(str(folder))} == days
 
 
@@ -256,7 +261,7 @@ def test_columns_may_change_without_rows(publisher: Publisher, folder: Path, rea
     publisher.publish(batch_of(folder, 0, numbers(1)), mark(0))
     columns = (*columns_like(numbers()), Column("later", pa.string(), "field later"))
     assert publisher.publish(entry_of(folder, [], columns), mark(1)).outcome is Outcome.PUBLISHED
-    assert publisher.columns(str(folder)) == columns
+    assert columns_in(publisher, folder) == columns
     assert publisher.committed(str(folder), mark(1)) == CommittedMark(1, "source-1")
     assert read(str(folder)) == [{"n": 1, "later": None}]
 

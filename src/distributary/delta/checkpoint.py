@@ -195,7 +195,6 @@ _TYPES = {
 _KEYS = {"add": "path", "remove": "path", "txn": "appId"}
 """What makes two actions of a kind about the same thing; there is one of each other kind. Of a file
 that is there with several vectors, one after the other, each counts for itself."""
-_MAPS = ("partitionValues", "configuration", "options", "tags")
 
 
 def write_checkpoint(snapshot: Snapshot, *, vacuum: bool = False) -> None:
@@ -248,26 +247,12 @@ def _read(store: Store, name: str, size: int) -> dict[str, pa.StructArray]:
     with pq.ParquetFile(opened(store, name, size=size)) as file:
         wanted = {kind: [field.name for field in type_] for kind, type_ in _TYPES.items()}
         table = file.read(columns=columns_in(file.schema_arrow, wanted))
-    found = {kind: _one(table.column(kind)) for kind in table.column_names}
-    return {kind: _typed(rows, _TYPES[kind]) for kind, rows in found.items()}
+    # Spark tells more of a vector than the protocol knows, and older writers less of the rest
+    return {kind: _one(table.column(kind)).cast(_TYPES[kind]) for kind in table.column_names}
 
 
 def _one(column: pa.ChunkedArray) -> pa.StructArray:
     return pa.concat_arrays([*column.drop_null().chunks, pa.array([], column.type)])
-
-
-def _typed(rows: pa.StructArray, type_: pa.StructType) -> pa.StructArray:
-    """The same with just these fields."""
-    arrays = []
-    for field in type_:
-        if rows.type.get_field_index(field.name) < 0:
-            arrays.append(pa.nulls(len(rows), field.type))
-            continue
-        column = pc.struct_field(rows, field.name)
-        # Spark tells more of a vector than the protocol knows
-        whole = field.name == "deletionVector"
-        arrays.append(_typed(column, field.type) if whole else column.cast(field.type))
-    return pa.StructArray.from_arrays(arrays, fields=list(type_), mask=rows.is_null())
 
 
 def _after(
@@ -314,39 +299,31 @@ def _key(kind: str, body: Mapping[str, Any]) -> str:
 
 
 def _spelled(kind: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    spelled = dict(body)
+    # what readers need is there, whatever its writer has left out
     if kind == "metaData":
-        spelled["format"] = {**body["format"], "options": _pairs(body["format"].get("options"))}
-        spelled["partitionColumns"] = body.get("partitionColumns") or []
-    if kind in ("add", "remove"):
-        # it is no news: whoever follows changes does not read it here
-        spelled["dataChange"] = False
-    for name in _MAPS:
-        if name in spelled:
-            spelled[name] = _pairs(spelled[name])
-    return spelled
-
-
-def _pairs(told: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
-    return list((told or {}).items())
+        options = {"options": body["format"].get("options") or {}}
+        lists = {"partitionColumns": body.get("partitionColumns") or []}
+        maps = {"configuration": body.get("configuration") or {}}
+        return {**body, "format": {**body["format"], **options}, **lists, **maps}
+    # it is no news: whoever follows changes does not read it here
+    if kind == "add":
+        values = body.get("partitionValues") or {}
+        return {**body, "partitionValues": values, "dataChange": False}
+    return {**body, "dataChange": False} if kind == "remove" else dict(body)
 
 
 def _write(store: Store, version: int, rows: Mapping[str, pa.StructArray]) -> None:
-    total, at = sum(map(len, rows.values())), 0
-    columns: dict[str, pa.Array] = {}
-    for kind, found in rows.items():
-        type_ = _TYPES[kind]
-        rest = pa.nulls(total - at - len(found), type_)
-        columns[kind] = pa.concat_arrays([pa.nulls(at, type_), found, rest])
-        at += len(found)
+    # an action is a row that is null in the columns of all other kinds
+    parts = [pa.table({kind: found}) for kind, found in rows.items()]
+    table = pa.concat_tables(parts, promote_options="default")
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.table(columns), sink, store_schema=False, use_dictionary=False)
+    pq.write_table(table, sink, store_schema=False, use_dictionary=False)
     data = sink.getvalue().to_pybytes()
     # whoever reads a checkpoint that was cut short reads nothing: it is there whole or not at all
     store.write(f"{LOG}/{version:020d}.checkpoint.parquet", data, durable=False)
     hint = {
         "version": version,
-        "size": total,
+        "size": table.num_rows,
         "sizeInBytes": len(data),
         "numOfAddFiles": len(rows["add"]),
     }

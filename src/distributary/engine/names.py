@@ -9,7 +9,7 @@ A table that the ledger knows and that has no entry, from before there were any,
 type. An entry becomes durable with the files of its batch, before the manifest that needs it.
 
 A batch may bring a thousand new types, and in a bucket each entry is a request. So names are first
-thought of, one after the other (`together`), and then written down, all at once. Who is overtaken
+thought of, one after the other (`think`), and then written down, all at once. Who is overtaken
 by another process meanwhile is named again.
 """
 

@@ -178,7 +178,7 @@ def merged_table(config: PipelineConfig, known: TableSummary, publisher: Publish
         )
     log, path = log_of(known.table), table_folder(config, known.table)
     log_path = table_folder(config, log)
-    told = publisher.columns(log_path)
+    told = publisher.shape(log_path)
     if told is None:
         raise ConfigError(
             f"table {known.table} has no log",
@@ -186,7 +186,8 @@ def merged_table(config: PipelineConfig, known: TableSummary, publisher: Publish
             where=log_path,
             next_step="somebody removed it: `distributary reset FILE --with-tables` starts over",
         )
-    source = _columns(config, told, publisher.columns(path))
+    have = publisher.shape(path)
+    source = _columns(config, told.columns, None if have is None else have.columns)
     plan = TablePlan(
         name=known.table,
         role=Role.MERGED,

@@ -29,7 +29,7 @@ from distributary.model.change import ChangeFacts
 from distributary.model.deadletter import CONTENT, content_keys
 from distributary.model.expectation import Action
 from distributary.model.manifest import Counts, Manifest, StagedFile, TableEntry
-from distributary.model.plan import Exchange, RouteKey, StageOrder, planned_exchange
+from distributary.model.plan import Exchange, StageOrder, planned_exchange
 from distributary.model.table import STAGING, Role, TablePlan
 from distributary.source.base import BatchInput, is_local, parallelism
 from distributary.spark.session import named
@@ -174,6 +174,7 @@ def stage_records(
         else:
             staged, tries = _exchanged(context, batch, source, order, begun)
             _check_seen(staged, source, batch)
+        _drop_copies(context, staged, order)
         _refuse_broken(context, staged, order)
         # from here on the files may be decided: a ticket says that they are not
         with reaching(order.folder):
@@ -275,12 +276,13 @@ def _exchanged(
             staged.merge(found)
             staged.runs += found.runs
         try:
-            new = _answers(context, found, catalog)
+            _answer(context, found)
         except Exception:
             drop_files(context, staged)
             raise
+        # records of these have not been landed yet
+        new = frozenset(one.key for one in found.unresolved(catalog))
         if not new and not _outdated(context, staged, catalog):
-            _drop_all_copies(context, staged, order)
             context.weights = dict(staged.records)
             return staged, number
         again = Again.after(first, new)
@@ -290,15 +292,12 @@ def _exchanged(
     raise _not_told_apart(context, batch)
 
 
-def _answers(context: RunContext, staged: Staged, used: Catalog) -> frozenset[RouteKey]:
-    """Find out what is new about the records; the keys whose records have not been landed yet."""
+def _answer(context: RunContext, staged: Staged) -> None:
+    """Find out what is new about the records."""
     context.planner.learn(staged.shapes, staged.carried)
-    new = staged.unresolved(used)
-    wanted = context.planner.catalog()
-    if missing := staged.unresolved(wanted):
+    if missing := staged.unresolved(context.planner.catalog()):
         context.planner.resolve(missing)
     context.planner.follow_newest(staged.newest())
-    return frozenset(one.key for one in new)
 
 
 def _outdated(context: RunContext, staged: Staged, used: Catalog) -> bool:
@@ -312,12 +311,6 @@ def _outdated(context: RunContext, staged: Staged, used: Catalog) -> bool:
         for name in staged.files
         if name in used.tables
     )
-
-
-def _drop_all_copies(context: RunContext, staged: Staged, order: StageOrder) -> None:
-    planned = context.planner.catalog()
-    if planned.changes is not None and planned.changes.related:
-        _drop_copies(staged, planned.tables, order)
 
 
 def _not_told_apart(context: RunContext, batch: int) -> AccountingError:
@@ -357,43 +350,27 @@ def _sorted(
             catalog = context.planner.catalog()
             staged = hop_one(context.spark, source, context.sent(catalog), catalog, order)
         try:
-            if _answered(context, staged):
-                return staged, number
+            _answer(context, staged)
         except Exception:
             drop_files(context, staged)
             raise
+        if not staged.unresolved(context.planner.catalog()):
+            return staged, number
         drop_files(context, staged)
     raise _not_told_apart(context, batch)
-
-
-def _answered(context: RunContext, staged: Staged) -> bool:
-    """Find out what is new about the records; whether each of them has a route now."""
-    context.planner.learn(staged.shapes, staged.carried)
-    if new := staged.unresolved(context.planner.catalog()):
-        context.planner.resolve(new)
-    if staged.unresolved(context.planner.catalog()):
-        return False
-    context.planner.follow_newest(staged.newest())
-    return True
 
 
 def _landed(context: RunContext, staged: Staged, order: StageOrder) -> None:
     planned = context.planner.catalog()
     catalog = context.sent(planned)
     tasks = parallelism(context.spark)
-    copies = planned.changes is not None and planned.changes.related
+    related = planned.changes is not None and planned.changes.related
     # events that have to be seen together are near each other
-    loads = spread(staged.runs, staged.letters, planned.routes, tasks=tasks, by_run=copies)
+    loads = spread(staged.runs, staged.letters, planned.routes, tasks=tasks, by_run=related)
     names = {name for load in loads for name in load.tables} | {planned.unified}
     tables = [planned.tables[n] for n in (*names, planned.dead_letters) if n in planned.tables]
     job = partial(run_land, context.spark, loads, catalog)
-    landed = _hop(job, order, tables, context.spark, "land")
-    try:
-        if copies:
-            _drop_copies(landed, planned.tables, order)
-    finally:
-        # also where that failed: then it is known what to remove
-        staged.merge(landed)
+    staged.merge(_hop(job, order, tables, context.spark, "land"))
 
 
 def _refuse_broken(context: RunContext, staged: Staged, order: StageOrder) -> None:
@@ -421,14 +398,17 @@ def _refuse_broken(context: RunContext, staged: Staged, order: StageOrder) -> No
     )
 
 
-def _drop_copies(landed: Staged, tables: Mapping[str, TablePlan], order: StageOrder) -> None:
+def _drop_copies(context: RunContext, staged: Staged, order: StageOrder) -> None:
     """Events of which two tasks have landed a copy each."""
-    for name, files in landed.files.items():
-        if tables[name].role is Role.LOG and len(files) > 1:
-            landed.files[name], copies = without_copies(tables[name], files, order)
-            landed.records[name] -= copies.total()
-            landed.skipped += copies.total()
-            landed.changes[name] -= ChangeFacts(copies)
+    planned = context.planner.catalog()
+    if planned.changes is None or not planned.changes.related:
+        return
+    for name, files in staged.files.items():
+        if planned.tables[name].role is Role.LOG and len(files) > 1:
+            staged.files[name], copies = without_copies(planned.tables[name], files, order)
+            staged.records[name] -= copies.total()
+            staged.skipped += copies.total()
+            staged.changes[name] -= ChangeFacts(copies)
 
 
 def _hop(

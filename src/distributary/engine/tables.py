@@ -471,21 +471,20 @@ class TableBook:
         if self._publisher is None:
             return None
         try:
-            columns = self._publisher.columns(path)
-            partition_by = self._publisher.partition_columns(path)
+            found = self._publisher.shape(path)
         except PublishError:
             # one table's trouble must not stop the others: its commit will fail, and it is parked
             if role not in _BY_TYPE:
                 raise
             self._unread.add(name)
             return None
-        if columns is None:
+        if found is None:
             return None
-        wanted = self._with_metadata(role, columns)
+        wanted = self._with_metadata(role, found.columns)
         self._plan(name, role, type_name, wanted, exists=True)
-        self._note(name, _difference({c.name: c for c in columns}, wanted))
+        self._note(name, _difference({c.name: c for c in found.columns}, wanted))
         # a table stays partitioned as it was made, whatever the pipeline file says now
-        self.tables[name] = replace(self.tables[name], partition_by=partition_by)
+        self.tables[name] = replace(self.tables[name], partition_by=found.partition_by)
         return self.tables[name]
 
     def _with_metadata(self, role: Role, columns: tuple[Column, ...]) -> tuple[Column, ...]:
@@ -499,7 +498,7 @@ class TableBook:
         try:
             path = table_folder(self._config, name)
             return name in self.tables or (
-                self._publisher is not None and self._publisher.columns(path) is not None
+                self._publisher is not None and self._publisher.shape(path) is not None
             )
         except PublishError:
             return True

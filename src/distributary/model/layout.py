@@ -9,8 +9,8 @@
 <lake>/_distributary/removed/                                folders that are on their way out
 <lake>/_distributary/grants/<name>.json
 <lake>/_distributary/iceberg.db                   which metadata is a table's, for Iceberg
-<lake>/_distributary/names/<table>.json           which type has the name; in a bucket <table>/
-<lake>/_distributary/pipelines/<name>/parked/<life>/<lane>/<batch>/<table>/
+<lake>/_distributary/names/<table>.json           which type has the name
+<lake>/_distributary/pipelines/<name>/parked/<table>/<lane>-<batch>-<application>/
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Commits staged files to tables: one seam (`base`), three ways (`direct`, `spark`, `parquet`)."""
+"""Commits staged files to tables: one seam (`base`), and a module for each way behind it."""

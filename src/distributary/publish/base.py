@@ -45,15 +45,19 @@ class CommittedMark:
     """Of the batch that was asked for, or None when the log no longer tells."""
 
 
+@dataclass(frozen=True, slots=True)
+class TableShape:
+    """What a table looks like."""
+
+    columns: tuple[Column, ...]
+    partition_by: tuple[str, ...] = ()
+
+
 class Publisher(Protocol):
     """Commits staged files to tables. Thread-safe: tables are published in parallel."""
 
-    def columns(self, path: str) -> tuple[Column, ...] | None:
-        """The table's columns now, or None where there is no table."""
-        ...
-
-    def partition_columns(self, path: str) -> tuple[str, ...]:
-        """The columns that the table is partitioned by; none where there is no table."""
+    def shape(self, path: str) -> TableShape | None:
+        """The table's columns now, and its partitioning; None where there is no table."""
         ...
 
     def committed(self, path: str, mark: Mark) -> CommittedMark | None:
@@ -85,13 +89,9 @@ class MixedPublisher:
         self._usual = usual
         self._special = dict(special)
 
-    def columns(self, path: str) -> tuple[Column, ...] | None:
-        """The table's columns now, or None where there is no table."""
-        return self._of(path).columns(path)
-
-    def partition_columns(self, path: str) -> tuple[str, ...]:
-        """The columns that the table is partitioned by; none where there is no table."""
-        return self._of(path).partition_columns(path)
+    def shape(self, path: str) -> TableShape | None:
+        """The table's columns now, and its partitioning; None where there is no table."""
+        return self._of(path).shape(path)
 
     def committed(self, path: str, mark: Mark) -> CommittedMark | None:
         """The newest mark of `mark.app_id`, and the source of the commit of `mark.batch`."""

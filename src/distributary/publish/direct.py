@@ -44,7 +44,7 @@ from distributary.delta.tables import OvertakenError, as_publish_error, until_no
 from distributary.errors import DistributaryError, PublishError
 from distributary.model.manifest import Mark, TableEntry
 from distributary.model.table import Column
-from distributary.publish.base import CommittedMark, Outcome, Published
+from distributary.publish.base import CommittedMark, Outcome, Published, TableShape
 from distributary.store.base import at, is_remote, options_of
 from distributary.store.disk import sync_file_system
 
@@ -59,17 +59,13 @@ class DirectPublisher:
         """A folder on each device that prepared commits are on."""
         self._lock = threading.Lock()
 
-    def columns(self, path: str) -> tuple[Column, ...] | None:
-        """The table's columns now, or None where there is no table."""
+    def shape(self, path: str) -> TableShape | None:
+        """The table's columns now, and its partitioning; None where there is no table."""
         with self._open(path, doing="read the columns of a table") as table:
             seen = table.log.newest()
-            return None if seen is None else columns_of(seen.fields)
-
-    def partition_columns(self, path: str) -> tuple[str, ...]:
-        """The columns that the table is partitioned by; none where there is no table."""
-        with self._open(path, doing="read the partitioning of a table") as table:
-            seen = table.log.likely()
-            return () if seen is None else seen.partition_columns
+            if seen is None:
+                return None
+            return TableShape(columns_of(seen.fields), seen.partition_columns)
 
     def committed(self, path: str, mark: Mark) -> CommittedMark | None:
         """The newest mark of `mark.app_id`, and the source of the commit of `mark.batch`."""

@@ -83,7 +83,7 @@ from distributary.errors import LakeUnavailableError, PublishError
 from distributary.model import layout
 from distributary.model.manifest import Mark, StagedFile, TableEntry
 from distributary.model.table import Column, commented_schema
-from distributary.publish.base import CommittedMark, Outcome, Published
+from distributary.publish.base import CommittedMark, Outcome, Published, TableShape
 from distributary.publish.parquet import holds_delta
 from distributary.retries import attempts_on
 from distributary.store.base import at
@@ -286,15 +286,11 @@ class IcebergPublisher:
         self._tables: dict[str, _Table] = {}
         self._lock = threading.Lock()
 
-    def columns(self, path: str) -> tuple[Column, ...] | None:
-        """The table's columns now, or None where there is no table."""
+    def shape(self, path: str) -> TableShape | None:
+        """The table's columns now; one that is partitioned takes no files of ours."""
         with self._open(path, doing="read the columns of a table") as table:
             found = table.load()
-            return None if found is None else columns_in(found.metadata)
-
-    def partition_columns(self, path: str) -> tuple[str, ...]:
-        """None: a table that is partitioned takes no files of ours."""
-        return ()
+            return None if found is None else TableShape(columns_in(found.metadata))
 
     def committed(self, path: str, mark: Mark) -> CommittedMark | None:
         """The newest mark of `mark.app_id`, and the source of the commit of `mark.batch`."""

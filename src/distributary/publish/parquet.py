@@ -50,7 +50,7 @@ from distributary.errors import PublishError, StagedFileError
 from distributary.model.manifest import Mark, TableEntry
 from distributary.model.names import label_columns
 from distributary.model.table import STAGED, STAGING, Column, is_below
-from distributary.publish.base import CommittedMark, Outcome, Published
+from distributary.publish.base import CommittedMark, Outcome, Published, TableShape
 from distributary.store.base import at, is_remote, local_folder, stay_inside
 from distributary.store.disk import sync
 
@@ -318,17 +318,11 @@ _COPIES = 8
 class ParquetPublisher:
     """Adds staged files to folders of Parquet files, one commit per table and batch."""
 
-    def columns(self, path: str) -> tuple[Column, ...] | None:
-        """The table's columns now, or None where there is no table."""
+    def shape(self, path: str) -> TableShape | None:
+        """The table's columns now, and its partitioning; None where there is no table."""
         with _reaching(path, doing="read the columns of a table") as table:
             record = table.record()
-            return None if record is None else record.columns
-
-    def partition_columns(self, path: str) -> tuple[str, ...]:
-        """The columns that the table is partitioned by; none where there is no table."""
-        with _reaching(path, doing="read the partitioning of a table") as table:
-            record = table.record()
-            return () if record is None else record.partition_by
+            return None if record is None else TableShape(record.columns, record.partition_by)
 
     def committed(self, path: str, mark: Mark) -> CommittedMark | None:
         """The newest mark of `mark.app_id`, and the source of the commit of `mark.batch`."""

@@ -34,89 +34,20 @@ from distributary.delta.columns import (
     schema_string,
 )
 from distributary.delta.commit import check_partitioning, check_staged, facts, facts_in, source_in
-from distributary.delta.log import Commit, commit_name, parse_commit
+from distributary.delta.log import Commit, Snapshot, commits_back
 from distributary.delta.tables import OvertakenError, as_publish_error, until_not_overtaken
 from distributary.errors import DistributaryError, PublishError
 from distributary.model.manifest import Mark, StagedFile, TableEntry
 from distributary.model.names import literal_sql, quote_sql
-from distributary.model.table import Column, TablePlan
-from distributary.publish.base import CommittedMark, Outcome, Published
-from distributary.store.base import same_place
-
-# What Spark's own view of files and Delta tables tells the driver, without a Spark job each.
+from distributary.model.table import TablePlan
+from distributary.publish.base import CommittedMark, Outcome, Published, TableShape
+from distributary.store.base import at, same_place
 
 ENABLE_WIDENING = "delta.enableTypeWidening"
 
 
-class SparkTables:
-    """Files and tables as the session's configuration reaches them: any store that Spark reads."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
-
-    def state(self, path: str) -> TableState:
-        """The newest version of a table."""
-        log = self._jvm.org.apache.spark.sql.delta.DeltaLog
-        return TableState(log.forTableWithSnapshot(self._session, path).productElement(1))
-
-    def location(self, table: str) -> str | None:
-        """Where a table of this name is, as SQL takes it; None where there is none."""
-        try:
-            rows = self._spark.sql(f"DESCRIBE TABLE EXTENDED {table}").collect()
-        except (PySparkException, Py4JError):
-            return None
-        # the last one: a column may have any name
-        found = [row["data_type"] for row in rows if row["col_name"] == "Location"]
-        return str(found[-1]) if found else None
-
-    def commit(self, path: str, version: int) -> Commit | None:
-        """One commit of a table's log, or None if it is not (or no longer) there."""
-        text = self.read(f"{path}/{commit_name(version)}")
-        return None if text is None else parse_commit(text.encode())
-
-    def size(self, path: str) -> int | None:
-        """The size of a file, or None if there is no such file."""
-        place = self._place(path)
-        files = place.getFileSystem(self._conf)
-        if not files.exists(place):
-            return None
-        status = files.getFileStatus(place)
-        return int(status.getLen()) if status.isFile() else None
-
-    def read(self, path: str) -> str | None:
-        """The text of a file, or None if there is no such file."""
-        if self.size(path) is None:
-            return None
-        place = self._place(path)
-        stream = place.getFileSystem(self._conf).open(place)
-        try:
-            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-        finally:
-            stream.close()
-
-    def remove(self, path: str) -> None:
-        """Remove a file, if it is there."""
-        place = self._place(path)
-        place.getFileSystem(self._conf).delete(place, False)
-
-    @property
-    def _jvm(self) -> JVMView:
-        return self._spark._jvm  # noqa: SLF001 - there is no public way to Hadoop's file systems
-
-    @property
-    def _session(self) -> JavaObject:
-        return self._spark._jsparkSession  # noqa: SLF001 - likewise to Delta's log
-
-    @property
-    def _conf(self) -> JavaObject:
-        return self._session.sessionState().newHadoopConf()
-
-    def _place(self, path: str) -> JavaObject:
-        return self._jvm.org.apache.hadoop.fs.Path(path)
-
-
 class TableState:
-    """One version of a table."""
+    """One version of a table, as Delta's own code in the JVM sees it."""
 
     def __init__(self, snapshot: JavaObject) -> None:
         self._snapshot = snapshot
@@ -171,26 +102,21 @@ class SparkPublisher:
         """`schema` is where the session's catalog has the tables, if it has them."""
         self._spark = spark
         self._schema = tuple(schema)
-        self._tables = SparkTables(spark)
         self._locks: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
 
-    def columns(self, path: str) -> tuple[Column, ...] | None:
-        """The table's columns now, or None where there is no table."""
+    def shape(self, path: str) -> TableShape | None:
+        """The table's columns now, and its partitioning; None where there is no table."""
         with self._open(path, doing="read the columns of a table"):
-            state = self._tables.state(path)
-            return columns_of(state.fields()) if state.exists else None
-
-    def partition_columns(self, path: str) -> tuple[str, ...]:
-        """The columns that the table is partitioned by; none where there is no table."""
-        with self._open(path, doing="read the partitioning of a table"):
-            state = self._tables.state(path)
-            return state.partition_columns() if state.exists else ()
+            state = self._state(path)
+            if not state.exists:
+                return None
+            return TableShape(columns_of(state.fields()), state.partition_columns())
 
     def committed(self, path: str, mark: Mark) -> CommittedMark | None:
         """The newest mark of `mark.app_id`, and the source of the commit of `mark.batch`."""
         with self._open(path, doing="read the marks of a table"):
-            newest = self._tables.state(path).mark(mark.app_id)
+            newest = self._state(path).mark(mark.app_id)
             if newest is None:
                 return None
             found = self._find(path, mark) if newest >= mark.batch else None
@@ -202,14 +128,14 @@ class SparkPublisher:
             return until_not_overtaken(lambda: self._attempt(entry, mark))
 
     def _attempt(self, entry: TableEntry, mark: Mark) -> Published:
-        state = self._tables.state(entry.table.path)
+        state = self._state(entry.table.path)
         if _has(state, mark):
             return Published(entry.table.name, Outcome.SKIPPED, state.version)
         if state.exists:
             check_partitioning(entry, state.partition_columns())
         attempt = uuid.uuid4().hex
         try:
-            check_staged(entry, lambda name: self._tables.size(f"{entry.table.path}/{name}"))
+            check_staged(entry, at(entry.table.path).size)
             self._write(entry, mark, state, attempt=attempt)
         except Exception as error:
             # it may have landed, here or in another process: the log decides
@@ -256,7 +182,7 @@ class SparkPublisher:
         if not self._schema:
             return None
         name = ".".join(map(quote_sql, (*self._schema, table.name)))
-        return name if same_place(self._tables.location(name), table.path) else None
+        return name if same_place(self._location(name), table.path) else None
 
     def _rows(self, entry: TableEntry, fields: list[Field]) -> DataFrame:
         """The staged rows; a column that a file lacks is null, a narrower one is widened."""
@@ -280,7 +206,7 @@ class SparkPublisher:
         """What became of the batch, or None if the table does not have it or cannot be asked."""
         try:
             found = self._find(entry.table.path, mark)
-        except (PySparkException, Py4JError):
+        except (PySparkException, Py4JError, OSError):
             return None
         if found is None:
             return None
@@ -294,21 +220,36 @@ class SparkPublisher:
     def _remove_staged(self, entry: TableEntry) -> None:
         for file in entry.files:
             try:
-                self._tables.remove(f"{entry.table.path}/{file.path}")
-            except Py4JError:
+                at(entry.table.path).remove(file.path)
+            except OSError:
                 # the commit has landed, and a VACUUM will take what is left
                 _log.warning("a staged file is left in the folder of table %s", entry.table.name)
 
     def _find(self, path: str, mark: Mark) -> tuple[int, Commit] | None:
         """Walk back from the newest commit to the one that carries the batch."""
-        for version in range(self._tables.state(path).version, -1, -1):
-            commit = self._tables.commit(path, version)
-            if commit is None:
-                return None
+        newest = self._state(path).version
+        for back, commit in enumerate(commits_back(Snapshot(at(path), newest))):
             batch = commit.marks.get(mark.app_id)
             if batch is not None and batch <= mark.batch:
-                return (version, commit) if batch == mark.batch else None
+                return (newest - back, commit) if batch == mark.batch else None
         return None
+
+    def _state(self, path: str) -> TableState:
+        """The newest version of a table, without a Spark job."""
+        jvm: JVMView = self._spark._jvm  # noqa: SLF001 - there is no public way to Delta's log
+        session: JavaObject = self._spark._jsparkSession  # noqa: SLF001 - likewise
+        found = jvm.org.apache.spark.sql.delta.DeltaLog.forTableWithSnapshot(session, path)
+        return TableState(found.productElement(1))
+
+    def _location(self, table: str) -> str | None:
+        """Where a table of this name is, as SQL takes it; None where there is none."""
+        try:
+            rows = self._spark.sql(f"DESCRIBE TABLE EXTENDED {table}").collect()
+        except (PySparkException, Py4JError):
+            return None
+        # the last one: a column may have any name
+        found = [row["data_type"] for row in rows if row["col_name"] == "Location"]
+        return str(found[-1]) if found else None
 
     @contextmanager
     def _open(self, path: str, *, doing: str) -> Iterator[None]:

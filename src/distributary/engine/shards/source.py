@@ -140,7 +140,7 @@ class ShardSource:
 
     def advance(self, start: Position, until: Position) -> Position | None:
         """As much as fits into a batch, at most up to the next cut."""
-        # cuts are looked for after `until` was: see cuts.py
+        # cuts are looked for after `until` was: see progress.py
         division = self._division()
         if division.announced is not None:
             return None

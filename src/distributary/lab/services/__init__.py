@@ -1,1 +1,1 @@
-"""A real broker, registry, database and connector on this machine, for development and tests."""
+"""A real broker and a registry on this machine, for development and tests."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from collections import ChainMap, Counter
@@ -16,12 +15,12 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
+from distributary.delta.parquet import statistics
 from distributary.errors import ConfigError, ErrorCode, LakeUnavailableError
 from distributary.lab.simulate.dice import seed_for
 from distributary.model.record import TIMESTAMP, Format, WriterSchema
@@ -452,7 +451,7 @@ class DeltaSink:
             partition_values={},
             modification_time=int(time.time() * 1000),
             data_change=True,
-            stats=_stats(table),
+            stats=statistics(table),
         )
 
     def _commit(self, adds: list[AddAction], *, exists: bool) -> None:
@@ -488,19 +487,6 @@ def _files(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
             waiting.append(rest)
     if waiting:
         yield pa.Table.from_batches(waiting, MESSAGES)
-
-
-def _stats(table: pa.Table) -> str:
-    span = pc.min_max(table["produced_at"]).as_py()
-    moments = {k: v.isoformat(timespec="milliseconds")[:-6] + "Z" for k, v in span.items()}
-    return json.dumps(
-        {
-            "numRecords": len(table),
-            "minValues": {"produced_at": moments["min"]},
-            "maxValues": {"produced_at": moments["max"]},
-            "nullCount": {name: table[name].null_count for name in table.column_names},
-        }
-    )
 
 
 _FIRST_START = datetime(2024, 1, 1, tzinfo=UTC)
