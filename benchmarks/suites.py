@@ -18,6 +18,7 @@ from benchmarks import (
     sizes,
     skew,
     startup,
+    upkeep,
     wide,
 )
 
@@ -36,6 +37,7 @@ SUITES = {
         evolution.SUITE,
         startup.SUITE,
         age.SUITE,
+        upkeep.SUITE,
         cluster.SUITE,
         cluster.APART_SUITE,
         cluster.APART_CHANGES_SUITE,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, TableFeatures, write_deltalake
 
@@ -406,3 +407,24 @@ def test_spark_reads_a_compacted_table(spark: SparkSession, tmp_path: Path, fold
     compacted(days)
     assert compacted(times) is not None
     assert (rows(days), rows(times)) == before
+
+
+def test_pieces_that_were_joined_are_written_once_and_in_order(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(swap, "_JOINED_PIECES", 3)
+    monkeypatch.setattr(swap, "_GROUP_BYTES", 400)
+    publisher = DirectPublisher()
+    before: list[int] = []
+    for batch in range(40):
+        rows = numbers(batch)
+        rows = rows.append_column("_batch", pa.array([batch] * len(rows), pa.int64()))
+        publisher.publish(batch_of(folder, batch, rows), mark(batch))
+        before += rows["n"].to_pylist()
+    done = compacted(folder)
+    assert done is not None and (done.files_after, done.rows) == (1, len(before))
+    (made,) = folder.glob(OURS)
+    file = pq.ParquetFile(made)
+    assert file.read()["n"].to_pylist() == before
+    # so many that pieces were joined before a row group, and across one
+    assert 1 < file.num_row_groups < 40 / 3

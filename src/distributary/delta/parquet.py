@@ -361,7 +361,9 @@ def read_pieces(
     with _parquet(store, name, size=size) as file:
         have = set(file.schema_arrow.names)
         names = [name for name in schema.names if name in have]
-        for batch in file.iter_batches(batch_size=_PIECE_ROWS, columns=names):
+        # to hand the columns of a small file to threads costs more than to decode them
+        threads = size > _WHOLE_BYTES
+        for batch in file.iter_batches(_PIECE_ROWS, columns=names, use_threads=threads):
             rows = pa.Table.from_batches([batch])
             yield conform(rows.select(names), schema, rows=batch.num_rows, lenient=lenient)
 
