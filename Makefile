@@ -11,6 +11,7 @@ PYTEST = $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadscope --no-load
 unexport PYTHONDONTWRITEBYTECODE
 BENCH_ARGS ?=
 FAULTS_ARGS ?=
+SOAK_ARGS ?=
 DEMO_ARGS ?=
 # --upgrade takes the newest versions, --upgrade-package NAME one of them
 LOCK_ARGS ?=
@@ -26,7 +27,7 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annot
 	--custom-compile-command 'make lock' $(LOCK_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help install java connectors services demo dev-up dev-down test test-slow test-cluster test-properties test-fast faults lint format typecheck docs pictures lock sbom dist image bench bench-check clean
+.PHONY: help install java connectors services demo dev-up dev-down test test-slow test-cluster test-properties test-fast faults lint format typecheck docs pictures lock sbom dist image bench bench-check soak clean
 
 ##@ Start
 
@@ -34,7 +35,7 @@ help: ## Show this page
 	@awk 'BEGIN {FS = ":.*##"} \
 		/^##@/ {printf "\n\033[1m%s\033[0m\n", substr($$0, 5)} \
 		/^[a-z-]+:.*##/ {printf "  \033[36mmake %-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@printf '\nKnobs: PYTHON=%s VENV=%s PYTEST_ARGS= DEMO_ARGS= BENCH_ARGS= FAULTS_ARGS= LOCK_ARGS=\n' '$(PYTHON)' '$(VENV)'
+	@printf '\nKnobs: PYTHON=%s VENV=%s PYTEST_ARGS= DEMO_ARGS= BENCH_ARGS= SOAK_ARGS= FAULTS_ARGS= LOCK_ARGS=\n' '$(PYTHON)' '$(VENV)'
 
 install: $(STAMP) ## Create .venv with everything in it (again only when a version changes)
 
@@ -153,6 +154,9 @@ bench: connectors services ## Run the benchmarks; BENCH_ARGS are passed on
 
 bench-check: connectors services ## Measure a few ratios and fail when one fell below its floor
 	$(BIN)/python -m benchmarks.check
+
+soak: connectors services ## Feed a pipeline for two hours and say whether anything grows; SOAK_ARGS="--minutes 5"
+	$(BIN)/python -m benchmarks.soak $(SOAK_ARGS)
 
 clean: ## Remove .venv and what the tools left; the user's cache of connectors stays
 	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
