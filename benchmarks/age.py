@@ -1,8 +1,14 @@
-"""Suite `age`: whether a batch takes longer when its tables are old: 100, 1,000, 10,000 commits."""
+"""Suites `age` and `ledger-age`: what an old lake costs.
+
+`age`: whether a batch takes longer when its tables have 100, 1,000 or 10,000 commits. `ledger-age`:
+whether `status`, `trace`, the page and the start of a run take longer when the ledger has 1,000,
+10,000 or 100,000 batches of 60 tables.
+"""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,9 +22,12 @@ from deltalake import DeltaTable
 from benchmarks.delta import delta_pipeline
 from benchmarks.delta import prepared as prepared_table
 from benchmarks.engine import ingested
+from benchmarks.ledgers import LIFE, PIPELINE, TOPIC, grow_ledger
 from benchmarks.order import Order, Row, Suite, summarised
 from distributary.model.manifest import Mark, StagedFile, TableEntry
 from distributary.model.table import Role, TablePlan
+from distributary.observe.ledger import Ledger
+from distributary.observe.status import settled_status
 from distributary.publish.direct import DirectPublisher
 
 _AGES = (100, 1_000, 10_000)
@@ -96,4 +105,86 @@ SUITE = Suite(
     prepared=prepared,
     cases={str(age): _case(age) for age in _AGES},
     derived=_derived,
+)
+
+
+_LEDGER_AGES = (1_000, 10_000, 100_000)
+
+
+@contextmanager
+def _nothing(order: Order) -> Iterator[Order]:
+    """Each case writes a ledger of its own."""
+    yield order
+
+
+def _ledger_case(batches: int) -> Callable[[Order], Row]:
+    def case(order: Order) -> Row:
+        """CPU seconds of what is asked of a ledger of so many batches, once it is warm."""
+        lake = str(order.root / f"lake-{batches}")
+        began, spent = time.monotonic(), time.process_time()
+        grow_ledger(lake, batches=batches, tables=order.tables)
+        grown, cpu = time.monotonic() - began, time.process_time() - spent
+        asked = {
+            "status": lambda: settled_status(lake),
+            "trace": lambda: Ledger(lake).find_batch(TOPIC, 1, batches // 2 * 75),
+            "start": lambda: _started(lake),
+            "page": lambda: _shown(lake, batches),
+        }
+        took = {f"{name}_cpu_seconds": _cpu(question) for name, question in asked.items()}
+        return {
+            "ledger_batches": batches,
+            "seconds_per_batch": round(grown / batches, 5),
+            "rows_per_second": round(batches * order.tables / grown),
+            "cpu_seconds": round(cpu, 1),
+            "batches": batches,
+            **took,
+        }
+
+    return case
+
+
+def _started(lake: str) -> None:
+    """What a run asks the ledger before its first batch."""
+    ledger = Ledger(lake)
+    ledger.last_commits(PIPELINE)
+    ledger.tables(schema_ids=False)
+    ledger.newest_batch(PIPELINE, LIFE, "stream")
+    ledger.parked(PIPELINE)
+
+
+def _shown(lake: str, batches: int) -> None:
+    """What the page asks for a pipeline, a batch and a table."""
+    ledger = Ledger(lake)
+    ledger.timeline(["finished_at", "read", "written"])
+    ledger.batches(PIPELINE, last=50)
+    ledger.batch_tables(ledger.batch(PIPELINE, batches // 2)[0])
+    ledger.commits("t1", pipeline=PIPELINE, since=batches - 200)
+
+
+def _cpu(question: Callable[[], object]) -> float:
+    question()
+    spent = time.process_time()
+    question()
+    return round(time.process_time() - spent, 3)
+
+
+def _ledger_ratios(rows: Sequence[Row]) -> Mapping[str, float]:
+    found = {row["ledger_batches"]: row for row in rows}
+    young = _LEDGER_AGES[0]
+    return {
+        f"{name}_{age}_batches_vs_{young}": round(
+            found[age][f"{name}_cpu_seconds"] / found[young][f"{name}_cpu_seconds"], 2
+        )
+        for name in ("status", "trace", "start", "page")
+        for age in _LEDGER_AGES[1:]
+        if age in found and young in found
+    }
+
+
+LEDGER_SUITE = Suite(
+    name="ledger-age",
+    tables=(60,),
+    prepared=_nothing,
+    cases={f"{age}-batches": _ledger_case(age) for age in _LEDGER_AGES},
+    derived=_ledger_ratios,
 )

@@ -190,7 +190,7 @@ def _soak(order: Order, options: argparse.Namespace) -> dict[str, Any]:
         "problems": run.problems[:50],
         "upkeep": run.upkeep[-50:],
         "verdict": verdict,
-        "good": flat and records["exact"] and exit_code == 0,
+        "good": flat and records["exact"] and exit_code == 128 + signal.SIGTERM,
         "samples": samples,
     }
 
@@ -377,7 +377,7 @@ def _offsets(order: Order) -> list[tuple[int, int]]:
 
 
 def _stopped(run: Run, *, records: int) -> int:
-    """Wait until everything is read, stop the pipeline as Ctrl-C does; its exit code."""
+    """Wait until everything is read, stop the pipeline; its exit code, which names the signal."""
     _wait(run, records=records)
     run.process.send_signal(signal.SIGTERM)
     return run.process.wait(_PATIENCE_SECONDS)

@@ -37,6 +37,7 @@ SUITES = {
         evolution.SUITE,
         startup.SUITE,
         age.SUITE,
+        age.LEDGER_SUITE,
         upkeep.SUITE,
         cluster.SUITE,
         cluster.APART_SUITE,

@@ -11,7 +11,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +22,7 @@ from distributary.delta.commit import Change, commit
 from distributary.delta.log import DataFile, Snapshot, follow
 from distributary.delta.parquet import read_pieces, statistics
 from distributary.delta.tables import OvertakenError, until_not_overtaken
-from distributary.model.manifest import StagedFile
+from distributary.model.manifest import Mark, StagedFile
 from distributary.store.base import Store, stay_inside
 from distributary.store.disk import Disk, sync
 
@@ -363,6 +363,26 @@ def exchange(
         raise
     drop(state.store, [swap for swap in swaps if swap not in done])
     return after, done
+
+
+def exchange_all(state: Snapshot, swaps: Sequence[Swap], mark: Mark) -> Snapshot:
+    """Commit all swaps under a mark, also where there is none, as long as no file of `state` left.
+
+    Raises BusyError and OvertakenError; the files of the swaps are removed then.
+    """
+
+    def attempt() -> Snapshot:
+        newest = follow(state)
+        same = state.metadata is newest.metadata and state.protocol is newest.protocol
+        if not same or not state.files.keys() <= newest.files.keys():
+            raise BusyError("another writer has taken files away meanwhile")
+        return commit(newest.store, newest, replace(_change(swaps, OPTIMIZE), mark=mark))
+
+    try:
+        return until_not_overtaken(attempt)
+    except BaseException:
+        drop(state.store, swaps)
+        raise
 
 
 def drop(store: Store, swaps: Sequence[Swap]) -> None:

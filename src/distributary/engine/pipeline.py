@@ -260,14 +260,7 @@ class Pipeline:
             parking=self.parking,
             lane=lane,
             exchange=choose_exchange(self.config.run.exchange, session, runs).way,
-            newest_settled=max(
-                (
-                    b.batch
-                    for b in ledger.batches(self.config.name)
-                    if b.life == checkpoint.life and b.lane == lane
-                ),
-                default=-1,
-            ),
+            newest_settled=ledger.newest_batch(self.config.name, checkpoint.life, lane),
         )
         drop_undecided(context)
         context.forget_older_sent()

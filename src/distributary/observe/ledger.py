@@ -7,10 +7,12 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
+from types import MappingProxyType
 from uuid import uuid4
 
 import pyarrow as pa
@@ -28,16 +30,20 @@ from deltalake import (
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
 
+from distributary.delta.compact import BusyError, Sizes, bins, exchange_all, refusal, rewritten
+from distributary.delta.log import load
 from distributary.delta.tables import (
+    OvertakenError,
     conflict_attempts,
     dataset,
     open_table,
     reaching,
     read_rows,
+    scanner,
 )
 from distributary.model import layout
 from distributary.model.change import OP_COLUMNS
-from distributary.model.manifest import Counts, Manifest, SourceRange, TableEntry
+from distributary.model.manifest import Counts, Manifest, Mark, SourceRange, TableEntry
 from distributary.model.record import TIMESTAMP
 from distributary.observe.recording import (
     BATCHES,
@@ -55,7 +61,6 @@ from distributary.observe.recording import (
     roll_batches,
     roll_tables,
     schema_rows,
-    still_parked,
     table_rows,
     total,
     waiting,
@@ -64,17 +69,12 @@ from distributary.observe.rows import (
     ACCEPTED,
     BATCH_KEY,
     BY_LANE,
-    BY_TABLE,
-    LAST_COMMITS_SQL,
-    LETTERS_SQL,
     PARKED,
-    PLACES_SQL,
     RESUMED,
-    SCHEMA_USE_SQL,
-    SUMMARY_SQL,
     BatchKey,
     BatchRow,
     FoundBatch,
+    LaneKey,
     LastCommit,
     SchemaRow,
     TableRow,
@@ -83,8 +83,8 @@ from distributary.observe.rows import (
     batches_of,
     both,
     covering,
-    flat_ranges,
     may_hold,
+    ranges_with,
     rules_sql,
     same,
     schema_ids_sql,
@@ -93,6 +93,17 @@ from distributary.observe.rows import (
     table_rules,
     tables_of,
     text,
+)
+from distributary.observe.sums import (
+    BLOCK,
+    LANES_VIEW,
+    PARKED_VIEW,
+    RANGES_VIEW,
+    RULES_VIEW,
+    SCHEMA_IDS_VIEW,
+    TOTALS_VIEW,
+    Sums,
+    Views,
 )
 from distributary.publish.base import Published
 from distributary.store.base import at, options_of
@@ -103,6 +114,15 @@ UPKEEP_EVERY = 50
 """Commits between two compactions."""
 TARGET_FILE_SIZE = 4 << 20
 """Small enough that compacting again and again rewrites little, large enough to read fast."""
+
+_SUMS = "_sums"
+"""The folder of the sums, in that of the table; readers of Delta pass over such names."""
+_SUMS_MARK = "distributary/ledger/sums/newest"
+"""The application under which the table's log says which sums belong to a version."""
+_SUMS_KEPT_NS = 3_600 * 10**9
+_PORTION_ROWS = 262_144
+_MERGED_ROWS = 65_536
+"""Rows of a view that wait until they are merged."""
 
 _WHOLE = "arrow_cast(NULL, 'Int64')"
 _NULLS = {
@@ -135,22 +155,104 @@ class Store:
         schema: pa.Schema,
         indexed: Sequence[str],
         description: str,
+        views: Views = MappingProxyType({}),
     ) -> None:
-        """`indexed` are texts and numbers by which files can be skipped when reading."""
+        """`indexed` are texts and numbers by which files can be skipped when reading.
+
+        `views` are kept as sums beside the table: see `sums`.
+        """
         self.path = path
         self.schema = schema
+        self._views = views
+        self._looked = False
+        """Whether this process has looked how many files are not in the sums."""
         self._indexed = tuple(indexed)
         self._description = description
         self._lock = threading.Lock()
         self._table: DeltaTable | None = None
         self._held: tuple[DeltaTable | None, ds.Dataset | None] | None = None
         """The version that all reads see, where one is held, and its files."""
+        self._held_sums: Mapping[str, pa.Table] | None = None
 
     def hold(self) -> None:
         """From now on reads see the table as it is now; opening it costs more than reading it."""
         table = open_table(self.path)
         with reaching(self.path):
             self._held = (table, None if table is None else dataset(table))
+        self._held_sums = None
+
+    def sums(self) -> Mapping[str, pa.Table]:
+        """Return the views over all rows, from the sums that are kept and the rows since then."""
+        if self._held_sums is not None:
+            return self._held_sums
+        table, files = self._held or (open_table(self.path), None)
+        if table is None:
+            return {name: view.schema.empty_table() for name, view in self._views.items()}
+        with reaching(self.path):
+            found = self._summed(table, files or dataset(table))
+        if self._held is not None:
+            self._held_sums = found
+        return found
+
+    def _summed(self, table: DeltaTable, files: ds.Dataset | None) -> Mapping[str, pa.Table]:
+        kept, fresh = self._uncovered(table, files)
+        gathered: dict[str, list[pa.Table]] = {
+            name: [kept.views[name]] if kept else [] for name in self._views
+        }
+        for rows in self._portions(table, fresh):
+            for name, view in self._views.items():
+                parts = gathered[name]
+                parts.append(view.lift(rows.select(view.needs)))
+                if sum(map(len, parts)) > _MERGED_ROWS:
+                    parts[:] = [view.merge(parts)]
+        return {name: view.merge(gathered[name]) for name, view in self._views.items()}
+
+    def _uncovered(
+        self, table: DeltaTable, files: ds.Dataset | None
+    ) -> tuple[Sums | None, ds.Dataset | None]:
+        """Return the sums that belong to this version, and the files whose rows are not in them.
+
+        Sums of which a file is no longer part of the table are of no use: its rows went elsewhere.
+        """
+        number = table.transaction_version(_SUMS_MARK)
+        if files is None or number is None:
+            return None, files
+        try:
+            kept = Sums.from_bytes(bytes(at(self.path).read(_sums_name(number))), self._views)
+        except FileNotFoundError:
+            return None, files
+        fragments = {fragment.path: fragment for fragment in files.get_fragments()}
+        if kept is None or not kept.covered <= fragments.keys():
+            return None, files
+        fresh = [fragment for path, fragment in fragments.items() if path not in kept.covered]
+        return kept, ds.FileSystemDataset(
+            fresh, schema=files.schema, format=files.format, filesystem=files.filesystem
+        )
+
+    def _portions(self, table: DeltaTable, files: ds.Dataset | None) -> Iterator[pa.Table]:
+        """Read rows of some files with all columns, as many at a time as fit into memory."""
+        read = scanner(table, None) if files is None else files.scanner()
+        batches: list[pa.RecordBatch] = []
+        rows = 0
+        for batch in read.to_batches():
+            batches.append(batch)
+            rows += batch.num_rows
+            if rows >= _PORTION_ROWS:
+                yield self._completed(pa.Table.from_batches(batches))
+                batches, rows = [], 0
+        if batches:
+            yield self._completed(pa.Table.from_batches(batches))
+
+    def _completed(self, rows: pa.Table) -> pa.Table:
+        """Give rows all columns of today, in the types that the views expect."""
+        have = set(rows.column_names)
+        columns = [
+            rows[field.name].cast(field.type)
+            if field.name in have
+            else pa.nulls(len(rows), field.type)
+            for field in self.schema
+        ]
+        return pa.table(columns, schema=self.schema)
 
     def append_once(self, rows: pa.Table, *, app_id: str, version: int) -> bool:
         """Appends the rows in one commit marked (app_id, version), unless that mark is there.
@@ -169,9 +271,20 @@ class Store:
                     table.create_write_transaction(
                         [self._file_of(rows)], "append", table.schema(), commit_properties=marks
                     )
-            if (table.version() + 1) % UPKEEP_EVERY == 0:
+            if (table.version() + 1) % UPKEEP_EVERY == 0 or self._is_behind(table):
                 self._upkeep()
             return True
+
+    def _is_behind(self, table: DeltaTable) -> bool:
+        """Look once, at the first commit of a process, whether many files are not in the sums.
+
+        So it is in a lake of before there were sums, and where each process ends after few batches.
+        """
+        if self._looked:
+            return False
+        self._looked = True
+        _, fresh = self._uncovered(table, dataset(table))
+        return fresh is not None and len(fresh.files) > UPKEEP_EVERY
 
     def replace_before(
         self, column: str, moment: datetime, rows: Callable[[], pa.Table | None]
@@ -196,6 +309,7 @@ class Store:
                         # a name from our own schema and a time: nothing from outside
                         predicate=f"{column} < '{moment.isoformat()}'",
                     )
+            self._upkeep()
 
     def forget(self, pipeline: str) -> None:
         """Deletes the rows of a pipeline."""
@@ -205,6 +319,7 @@ class Store:
             for attempt in conflict_attempts():
                 with attempt:
                     delete_pipeline(self._newest(), pipeline)
+            self._upkeep()
 
     def read(
         self, columns: Sequence[str] | None = None, where: pc.Expression | None = None
@@ -289,15 +404,57 @@ class Store:
         return AddAction(name, len(data), {}, now, True, bounds)
 
     def _upkeep(self) -> None:
-        table = self._newest()
+        """Put small files together, sum up what is not in the sums, tidy up behind both.
+
+        Each is one commit or none, so that a crash leaves a table that is right.
+        """
         try:
-            table.optimize.compact(target_size=TARGET_FILE_SIZE)
+            self._compact()
+            table = self._newest()
             table.create_checkpoint()
             table.vacuum(dry_run=False, full=True)
             table.cleanup_metadata()
-        except (DeltaError, OSError) as error:
+        except (BusyError, OvertakenError, DeltaError, OSError) as error:
             # another process tidies up at the same moment: the next turn makes good for it
             _log.info("ledger not compacted this time: %s", error)
+
+    def _compact(self) -> None:
+        place = at(self.path)
+        state = load(place)
+        if state is None or refusal(state):
+            return
+        table = DeltaTable(
+            self.path, version=state.version, storage_options=options_of(self.path) or None
+        )
+        files = dataset(table)
+        _, uncovered = self._uncovered(table, files)
+        fresh = uncovered is None or uncovered.files
+        views = self._summed(table, files)
+        groups = bins(state.files.values(), Sizes(TARGET_FILE_SIZE, min_files=2))
+        if not groups and not fresh:
+            return
+        swaps = rewritten(state, groups, lambda: None)
+        gone = {file.path for swap in swaps for file in swap.removed}
+        new = {swap.added.path for swap in swaps if swap.added is not None}
+        # names of sums are never used twice: those of an attempt that failed belong to no version
+        number = max(time.time_ns(), state.marks.get(_SUMS_MARK, 0) + 1)
+        sums = Sums(frozenset(state.files.keys() - gone | new), views)
+        place.write(_sums_name(number), sums.to_bytes())
+        exchange_all(state, swaps, Mark(_SUMS_MARK, number, ""))
+        self._forget_sums(number)
+
+    def _forget_sums(self, newest: int) -> None:
+        """Remove sums that only readers of long ago may still look for."""
+        folder = at(self.path).below(_SUMS)
+        oldest = newest - _SUMS_KEPT_NS
+        for info in folder.files():
+            stem = info.name.partition(".")[0]
+            if stem.isdigit() and int(stem) < oldest:
+                folder.remove(info.name)
+
+
+def _sums_name(number: int) -> str:
+    return f"{_SUMS}/{number}.arrow"
 
 
 def delete_pipeline(table: DeltaTable, pipeline: str) -> None:
@@ -321,17 +478,38 @@ class Ledger:
     def __init__(self, lake: str) -> None:
         self.lake = lake
 
-        def store(name: str, schema: pa.Schema, description: str, *indexed: str) -> Store:
+        def store(
+            name: str, schema: pa.Schema, description: str, *indexed: str, views: Views
+        ) -> Store:
             return Store(
                 layout.ledger_table(lake, name),
                 schema=schema,
                 indexed=("pipeline", "batch", *indexed),
                 description=description,
+                views=views,
             )
 
-        self._batches = store("batches", BATCHES, "one row per finished batch")
-        self._tables = store("tables", TABLES, "one row per batch and table", "outcome")
-        self._schemas = store("schemas", SCHEMAS, "one row per change that a schema brought")
+        self._batches = store(
+            "batches",
+            BATCHES,
+            "one row per finished batch",
+            views={"totals": TOTALS_VIEW, "ranges": RANGES_VIEW},
+        )
+        self._tables = store(
+            "tables",
+            TABLES,
+            "one row per batch and table",
+            "outcome",
+            views={
+                "lanes": LANES_VIEW,
+                "rules": RULES_VIEW,
+                "schema_ids": SCHEMA_IDS_VIEW,
+                "parked": PARKED_VIEW,
+            },
+        )
+        self._schemas = store(
+            "schemas", SCHEMAS, "one row per change that a schema brought", views={}
+        )
 
     def hold(self) -> Ledger:
         """Read batches and tables as they are now, again and again; for one answer."""
@@ -405,51 +583,54 @@ class Ledger:
         found = self._batches.read(["ranges"], where)["ranges"].to_pylist()
         return tuple(SourceRange(**one) for one in found[0] or ()) if found else None
 
+    def newest_batch(self, pipeline: str, life: str, lane: str) -> int:
+        """The number of the newest settled batch of a lane; -1 where there is none."""
+        totals = self._batches.sums()["totals"]
+        found = totals.filter(_of_lane(pipeline, life, lane))["batch"].to_pylist()
+        return int(found[0]) if found else -1
+
     def pipelines(self) -> tuple[str, ...]:
         """Names of all pipelines that ever settled a batch."""
-        return tuple(sorted(pc.unique(self._batches.read(["pipeline"])["pipeline"]).to_pylist()))
+        return tuple(sorted(set(self._batches.sums()["totals"]["pipeline"].to_pylist())))
 
     def batches(
         self, pipeline: str | None = None, *, lane: str | None = None, last: int | None = None
     ) -> tuple[BatchRow, ...]:
         """Settled batches, the newest last."""
         where = same(pipeline=pipeline, lane=lane)
-        if last is not None:
-            where = both(where, self._newest(last, where))
-        rows = self._batches.read(where=where)
+        rows = self._batches.read(where=where) if last is None else self._newest(last, where)
         rows = rows.sort_by([("finished_at", "ascending"), ("batch", "ascending")])
         return batches_of(rows if last is None else rows.slice(max(len(rows) - last, 0)))
 
     def tables(
         self, pipeline: str | None = None, *, schema_ids: bool = True
     ) -> tuple[TableSummary, ...]:
-        """Every table with its sums over all batches, by name.
-
-        `schema_ids=False` saves half of the time where nobody looks at them.
-        """
-        sums = self._tables.query(SUMMARY_SQL)
-        if sums is None:
-            return ()
-        ids = self._tables.query(schema_ids_sql(BY_TABLE)) if schema_ids else None
-        parked = self.parked(pipeline) if pc.sum(sums["parked"]).as_py() else ()
-        return summaries(sums, ids, parked, pipeline=pipeline)
+        """Every table with its sums over all batches, by name."""
+        views = self._tables.sums()
+        sums = LANES_VIEW.merge([views["lanes"]], keys=("pipeline", "table"))
+        ids = views["schema_ids"] if schema_ids else None
+        return summaries(sums, ids, tables_of(views["parked"]), pipeline=pipeline)
 
     def places(self) -> list[tuple[str, str]]:
         """Name and folder of every table: what nobody has to add up."""
-        found = self._tables.query(PLACES_SQL)
-        return [] if found is None else [(row["table"], row["path"]) for row in found.to_pylist()]
+        rows = self._tables.sums()["lanes"].select(["table", "path"]).to_pylist()
+        return sorted({row["table"]: row["path"] for row in rows}.items())
 
     def dead_letters(self) -> dict[str, str]:
         """The folder of each pipeline's dead letters."""
-        found = self._tables.query(LETTERS_SQL)
-        rows = [] if found is None else found.to_pylist()
+        lanes = self._tables.sums()["lanes"].filter(pc.field("role") == "dead_letters")
+        rows = lanes.sort_by([("pipeline", "ascending"), ("path", "ascending")]).to_pylist()
         return {row["pipeline"]: row["path"] for row in rows}
 
     def last_commits(self, pipeline: str | None = None) -> tuple[LastCommit, ...]:
         """What each lane of each life has written to each table."""
-        found = self._tables.query(LAST_COMMITS_SQL)
-        rows = () if found is None else (LastCommit(**row) for row in found.to_pylist())
-        return tuple(row for row in rows if pipeline in (None, row.pipeline))
+        lanes = self._tables.sums()["lanes"]
+        if pipeline is not None:
+            lanes = lanes.filter(pc.field("pipeline") == pipeline)
+        named = {"batch": "commit_batch", "version": "commit_version", "since": "first_seen"}
+        names = [each.name for each in fields(LastCommit)]
+        rows = pa.table({name: lanes[named.get(name, name)] for name in names})
+        return tuple(LastCommit(**row) for row in rows.to_pylist())
 
     def table_batches(self, commit: LastCommit) -> pa.Table:
         """What a lane did to a table, batch by batch: batch, rows, version, outcome, batches."""
@@ -490,9 +671,10 @@ class Ledger:
 
     def parked(self, pipeline: str | None = None) -> tuple[TableRow, ...]:
         """What waits for parked tables: one row per batch and table, oldest first."""
-        where = both(text("outcome").isin([PARKED, RESUMED]), same(pipeline=pipeline))
-        rows = self._tables.read(where=where).sort_by([("table", "ascending"), ("at", "ascending")])
-        return still_parked(tables_of(rows))
+        rows = self._tables.sums()["parked"]
+        if pipeline is not None:
+            rows = rows.filter(pc.field("pipeline") == pipeline)
+        return tables_of(rows.sort_by([("table", "ascending"), ("at", "ascending")]))
 
     def schema_history(
         self, type_or_table: str | None = None, *, pipeline: str | None = None
@@ -506,26 +688,50 @@ class Ledger:
 
     def totals(self, pipeline: str) -> Counts:
         """The equation over everything this pipeline ever did, as it stands now."""
-        counts = [each.name for each in fields(Counts)]
-        rows = self._batches.read([*BATCH_KEY, *counts], same(pipeline=pipeline)).to_pylist()
-        batches = [
-            (
-                (row["pipeline"], row["life"], row["lane"], row["batch"]),
-                Counts(*(row[name] for name in counts)),
-            )
-            for row in rows
+        lanes = self._batches.sums()["totals"].filter(pc.field("pipeline") == pipeline)
+        names = [each.name for each in fields(Counts)]
+        sums = [
+            ((row["pipeline"], row["life"], row["lane"]), Counts(*(row[name] for name in names)))
+            for row in lanes.to_pylist()
         ]
-        any_parked = any(each.parked for _, each in batches)
-        return total(batches, waiting(self.parked(pipeline)) if any_parked else {})
+        still: dict[LaneKey, int] = defaultdict(int)
+        if any(counts.parked for _, counts in sums):
+            still = self._still_parked(pipeline)
+        return total(sums, still)
+
+    def _still_parked(self, pipeline: str) -> dict[LaneKey, int]:
+        """How many records of each lane still wait, none of them more often than it was parked."""
+        still: dict[LaneKey, int] = defaultdict(int)
+        due = waiting(self.parked(pipeline))
+        if not due:
+            return still
+        where = both(same(pipeline=pipeline), pc.field("parked") > 0)
+        for row in self._batches.read([*BATCH_KEY, "parked"], where).to_pylist():
+            *lane, number = (row[name] for name in BATCH_KEY)
+            key = (lane[0], lane[1], lane[2])
+            still[key] += min(row["parked"], due.get((*key, number), 0))
+        return still
 
     def find_batch(self, topic: str, partition: int, offset: int) -> tuple[FoundBatch, ...]:
         """The batches that read this record, each with the tables that may hold it."""
-        found = covering(self._batches.read(), topic=topic, partition=partition, offset=offset)
-        batches = batches_of(found)
+        place = {"topic": topic, "partition": partition, "offset": offset}
+        blocks = ranges_with(self._batches.sums()["ranges"], **place)
+        found: list[BatchRow] = []
+        for row in blocks.select(["pipeline", "life", "lane", "block"]).to_pylist():
+            first, lane = row.pop("block") * BLOCK, same(**row)
+            number = pc.field("batch")
+            within = both(lane, both(number >= first, number < first + BLOCK))
+            found += batches_of(covering(self._batches.read(where=within), **place))
+        batches = sorted({b.key: b for b in found}.values(), key=lambda b: b.finished_at)
         return tuple(FoundBatch(b, self._tables_at(b, offset)) for b in batches)
 
     def replayed_tables(self, pipeline: str, offset: int) -> tuple[TableRow, ...]:
         """Rows of replayed batches in which a dead letter with this offset may have ended."""
+        lanes = self._tables.sums()["lanes"].filter(
+            (pc.field("pipeline") == pipeline) & (pc.field("lane") == "replay")
+        )
+        if not len(lanes):
+            return ()
         where = both(same(pipeline=pipeline, lane="replay"), may_hold(offset))
         return tables_of(self._tables.read(where=where))
 
@@ -536,38 +742,39 @@ class Ledger:
         where = both(both(same(lane="stream"), may_hold(offset)), theirs)
         return tables_of(self._tables.read(where=where))
 
-    def schema_use(self) -> pa.Table | None:
+    def schema_use(self) -> pa.Table:
         """Which schemas each table has records of, as `schema_use.uses_of` reads it."""
-        return self._tables.query(SCHEMA_USE_SQL)
+        rows = self._tables.sums()["schema_ids"].filter(~pc.field("parked"))
+        return pa.table(
+            {
+                **{name: rows[name] for name in ("pipeline", "table", "id")},
+                # known where no batch mixed schemas; a sum of old batches does not know its first
+                "rows": _only(pc.equal(rows["mixed"], 1), rows["rows"]),
+                "first_batch": _only(pc.equal(rows["batches"], 1), rows["first_batch"]),
+                **{name: rows[name] for name in ("last_batch", "first_seen", "last_seen")},
+            }
+        )
 
     def rules(self, pipeline: str | None = None) -> tuple[TableRule, ...]:
         """What every rule has found in every table, over all batches."""
-        found = self._tables.query(rules_sql(BY_TABLE))
-        rows = () if found is None else table_rules(found)
+        rows = table_rules(self._tables.sums()["rules"])
         return tuple(row for row in rows if pipeline in (None, row.pipeline))
 
     def read_ranges(self, pipeline: str | None = None, *, life: str | None = None) -> pa.Table:
         """How far each partition was read: topic, partition, first, end, records."""
-        rows = self._batches.read(["ranges"], same(lane="stream", pipeline=pipeline, life=life))
-        sums = [("start", "min"), ("end", "max"), ("records", "sum")]
-        return (
-            flat_ranges(rows)
-            .group_by(["topic", "partition"])
-            .aggregate(sums)
-            .select(["topic", "partition", "start_min", "end_max", "records_sum"])
-            .rename_columns(["topic", "partition", "first", "end", "records"])
+        rows = RANGES_VIEW.merge([self._ranges(pipeline, life)], keys=("topic", "partition"))
+        return rows.select(["topic", "partition", "start", "end", "records"]).rename_columns(
+            ["topic", "partition", "first", "end", "records"]
         )
 
     def covered(self) -> pa.Table:
         """What each life of each pipeline has read: its topics, partitions, starts and ends."""
-        rows = self._batches.read(["pipeline", "life", "ranges"], same(lane="stream"))
-        flat = flat_ranges(rows)
-        for name in ("pipeline", "life"):
-            flat = flat.append_column(name, rows[name].take(flat["row"]))
-        ends = flat.group_by(["pipeline", "life", "topic", "partition"]).aggregate(
-            [("start", "min"), ("end", "max")]
-        )
-        return ends.rename_columns({"start_min": "start", "end_max": "end"})
+        keys = ("pipeline", "life", "topic", "partition")
+        return RANGES_VIEW.merge([self._ranges()], keys=keys).select([*keys, "start", "end"])
+
+    def _ranges(self, pipeline: str | None = None, life: str | None = None) -> pa.Table:
+        where = both(same(lane="stream"), same(pipeline=pipeline, life=life))
+        return self._batches.sums()["ranges"].filter(where)
 
     def expire(self, before: datetime) -> Expired:
         """Turns rows from before this moment into sums. Totals stay what they were.
@@ -605,13 +812,22 @@ class Ledger:
         for store in (self._batches, self._tables, self._schemas):
             store.forget(pipeline)
 
-    def _newest(self, count: int, where: pc.Expression | None) -> pc.Expression | None:
-        """A condition that lets (at least) the newest batches through, from one narrow column."""
-        ends = self._batches.read(["finished_at"], where)["finished_at"]
-        if len(ends) <= count or count < 1:
-            return None
-        oldest = ends.take(pc.array_sort_indices(ends, order="descending"))[count - 1]
-        return pc.field("finished_at") >= oldest
+    def _newest(self, count: int, where: pc.Expression | None) -> pa.Table:
+        """Read (at least) the newest batches; older files are passed over by their numbers."""
+        lanes = self._batches.sums()["totals"]
+        lanes = lanes if where is None else lanes.filter(where)
+        found = [BATCHES.empty_table()]
+        oldest: datetime | None = None
+        for lane in lanes.sort_by([("finished_at", "descending")]).to_pylist():
+            if oldest is not None and lane["finished_at"] < oldest:
+                break
+            # batches of a lane are numbered one after the other
+            recent = pc.field("batch") > lane["batch"] - count
+            key = same(**{name: lane[name] for name in ("pipeline", "life", "lane")})
+            found.append(self._batches.read(where=both(key, recent)))
+            ends = sorted(t for part in found for t in part["finished_at"].to_pylist())
+            oldest = ends[-count] if 0 < count <= len(ends) else None
+        return pa.concat_tables(found, promote_options="permissive")
 
     def _tables_at(self, batch: BatchRow, offset: int) -> tuple[TableRow, ...]:
         where = _of(batch.key)
@@ -620,6 +836,15 @@ class Ledger:
             lane = same(pipeline=batch.pipeline, life=batch.life, lane=batch.lane)
             where = both(lane, pc.field("batch") <= batch.batch)
         return tables_of(self._tables.read(where=both(where, may_hold(offset))))
+
+
+def _of_lane(pipeline: str, life: str, lane: str) -> pc.Expression | None:
+    """Rows of one lane."""
+    return same(pipeline=pipeline, life=life, lane=lane)
+
+
+def _only(mask: pa.ChunkedArray, values: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.if_else(mask, values, pa.scalar(None, values.type))
 
 
 def _of(key: BatchKey) -> pc.Expression | None:

@@ -22,6 +22,7 @@ from distributary.observe.rows import (
     RESUMED,
     BatchKey,
     BatchRow,
+    LaneKey,
     LastCommit,
     TableRow,
 )
@@ -359,19 +360,19 @@ def waiting(parked: Iterable[TableRow]) -> dict[BatchKey, int]:
 
 
 def total(
-    batches: Iterable[tuple[BatchKey, Counts]], still_waiting: Mapping[BatchKey, int]
+    sums: Iterable[tuple[BatchKey | LaneKey, Counts]],
+    still_waiting: Mapping[BatchKey | LaneKey, int],
 ) -> Counts:
-    """The equation over many batches as it stands now, from their own ones.
+    """The equation as it stands now, from what batches, or all batches of a lane, counted.
 
     A resumed table moves its records from parked to written. A replay reads no new records: what
     it could decode moves from the dead letters to where it went.
     """
     result = Counts()
-    for key, counts in batches:
+    for key, counts in sums:
         resumed = counts.parked - min(counts.parked, still_waiting.get(key, 0))
         now = counts + Counts(written=resumed, parked=-resumed)
-        _, _, lane, _ = key
-        if lane == "replay":
+        if key[2] == "replay":
             now = replace(now, read=0, dead_lettered=now.dead_lettered - now.read)
         result = result + now
     return result

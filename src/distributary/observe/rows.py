@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from functools import reduce
 from operator import and_
@@ -26,6 +26,8 @@ ACCEPTED = "accepted"
 BATCH_KEY = ("pipeline", "life", "lane", "batch")
 BatchKey = tuple[str, str, str, int]
 """Pipeline, life, lane, number."""
+LaneKey = tuple[str, str, str]
+"""Pipeline, life, lane."""
 TableKey = tuple[str, str]
 """Pipeline, table."""
 
@@ -276,59 +278,11 @@ def schemas_of(rows: pa.Table) -> tuple[SchemaRow, ...]:
 
 # One line per table out of millions of rows: the engine sums, this module names.
 
-# what is parked is not in the table; its rows count from the row that says `resumed`
-SUMMARY_SQL = """
-SELECT pipeline, "table",
-       max(role) AS role, max(type) AS type, max(path) AS path, max(columns) AS columns,
-       sum(CASE WHEN outcome = 'parked' THEN 0 ELSE records END) AS records,
-       sum(CASE WHEN outcome = 'parked' THEN 0 ELSE rows END) AS rows,
-       sum(CASE WHEN outcome = 'parked' THEN 0 ELSE bytes END) AS bytes,
-       sum(CASE WHEN outcome = 'parked' THEN 0 ELSE batches END) AS batches,
-       sum(CASE WHEN outcome = 'parked' THEN 1 ELSE 0 END) AS parked,
-       first_value(version ORDER BY at DESC, batch DESC)
-           FILTER (WHERE outcome <> 'parked' AND version IS NOT NULL) AS version,
-       max(CASE WHEN outcome IN ('parked', 'accepted') THEN NULL ELSE at END) AS last_commit,
-       min(since) AS first_seen,
-       sum(inserts) FILTER (WHERE outcome <> 'parked') AS inserts,
-       sum(updates) FILTER (WHERE outcome <> 'parked') AS updates,
-       sum(deletes) FILTER (WHERE outcome <> 'parked') AS deletes,
-       sum(reads) FILTER (WHERE outcome <> 'parked') AS reads,
-       sum(truncates) FILTER (WHERE outcome <> 'parked') AS truncates,
-       max(last_event) FILTER (WHERE outcome <> 'parked') AS last_event,
-       first_value(at ORDER BY last_event DESC NULLS LAST, at)
-           FILTER (WHERE outcome <> 'parked' AND last_event IS NOT NULL) AS last_event_at
-FROM ledger GROUP BY pipeline, "table"
-"""
-
-LAST_COMMITS_SQL = """
-SELECT pipeline, life, lane, "table",
-       max(role) AS role, max(type) AS type, max(path) AS path,
-       max(batch) FILTER (WHERE outcome NOT IN ('parked', 'accepted') AND version IS NOT NULL)
-           AS batch,
-       first_value(version ORDER BY batch DESC)
-           FILTER (WHERE outcome NOT IN ('parked', 'accepted') AND version IS NOT NULL) AS version,
-       max(batch) FILTER (WHERE outcome = 'accepted') AS accepted,
-       first_value(version ORDER BY at DESC) FILTER (WHERE outcome = 'accepted')
-           AS accepted_version,
-       min(since) AS since,
-       sum(CASE WHEN outcome = 'parked' THEN 0 ELSE records END) AS records,
-       sum(CASE WHEN outcome IN ('parked', 'accepted') THEN 0 ELSE rows END) AS written,
-       sum(CASE WHEN outcome = 'parked' THEN 0 ELSE rows END) AS rows
-FROM ledger GROUP BY pipeline, life, lane, "table"
-"""
-
-PLACES_SQL = 'SELECT "table", max(path) AS path FROM ledger GROUP BY "table" ORDER BY "table"'
-LETTERS_SQL = """
-SELECT pipeline, max(path) AS path FROM ledger WHERE role = 'dead_letters'
-GROUP BY pipeline ORDER BY pipeline
-"""
-
-BY_TABLE = 'pipeline, "table"'
 BY_LANE = 'pipeline, life, lane, "table"'
 
 
 def schema_ids_sql(by: str, where: str = "true") -> str:
-    """The schemas of records; `by` is one of the above, and nothing here is from outside."""
+    """The schemas of records; `by` is the above, and nothing here is from outside."""
     ids = f"SELECT {by}, unnest(schema_ids) AS id FROM ledger WHERE {where}"  # noqa: S608
     return f"SELECT DISTINCT {by}, id FROM ({ids})"  # noqa: S608
 
@@ -362,14 +316,15 @@ def summaries(
     pipeline: str | None = None,
 ) -> tuple[TableSummary, ...]:
     """Joins the sums with what is still parked; by name of the table."""
-    ids: dict[tuple[str, str], list[int]] = defaultdict(list)
+    ids: dict[tuple[str, str], set[int]] = defaultdict(set)
     for row in () if schema_ids is None else schema_ids.to_pylist():
-        ids[row["pipeline"], row["table"]].append(row["id"])
+        ids[row["pipeline"], row["table"]].add(row["id"])
     waiting: dict[tuple[str, str], list[TableRow]] = defaultdict(list)
     for waits in parked:
         waiting[waits.pipeline, waits.table].append(waits)
     result = []
-    for row in sums.drop_columns(["parked"]).to_pylist():
+    plain = {each.name for each in fields(TableSummary)} | {*OP_COLUMNS.values()}
+    for row in sums.select([name for name in sums.column_names if name in plain]).to_pylist():
         key = (row["pipeline"], row["table"])
         counts = {op: row.pop(column) for op, column in OP_COLUMNS.items()}
         if pipeline not in (None, key[0]):
@@ -470,18 +425,6 @@ def _status(rule: str, rows: list[TableRule]) -> RuleStatus:
 
 
 # Which schemas the records of a table, or of a topic, were written with.
-
-# rows are known where no batch mixed schemas; a sum of old batches does not know its first
-SCHEMA_USE_SQL = """
-SELECT pipeline, "table", id,
-       CASE WHEN max(mixed) = 1 THEN sum(rows) END AS rows,
-       CASE WHEN max(batches) = 1 THEN min(batch) END AS first_batch,
-       max(batch) AS last_batch, min(since) AS first_seen, max(at) AS last_seen
-FROM (SELECT pipeline, "table", batch, batches, rows, since, at,
-             array_length(schema_ids) AS mixed, unnest(schema_ids) AS id
-      FROM ledger WHERE outcome <> 'parked')
-GROUP BY pipeline, "table", id
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -595,7 +538,13 @@ def flat_ranges(batches: pa.Table) -> pa.Table:
 def covering(batches: pa.Table, *, topic: str, partition: int, offset: int) -> pa.Table:
     """Rows of `batches` that read this record."""
     flat = flat_ranges(batches)
-    hits = flat.filter(
+    hits = ranges_with(flat, topic=topic, partition=partition, offset=offset)
+    return batches.take(pc.unique(hits["row"]))
+
+
+def ranges_with(ranges: pa.Table, *, topic: str, partition: int, offset: int) -> pa.Table:
+    """Rows with `topic`, `partition`, `start` and `end` that hold this record."""
+    hits = ranges.filter(
         (pc.field("topic") == topic)
         & (pc.field("partition") == partition)
         & (pc.field("start") <= offset)
@@ -606,5 +555,5 @@ def covering(batches: pa.Table, *, topic: str, partition: int, offset: int) -> p
         first = pc.shift_right(pc.field("start"), pc.scalar(FINGERPRINT_BITS))
         end = pc.shift_right(pc.field("end"), pc.scalar(FINGERPRINT_BITS))
         folder = pc.match_substring(pc.field("topic"), "/")
-        hits = flat.filter(folder & (first <= partition) & (end > partition))
-    return batches.take(pc.unique(hits["row"]))
+        hits = ranges.filter(folder & (first <= partition) & (end > partition))
+    return hits
