@@ -50,8 +50,8 @@ _WARM_SHARE = 0.25
 """Of the samples: JVM, caches and tables settle meanwhile, and are not judged."""
 _MOST_GROWTH = 0.10
 """Over the samples that are judged, as a share of their mean."""
-_FEWEST_SAMPLES = 6
-"""Fewer say nothing about a slope."""
+_FEWEST_SAMPLES = 20
+"""Fewer say nothing about a slope: of a short run only the records are judged."""
 _FLAT = {
     "driver_mb": "memory of the driver, MB",
     "jvm_mb": "memory of the JVM, MB",
@@ -70,6 +70,7 @@ _FLAT = {
 _GROW = {
     "disk_files": "files a table on disk",
     "lake_mb": "size of the lake, MB",
+    "upkeep_mb": "memory of upkeep, MB",
     "batches": "batches so far",
 }
 """Series that grow with the records, or until files expire."""
@@ -298,20 +299,30 @@ def _sample(order: Order, run: Run) -> Row:
 def _processes(pid: int) -> Row:
     """Memory, open files and threads of the driver, its JVM and the workers below that."""
     driver = psutil.Process(pid)
-    sums = dict.fromkeys(("driver_mb", "jvm_mb", "workers_mb", "open_files", "threads"), 0.0)
+    names = ("driver_mb", "jvm_mb", "workers_mb", "upkeep_mb", "open_files", "threads")
+    sums = dict.fromkeys(names, 0.0)
     count = 0
-    for process in [driver, *driver.children(recursive=True)]:
+    below = driver.children(recursive=True)
+    # workers are below the JVM; what is not is upkeep, which comes and goes
+    workers: set[int] = set()
+    for process in below:
+        with suppress(psutil.NoSuchProcess):
+            if process.name() == "java":
+                workers |= {child.pid for child in process.children(recursive=True)}
+    for process in [driver, *below]:
         with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
             with process.oneshot():
                 java = process.name() == "java"
-                name = "driver_mb" if process.pid == pid else "jvm_mb" if java else "workers_mb"
+                other = "workers_mb" if process.pid in workers else "upkeep_mb"
+                name = "driver_mb" if process.pid == pid else "jvm_mb" if java else other
                 # forked workers share most of their memory: what is their own counts
                 memory = process.memory_full_info() if name == "workers_mb" else None
                 size = process.memory_info().rss if memory is None else memory.uss
-                sums["open_files"] += process.num_fds()
-                sums["threads"] += process.num_threads()
                 sums[name] += size / 2**20
-                count += 1
+                if name != "upkeep_mb":
+                    sums["open_files"] += process.num_fds()
+                    sums["threads"] += process.num_threads()
+                    count += 1
     return {name: round(value, 1) for name, value in sums.items()} | {"processes": count}
 
 

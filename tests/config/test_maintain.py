@@ -12,7 +12,7 @@ from distributary.config.lake import Maintain
 
 def test_everything_has_a_default() -> None:
     settings = Maintain()
-    assert settings.every is None
+    assert settings.every == timedelta(minutes=30)
     assert settings.steps == ("optimize", "checkpoint", "vacuum", "expire")
     assert settings.vacuum.retention == timedelta(days=7)
     assert settings.expire.open_dead_letters is None
@@ -40,3 +40,10 @@ def test_commits_may_be_called_commits(told: object, commits: int) -> None:
 def test_what_cannot_be_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         Maintain.model_validate(wrong)
+
+
+@pytest.mark.parametrize("told", ["off", False, None])
+def test_upkeep_beside_a_run_can_be_turned_off(told: object) -> None:
+    settings = Maintain.model_validate({"every": told})
+    assert settings.every is None
+    assert Maintain.model_validate(settings.model_dump()).every is None

@@ -20,7 +20,7 @@ from distributary.model import layout
 from distributary.model.manifest import Counts, Manifest, Mark, SourceRange, TableEntry
 from distributary.model.table import Column, Role, TablePlan
 from distributary.observe.ledger import Ledger
-from distributary.observe.pipelines import Registration, register
+from distributary.observe.pipelines import Registration, read_upkeep_state, register
 from distributary.observe.recording import BatchTimes
 from distributary.operations import maintain as maintaining
 from distributary.operations.maintain import Report, Step, TableReport, Wishes, jobs_of, maintain
@@ -283,3 +283,32 @@ def test_merged_table_is_left_alone_while_it_is_merged_into(games: Games) -> Non
         assert done.optimize is not None and done.optimize.files_after == 1
     finally:
         claim.release()
+
+
+def test_what_no_time_is_left_for_waits_and_is_counted(games: Games) -> None:
+    report = maintained(games, at_most=timedelta(microseconds=-1))
+    assert not report.failed and all(table.left for table in report.tables)
+    assert len(DeltaTable(games.lake / "chess").file_uris()) == 4
+    (pipeline,) = {table.pipeline for table in report.tables}
+    Path(layout.pipeline(str(games.lake), pipeline)).mkdir(parents=True, exist_ok=True)
+    maintained(games, at_most=timedelta(microseconds=-1))
+    state = read_upkeep_state(str(games.lake), pipeline)
+    assert state is not None and state.left == state.tables == len(report.tables)
+    assert not any(table.left for table in maintained(games, at_most=timedelta(hours=1)).tables)
+    state = read_upkeep_state(str(games.lake), pipeline)
+    assert state is not None
+    assert (state.left, state.failed, state.error) == (0, 0, "")
+    assert (state.files_before, state.files_after) == (8, 2)
+    # what only shows leaves no trace
+    maintained(games, dry_run=True)
+    assert read_upkeep_state(str(games.lake), pipeline) == state
+
+
+def test_a_failure_of_upkeep_is_remembered(games: Games) -> None:
+    maintained(games)
+    (pipeline,) = {job.pipeline for job in jobs_of(str(games.lake))}
+    Path(layout.pipeline(str(games.lake), pipeline)).mkdir(parents=True, exist_ok=True)
+    (games.lake / "chess" / "_delta_log" / f"{0:020d}.json").write_text("not a commit")
+    maintained(games)
+    state = read_upkeep_state(str(games.lake), pipeline)
+    assert state is not None and state.failed == 1 and state.error

@@ -136,6 +136,20 @@ def test_a_lake_of_before_is_summed_up_by_its_next_run(lake, monkeypatch):
     assert answers(lake.path) == all_rows_read(lake.path, monkeypatch)
 
 
+def test_maintenance_sums_up_a_lake_of_before(lake, monkeypatch):
+    with monkeypatch.context() as before:
+        before.setattr(Store, "_upkeep", lambda self: None)
+        settle(lake, 0, 2 * EVERY)
+    old = answers(lake.path)
+    lake.ledger.tidy()
+    assert (uncovered(lake), uncovered(lake, "batches")) == (0, 0)
+    assert answers(lake.path) == old
+    version = DeltaTable(place(lake)).version()
+    lake.ledger.tidy()
+    # with nothing new there is nothing to do
+    assert DeltaTable(place(lake)).version() == version
+
+
 @pytest.mark.parametrize("damage", ["gone", "cut", "other"])
 def test_without_its_sums_a_ledger_is_read_as_a_whole(lake, monkeypatch, damage):
     settle(lake, 0, 3 * EVERY)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
+import threading
 from datetime import timedelta
 from pathlib import Path
 
 from distributary.errors import ErrorCode
 from distributary.observe.events import Event, Idle, TaskFailed
 from distributary.observe.log_format import LogLine
-from distributary.supervise.supervisor import Schedule
+from distributary.supervise.supervisor import Schedule, beside
 from tests.supervise.children import Kept, gone, script, telling
 
 RUNNING = f"{telling(Idle(pipeline='p'))}\nwait()"
@@ -92,3 +93,35 @@ def test_the_first_run_waits_and_starts_are_spread() -> None:
     schedule.tick(1000.0)
     assert schedule.pid is None
     assert schedule._next == 1105.0
+
+
+def test_beside_a_run_it_goes_on_and_ends_with_it(tmp_path: Path) -> None:
+    pid, told, enough = tmp_path / "pid", list[Event | LogLine](), threading.Event()
+
+    def tell(item: Event | LogLine) -> None:
+        told.append(item)
+        if len(told) >= 2:
+            enough.set()
+
+    body = (
+        f"runs = len(os.listdir({str(tmp_path)!r}))\n"
+        f"open(os.path.join({str(tmp_path)!r}, f'run{{runs}}'), 'w').close()\n"
+        "print(runs)\n"
+        f"if runs == 2: open({str(pid)!r}, 'w').write(str(os.getpid())); wait()"
+    )
+    schedule = Schedule(
+        "upkeep",
+        script(body),
+        pipeline="p",
+        every=timedelta(milliseconds=10),
+        grace=20.0,
+        tell=tell,
+        describe=lambda printed: f"run {printed}",
+    )
+    with beside(schedule):
+        assert enough.wait(60)
+        while not pid.exists() or not pid.read_text():
+            threading.Event().wait(0.01)
+    assert schedule.ended and gone(int(pid.read_text()), seconds=0)
+    assert [item.message for item in told if isinstance(item, LogLine)][:2] == ["run 0", "run 1"]
+    assert not any(isinstance(item, TaskFailed) for item in told)

@@ -82,6 +82,14 @@ def maintain(
         ),
     ] = None,
     force: Annotated[bool, option("--force", "Allow a retention of less than a day.")] = False,
+    at_most: Annotated[
+        str | None,
+        option(
+            "--at-most",
+            "Begin no table after so long; the others come next time: 10m.",
+            metavar="TIME",
+        ),
+    ] = None,
     dry_run: DryRun = False,
 ) -> int:
     """Compact, clean up and expire, beside running pipelines.
@@ -107,6 +115,7 @@ def maintain(
         retention=kept,
         force=force,
         dry_run=dry_run,
+        at_most=None if at_most is None else timedelta(seconds=call.seconds("--at-most", at_most)),
     )
     jobs = list(jobs_of(found.path, pipeline=found.pipeline))
     if names:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -65,6 +67,8 @@ LogForm = Annotated[
 
 _REFRESH_PER_SECOND = 4
 _MODESTLY = ("nice", "-n", "10")
+_UPKEEP_GRACE = 5.0
+"""Seconds that upkeep may take to end with the run; what it leaves is taken up the next time."""
 _SERIOUS = frozenset({"WARNING", "ERROR", "CRITICAL"})
 _UPDATE = (sys.executable, "-P", "-m", "distributary.pipelines.update")
 
@@ -127,8 +131,10 @@ def run(
                 return pipeline.run(trigger=trigger, spark=spark)
 
         foreground = Foreground(work, stop=pipeline.stop)
+        # a supervisor that started this process sees to it itself
+        upkeep = nullcontext() if _supervised() else _maintained(call, pipeline, journal, trigger)
         heard = _heard(pipeline, journal, _measured(call, pipeline, metrics, token))
-        with heard, watched(call, pipeline, foreground, trigger=str(trigger)) as tell:
+        with heard, upkeep, watched(call, pipeline, foreground, trigger=str(trigger)) as tell:
             summary = foreground.run()
     data = {
         **asdict(summary.counts),
@@ -186,6 +192,38 @@ def _begin_spark(
 
 def _signal_name(number: int | None) -> str | None:
     return None if number is None else signal.Signals(number).name
+
+
+def _supervised() -> bool:
+    from distributary.supervise.process import VARIABLE
+
+    return bool(os.environ.get(VARIABLE))
+
+
+@contextmanager
+def _maintained(
+    call: Invocation, pipeline: Pipeline, journal: Journal | None, trigger: Trigger
+) -> Iterator[None]:
+    """Keep the tables in order beside a run that goes on, as often as the file says."""
+    from distributary.config.engine import TriggerKind
+    from distributary.supervise.supervisor import Relay, beside
+
+    every = pipeline.config.maintain.every
+    if every is None or trigger.kind is TriggerKind.AVAILABLE_NOW:
+        yield
+        return
+
+    def write(line: LogLine) -> None:
+        if journal is not None:
+            journal.write(line)
+        else:
+            call.out.step(spell(line, LogFormat.TEXT))
+
+    with (
+        Relay(pipeline.bus, write) as relay,
+        beside(_upkeep(pipeline.loaded, every, grace=_UPKEEP_GRACE, tell=relay)),
+    ):
+        yield
 
 
 @contextmanager
@@ -321,7 +359,11 @@ def _upkeep(loaded: Loaded, every: timedelta, *, grace: float, tell: Relay) -> S
     """`maintain` for one pipeline, as often as its file says."""
     from distributary.supervise.supervisor import Schedule, own_command
 
-    command = own_command("maintain", "--json", "--", str(loaded.path or loaded.file))
+    # so that two of them never follow each other without a pause
+    seconds = max(1, int(every.total_seconds() / 2))
+    command = own_command(
+        *("maintain", "--json", "--at-most", f"{seconds}s", "--", str(loaded.path or loaded.file))
+    )
     return Schedule(
         "maintain",
         # what keeps tables in order must not hold up what fills them
@@ -331,7 +373,22 @@ def _upkeep(loaded: Loaded, every: timedelta, *, grace: float, tell: Relay) -> S
         grace=grace,
         tell=tell,
         mask=loaded.mask,
+        describe=_maintenance,
     )
+
+
+def _maintenance(printed: str) -> str:
+    """Say in a line what `maintain --json` has printed."""
+    try:
+        found = json.loads(printed)
+        totals = found["totals"]
+        return (
+            f"{totals['tables']:,} tables looked after in {found['seconds']:.1f} s: "
+            f"{totals['files_before']:,} files became {totals['files_after']:,}, "
+            f"{totals['files_deleted']:,} deleted, {totals['failed']:,} tables failed"
+        )
+    except (ValueError, KeyError, TypeError):
+        return printed
 
 
 class _Words:

@@ -37,7 +37,7 @@ from distributary.threads import begun
 if TYPE_CHECKING:
     from distributary.config.load import Loaded
     from distributary.observe.health import Ranking
-    from distributary.observe.pipelines import CatalogState
+    from distributary.observe.pipelines import CatalogState, UpkeepState
     from distributary.observe.pulse import UnderWay
     from distributary.observe.rows import RuleStatus
     from distributary.observe.status import PipelineStatus, SourceTable, SourceTables
@@ -185,6 +185,7 @@ def _draw_pipeline(
     _draw_dead_letters(paper, each, healable)
     _draw_parked(paper, each, now, lake)
     _draw_catalog(paper, each.catalog, now)
+    _draw_upkeep(paper, each.upkeep, now)
     _draw_lost(paper, each.tables, lake)
     _draw_rules(paper, each.expectations, now)
     if each.changes is not None:
@@ -269,6 +270,21 @@ def _draw_parked(paper: Paper, each: PipelineStatus, now: datetime, lake: Lake) 
             f", since {since(table.since, now=now)}: {cut(table.error, 200)}",
         )
         paper.line(f"      distributary resume {table.table}{lake.flag}")
+
+
+def _draw_upkeep(paper: Paper, found: UpkeepState | None, now: datetime) -> None:
+    if found is None:
+        return
+    parts = [f"{since(found.at, now=now)}: {counted(found.tables, 'table')}"]
+    if found.files_after < found.files_before:
+        parts.append(f"{number(found.files_before)} files became {number(found.files_after)}")
+    if found.files_deleted:
+        parts.append(f"{counted(found.files_deleted, 'file')} deleted")
+    if found.left:
+        parts.append(f"{counted(found.left, 'table')} next time")
+    if found.failed:
+        parts.append(f"{counted(found.failed, 'table')} failed: {cut(found.error, 200)}")
+    paper.row("upkeep", styled(", ".join(parts), "yellow" if found.error else ""))
 
 
 def _draw_catalog(paper: Paper, found: CatalogState | None, now: datetime) -> None:

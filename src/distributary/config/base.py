@@ -141,11 +141,12 @@ def either(*schemas: dict[str, Any]) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": list(schemas)})
 
 
+DURATION_PATTERN = rf"^\s*{_DURATION.pattern}\s*$"
 Duration = Annotated[
     timedelta,
     PlainValidator(parse_duration),
     PlainSerializer(format_duration, return_type=str),
-    WithJsonSchema({"type": "string", "pattern": rf"^\s*{_DURATION.pattern}\s*$"}),
+    WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN}),
 ]
 PositiveDuration = Annotated[Duration, Gt(timedelta(0))]
 

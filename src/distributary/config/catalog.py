@@ -206,7 +206,8 @@ def iceberg_conflicts(config: PipelineConfig) -> Iterator[Conflict]:
         yield ("lake", name), "cannot stand beside iceberg tables: they are in lake.iceberg"
     if config.tables.partition_by:
         yield ("tables", "partition_by"), "must be left out for iceberg tables"
-    if config.maintain.every is not None:
+    # the usual interval is for the lake's other tables
+    if config.maintain.every is not None and "every" in config.maintain.model_fields_set:
         yield (
             ("maintain", "every"),
             "must be left out for iceberg tables: expire their snapshots with Spark or Trino",

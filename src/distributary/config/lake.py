@@ -8,10 +8,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, get_args
 
-from pydantic import BeforeValidator, Field, SecretStr
+from pydantic import BeforeValidator, Field, PlainSerializer, SecretStr
 from pydantic_core import PydanticCustomError
 
 from distributary.config.base import (
+    DURATION_PATTERN,
     Conflict,
     FieldNames,
     Listed,
@@ -23,6 +24,8 @@ from distributary.config.base import (
     TableTemplate,
     Text,
     Texts,
+    either,
+    format_duration,
     placeholders,
     required,
     split,
@@ -305,11 +308,31 @@ class Expire(Section):
 Step = Literal["optimize", "checkpoint", "vacuum", "expire"]
 
 
-class Maintain(Section):
-    """What `distributary maintain` does by itself."""
+def _parse_interval(value: object) -> object:
+    return None if value == "off" or value is False else value
 
-    every: PositiveDuration | None = Field(default=None, examples=["1h"])
-    """How often it is done while the pipeline is up; only by hand when left out."""
+
+def _format_interval(value: timedelta | None) -> str:
+    return "off" if value is None else format_duration(value)
+
+
+UpkeepInterval = Annotated[
+    PositiveDuration | None,
+    BeforeValidator(_parse_interval),
+    PlainSerializer(_format_interval, return_type=str),
+    either(
+        {"type": "string", "pattern": DURATION_PATTERN},
+        {"const": "off"},
+        {"type": "null"},
+    ),
+]
+
+
+class Maintain(Section):
+    """What `distributary maintain` does, and what a run that goes on does by itself."""
+
+    every: UpkeepInterval = Field(default=timedelta(minutes=30), examples=["1h"])
+    """How often it is done beside a run that goes on; `off`: only by hand."""
     steps: tuple[Step, ...] = ("optimize", "checkpoint", "vacuum", "expire")
     """What is done."""
     skip: tuple[Text, ...] = Field(default=(), examples=[["bronze_*"]])

@@ -30,8 +30,16 @@ from deltalake import (
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
 
-from distributary.delta.compact import BusyError, Sizes, bins, exchange_all, refusal, rewritten
-from distributary.delta.log import load
+from distributary.delta.compact import (
+    BusyError,
+    RowsLostError,
+    Sizes,
+    bins,
+    exchange_all,
+    refusal,
+    rewritten,
+)
+from distributary.delta.log import BrokenLogError, load
 from distributary.delta.tables import (
     OvertakenError,
     conflict_attempts,
@@ -41,6 +49,7 @@ from distributary.delta.tables import (
     read_rows,
     scanner,
 )
+from distributary.errors import DistributaryError
 from distributary.model import layout
 from distributary.model.change import OP_COLUMNS
 from distributary.model.manifest import Counts, Manifest, Mark, SourceRange, TableEntry
@@ -110,11 +119,13 @@ from distributary.store.base import at, options_of
 
 _log = logging.getLogger(__name__)
 
-UPKEEP_EVERY = 50
-"""Commits between two compactions."""
+UPKEEP_EVERY = 25
+"""Commits between two compactions: so many small files a reader has to open at most."""
 TARGET_FILE_SIZE = 4 << 20
 """Small enough that compacting again and again rewrites little, large enough to read fast."""
 
+_UPKEEP_ERRORS = (DistributaryError, DeltaError, OSError, pa.ArrowException, BrokenLogError)
+"""What may go wrong with files and logs: a batch that is recorded does not fail for it."""
 _SUMS = "_sums"
 """The folder of the sums, in that of the table; readers of Delta pass over such names."""
 _SUMS_MARK = "distributary/ledger/sums/newest"
@@ -321,6 +332,12 @@ class Store:
                     delete_pipeline(self._newest(), pipeline)
             self._upkeep()
 
+    def tidy(self) -> None:
+        """Put small files together and sum up what is not in the sums, where there is a table."""
+        if open_table(self.path) is not None:
+            with self._writing():
+                self._upkeep()
+
     def read(
         self, columns: Sequence[str] | None = None, where: pc.Expression | None = None
     ) -> pa.Table:
@@ -414,7 +431,7 @@ class Store:
             table.create_checkpoint()
             table.vacuum(dry_run=False, full=True)
             table.cleanup_metadata()
-        except (BusyError, OvertakenError, DeltaError, OSError) as error:
+        except (BusyError, OvertakenError, RowsLostError, *_UPKEEP_ERRORS) as error:
             # another process tidies up at the same moment: the next turn makes good for it
             _log.info("ledger not compacted this time: %s", error)
 
@@ -694,14 +711,14 @@ class Ledger:
             ((row["pipeline"], row["life"], row["lane"]), Counts(*(row[name] for name in names)))
             for row in lanes.to_pylist()
         ]
-        still: dict[LaneKey, int] = defaultdict(int)
+        still: dict[BatchKey | LaneKey, int] = {}
         if any(counts.parked for _, counts in sums):
             still = self._still_parked(pipeline)
         return total(sums, still)
 
-    def _still_parked(self, pipeline: str) -> dict[LaneKey, int]:
+    def _still_parked(self, pipeline: str) -> dict[BatchKey | LaneKey, int]:
         """How many records of each lane still wait, none of them more often than it was parked."""
-        still: dict[LaneKey, int] = defaultdict(int)
+        still: dict[BatchKey | LaneKey, int] = defaultdict(int)
         due = waiting(self.parked(pipeline))
         if not due:
             return still
@@ -714,14 +731,15 @@ class Ledger:
 
     def find_batch(self, topic: str, partition: int, offset: int) -> tuple[FoundBatch, ...]:
         """The batches that read this record, each with the tables that may hold it."""
-        place = {"topic": topic, "partition": partition, "offset": offset}
-        blocks = ranges_with(self._batches.sums()["ranges"], **place)
+        ranges = self._batches.sums()["ranges"]
+        blocks = ranges_with(ranges, topic=topic, partition=partition, offset=offset)
         found: list[BatchRow] = []
         for row in blocks.select(["pipeline", "life", "lane", "block"]).to_pylist():
             first, lane = row.pop("block") * BLOCK, same(**row)
             number = pc.field("batch")
             within = both(lane, both(number >= first, number < first + BLOCK))
-            found += batches_of(covering(self._batches.read(where=within), **place))
+            rows = self._batches.read(where=within)
+            found += batches_of(covering(rows, topic=topic, partition=partition, offset=offset))
         batches = sorted({b.key: b for b in found}.values(), key=lambda b: b.finished_at)
         return tuple(FoundBatch(b, self._tables_at(b, offset)) for b in batches)
 
@@ -806,6 +824,11 @@ class Ledger:
         self._tables.replace_before("at", moment, tables)
         self._batches.replace_before("finished_at", moment, batches)
         return Expired(**summed)
+
+    def tidy(self) -> None:
+        """Put the ledger's own small files together and bring its sums up to date."""
+        for store in (self._batches, self._tables, self._schemas):
+            store.tidy()
 
     def forget(self, pipeline: str) -> None:
         """Removes everything the ledger says about a pipeline, as `clean` does with its tables."""

@@ -174,6 +174,51 @@ def read_catalog_state(lake: str, pipeline: str) -> CatalogState | None:
         return None
 
 
+# What upkeep did to a pipeline's tables when it was last done, likewise.
+
+_UPKEEP = "upkeep.json"
+
+
+@dataclass(frozen=True, slots=True)
+class UpkeepState:
+    """The last upkeep of a pipeline's tables, by a run or by `maintain`."""
+
+    at: datetime
+    seconds: float
+    tables: int
+    changed: int
+    failed: int
+    left: int
+    """Tables that wait for the next time, because no time was left."""
+    files_before: int
+    """Of the tables whose small files were put together."""
+    files_after: int
+    files_deleted: int
+    bytes_deleted: int
+    dead_letters: int
+    """Dead letters that expired."""
+    error: str = ""
+    """Code and words of the first failure."""
+
+
+def write_upkeep_state(lake: str, pipeline: str, state: UpkeepState) -> None:
+    """Put it in place of the one before; where it cannot be written, it is not what counts."""
+    content = json.dumps({"format": FORMAT, **plain(state)}).encode()
+    with suppress(OSError):
+        store = at(layout.pipeline(lake, pipeline))
+        if store.exists():
+            store.write(_UPKEEP, content, durable=False)
+
+
+def read_upkeep_state(lake: str, pipeline: str) -> UpkeepState | None:
+    """What was written last; None where nothing was, or it cannot be read."""
+    try:
+        content = json.loads(at(layout.pipeline(lake, pipeline)).read(_UPKEEP))
+        return read_as(UpkeepState, content)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
 # Which pipeline files that a lake names are loaded unasked: those that this user has run.
 #
 # Whoever can write to a lake can write what they like into its cards, and a pipeline file says

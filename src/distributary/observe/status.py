@@ -28,7 +28,9 @@ from distributary.observe.ledger import Ledger
 from distributary.observe.log_format import plain
 from distributary.observe.pipelines import (
     CatalogState,
+    UpkeepState,
     read_catalog_state,
+    read_upkeep_state,
     registrations,
 )
 from distributary.observe.pulse import Backlog, Pulse, UnderWay, read_failure, read_pulse
@@ -349,6 +351,8 @@ class PipelineStatus:
     """What the rules for its rows have found, those that were broken most first."""
     catalog: CatalogState | None = None
     """What the catalog has of its tables, where they are registered in one."""
+    upkeep: UpkeepState | None = None
+    """When its tables were looked after last, and what was done; None: never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,6 +438,7 @@ def settled_status(
             changes=changes,
             expectations=rule_statuses(rules[name]),
             catalog=read_catalog_state(lake, name),
+            upkeep=read_upkeep_state(lake, name),
         )
 
     wanted = sorted(names if pipeline is None else names & {pipeline})

@@ -7,6 +7,7 @@ written and not committed is nobody's, and is deleted by a later one.
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -53,7 +54,13 @@ from distributary.model import layout
 from distributary.model.table import STAGING, Role
 from distributary.observe.health import DERIVED
 from distributary.observe.ledger import Expired, Ledger
-from distributary.observe.pipelines import Registration, registrations, trusted_checkpoint
+from distributary.observe.pipelines import (
+    Registration,
+    UpkeepState,
+    registrations,
+    trusted_checkpoint,
+    write_upkeep_state,
+)
 from distributary.publish.parquet import format_of
 from distributary.store.base import Store, at, is_remote, leads_outside
 
@@ -81,6 +88,8 @@ class Wishes:
     force: bool = False
     """Files may be deleted that readers might still look at."""
     dry_run: bool = False
+    at_most: timedelta | None = None
+    """No table is begun after so long: the others come another time."""
 
     @property
     def steps(self) -> frozenset[Step]:
@@ -126,6 +135,8 @@ class TableReport:
     skipped: Mapping[str, str] = field(default_factory=dict)
     """Steps that were left out, and why."""
     error: Mapping[str, Any] | None = None
+    left: bool = False
+    """Whether it was not begun, because no time was left."""
     seconds: float = 0.0
 
     @property
@@ -355,11 +366,15 @@ class Care:
     """The folder of the lake in which only pipelines keep tables."""
     check: Callable[[], None]
     """Raises FencedError when this process has been taken for dead."""
+    until: float = _FOR_EVER
+    """The moment, on the clock of `time.monotonic`, after which no table is begun."""
 
     def look_after(self, job: Job) -> TableReport:
         """Do what is wanted to one table; what goes wrong is told, not raised."""
         started = time.perf_counter()
         report = TableReport(job.table, job.role, job.pipeline, job.folder)
+        if time.monotonic() > self.until:
+            return replace(_without(report, self.wishes.steps, "no time was left"), left=True)
         try:
             report = self._steps(job, report)
         except FencedError:
@@ -536,17 +551,24 @@ def maintain(
     started = time.perf_counter()
     with _claimed(lake, dry_run=wishes.dry_run) as check:
         watched = watch(lake)
-        care = Care(wishes, watched, layout.join(lake, layout.HOME), check)
+        until = _FOR_EVER
+        if wishes.at_most is not None:
+            until = time.monotonic() + wishes.at_most.total_seconds()
+            # another order each time: what no time is left for today comes earlier tomorrow
+            jobs = random.sample(jobs, len(jobs))
+        care = Care(wishes, watched, layout.join(lake, layout.HOME), check, until)
         tables = _all(care, jobs, on_table)
         ledger, leftovers, error = None, 0, None
         if whole_lake and Step.EXPIRE in wishes.steps:
             try:
                 check()
                 ledger = expire_ledger(lake, wishes)
+                if not wishes.dry_run:
+                    Ledger(lake).tidy()
                 leftovers = remove_leftovers(lake, wishes)
             except DistributaryError as failure:
                 error = failure.as_dict()
-    return Report(
+    report = Report(
         lake,
         tables,
         ledger,
@@ -555,6 +577,32 @@ def maintain(
         error,
         time.perf_counter() - started,
     )
+    if not wishes.dry_run and whole_lake:
+        _remember(report)
+    return report
+
+
+def _remember(report: Report) -> None:
+    """Leave in the lake when the tables of each pipeline were looked after, and what was done."""
+    for pipeline in {table.pipeline for table in report.tables}:
+        own = replace(report, tables=tuple(t for t in report.tables if t.pipeline == pipeline))
+        totals = own.totals()
+        errors = [*(t.error for t in own.tables if t.error), *([own.error] if own.error else [])]
+        state = UpkeepState(
+            at=datetime.now(UTC),
+            seconds=round(report.seconds, 3),
+            tables=totals.tables,
+            changed=totals.changed,
+            failed=totals.failed,
+            left=sum(table.left for table in own.tables),
+            files_before=totals.files_before,
+            files_after=totals.files_after,
+            files_deleted=totals.files_deleted,
+            bytes_deleted=totals.bytes_deleted,
+            dead_letters=totals.dead_letters,
+            error=f"{errors[0]['code']}: {errors[0]['what']}" if errors else "",
+        )
+        write_upkeep_state(report.lake, pipeline, state)
 
 
 def _all(care: Care, jobs: Sequence[Job], on_table: OnTable) -> tuple[TableReport, ...]:

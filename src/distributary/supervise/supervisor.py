@@ -57,8 +57,11 @@ class Schedule(Keeper):
         grace: float,
         tell: Tell,
         mask: Callable[[str], str] = str,
+        describe: Callable[[str], str] = str,
     ) -> None:
+        """`describe` says in a line what the command printed."""
         super().__init__(pipeline, command, grace=grace, tell=tell, mask=mask)
+        self._describe = describe
         self._task, self._every, self._chance = task, every.total_seconds(), chance
         self._next: float | None = None
         self.runs = 0
@@ -91,7 +94,8 @@ class Schedule(Keeper):
         self.runs += 1
         printed = self._mask("\n".join(self._printed).strip())
         if printed:
-            line = LogLine(message=printed[:_MOST], event=self._task, pipeline=self.name)
+            message = self._describe(printed)[:_MOST]
+            line = LogLine(message=message, event=self._task, pipeline=self.name)
             self._tell(line)
         verdict = judge(code, printed, last_error=None, said=self._said)
         if verdict.kind is Kind.DONE or self.stopping or verdict.error is None:
@@ -165,6 +169,16 @@ class Supervisor:
         finally:
             self._leave_nobody()
 
+    def run_beside(self, ended: threading.Event) -> None:
+        """Keep the schedules going until an event is set, in a thread; listens to no signals."""
+        try:
+            while not ended.is_set() or not self._is_over():
+                for schedule in self.schedules:
+                    schedule.tick(time.monotonic())
+                self._read(None)
+        finally:
+            self._leave_nobody()
+
     def _is_over(self) -> bool:
         if not all(member.ended for member in self.members):
             return False
@@ -186,15 +200,15 @@ class Supervisor:
                 for keeper in self._keepers:
                     keeper.kill()
 
-    def _read(self, woken: int) -> None:
+    def _read(self, woken: int | None) -> None:
         """Wait for a pipe, a signal, or the next tick."""
         pipes = {s.fd: (keeper, s) for keeper in self._keepers for s in keeper.streams}
         poll = select.poll()
-        for fd in (*pipes, woken):
+        for fd in (*pipes, *(() if woken is None else (woken,))):
             poll.register(fd, select.POLLIN)
         for fd, _ in poll.poll(_TICK_SECONDS * 1000):
             if fd == woken:
-                os.read(woken, 64)
+                os.read(fd, 64)
             else:
                 keeper, stream = pipes[fd]
                 keeper.take(stream)
@@ -247,6 +261,22 @@ class Plan:
         for each in self.loaded:
             text = each.mask(text)
         return text
+
+
+@contextmanager
+def beside(schedule: Schedule) -> Iterator[None]:
+    """Run a schedule in a thread of this process, while this lasts."""
+    ended = threading.Event()
+    supervisor = Supervisor([], schedules=[schedule])
+    thread = threading.Thread(
+        target=supervisor.run_beside, args=(ended,), name="upkeep", daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def own_command(*words: str) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ export const pipeline = {
         ["speed", each.records_per_second ? `${number(each.records_per_second)} records/s` : null],
         ["rows", `${number(each.rows)} in ${counted(each.tables.total, "table")}`],
         ["slowest step", each.lag.slowest_step ? `${each.lag.slowest_step}, ${Math.round(each.lag.slowest_share * 100)} % of the time` : null],
+        ["upkeep", each.upkeep ? upkeep(each.upkeep) : null],
         ["file", each.file], ["checkpoint", each.checkpoint],
       ]),
       each.state === "running" || each.state === "retrying" ? null : h("p", { class: "muted" }, each.state === "unknown" ? "Its checkpoint is not here, so nobody can say whether it runs. To start it: " : "It is not running; what is shown is what it did. To start it: ", command(`distributary run ${shellQuoted(each.file || "pipeline.yaml")}`)),
@@ -46,6 +47,14 @@ export const pipeline = {
       section("Settings", each.file ? h("span", { class: "path muted" }, each.file) : null, settings(each)));
   },
 };
+
+function upkeep(last) {
+  const words = [counted(last.tables, "table")];
+  if (last.files_after < last.files_before) words.push(`${number(last.files_before)} files became ${number(last.files_after)}`);
+  if (last.files_deleted) words.push(`${counted(last.files_deleted, "file")} deleted`);
+  if (last.left) words.push(`${counted(last.left, "table")} next time`);
+  return h("span", { class: last.error ? "warn" : null }, since(last.at), ": ", words.join(", "), last.error ? `; ${last.error}` : null);
+}
 
 function partitions(backlog, all) {
   const rows = Object.entries(backlog.partitions);
