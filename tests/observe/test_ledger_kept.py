@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from distributary.delta.compact import BusyError
-from distributary.delta.tables import dataset, open_table
 from distributary.model import layout
 from distributary.model.manifest import Counts
 from distributary.model.table import Role
@@ -52,7 +52,7 @@ def answers(path: str) -> dict[str, Any]:
 def all_rows_read(path: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The same answers from all rows, without any sums."""
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "_uncovered", lambda self, table, files: (None, files))
+        patch.setattr(Store, "_uncovered", lambda self, version: (None, version.files))
         return answers(path)
 
 
@@ -63,9 +63,9 @@ def place(lake: Any, name: str = "tables") -> str:
 def uncovered(lake: Any, name: str = "tables") -> int | None:
     """How many files a reader of the sums has to read; None: there are no sums of use."""
     store: Store = getattr(lake.ledger, f"_{name}")
-    table = open_table(store.path)
-    assert table is not None
-    kept, fresh = store._uncovered(table, dataset(table))
+    version = store._open()
+    assert version is not None
+    kept, fresh = store._uncovered(version)
     return None if kept is None or fresh is None else len(fresh.files)
 
 
@@ -240,3 +240,26 @@ def test_a_record_is_found_in_any_block(lake, monkeypatch):
     lake.ledger.expire(lake.ledger.batches()[5].finished_at + timedelta(seconds=1))
     (found,) = lake.ledger.find_batch("wrapper", 0, 14)
     assert (found.batch.batch, found.batch.batches) == (5, 6)
+
+
+def test_a_log_that_is_shortened_at_every_commit_stands_in_nobodys_way(lake, monkeypatch):
+    short = {"delta.logRetentionDuration": "interval 0 seconds", "delta.checkpointInterval": "1"}
+    monkeypatch.setattr(module, "PROPERTIES", {**module.PROPERTIES, **short})
+    for batch in range(3 * EVERY):
+        # each time by another process, which looks at the sums at its first commit
+        settle(lake, batch, batch + 1, ledger=Ledger(lake.path))
+    assert answers(lake.path) == all_rows_read(lake.path, monkeypatch)
+
+
+def test_a_reader_opens_a_version_again_whose_log_was_shortened(lake, monkeypatch):
+    settle(lake, 0, 2 * EVERY)
+    real, failures = DeltaTable.transaction_version, [DeltaError("File not found")]
+
+    def once(self: DeltaTable, app: str) -> int | None:
+        if failures:
+            raise failures.pop()
+        return real(self, app)
+
+    monkeypatch.setattr(DeltaTable, "transaction_version", once)
+    assert lake.ledger.totals("games") == Counts(15 * 2 * EVERY, 15 * 2 * EVERY)
+    assert not failures

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from types import MappingProxyType
+from typing import NamedTuple
 from uuid import uuid4
 
 import pyarrow as pa
@@ -49,7 +50,7 @@ from distributary.delta.tables import (
     read_rows,
     scanner,
 )
-from distributary.errors import DistributaryError
+from distributary.errors import DistributaryError, LakeUnavailableError
 from distributary.model import layout
 from distributary.model.change import OP_COLUMNS
 from distributary.model.manifest import Counts, Manifest, Mark, SourceRange, TableEntry
@@ -156,6 +157,16 @@ PROPERTIES = {
 }
 
 
+class Version(NamedTuple):
+    """A version of a ledger table, as it was opened."""
+
+    table: DeltaTable
+    files: ds.Dataset | None
+    """None for a table that only the engine inside deltalake can read."""
+    sums: int | None
+    """The number of the sums that belong to it."""
+
+
 class Store:
     """A table that only Distributary writes. Thread-safe."""
 
@@ -181,36 +192,49 @@ class Store:
         self._description = description
         self._lock = threading.Lock()
         self._table: DeltaTable | None = None
-        self._held: tuple[DeltaTable | None, ds.Dataset | None] | None = None
-        """The version that all reads see, where one is held, and its files."""
+        self._holds = False
+        self._held: Version | None = None
+        """The version that all reads see, where one is held and there is a table."""
         self._held_sums: Mapping[str, pa.Table] | None = None
 
     def hold(self) -> None:
         """From now on reads see the table as it is now; opening it costs more than reading it."""
-        table = open_table(self.path)
-        with reaching(self.path):
-            self._held = (table, None if table is None else dataset(table))
-        self._held_sums = None
+        self._holds, self._held, self._held_sums = True, self._open(), None
+
+    def _open(self) -> Version | None:
+        """Open the newest version and read what its log says, before others shorten the log."""
+        for last in (False, False, True):
+            table = open_table(self.path)
+            if table is None:
+                return None
+            try:
+                with reaching(self.path):
+                    return Version(table, dataset(table), table.transaction_version(_SUMS_MARK))
+            except LakeUnavailableError:
+                # the mark is read from commits that a writer may just have removed
+                if last:
+                    raise
+        return None
 
     def sums(self) -> Mapping[str, pa.Table]:
         """Return the views over all rows, from the sums that are kept and the rows since then."""
         if self._held_sums is not None:
             return self._held_sums
-        table, files = self._held or (open_table(self.path), None)
-        if table is None:
+        version = self._held if self._holds else self._open()
+        if version is None:
             return {name: view.schema.empty_table() for name, view in self._views.items()}
         with reaching(self.path):
-            found = self._summed(table, files or dataset(table))
-        if self._held is not None:
+            found = self._summed(version)
+        if self._holds:
             self._held_sums = found
         return found
 
-    def _summed(self, table: DeltaTable, files: ds.Dataset | None) -> Mapping[str, pa.Table]:
-        kept, fresh = self._uncovered(table, files)
+    def _summed(self, version: Version) -> Mapping[str, pa.Table]:
+        kept, fresh = self._uncovered(version)
         gathered: dict[str, list[pa.Table]] = {
             name: [kept.views[name]] if kept else [] for name in self._views
         }
-        for rows in self._portions(table, fresh):
+        for rows in self._portions(version.table, fresh):
             for name, view in self._views.items():
                 parts = gathered[name]
                 parts.append(view.lift(rows.select(view.needs)))
@@ -218,14 +242,12 @@ class Store:
                     parts[:] = [view.merge(parts)]
         return {name: view.merge(gathered[name]) for name, view in self._views.items()}
 
-    def _uncovered(
-        self, table: DeltaTable, files: ds.Dataset | None
-    ) -> tuple[Sums | None, ds.Dataset | None]:
+    def _uncovered(self, version: Version) -> tuple[Sums | None, ds.Dataset | None]:
         """Return the sums that belong to this version, and the files whose rows are not in them.
 
         Sums of which a file is no longer part of the table are of no use: its rows went elsewhere.
         """
-        number = table.transaction_version(_SUMS_MARK)
+        files, number = version.files, version.sums
         if files is None or number is None:
             return None, files
         try:
@@ -282,11 +304,11 @@ class Store:
                     table.create_write_transaction(
                         [self._file_of(rows)], "append", table.schema(), commit_properties=marks
                     )
-            if (table.version() + 1) % UPKEEP_EVERY == 0 or self._is_behind(table):
+            if (table.version() + 1) % UPKEEP_EVERY == 0 or self._is_behind():
                 self._upkeep()
             return True
 
-    def _is_behind(self, table: DeltaTable) -> bool:
+    def _is_behind(self) -> bool:
         """Look once, at the first commit of a process, whether many files are not in the sums.
 
         So it is in a lake of before there were sums, and where each process ends after few batches.
@@ -294,7 +316,9 @@ class Store:
         if self._looked:
             return False
         self._looked = True
-        _, fresh = self._uncovered(table, dataset(table))
+        # another handle: what this one has read of the log may be gone since its commit
+        version = self._open()
+        _, fresh = (None, None) if version is None else self._uncovered(version)
         return fresh is not None and len(fresh.files) > UPKEEP_EVERY
 
     def replace_before(
@@ -342,17 +366,23 @@ class Store:
         self, columns: Sequence[str] | None = None, where: pc.Expression | None = None
     ) -> pa.Table:
         """Rows at the newest version; none where the table was never written."""
-        table, files = self._held or (open_table(self.path), None)
+        table, files = self._read_version()
         if table is None:
             return self.schema.empty_table().select(list(columns or self.schema.names))
         return read_rows(table, columns=columns, where=where, files=files)
+
+    def _read_version(self) -> tuple[DeltaTable | None, ds.Dataset | None]:
+        """Return the version that is held, with its files, or else the newest."""
+        if not self._holds:
+            return open_table(self.path), None
+        return (None, None) if self._held is None else (self._held.table, self._held.files)
 
     def query(self, sql: str) -> pa.Table | None:
         """A fixed query over the table `ledger`, by the engine inside deltalake.
 
         For sums over millions of rows. Never put a value from outside into `sql`.
         """
-        table, _ = self._held or (open_table(self.path), None)
+        table, _ = self._read_version()
         if table is None:
             return None
         if missing := self._missing(table):
@@ -443,10 +473,10 @@ class Store:
         table = DeltaTable(
             self.path, version=state.version, storage_options=options_of(self.path) or None
         )
-        files = dataset(table)
-        _, uncovered = self._uncovered(table, files)
+        version = Version(table, dataset(table), state.marks.get(_SUMS_MARK))
+        _, uncovered = self._uncovered(version)
         fresh = uncovered is None or uncovered.files
-        views = self._summed(table, files)
+        views = self._summed(version)
         groups = bins(state.files.values(), Sizes(TARGET_FILE_SIZE, min_files=2))
         if not groups and not fresh:
             return
