@@ -39,6 +39,8 @@ def grow_ledger(lake: str, *, batches: int, tables: int) -> Ledger:
     bulk = max(0, batches - _ONE_BY_ONE)
     for start in range(0, bulk, _CHUNK):
         _append(ledger, range(start, min(start + _CHUNK, bulk)), plans, first)
+    # as the last of its own compactions would have left it
+    ledger.tidy()
     for number in range(bulk, batches):
         manifest, results, times = _batch(number, plans, first)
         ledger.record(manifest, results, times=times, counts=manifest.counts)
