@@ -17,6 +17,10 @@ from distributary.model.table import Role
 from distributary.observe import ledger as module
 from distributary.observe.ledger import Ledger, Store
 from distributary.observe.recording import Accepted
+from distributary.store import base
+from distributary.store.base import introduce
+from tests.services.shared import unique
+from tests.source.s3_server import BUCKET, s3_server
 
 EVERY = 4
 
@@ -263,3 +267,15 @@ def test_a_reader_opens_a_version_again_whose_log_was_shortened(lake, monkeypatc
     monkeypatch.setattr(DeltaTable, "transaction_version", once)
     assert lake.ledger.totals("games") == Counts(15 * 2 * EVERY, 15 * 2 * EVERY)
     assert not failures
+
+
+def test_sums_are_kept_in_a_bucket_too(lake, monkeypatch):
+    monkeypatch.setattr(base, "_OPTIONS", {})
+    with s3_server() as server:
+        lake.path = f"s3://{BUCKET}/{unique('ledger')}"
+        introduce(lake.path, server.options)
+        settle(lake, 0, 2 * EVERY + 1)
+        left = uncovered(lake)
+        assert left is not None and left <= EVERY
+        assert answers(lake.path) == all_rows_read(lake.path, monkeypatch)
+        assert lake.ledger.totals("games") == Counts(15 * (2 * EVERY + 1), 15 * (2 * EVERY + 1))
