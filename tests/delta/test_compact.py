@@ -21,11 +21,15 @@ from distributary.delta.compact import (
     Compacted,
     RowsLostError,
     Sizes,
+    bins,
     compact,
+    exchange_all,
     planned,
     refusal,
+    rewritten,
 )
 from distributary.delta.log import Snapshot, load
+from distributary.model.manifest import Mark
 from distributary.model.table import Column
 from distributary.publish.base import CommittedMark, Outcome
 from distributary.publish.direct import DirectPublisher
@@ -428,3 +432,22 @@ def test_pieces_that_were_joined_are_written_once_and_in_order(
     assert file.read()["n"].to_pylist() == before
     # so many that pieces were joined before a row group, and across one
     assert 1 < file.num_row_groups < 40 / 3
+
+
+def test_all_swaps_are_committed_under_a_mark_or_none(folder: Path) -> None:
+    publisher = DirectPublisher()
+    publish(publisher, folder, 0, 4)
+    state = state_of(folder)
+    swaps = rewritten(state, bins(state.files.values(), SIZES), lambda: None)
+    # what is only added meanwhile does not stand in the way
+    publish(publisher, folder, 4, 5)
+    after = exchange_all(state, swaps, Mark("somebody", 7, ""))
+    assert (after.marks["somebody"], len(after.files)) == (7, 2)
+    assert values(folder) == [n for batch in range(5) for n in numbers(batch)["n"].to_pylist()]
+    # the files of that state are gone now: nothing of it can be exchanged
+    late = rewritten(state, bins(state.files.values(), SIZES), lambda: None)
+    made = [swap.added.path for swap in late if swap.added is not None]
+    with pytest.raises(BusyError):
+        exchange_all(state, late, Mark("somebody", 8, ""))
+    assert made and not any((folder / path).exists() for path in made)
+    assert state_of(folder).marks["somebody"] == 7
