@@ -46,13 +46,6 @@ class Column:
     """Protobuf field number: how a rename is recognised."""
     aliases: tuple[str, ...] = ()
     """Avro aliases: likewise."""
-    default: str | None = None
-    """What a record has whose writer does not know the field, as JSON; None when that is null.
-
-    Bytes are base64; decimals, dates and timestamps are text, as in `evolve.constant`.
-    """
-    inner_defaults: tuple[tuple[str, str], ...] = ()
-    """The same for fields inside the column, by path: `element.price` in a list of structs."""
     origin: Origin | None = field(default=None, compare=False)
     """Of a writer's column: its field; of a table's column, that of the writer who brought it."""
 
@@ -72,13 +65,8 @@ class Fill:
     """How a writer column reaches the table: `source` is cast to `type`, stored as `target`."""
 
     source: str
-    """Empty when the writer has no such column."""
     target: str
     type: pa.DataType
-    value: str | None = None
-    """JSON of what is stored in every row when there is no source."""
-    inner_defaults: tuple[tuple[str, str], ...] = ()
-    """JSON of what is stored in fields of `target` that the source does not have, by path."""
 
 
 class ChangeKind(StrEnum):
