@@ -197,11 +197,10 @@ class Fields:
         comment = ordinary_comment(column.comment)
         self._append(replace(column, name=name, type=settled(column.type), comment=comment))
         self.placed.append((column.name, name))
-        if former is None:
-            self._note(ChangeKind.COLUMN_ADDED, name, "", after, action)
-        else:
-            before = self._at(self.columns[former].name)
-            self._note(ChangeKind.COLUMN_RENAMED, name, before, after, self._policy.renamed)
+        before = ""
+        if former is not None:
+            before, action = self._at(self.columns[former].name), self._policy.renamed
+        self._note(ChangeKind.COLUMN_ADDED, name, before, after, action)
 
     def _keep_name(self, column: Column, former: int) -> None:
         old = self.columns[former]

@@ -74,9 +74,11 @@ class ChangeKind(StrEnum):
 
     TABLE_CREATED = "table_created"
     COLUMN_ADDED = "column_added"
+    """For a new field, or for another name of the field that the column `before` holds."""
     COLUMN_WIDENED = "column_widened"
     SIDE_COLUMN_ADDED = "side_column_added"
     COLUMN_RENAMED = "column_renamed"
+    """The field has another name, `column`, and is stored in the column that it had, `before`."""
     COLUMN_MISSING = "column_missing"
     FIELD_IGNORED = "field_ignored"
     REFUSED = "refused"
@@ -96,6 +98,8 @@ class Change:
         """`+ rating int`, `~ score int to bigint`: one line for people."""
         if self.kind is ChangeKind.TABLE_CREATED and not self.after:
             return "+ table"
+        if self.kind is ChangeKind.COLUMN_ADDED and self.before:
+            return f"+ {self.column} {self.after} (another name of {self.before}; a new column)"
         return _DESCRIPTIONS[self.kind].format_map(asdict(self))
 
 
@@ -104,7 +108,7 @@ _DESCRIPTIONS = {
     ChangeKind.COLUMN_ADDED: "+ {column} {after}",
     ChangeKind.SIDE_COLUMN_ADDED: "+ {column} {after} (side column; was {before})",
     ChangeKind.COLUMN_WIDENED: "~ {column} {before} to {after}",
-    ChangeKind.COLUMN_RENAMED: "~ {before} renamed to {column}",
+    ChangeKind.COLUMN_RENAMED: "~ {column} is stored in {before} (renamed field)",
     ChangeKind.COLUMN_MISSING: "- {column} (no longer written; kept, null)",
     ChangeKind.FIELD_IGNORED: "  {column} {after} (ignored)",
     ChangeKind.REFUSED: "! {column} {before} to {after} (refused)",
