@@ -153,18 +153,17 @@ def draw_preview(paper: Paper, found: Preview, *, most: int | None = None) -> No
     paper.more(len(changed) - len(changed[:most]), "table")
     if not found.changes_something:
         paper.line("No changes.")
-    looked_at = counted(found.records, "record")
-    partly = found.waiting is not None and found.waiting > found.records
+    looked_at, among = counted(found.records, "record"), ""
     if found.waiting is None:
         paper.line(f"{looked_at} to read in the next batch.")
-    elif partly:
+    elif found.waiting > found.records:
         every = counted(found.waiting, "record")
         paper.line(f"{every} to read; looked at the next {looked_at}.")
+        among = f" among the {looked_at} looked at"
     else:
         paper.line(f"{looked_at} to read.")
     if found.dead_letters:
         lost = counted(sum(found.dead_letters.values()), "dead letter")
-        among = f" among the {looked_at} looked at" if partly else ""
         paper.line(f"At least {lost} foreseen{among}: {tally(found.dead_letters)}.")
     for unfit in found.unfit_rules[:_MOST_SHOWN]:
         text = f"expectation {unfit.rule} is not applied to {unfit.table}: {unfit.why}"

@@ -550,13 +550,12 @@ def _counted(values: set[str]) -> str:
 
 
 def _cloud_events(what: str) -> list[Finding]:
-    tables = {"each": "{type}", "metadata": [*Tables.model_fields["metadata"].default]}
-    tables["metadata"].append("cloudevent")
+    metadata = [*Tables.model_fields["metadata"].default, "cloudevent"]
     return [
         Finding(what, {"envelope": {"format": "cloudevents"}}),
         Finding(
             "A table for each type; id, source, time and subject are in its column _cloudevent",
-            {"tables": tables},
+            {"tables": {"each": "{type}", "metadata": metadata}},
         ),
     ]
 
