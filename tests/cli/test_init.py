@@ -98,7 +98,7 @@ def test_a_strangers_topic_becomes_rows(
         "--json",
     )
     assert found.code == 0, found.err
-    assert found.json["plan"]["records"] == 20
+    assert found.json["plan"]["records"] == found.json["plan"]["waiting"] == 20
     assert not found.json["plan"]["dead_letters"]
     text = Path("pipeline.yaml").read_text()
     assert text.startswith("# yaml-language-server: $schema=pipeline.schema.json\n")
