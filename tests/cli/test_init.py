@@ -98,7 +98,7 @@ def test_a_strangers_topic_becomes_rows(
         "--json",
     )
     assert found.code == 0, found.err
-    assert found.json["plan"]["records"] == 20
+    assert found.json["plan"]["records"] == found.json["plan"]["waiting"] == 20
     assert not found.json["plan"]["dead_letters"]
     text = Path("pipeline.yaml").read_text()
     assert text.startswith("# yaml-language-server: $schema=pipeline.schema.json\n")
@@ -109,6 +109,26 @@ def test_a_strangers_topic_becomes_rows(
     assert (summary.counts.read, summary.counts.written) == (20, 20)
     rows = cli("query", f'select count(*) as n from "{table}"', "--json").json["rows"]
     assert rows == [{"n": 20}]
+
+
+def test_context_attributes_of_cloud_events_are_in_the_tables(
+    cli: Cli, own_folder: Path, spark: SparkSession
+) -> None:
+    event = {"specversion": "1.0", "source": "/shop", "subject": "cart", "data": {"id": 7}}
+    moment = "2024-02-29T12:00:00Z"
+    kinds = ({**event, "type": f"shop/{n % 3}", "id": str(n), "time": moment} for n in range(97))
+    values = [*texts(*kinds), b"{", b'{"id": 1}', b""]
+    write_deltalake("events", pa.table({"value": pa.array(values, pa.binary())}))
+    found = cli("init", "events", "--json")
+    assert found.code == 0, found.err
+    assert found.json["plan"]["waiting"] == 100
+    counts = Pipeline.load("pipeline.yaml").run(spark=spark).counts
+    assert (counts.read, counts.written) == (100, 97)
+    # what was foreseen is what came
+    assert sum(found.json["plan"]["dead_letters"].values()) == counts.dead_lettered
+    asked = "select id, _cloudevent.id as own, _cloudevent.source as s, _cloudevent.subject as on_"
+    rows = cli("query", f"{asked} from shop_1 order by own limit 1", "--json").json["rows"]
+    assert rows == [{"id": 7, "own": "1", "s": "/shop", "on_": "cart"}]
 
 
 def preview_of(*tables: tuple[str, Role, int]) -> Preview:

@@ -1,11 +1,9 @@
-"""Records of all versions of an Avro schema in one table, resolved as Avro resolves them."""
+"""Records of all versions of an Avro schema in one table."""
 
 from __future__ import annotations
 
 import io
 import json
-from datetime import UTC, date, datetime
-from decimal import Decimal
 from typing import Any
 
 import fastavro
@@ -84,56 +82,20 @@ def test_orders_of_both_versions(versions: tuple[Any, ...]) -> None:
     new = [{"order_id": 2, "products": [{"name": "b", "price": 3.5, "uuid": None}]}]
     (first,) = stored(table, V1, old)
     (second,) = stored(table, V2, new)
-    assert first["products"] == [{"name": "a", "price": 2.5, "uuid": 1123}]
+    assert first["products"] == [{"name": "a", "price": 2.5, "uuid": None}]
     assert second["products"] == [{"name": "b", "price": 3.5, "uuid": None}]
 
 
-def test_defaults_of_every_type_reach_older_records() -> None:
-    decimal = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+def test_a_field_that_its_writer_does_not_have_is_null_whatever_default_others_give() -> None:
     old = record(field("id", "int"))
     inner = record(field("x", "int"), field("y", "string", default="why"))
     new = record(
         field("id", "int"),
-        field("n", "long", default=5),
-        field("nothing", ["null", "int"], default=None),
-        field("some", ["null", "string", "int"], default="text"),
-        field("raw", "bytes", default="\u00ff\u0001"),
-        field("price", decimal, default="\u0000\u0096"),
-        field("day", {"type": "int", "logicalType": "date"}, default=19782),
-        field("at", {"type": "long", "logicalType": "timestamp-millis"}, default=1500),
-        field("state", {"type": "enum", "name": "E", "symbols": ["A", "B"]}, default="B"),
-        field("map", {"type": "map", "values": "int"}, default={"a": 1}),
-        field("list", {"type": "array", "items": "float"}, default=[0.5]),
+        field("day", {"type": "int", "logicalType": "date"}, default=0),
         field("inner", {**inner, "name": "Inner"}, default={"x": 1}),
-        field("empty", {"type": "record", "name": "Empty", "fields": []}, default={}),
-        field("late", {"type": "int", "logicalType": "date"}, default=2_147_483_647),
     )
-    table = table_of(old, new)
-    assert stored(table, old, {"id": 1}) == [
-        {
-            "id": 1,
-            "n": 5,
-            "nothing": None,
-            "some": {"string": "text", "int": None},
-            "raw": b"\xff\x01",
-            "price": Decimal("1.50"),
-            "day": date(2024, 2, 29),
-            "at": datetime(1970, 1, 1, 0, 0, 1, 500_000, UTC),
-            "state": "B",
-            "map": [("a", 1)],
-            "list": [0.5],
-            "inner": {"x": 1, "y": "why"},
-            "empty": "{}",
-            # a day that the lake cannot hold
-            "late": None,
-        }
-    ]
-
-
-def test_a_field_that_is_gone_has_its_default_in_newer_records() -> None:
-    old = record(field("id", "int"), field("n", "int", default=7))
-    new = record(field("id", "int"))
-    assert stored(table_of(old, new), new, {"id": 1}) == [{"id": 1, "n": 7}]
+    for table in (table_of(old, new), table_of(new, old)):
+        assert stored(table, old, {"id": 1}) == [{"id": 1, "day": None, "inner": None}]
 
 
 def test_aliases_find_the_old_column() -> None:

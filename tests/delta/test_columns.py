@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pyarrow as pa
 import pytest
 from deltalake import Schema
@@ -104,30 +102,22 @@ def test_order_decides_no_type(have: tuple[Column, ...], want: tuple[Column, ...
     assert types(have, want) == types(want, have)
 
 
-PRODUCTS = pa.list_(pa.struct([("name", pa.string())]))
-WITH_UUID = pa.list_(pa.struct([("name", pa.string()), ("uuid", pa.int32())]))
-REMEMBERED = (
-    Column("id", pa.int64(), "field R.id", number=3, aliases=("key", "nr"), default="5"),
-    Column("products", WITH_UUID, inner_defaults=(("element.uuid", "1123"),)),
-)
+REMEMBERED = (Column("id", pa.int64(), "field R.id", number=3, aliases=("key", "nr")),)
 
 
-def test_defaults_and_other_names_survive_log_and_manifest() -> None:
+def test_other_names_survive_log_and_manifest() -> None:
     text = Schema.from_json(schema_string(fields_of(REMEMBERED))).to_json()
     assert columns_of(fields_in(text)) == REMEMBERED
     assert columns_from_text(columns_to_text(REMEMBERED)) == REMEMBERED
 
 
-def test_a_field_inside_a_column_brings_its_default() -> None:
-    have = fields_of((Column("products", PRODUCTS, "people wrote this"),))
-    merged = merge_fields(have, fields_of(REMEMBERED[1:]))
-    (column,) = columns_of(merged.fields)
-    assert merged.changed
-    assert column.inner_defaults == (("element.uuid", "1123"),)
-    assert column.comment == "people wrote this"
-    # what the table knows already stays
-    other = replace(REMEMBERED[1], inner_defaults=(("element.uuid", "7"),))
-    assert not merge_fields(merged.fields, fields_of((other,))).changed
+def test_defaults_that_earlier_versions_kept_are_carried_along_and_mean_nothing() -> None:
+    (field,) = fields_of(REMEMBERED)
+    kept = {"distributary.default": "5", "distributary.innerDefaults": '{"element.b": "7"}'}
+    before = [{**field, "metadata": field["metadata"] | kept}]
+    assert columns_of(before) == REMEMBERED
+    merged = merge_fields(before, fields_of(REMEMBERED))
+    assert (merged.fields, merged.changed) == (before, False)
 
 
 def sorted_type(type_: pa.DataType) -> pa.DataType:

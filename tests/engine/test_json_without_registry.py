@@ -89,3 +89,30 @@ def test_a_look_at_what_would_happen_leaves_no_trace(tmp_path: Path) -> None:
     found = preview(Pipeline.load(lines.file))
     assert ("silver_events", True, 1) in [(t.name, t.new, t.records) for t in found.tables]
     assert not list(tmp_path.glob("lake/**/inferred/**/*.json"))
+
+
+BAD = [b"not json", b'{"id": NaN}', b'{"id": 1, "id": 2}', b"[1]"]
+
+
+def test_all_dead_letters_of_what_was_looked_at_are_foreseen(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    lines = Lines(tmp_path)
+    lines.send(*({"id": n} for n in range(16)), *BAD)
+    found = preview(Pipeline.load(lines.file))
+    assert (found.records, found.waiting) == (20, 20)
+    assert [t.records for t in found.tables if t.name == "silver_events"] == [16]
+    counts = Pipeline.load(lines.file).run(spark=spark).counts
+    assert counts == Counts(20, 16, sum(found.dead_letters.values()))
+
+
+def test_a_look_at_one_batch_knows_how_much_there_is(tmp_path: Path) -> None:
+    lines = Lines(tmp_path)
+    lines.send(*({"id": n} for n in range(40)))
+    lines.send(*({"id": n} for n in range(10)), *BAD)
+    settings = lines.file.read_text()
+    lines.file.write_text(
+        settings.replace("topic: events", "topic: events, max_records_per_batch: 20")
+    )
+    found = preview(Pipeline.load(lines.file))
+    assert (found.records, found.waiting, found.dead_letters) == (20, 54, {})

@@ -75,6 +75,18 @@ def test_the_first_has_the_plain_name_and_the_second_one_with_digits(lake: Lake)
     }
 
 
+def test_words_that_a_slash_parts_are_a_plain_name(lake: Lake) -> None:
+    types = ("video/play", "video.play", "com.example/x", "https://example.com/created")
+    plain = ["silver_com_example_x", "silver_https_example_com_created"]
+    assert lake.take(*types) == ["silver_video_play", marked("video.play"), *plain]
+
+
+def test_the_digits_that_a_slash_had_in_the_version_before_stay(lake: Lake) -> None:
+    entry = Entry({"type": "video/play"}, (marked("video/play"),))
+    assert Entries(lake.address).take(marked("video/play"), entry)
+    assert lake.take("video/play", "video.play") == [marked("video/play"), "silver_video_play"]
+
+
 def test_a_dotted_name_of_the_version_before_stays(lake: Lake) -> None:
     former = propose(TEMPLATE, type="a.b").former
     assert former == "silver_a__b"

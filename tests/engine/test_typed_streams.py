@@ -89,9 +89,13 @@ def test_cloud_events_of_both_modes_share_their_tables(events: Events, spark: Sp
     binary = [("ce_type", b"shop.paid"), ("ce_id", b"b"), ("content-type", b"application/json")]
     events.send({"id": 2}, headers=binary)
     events.send({"id": 3}, headers=[("ce_type", b"../../etc"), ("ce_id", b"c")])
-    pipeline = events.pipeline("envelope: {format: cloudevents}\ntables: {each: '{type}'}")
+    tables = "tables: {each: '{type}', metadata: [offset, cloudevent]}"
+    pipeline = events.pipeline(f"envelope: {{format: cloudevents}}\n{tables}")
     assert pipeline.run(spark=spark).counts == Counts(3, 2, 1)
     assert events.ids("shop_paid") == [1, 2]
+    rows = DeltaTable(str(events.lake / "shop_paid")).to_pyarrow_table().to_pylist()
+    told = {row["id"]: row["_cloudevent"] for row in rows}
+    assert (told[1]["id"], told[1]["source"], told[2]["id"]) == ("a", "/s", "b")
 
 
 def test_headers_and_keys_of_kafka_name_types(events: Events, spark: SparkSession) -> None:

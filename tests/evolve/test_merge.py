@@ -8,7 +8,7 @@ import pytest
 from distributary.config.lake import Evolution
 from distributary.errors import ErrorCode
 from distributary.evolve.merge import ignored, merge, missing
-from distributary.model.table import ChangeKind, Column, Merged
+from distributary.model.table import Change, ChangeKind, Column, Merged
 
 INT, LONG, FLOAT, DOUBLE, TEXT = pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string()
 DEFAULT = Evolution()
@@ -275,8 +275,10 @@ def test_a_renamed_field_is_a_new_column() -> None:
     table = (Column("score", INT, number=3),)
     merged = merge(table, (Column("points", INT, number=3),), DEFAULT)
     assert shape(merged) == {"score": INT, "points": INT}
-    assert merged.changes[0].kind is ChangeKind.COLUMN_RENAMED
-    assert merged.changes[0].describe() == "~ score renamed to points"
+    # the history says what was done: the table has a column more
+    (change,) = merged.changes
+    assert change == Change(ChangeKind.COLUMN_ADDED, "points", "score", "int", "new_column")
+    assert change.describe().startswith("+ points int") and "score" in change.describe()
 
 
 @pytest.mark.parametrize(
@@ -293,6 +295,7 @@ def test_a_renamed_field_can_keep_its_column(old: Column, new: Column) -> None:
     merged = merge((old,), (new,), policy)
     assert shape(merged) == {"score": LONG}
     assert targets(merged) == {"points": "score"}
+    assert ChangeKind.COLUMN_ADDED not in [change.kind for change in merged.changes]
     again = merge(merged.columns, (new,), policy)
     assert again.columns is merged.columns
     assert again.fills == merged.fills

@@ -218,9 +218,12 @@ def test_cloud_events_have_a_table_for_each_type() -> None:
     config = loaded(findings)
     assert config.envelope is not None
     assert (config.envelope.format, config.tables.each) == ("cloudevents", "{type}")
+    assert {"cloudevent", "offset"} <= {*config.tables.metadata}
     headers = (("ce_type", b"shop.created"), ("ce_specversion", b"1.0"))
     binary = Sample("orders", (Record(None, b'{"id": 1}', headers),), "one")
-    assert any("ce_type" in each.what for each in discover(binary, None))
+    findings = discover(binary, None)
+    assert any("ce_type" in each.what for each in findings)
+    assert "cloudevent" in loaded(findings).tables.metadata
     # data that is no object has no columns: the event itself is the row
     bare = discover(sample(texts(event | {"data": "text"})), None)
     assert "{field:type}" in str([each.settings for each in bare])
@@ -238,10 +241,45 @@ def test_a_field_that_names_the_type_makes_a_table_for_each(name: str) -> None:
     assert loaded(alike).tables.each == "{topic}"
 
 
+def test_cloud_events_of_binary_mode_may_be_of_any_format() -> None:
+    registry = ScratchRegistry()
+    known = registry.register("orders-value", json.dumps(ORDER), format=Format.AVRO)
+    value = frame(avro(ORDER, {"id": 1, "customer": "a"}), schema_id=known, indexes=None)
+    headers = (("ce_type", b"shop.placed"), ("ce_id", b"1"))
+    records = (Record(None, value, headers),) * 9 + (Record(None, value),)
+    findings = discover(Sample("orders", records, "ten"), registry)
+    config = loaded(findings)
+    assert config.envelope is not None and config.envelope.format == "cloudevents"
+    assert config.records.format == "avro" and "cloudevent" in config.tables.metadata
+    assert any("1 of 10 sampled records" in each.what for each in findings)
+
+
+def test_a_few_bad_records_do_not_hide_what_names_the_types() -> None:
+    good = [{"event": f"e{n % 12}", "kind": "web", "id": n} for n in range(194)]
+    bad = [b"not json", b'{"id": 1}', b'{"event": 5}', b"[1]", b'{"event": null}', b"\xff"]
+    findings = discover(sample([*texts(*good), *bad]), None)
+    assert loaded(findings).tables.each == "{type}"
+    assert any("6 of 200 sampled records" in each.what for each in findings)
+    assert any("12 types" in each.what and "event" in each.what for each in findings)
+    # and what else could have named them
+    assert any("kind (1 value in 194 of 197" in each.what for each in findings)
+
+
+def test_fields_that_name_no_types_are_told_when_there_is_one_table() -> None:
+    many = [{"type": f"t{n}"} for n in range(100)]
+    half = [{"event": "a"}, {"event": "b"}, {"id": 1}, {"id": 2}]
+    for events, name in ((many, "type (100 values"), (half, "event (2 values in 2 of 4")):
+        findings = discover(sample(texts(*events)), None)
+        assert loaded(findings).tables.each == "{topic}"
+        assert any(name in each.what for each in findings)
+    silent = discover(sample(texts({"id": 1}, {"id": 2})), None)
+    assert not any("considered" in each.what for each in silent)
+
+
 def test_records_without_a_value_are_skipped_and_others_are_counted() -> None:
     findings = discover(sample([*texts(*[{"id": 1}] * 8), b"\xff\xfe", None]), None)
     assert loaded(findings).source.tombstones == "skip"
-    assert any("1 of 9 records are none of it" in each.what for each in findings)
+    assert any("1 of 9 sampled records" in each.what for each in findings)
 
 
 def test_an_empty_topic_by_what_its_subject_announces() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +200,20 @@ def test_a_header_names_the_type_of_what_the_registry_knows(
     staged = one.stage((write({"id": 7}), {"kind": "paid"}), (b"x", {"kind": "paid"}))
     assert one.rows(staged, "silver_paid") == [{"id": 7}]
     assert dict(staged.dead) == {"BAD_MAGIC": 1}
+
+
+def test_cloud_events_in_binary_mode_may_be_avro(stream: Callable[[str], Stream]) -> None:
+    events = (
+        "envelope: {format: cloudevents}\ntables: {each: '{type}', metadata: [cloudevent, offset]}"
+    )
+    one = stream(f"payload: {{format: avro, framing: confluent}}\nregistry: {{path: s}}\n{events}")
+    text = json.dumps(
+        {"type": "record", "name": "Paid", "fields": [{"name": "id", "type": "long"}]}
+    )
+    write = avro_serializer(text, schema_id=one.registry.register("x", text, format=Format.AVRO))
+    staged = one.stage((write({"id": 7}), {"ce_type": "paid", "ce_id": "a"}))
+    (row,) = one.bench.rows(staged, "paid").to_pylist()
+    assert (row["id"], row["_cloudevent"]["id"]) == (7, "a")
 
 
 ENVELOPE = "envelope: {format: json, type: event.name, payload: data}\n"
@@ -407,6 +422,56 @@ def test_cloud_events_in_both_modes(stream: Callable[[str], Stream]) -> None:
     }
 
 
+def test_context_attributes_of_both_modes_are_kept(stream: Callable[[str], Stream]) -> None:
+    metadata = "tables: {each: 'silver_{type}', metadata: [offset, cloudevent]}\n"
+    one = stream(JSON + "envelope: {format: cloudevents}\n" + metadata)
+    whole: Headers = {"content-type": "application/cloudevents+json"}
+    binary: Headers = {
+        "ce_specversion": "1.0",
+        "ce_type": "paid",
+        "ce_id": "b",
+        "ce_source": "/s",
+        "ce_time": "2024-02-29T01:00:00+01:00",
+        "ce_traceparent": "00-1",
+        "ce_odd": b"\xff",
+        "content-type": "application/json",
+        "other": "x",
+    }
+    # fields of the payload may have the names of attributes, also with an underscore
+    event = cloud_event("paid", data={"id": 1, "source": "mine", "_cloudevent": "own"})
+    staged = one.stage(
+        (event | {"subject": "order 1", "time": "2024-02-29T00:00:00.123456789Z", "n": 5}, whole),
+        ({"id": 2, "time": "noon"}, binary),
+        (cloud_event("paid", data={"id": 3}, time="yesterday", subject=None, flag=True), whole),
+        (cloud_event("paid", data={"id": 4}, time="2024-02-29T00:00:00"), whole),
+        (b'{"id":"\\ud800","type":"paid","data":{"id":5},"big":1' + b"0" * 30 + b"}", whole),
+    )
+    rows = sorted(one.bench.rows(staged, "silver_paid").to_pylist(), key=lambda r: r["_offset"])
+    assert [row["id"] for row in rows] == [1, 2, 3, 4, 5]
+    assert (rows[0]["source"], rows[0]["field_cloudevent"]) == ("mine", "own")
+    events = [row["_cloudevent"] for row in rows]
+    leap_day = datetime(2024, 2, 29, tzinfo=UTC)
+    assert events[0] == {
+        "specversion": "1.0",
+        "id": "1",
+        "source": "/shop",
+        "type": "paid",
+        "subject": "order 1",
+        "datacontenttype": None,
+        "dataschema": None,
+        "time": leap_day.replace(microsecond=123456),
+        "extensions": [("n", "5")],
+    }
+    assert (events[1]["id"], events[1]["source"], events[1]["time"]) == ("b", "/s", leap_day)
+    assert events[1]["datacontenttype"] == "application/json"
+    assert dict(events[1]["extensions"]) == {"traceparent": "00-1", "odd": "\ufffd"}
+    assert (events[2]["time"], events[2]["subject"]) == (None, None)
+    assert dict(events[2]["extensions"]) == {"time": "yesterday", "flag": "true"}
+    # without an offset nobody knows which moment it is
+    assert (events[3]["time"], dict(events[3]["extensions"])["time"][:4]) == (None, "2024")
+    assert (events[4]["id"], dict(events[4]["extensions"])) == ("?", {"big": "1" + "0" * 30})
+
+
 @pytest.mark.parametrize(
     ("subject", "fields", "setting"),
     [
@@ -439,6 +504,8 @@ def test_an_envelope_that_does_not_fit_its_schema_is_refused(
     [
         JSON + "envelope: {format: json}\n" + TABLES,
         JSON + "envelope: {format: cloudevents, type: type}\n" + TABLES,
+        JSON
+        + "envelope: {format: json, type: kind}\ntables: {each: '{type}', metadata: [cloudevent]}",
         JSON + "envelope: {format: json, type: a, payload: a}\n" + TABLES,
         JSON + "envelope: {format: json, type: '{header:a b}'}\n" + TABLES,
         JSON + "envelope: {format: json, type: a, encoding: base64}\n" + TABLES,

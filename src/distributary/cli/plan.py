@@ -153,10 +153,18 @@ def draw_preview(paper: Paper, found: Preview, *, most: int | None = None) -> No
     paper.more(len(changed) - len(changed[:most]), "table")
     if not found.changes_something:
         paper.line("No changes.")
-    paper.line(f"{counted(found.records, 'record')} to read.")
+    looked_at, among = counted(found.records, "record"), ""
+    if found.waiting is None:
+        paper.line(f"{looked_at} to read in the next batch.")
+    elif found.waiting > found.records:
+        every = counted(found.waiting, "record")
+        paper.line(f"{every} to read; looked at the next {looked_at}.")
+        among = f" among the {looked_at} looked at"
+    else:
+        paper.line(f"{looked_at} to read.")
     if found.dead_letters:
-        lost = sum(found.dead_letters.values())
-        paper.line(f"{counted(lost, 'dead letter')} foreseen: {tally(found.dead_letters)}.")
+        lost = counted(sum(found.dead_letters.values()), "dead letter")
+        paper.line(f"At least {lost} foreseen{among}: {tally(found.dead_letters)}.")
     for unfit in found.unfit_rules[:_MOST_SHOWN]:
         text = f"expectation {unfit.rule} is not applied to {unfit.table}: {unfit.why}"
         paper.line(styled(text, "yellow"))

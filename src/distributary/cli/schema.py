@@ -668,19 +668,12 @@ def _changes(old: tuple[Column, ...], new: tuple[Column, ...]) -> list[Differenc
         before = sql_name(column.type)
         if column.name not in kept:
             gone = Change(ChangeKind.COLUMN_MISSING, column.name, before, action="keep")
-            found += [] if _is_renamed(column, new) else [_difference(gone)]
+            found.append(_difference(gone))
         elif column.name in fitting - changed and sql_name(kept[column.name]) != before:
             after = sql_name(kept[column.name])
             text = f"  {column.name} {after} (fits the {before} that it was)"
             found.append(Difference("fits", column.name, before, after, text))
     return found
-
-
-def _is_renamed(column: Column, new: tuple[Column, ...]) -> bool:
-    return any(
-        (each.number is not None and each.number == column.number) or column.name in each.aliases
-        for each in new
-    )
 
 
 def _difference(change: Change) -> Difference:

@@ -107,10 +107,19 @@ class Lake(Section):
 # Which tables are kept.
 
 Metadata = Literal[
-    "key", "headers", "topic", "partition", "offset", "timestamp", "schema_id", "batch", "raw"
+    "key",
+    "headers",
+    "topic",
+    "partition",
+    "offset",
+    "timestamp",
+    "schema_id",
+    "batch",
+    "raw",
+    "cloudevent",
 ]
 """What can be known about a record besides its own fields."""
-_NOT_FOR_PARTITIONS = ("_key", "_headers", "_offset", "_timestamp", "_raw")
+_NOT_FOR_PARTITIONS = ("_key", "_headers", "_offset", "_timestamp", "_raw", "_cloudevent")
 
 
 class Unified(Section):
@@ -164,7 +173,8 @@ class Tables(Section):
         tuple[Metadata, ...],
         BeforeValidator(split, json_schema_input_type=tuple[Metadata, ...] | str),
     ] = ("topic", "partition", "offset", "timestamp", "schema_id", "batch")
-    """What is stored about each record besides its fields; `raw` is its bytes."""
+    """What is stored about each record besides its fields; `raw` is its bytes, `cloudevent` the
+    context attributes of a CloudEvent: id, source, time, subject and the others."""
     names: Literal["strict", "encode"] = "strict"
     """What to do with a type whose name is unsafe as a table name: dead-letter its records, or
     encode the name."""

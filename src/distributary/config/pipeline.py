@@ -168,6 +168,9 @@ class PipelineConfig(Section):
         yield from iceberg_conflicts(self)
         if self.shard is not None:
             yield from shard_conflicts(self, self.shard)
+        events = self.envelope is not None and self.envelope.format == "cloudevents"
+        if "cloudevent" in self.tables.metadata and not events:
+            yield ("tables", "metadata"), "has cloudevent only with envelope: {format: cloudevents}"
         if self.cdc is not None:
             yield from self._cdc_conflicts()
         else:

@@ -33,7 +33,6 @@ _PRIMITIVES: dict[str, pa.DataType] = {
     "timestamp_ntz": pa.timestamp("us"),
 }
 _NUMBER, _ALIASES = "distributary.number", "distributary.aliases"
-_DEFAULT, _INNER_DEFAULTS = "distributary.default", "distributary.innerDefaults"
 _NAMES = {arrow: name for name, arrow in _PRIMITIVES.items()}
 
 
@@ -80,38 +79,17 @@ def columns_of(fields: Sequence[Field]) -> tuple[Column, ...]:
             str(f["metadata"].get("comment") or ""),
             number=_number(f["metadata"].get(_NUMBER)),
             aliases=tuple(str(f["metadata"].get(_ALIASES) or "").split()),
-            default=f["metadata"].get(_DEFAULT),
-            inner_defaults=tuple(_inner_defaults(f).items()),
         )
         for f in fields
     )
 
 
 def _metadata(column: Column) -> dict[str, str]:
-    """What is kept with a column: its comment, defaults, and what tells that it was renamed."""
+    """Return what is kept with a column: its comment, and what tells that it was renamed."""
     kept = {"comment": column.comment, _ALIASES: " ".join(column.aliases)}
     if column.number is not None:
         kept[_NUMBER] = str(column.number)
-    if column.default is not None:
-        kept[_DEFAULT] = column.default
-    if column.inner_defaults:
-        kept[_INNER_DEFAULTS] = json.dumps(dict(column.inner_defaults))
     return {name: value for name, value in kept.items() if value}
-
-
-def _inner_defaults(field: Field) -> dict[str, str]:
-    text = field["metadata"].get(_INNER_DEFAULTS)
-    known: dict[str, str] = json.loads(text) if text else {}
-    return known
-
-
-def _with_inner_defaults(have: Field, want: Field) -> Field:
-    """A column of the table with the defaults of the fields that a batch adds inside it."""
-    known = _inner_defaults(have)
-    both = {**_inner_defaults(want), **known}
-    if both == known:
-        return have
-    return {**have, "metadata": {**have["metadata"], _INNER_DEFAULTS: json.dumps(both)}}
 
 
 def _number(text: object) -> int | None:
@@ -164,7 +142,7 @@ def _merge_structs(
         if new["name"] != field["name"]:
             raise ColumnConflictError(where, field["name"], new["name"])
         spelled, wider = _merge_types(field["type"], new["type"], where)
-        merged.append({**_with_inner_defaults(field, new), "type": spelled})
+        merged.append({**field, "type": spelled})
         widened |= wider
     return merged + list(wanted.values()), widened
 

@@ -184,7 +184,7 @@ class ChangePlan:
         """Of the log's columns, those that a schema has a part in."""
         have = self._book.tables[log].columns
         fills = merge(have, columns, self._config.evolution).fills
-        own = {fill.target for fill in fills if fill.source}
+        own = {fill.target for fill in fills}
         wanted = tuple(column for column in have if column.name in own)
         return self._give(log.removesuffix(LOG), Role.MERGED, type_name, wanted)
 

@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from distributary.config.lake import Evolution
 from distributary.errors import ErrorCode
-from distributary.evolve.align import grown_defaults
 from distributary.evolve.types import (
     Slot,
     fold,
@@ -132,14 +131,6 @@ class Fields:
         self._reserved = {fold(name) for name in reserved}
         self._taken: set[str] = set()
         self._filled: set[int] = set()
-        self._moved: set[int] = set()
-        """Columns whose values the writer has under another name, in another column."""
-
-    def unwritten(self) -> Iterator[Column]:
-        """The columns with a default that the merged writer knows nothing of."""
-        known = self._filled | self._moved
-        unknown = (column for index, column in enumerate(self.columns) if index not in known)
-        return (column for column in unknown if column.default is not None)
 
     def merge(self, writer: Sequence[Column]) -> None:
         """Find or make a place for each field of a writer."""
@@ -174,8 +165,7 @@ class Fields:
         self.changes += step.changes
         self.refusals += step.refusals
         if step.changes:
-            inner = grown_defaults(have, column, step.type)
-            self.columns[index] = replace(have, type=step.type, inner_defaults=inner)
+            self.columns[index] = replace(have, type=step.type)
         self.placed.append((column.name, have.name))
 
     def _set_aside(self, column: Column, have: Column, clash: Clash) -> None:
@@ -207,12 +197,10 @@ class Fields:
         comment = ordinary_comment(column.comment)
         self._append(replace(column, name=name, type=settled(column.type), comment=comment))
         self.placed.append((column.name, name))
-        if former is None:
-            self._note(ChangeKind.COLUMN_ADDED, name, "", after, action)
-        else:
-            self._moved.add(former)
-            before = self._at(self.columns[former].name)
-            self._note(ChangeKind.COLUMN_RENAMED, name, before, after, self._policy.renamed)
+        before = ""
+        if former is not None:
+            before, action = self._at(self.columns[former].name), self._policy.renamed
+        self._note(ChangeKind.COLUMN_ADDED, name, before, after, action)
 
     def _keep_name(self, column: Column, former: int) -> None:
         old = self.columns[former]
@@ -330,11 +318,7 @@ def create(writer: tuple[Column, ...], *, reserved: frozenset[str] = frozenset()
 
 def _fills(level: Fields) -> tuple[Fill, ...]:
     columns = {column.name: column for column in level.columns}
-    placed = ((source, columns[target]) for source, target in level.placed)
-    return (
-        *(Fill(s, c.name, c.type, inner_defaults=c.inner_defaults) for s, c in placed),
-        *(Fill("", c.name, c.type, value=c.default) for c in level.unwritten()),
-    )
+    return tuple(Fill(source, target, columns[target].type) for source, target in level.placed)
 
 
 def _refused(table: tuple[Column, ...], level: Fields) -> Merged:

@@ -297,8 +297,6 @@ def columns_to_text(columns: tuple[Column, ...]) -> str:
             "comment": c.comment,
             "number": "" if c.number is None else str(c.number),
             "aliases": ",".join(c.aliases),
-            "default": c.default or "",
-            "inner_defaults": json.dumps(c.inner_defaults) if c.inner_defaults else "",
         }
         fields.append(pa.field(c.name, c.type, metadata=extra))
     return base64.b64encode(pa.schema(fields).serialize().to_pybytes()).decode()
@@ -317,8 +315,6 @@ def _column(field: pa.Field) -> Column:
         comment=meta.get("comment", ""),
         number=int(meta["number"]) if meta.get("number") else None,
         aliases=tuple(a for a in meta.get("aliases", "").split(",") if a),
-        default=meta.get("default") or None,
-        inner_defaults=tuple(map(tuple, json.loads(meta.get("inner_defaults") or "[]"))),
     )
 
 

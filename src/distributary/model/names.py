@@ -27,11 +27,13 @@ MAX_TYPE_NAME = 200
 
 _NOT_ENCODABLE = (ErrorCode.TYPE_NAME_EMPTY, ErrorCode.TYPE_NAME_TOO_LONG)
 _MARKUP = re.compile(r"[<>&]")
-_PATH = re.compile(r"[/\\\x00]|\.\.")
+_PATH = re.compile(r"[\\\x00]|\.\.")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://", re.ASCII)
+_DRIVE = re.compile(r"[A-Za-z]:", re.ASCII)
 # the line separators of Unicode end a line as much as a newline does
 _TEXT = re.compile("[\"'`;\x01-\x1f\x7f-\x9f\u2028\u2029]|--")
-_SAFE = re.compile(r"[A-Za-z0-9_.:@$#+ -]+", re.ASCII)
-_SIGNS = frozenset(". :@$#+")
+_SAFE = re.compile(r"[A-Za-z0-9_.:@$#+,=/ -]+", re.ASCII)
+_SIGNS = frozenset(". :@$#+,=/")
 _CATEGORIES = frozenset(["Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Nd", "Nl", "Pc", "Pd"])
 # letters and marks by category, but invisible: two names would look alike
 _INVISIBLE = re.compile(
@@ -52,7 +54,7 @@ def check_type_name(name: str, *, longest: int = MAX_TYPE_NAME) -> ErrorCode | N
     # markup before path: the slash of a closing tag does not make it a path
     if _MARKUP.search(name):
         return ErrorCode.TYPE_NAME_UNSAFE_MARKUP
-    if _PATH.search(name):
+    if _PATH.search(name) or _is_path(name):
         return ErrorCode.TYPE_NAME_UNSAFE_PATH
     if _TEXT.search(name):
         return ErrorCode.TYPE_NAME_UNSAFE_TEXT
@@ -79,6 +81,18 @@ def casefold_key(name: str) -> str:
 def is_device(name: str) -> bool:
     """Whether Windows takes the name for a device, with or without an extension."""
     return name.partition(".")[0].strip(" ").lower() in _DEVICES
+
+
+def _is_path(name: str) -> bool:
+    """Return whether a slash does anything but part words, as those of `video/play` do.
+
+    The address of a type, `https://example.com/created`, is no path either.
+    """
+    first, *others = _SCHEME.sub("", name, count=1).split("/")
+    if not others:
+        return False
+    empty = not all(part.strip(". ") for part in (first, *others))
+    return empty or any(map(is_device, (first, *others))) or _DRIVE.fullmatch(first) is not None
 
 
 def _is_harmless(name: str) -> bool:

@@ -46,13 +46,6 @@ class Column:
     """Protobuf field number: how a rename is recognised."""
     aliases: tuple[str, ...] = ()
     """Avro aliases: likewise."""
-    default: str | None = None
-    """What a record has whose writer does not know the field, as JSON; None when that is null.
-
-    Bytes are base64; decimals, dates and timestamps are text, as in `evolve.constant`.
-    """
-    inner_defaults: tuple[tuple[str, str], ...] = ()
-    """The same for fields inside the column, by path: `element.price` in a list of structs."""
     origin: Origin | None = field(default=None, compare=False)
     """Of a writer's column: its field; of a table's column, that of the writer who brought it."""
 
@@ -72,13 +65,8 @@ class Fill:
     """How a writer column reaches the table: `source` is cast to `type`, stored as `target`."""
 
     source: str
-    """Empty when the writer has no such column."""
     target: str
     type: pa.DataType
-    value: str | None = None
-    """JSON of what is stored in every row when there is no source."""
-    inner_defaults: tuple[tuple[str, str], ...] = ()
-    """JSON of what is stored in fields of `target` that the source does not have, by path."""
 
 
 class ChangeKind(StrEnum):
@@ -86,9 +74,11 @@ class ChangeKind(StrEnum):
 
     TABLE_CREATED = "table_created"
     COLUMN_ADDED = "column_added"
+    """For a new field, or for another name of the field that the column `before` holds."""
     COLUMN_WIDENED = "column_widened"
     SIDE_COLUMN_ADDED = "side_column_added"
     COLUMN_RENAMED = "column_renamed"
+    """The field has another name, `column`, and is stored in the column that it had, `before`."""
     COLUMN_MISSING = "column_missing"
     FIELD_IGNORED = "field_ignored"
     REFUSED = "refused"
@@ -108,6 +98,8 @@ class Change:
         """`+ rating int`, `~ score int to bigint`: one line for people."""
         if self.kind is ChangeKind.TABLE_CREATED and not self.after:
             return "+ table"
+        if self.kind is ChangeKind.COLUMN_ADDED and self.before:
+            return f"+ {self.column} {self.after} (another name of {self.before}; a new column)"
         return _DESCRIPTIONS[self.kind].format_map(asdict(self))
 
 
@@ -116,7 +108,7 @@ _DESCRIPTIONS = {
     ChangeKind.COLUMN_ADDED: "+ {column} {after}",
     ChangeKind.SIDE_COLUMN_ADDED: "+ {column} {after} (side column; was {before})",
     ChangeKind.COLUMN_WIDENED: "~ {column} {before} to {after}",
-    ChangeKind.COLUMN_RENAMED: "~ {before} renamed to {column}",
+    ChangeKind.COLUMN_RENAMED: "~ {column} is stored in {before} (renamed field)",
     ChangeKind.COLUMN_MISSING: "- {column} (no longer written; kept, null)",
     ChangeKind.FIELD_IGNORED: "  {column} {after} (ignored)",
     ChangeKind.REFUSED: "! {column} {before} to {after} (refused)",

@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyarrow import types as kinds
 
 from distributary.config.document import printable, to_yaml
+from distributary.config.lake import Tables
 from distributary.decode.base import DecodeLimits, RefusedError
 from distributary.decode.change.debezium.messages import type_of
 from distributary.decode.change.debezium.schema import is_envelope
@@ -42,6 +43,8 @@ from distributary.registry.wire import parse as parse_frame
 
 _ENOUGH = 0.8
 """The share of values that must be of a format; the others would be dead letters."""
+_MOSTLY = 0.9
+"""The share of events in which a field must name the type, to be what tables are made by."""
 _MOST_IDS = 100
 _MOST_SUBJECTS = 40
 _MOST_TYPES = 50
@@ -190,15 +193,21 @@ def _framed(sample: Sample, schemas: Schemas) -> list[Finding]:
     if format_ is Format.AVRO and _is_debezium(schema):
         return [*_debezium_avro(schema), *_other_tables(sample.topic)]
     subject = schema.subjects[0].subject if schema.subjects else ""
+    events = [type_ for record, _ in mine if (type_ := _event_header(record)) is not None]
     ids = {each.id for _, each in mine}
     known = f"{len(ids)} schemas" if len(ids) > 1 else "one schema"
     what = f"{_word(format_)} with the registry's header, {known}, subject {subject}"
     payload = {"format": str(format_), "framing": "confluent"}
     findings = [Finding(what, {**_BY_REGISTRY, "payload": payload})]
+    rest = len(sample.records) - count
+    if len(events) >= _ENOUGH * len(mine):
+        what = f"CloudEvents, their type in the header ce_type: {_listed(events)}"
+        findings += _cloud_events(what)
+        rest += len(mine) - len(events)
+        return [*findings, *_left_over(rest, len(sample.records))]
     names = {_record_name(record, each) for record, each in mine} - {""}
     findings.append(_by_record(names) if len(names) > 1 else _by_topic())
-    rest = len(sample.records) - count
-    return findings + ([_left_over(rest, len(sample.records))] if rest else [])
+    return [*findings, *_left_over(rest, len(sample.records))]
 
 
 def _record_name(record: Record, schema: WriterSchema) -> str:
@@ -388,14 +397,15 @@ def _decoded(
 
 
 def _json(sample: Sample, schemas: Schemas) -> list[Finding]:
-    events = [event for record in sample.records if (event := _object(record.value)) is not None]
+    parsed = [_object(record.value) for record in sample.records]
+    events = [event for event in parsed if event is not None]
     if not events or len(events) < _ENOUGH * len(sample.records):
         return []
     rest = len(sample.records) - len(events)
-    left_over = [_left_over(rest, len(sample.records))] if rest else []
     changes = [_row_change(event) for event in events]
     told = [each for each in changes if each is not None]
     if len(told) >= _ENOUGH * len(events):
+        left_over = _left_over(rest, len(sample.records))
         return [*_debezium_json(told), *_other_tables(sample.topic), *left_over]
     payload: dict[str, Any] = {"format": "json"}
     subject = next(
@@ -415,8 +425,10 @@ def _json(sample: Sample, schemas: Schemas) -> list[Finding]:
         what = f"JSON by the registry's subject {subject}, {fields}"
         finding = Finding(what, {**_BY_REGISTRY, "payload": payload})
     # with a registry, the type would name the subject of its schema
-    kinds = _kinds_of_event(events, sample) if subject is None else []
-    return [finding, *(kinds or [_by_topic()]), *left_over]
+    types = _event_types(parsed, sample) if subject is None else _Types([])
+    tables = any("tables" in found.settings for found in types.findings)
+    left_over = _left_over(rest + types.unmatched, len(sample.records))
+    return [finding, *types.findings, *([] if tables else [_by_topic()]), *left_over]
 
 
 def _object(value: bytes | None) -> dict[str, Any] | None:
@@ -462,31 +474,90 @@ def _place(source: Mapping[str, Any]) -> tuple[Any, ...]:
     return source.get("db"), source.get("schema"), source.get("table") or source.get("collection")
 
 
-def _kinds_of_event(events: Sequence[Mapping[str, Any]], sample: Sample) -> list[Finding]:
-    """Several types on one topic: CloudEvents, or a field that names them."""
-    binary = [dict(record.headers).get("ce_type") for record in sample.records]
-    if any(binary):
-        types = {each.decode("utf-8", "replace") for each in binary if each}
-        return _cloud_events(f"CloudEvents, their type in the header ce_type: {_listed(types)}")
-    if sum(event.keys() >= _CLOUD_EVENT for event in events) >= _ENOUGH * len(events):
-        types = {str(event.get("type")) for event in events}
+@dataclass(frozen=True, slots=True)
+class _Types:
+    """What names the types of several kinds of events on one topic."""
+
+    findings: list[Finding]
+    unmatched: int = 0
+    """Events of the sample that do not name their type so."""
+
+
+def _event_types(parsed: Sequence[Mapping[str, Any] | None], sample: Sample) -> _Types:
+    """Find what names the types of events: CloudEvents, or a field; nothing where none does.
+
+    `parsed` are the records of the sample, None for those that are no JSON.
+    """
+    headers = [_event_header(record) for record in sample.records]
+    events = [event for event in parsed if event is not None]
+    pairs = zip(parsed, headers, strict=True)
+    bare = [event for event, type_ in pairs if event is not None and type_ is None]
+    structured = [event for event in bare if event.keys() >= _CLOUD_EVENT]
+    binary = [type_ for type_ in headers if type_ is not None]
+    if len(binary) + len(structured) >= _ENOUGH * len(sample.records):
+        unmatched = len(bare) - len(structured)
+        if binary:
+            what = f"CloudEvents, their type in the header ce_type: {_listed(binary)}"
+            return _Types(_cloud_events(what), unmatched)
+        types = {str(event.get("type")) for event in structured}
         what = f"CloudEvents, their type in the field type: {_listed(types)}"
-        if all(isinstance(event.get("data"), dict) for event in events):
-            return _cloud_events(what)
+        if all(isinstance(event.get("data"), dict) for event in structured):
+            return _Types(_cloud_events(what), unmatched)
         # not all have data that is an object: then the event itself is the row
-        return [Finding(what), _by_field("type")]
-    for name in _TYPE_FIELDS:
-        values = [event.get(name) for event in events]
-        texts = {each for each in values if isinstance(each, str)}
-        if all(isinstance(each, str) for each in values) and 1 < len(texts) <= _MOST_TYPES:
-            what = f"{len(texts):,} types, named by the field {name}: {_listed(texts)}"
-            return [Finding(what), _by_field(name)]
-    return []
+        return _Types([Finding(what), _by_field("type")], unmatched)
+    return _named_by_field(events)
+
+
+def _event_header(record: Record) -> str | None:
+    """Return the type of a CloudEvent of binary mode; None for any other record."""
+    type_ = dict(record.headers).get("ce_type")
+    return None if not type_ else type_.decode("utf-8", "replace")
+
+
+def _named_by_field(events: Sequence[Mapping[str, Any]]) -> _Types:
+    """Choose the first field that names one of several types in all events but a few."""
+    texts = {
+        name: [text for event in events if isinstance(text := event.get(name), str)]
+        for name in _TYPE_FIELDS
+    }
+    seen = {name: found for name, found in texts.items() if found}
+    chosen = next(
+        (
+            name
+            for name, found in seen.items()
+            if len(found) >= _MOSTLY * len(events) and 1 < len(set(found)) <= _MOST_TYPES
+        ),
+        None,
+    )
+    others = [
+        f"{name} ({_counted(set(found))} in {len(found):,} of {len(events):,} events)"
+        for name, found in seen.items()
+        if name != chosen
+    ]
+    if chosen is None:
+        considered = f"No field names several types; considered: {'; '.join(others)}"
+        return _Types([Finding(considered)] if others else [])
+    names = set(seen[chosen])
+    what = f"{len(names):,} types, named by the field {chosen}: {_listed(names)}"
+    findings = [Finding(what), _by_field(chosen)]
+    if others:
+        findings.append(Finding(f"Considered for the type, too: {'; '.join(others)}"))
+    return _Types(findings, len(events) - len(seen[chosen]))
+
+
+def _counted(values: set[str]) -> str:
+    return f"{len(values):,} value{'s' * (len(values) != 1)}"
 
 
 def _cloud_events(what: str) -> list[Finding]:
-    tables = Finding("A table for each type", {"tables": {"each": "{type}"}})
-    return [Finding(what, {"envelope": {"format": "cloudevents"}}), tables]
+    metadata = [*Tables.model_fields["metadata"].default, "cloudevent"]
+    return [
+        Finding(what, {"envelope": {"format": "cloudevents"}}),
+        Finding(
+            "A table for each type; id, source, time and subject are in its column _cloudevent",
+            {"tables": {"each": "{type}", "metadata": metadata}},
+        ),
+    ]
 
 
 def _by_field(name: str) -> Finding:
@@ -514,8 +585,10 @@ def _by_record(names: set[str]) -> Finding:
     return Finding(what, {"tables": {"each": "{record}"}})
 
 
-def _left_over(count: int, total: int) -> Finding:
-    return Finding(f"{count:,} of {total:,} records are none of it: they become dead letters")
+def _left_over(count: int, total: int) -> Iterator[Finding]:
+    if count:
+        what = f"{count:,} of {total:,} sampled records do not match and will become dead letters"
+        yield Finding(what)
 
 
 def _word(format_: Format) -> str:
@@ -579,12 +652,18 @@ def pipeline_text(
 
 def _section(name: str, settings: Mapping[str, Any]) -> str:
     """A section in one line where it fits: what was found shall be seen at a glance."""
-    if name != "source" and all(isinstance(value, str) for value in settings.values()):
-        pairs = (f"{key}: {to_yaml(value).rstrip()}" for key, value in settings.items())
+    if name != "source" and all(isinstance(value, str | list) for value in settings.values()):
+        pairs = (f"{key}: {_inline(value)}" for key, value in settings.items())
         line = f"{name}: {{{', '.join(pairs)}}}"
         if len(line) <= _LONGEST_LINE:
             return line
     return to_yaml({name: settings}).rstrip()
+
+
+def _inline(value: str | list[str]) -> str:
+    if isinstance(value, str):
+        return to_yaml(value).rstrip()
+    return f"[{', '.join(map(_inline, value))}]"
 
 
 def _comment(text: str) -> str:

@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from distributary.config.pipeline import PipelineConfig
-from distributary.engine.parts import make_source
+from distributary.engine.monitor import unread
+from distributary.engine.parts import make_ends, make_source
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.plan import Planner
 from distributary.engine.progress.checkpoint import Checkpoint
@@ -46,6 +47,7 @@ from distributary.registry.messages import (
 )
 from distributary.source.base import Position, Source
 from distributary.stage.exchange import positions
+from distributary.stage.parts import failures
 from distributary.stage.rules import unfit_rules
 from distributary.stage.unwrap import Rows, unwrap
 
@@ -312,7 +314,8 @@ def take_sample(
     kept: list[list[Slice]] = []
     read, untried = 0, ""
     try:
-        for raw in _records(pipeline, back=1):
+        source = make_source(pipeline.config)
+        for raw in source.peek(_start(pipeline, source, 1)):
             read += raw.num_rows
             kept.append(_belonging(raw, planner, belongs))
             kept = _newest(kept, most)
@@ -321,12 +324,6 @@ def take_sample(
     except OSError as error:
         untried = f"the source cannot be read: {error.strerror or type(error).__name__}"
     return Sample(tuple(s for batch in kept for s in batch if len(s.rows)), read, untried)
-
-
-def _records(pipeline: Pipeline, *, back: int = 0) -> Iterator[pa.RecordBatch]:
-    """What the source holds beyond the newest batch, or beyond one so many batches back."""
-    source = make_source(pipeline.config)
-    yield from source.peek(_start(pipeline, source, back))
 
 
 def _start(pipeline: Pipeline, source: Source, back: int) -> Position:
@@ -404,11 +401,15 @@ class Preview:
     """What would happen if the pipeline ran now."""
 
     records: int = 0
+    """How many were looked at: those of the next batch."""
     tables: tuple[TablePreview, ...] = ()
     dead_letters: Mapping[str, int] = field(default_factory=dict)
-    """Records that would not find a place, by error code; payloads are not decoded here."""
+    """Of these, the records that find no place or cannot be decoded, by error code; rules of
+    `expectations` are not evaluated here."""
     unfit_rules: tuple[UnfitRule, ...] = ()
     """What would not be checked: columns that a rule names and a table does not have."""
+    waiting: int | None = None
+    """How many records the source holds beyond the pipeline's position; None: nobody counts."""
 
     @property
     def changes_something(self) -> bool:
@@ -419,6 +420,7 @@ class Preview:
         """The same for `--json`."""
         return {
             "records": self.records,
+            "waiting": self.waiting,
             "dead_letters": dict(self.dead_letters),
             "unfit_rules": [asdict(unfit) for unfit in self.unfit_rules],
             "tables": [
@@ -443,13 +445,29 @@ def preview(pipeline: Pipeline) -> Preview:
     keys: Counter[RouteKey] = Counter()
     dead: Counter[str] = Counter()
     total = 0
-    for raw in _records(pipeline):
+    source = make_source(pipeline.config)
+    start = _start(pipeline, source, 0)
+    for raw in source.peek(start):
         total += raw.num_rows
         unwrapped = unwrap(raw, planner.catalog())
         dead.update(str(letter.code) for letter in unwrapped.letters)
         groups = planner.groups(raw, unwrapped)
         keys.update(dict(zip(groups.keys, groups.counts(), strict=True)))
-    return _summary(planner, keys, dead, total)
+        for key, _, codes in failures(raw, unwrapped, groups, planner.catalog()):
+            dead.update(codes)
+            keys[key] -= codes.total()
+    return replace(
+        _summary(planner, keys, dead, total), waiting=_waiting(pipeline.config, start, total)
+    )
+
+
+def _waiting(config: PipelineConfig, start: Position, looked_at: int) -> int | None:
+    """Count the records of the source beyond a position."""
+    ends = make_ends(config)
+    if ends is None:
+        return None
+    # what came while records were looked at may be counted or not
+    return max(looked_at, sum(unread(ends.ask(), ends.reached(start)).values()))
 
 
 def _summary(planner: Planner, keys: Counter[RouteKey], dead: Counter[str], total: int) -> Preview:

@@ -28,13 +28,13 @@ from distributary.engine.stage import drop_files, stage_records
 from distributary.errors import RegistryError
 from distributary.model.deadletter import CONTENT, MAY_HEAL, content_keys
 from distributary.model.manifest import Manifest, SourceRange
-from distributary.model.plan import Rejected, Route
+from distributary.model.plan import Rejected
 from distributary.model.record import RAW, Format, WriterSchema
 from distributary.observe.deadletters import DeadLetters, Failure
 from distributary.registry.base import SchemaRegistry, has_schema
 from distributary.registry.wire import Framed, parse
 from distributary.source.base import BatchInput
-from distributary.stage.exchange import group, positions
+from distributary.stage.exchange import group
 from distributary.stage.parts import failures
 from distributary.stage.unwrap import Unwrapped, unwrap
 from distributary.store.base import Store, at, reaching
@@ -221,15 +221,8 @@ def _decodes(pipeline: Pipeline, letters: pa.Table) -> int:
     planner = pipeline.planner(trial=True)
     unwrapped = unwrap(raw, planner.catalog())
     groups = planner.groups(raw, unwrapped)
-    catalog = planner.catalog()
-    records = 0
-    for key, rows in zip(groups.keys, positions(groups.codes, len(groups.keys)), strict=True):
-        route = catalog.routes[key]
-        if isinstance(route, Route):
-            payloads = unwrapped.payloads.take(pa.array(rows))
-            same = pa.Table.from_batches([raw.take(pa.array(unwrapped.rows[rows]))])
-            records += len(rows) - failures(payloads, same, route, catalog)
-    return records
+    tried = failures(raw, unwrapped, groups, planner.catalog())
+    return sum(records - codes.total() for _, records, codes in tried)
 
 
 # What can be read in a record that could not be ingested.

@@ -556,7 +556,7 @@ def _fields(metadata: TableMetadata) -> list[Field]:
 
 
 def _kept(fields: Sequence[Field]) -> str:
-    """What has no place in a schema of Iceberg: numbers, aliases and defaults."""
+    """What has no place in a schema of Iceberg: numbers and aliases."""
     known = {
         f["name"]: {key: value for key, value in f["metadata"].items() if key != "comment"}
         for f in fields

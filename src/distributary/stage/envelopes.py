@@ -28,7 +28,7 @@ from distributary.decode.json.text import parse
 from distributary.errors import ErrorCode
 from distributary.model.plan import EnvelopePlan
 from distributary.registry.wire import header_contents
-from distributary.stage.files import Letter
+from distributary.stage.files import STRUCTURED, Letter
 
 Rows = npt.NDArray[np.int64]
 
@@ -441,7 +441,6 @@ def _bytes(text: bytes | None) -> bytes | None:
 # CloudEvents, as the binding for Kafka has them.
 
 _CLOUD_PATHS = {TYPE: "type", PAYLOAD: "data", ENCODED: "data_base64"}
-_STRUCTURED = "application/cloudevents"
 
 
 def open_cloud_events(
@@ -451,7 +450,7 @@ def open_cloud_events(
     values = taken(raw.column("value"), rows)
     types = _header(raw, rows, "ce_type")
     media = _header(raw, rows, "content-type")
-    structured = pc.fill_null(pc.starts_with(media, pattern=_STRUCTURED, ignore_case=True), False)
+    structured = pc.fill_null(pc.starts_with(media, pattern=STRUCTURED, ignore_case=True), False)
     inside = pc.or_(structured, types.is_null()).to_numpy(zero_copy_only=False)
     places = np.flatnonzero(~inside)
     names = _texts(taken(types, places))

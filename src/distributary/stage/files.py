@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeVar
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -110,6 +114,17 @@ def change_fact(table: str, rows: pa.Table) -> Fact:
 
 # Where each row came from: the columns that every table carries beside its own.
 
+STRUCTURED = "application/cloudevents"
+"""How the content type of a CloudEvent begins whose value is the whole event."""
+_ATTRIBUTES = ("specversion", "id", "source", "type", "subject", "datacontenttype", "dataschema")
+CLOUD_EVENT = pa.struct(
+    [
+        *((name, pa.string()) for name in _ATTRIBUTES),
+        ("time", TIMESTAMP),
+        ("extensions", pa.map_(pa.string(), pa.string())),
+    ]
+)
+
 METADATA: dict[str, Column] = {
     "key": Column("_key", pa.binary(), "key of the source record"),
     "headers": Column("_headers", pa.list_(HEADER), "headers of the source record"),
@@ -120,6 +135,7 @@ METADATA: dict[str, Column] = {
     "schema_id": Column("_schema_id", pa.int64(), "schema that the record was written with"),
     "batch": Column("_batch", pa.int64(), "batch that read the record"),
     "raw": Column("_raw", pa.binary(), "the whole value of the source record, untouched"),
+    "cloudevent": Column("_cloudevent", CLOUD_EVENT, "context attributes of the CloudEvent"),
 }
 """What `tables.metadata` may name, in the order of the columns."""
 
@@ -149,10 +165,76 @@ def metadata_columns(
             values = schema_ids
         elif name == "batch":
             values = pa.repeat(pa.scalar(order.batch, pa.int64()), raw.num_rows)
+        elif name == "cloudevent":
+            values = event_attributes(raw)
         else:
             values = raw.column("value" if name == "raw" else name)
         columns.append((column.name, values))
     return columns
+
+
+def event_attributes(raw: pa.RecordBatch | pa.Table) -> pa.StructArray:
+    """Return the context attributes of CloudEvents, of structured and of binary mode."""
+    values, headers = raw.column("value").to_pylist(), raw.column("headers")
+    if isinstance(headers, pa.ChunkedArray):
+        headers = headers.combine_chunks()
+    # column by column: an object for each header would cost as much as all the rest
+    names, contents = (part.to_pylist() for part in headers.flatten().flatten())
+    ends = [0, *pc.cumulative_sum(pc.fill_null(headers.value_lengths(), 0)).to_pylist()]
+    events = [
+        _attributes(value, dict(zip(names[start:end], contents[start:end], strict=True)))
+        for value, (start, end) in zip(values, pairwise(ends), strict=True)
+    ]
+    times = [_moment(event.get("time")) for event in events]
+    known = {*_ATTRIBUTES, "time"}
+    extensions = [
+        # a time that is none is kept as the text that it is
+        [(n, text) for n, text in event.items() if n not in known or (n == "time" and not time)]
+        for event, time in zip(events, times, strict=True)
+    ]
+    texts = [pa.array([event.get(n) for event in events], pa.string()) for n in _ATTRIBUTES]
+    parts = [pa.array(times, TIMESTAMP), pa.array(extensions, CLOUD_EVENT.field("extensions").type)]
+    return pa.StructArray.from_arrays([*texts, *parts], fields=list(CLOUD_EVENT))
+
+
+def _attributes(value: bytes | None, headers: Mapping[str, bytes | None]) -> dict[str, str]:
+    media = headers.get("content-type")
+    whole = media is not None and media.lower().startswith(STRUCTURED.encode())
+    if not whole and headers.get("ce_type") is not None:
+        told = {name[3:]: text for name, text in headers.items() if name and name[:3] == "ce_"}
+        told["datacontenttype"] = media
+        return {n: text.decode(errors="replace") for n, text in told.items() if text is not None}
+    try:
+        event, spell = orjson.loads(value or b""), _text
+    except ValueError:
+        # what orjson refuses and others take: numbers without end, halves of surrogate pairs
+        try:
+            event, spell = json.loads(value or b""), _whole_text
+        except (ValueError, RecursionError):
+            return {}
+    members = event.items() if isinstance(event, dict) else ()
+    return {
+        spell(name): spell(content)
+        for name, content in members
+        if content is not None and name not in ("data", "data_base64")
+    }
+
+
+def _text(content: Any) -> str:
+    return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+
+
+def _whole_text(content: Any) -> str:
+    """Return the text of JSON that may have halves of surrogate pairs, which no column holds."""
+    return _text(content).encode(errors="replace").decode()
+
+
+def _moment(text: str | None) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(text or "")
+        return moment.astimezone(UTC) if moment.tzinfo is not None else None
+    except (ValueError, OverflowError):
+        return None
 
 
 # Rows for the dead-letter table: the whole record, untouched, and why it is there.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,7 +28,7 @@ from distributary.model.plan import Rejected, Route, RouteKey, StageOrder
 from distributary.model.record import RAW, TIMESTAMP
 from distributary.model.table import Column, Fill, TablePlan
 from distributary.stage.catalog import Catalog
-from distributary.stage.exchange import Share, open_run
+from distributary.stage.exchange import Groups, Share, open_run, positions
 from distributary.stage.files import (
     DATE,
     Fact,
@@ -41,6 +42,7 @@ from distributary.stage.files import (
 from distributary.stage.guard import GuardedDecoder
 from distributary.stage.partitions import schema_ids_of, table_facts
 from distributary.stage.rules import count_dropped
+from distributary.stage.unwrap import Unwrapped
 
 # Rows of several databases in one table: a column tells them apart, as part of the key.
 
@@ -325,10 +327,18 @@ def _keyed(decoded: Decoded, decoder: _RouteDecoder, catalog: Catalog) -> Decode
     )
 
 
-def failures(payloads: pa.BinaryArray, raw: pa.Table, route: Route, catalog: Catalog) -> int:
-    """How many of some records of one key cannot be decoded."""
-    found = _decoded_slices(payloads, raw, _decoder_of(route, catalog), catalog)
-    return sum(len(decoded.failed) for _, decoded in found)
+def failures(
+    raw: pa.RecordBatch, unwrapped: Unwrapped, groups: Groups, catalog: Catalog
+) -> Iterator[tuple[RouteKey, int, Counter[str]]]:
+    """Yield each key with a table, its records, and by code those that cannot be decoded."""
+    for key, rows in zip(groups.keys, positions(groups.codes, len(groups.keys)), strict=True):
+        route = catalog.routes.get(key)
+        if isinstance(route, Route):
+            same = pa.Table.from_batches([raw.take(pa.array(unwrapped.rows[rows]))])
+            payloads = unwrapped.payloads.take(pa.array(rows))
+            found = _decoded_slices(payloads, same, _decoder_of(route, catalog), catalog)
+            codes = Counter(str(failure.code) for _, decoded in found for failure in decoded.failed)
+            yield key, len(rows), codes
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ local timestamp needs a table feature that not every reader has: these stay numb
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, cast
 
@@ -19,7 +18,6 @@ import pyarrow.compute as pc
 from distributary.decode.avro.engine import Engine, engine_supports, has_engine, lake_array
 from distributary.decode.avro.reader import (
     AS_JSON,
-    Compiler,
     Cursor,
     Payload,
     Reader,
@@ -29,7 +27,7 @@ from distributary.decode.avro.reader import (
     plan_payload,
     read_leaf,
 )
-from distributary.decode.avro.schema import Kind, Member, Value, flat_record, flat_type, levels
+from distributary.decode.avro.schema import Kind, Value, flat_record, flat_type, levels
 from distributary.decode.base import (
     DecodeLimits,
     Gathered,
@@ -44,12 +42,13 @@ from distributary.errors import DecodeError
 from distributary.model.table import Column, Origin
 from distributary.registry.compile.avro_schema import Record, Schema, zigzag
 
-# Defaults of Avro fields in the lake's terms: JSON, as `model.table.Column` keeps them.
 
+def columns_of(payload: Payload) -> tuple[Column, ...]:
+    """Return the columns of a payload.
 
-def columns_with_defaults(payload: Payload) -> tuple[Column, ...]:
-    """A payload's columns, each with its own default and those of the fields inside it."""
-    texts = _Texts(payload)
+    Avro defaults are no part of them: a default is what a reader may assume of a record whose
+    writer did not have the field, and not what was written.
+    """
     return tuple(
         Column(
             m.name,
@@ -57,50 +56,9 @@ def columns_with_defaults(payload: Payload) -> tuple[Column, ...]:
             comment="; ".join(filter(None, (f"field {m.label}", m.note))),
             aliases=m.aliases,
             origin=Origin(m.label if "." in m.label else m.name),
-            default=texts.of(m),
-            inner_defaults=tuple(texts.inside(m.value, "")),
         )
         for m in payload.row.shown
     )
-
-
-class _Texts:
-    def __init__(self, payload: Payload) -> None:
-        self._compiler = Compiler(payload.schema)
-
-    def of(self, member: Member) -> str | None:
-        """A default as JSON; none for null, which is what is missing anyway."""
-        if member.default is None:
-            return None
-        read = self._compiler.read(member.value, json_value=True)
-        try:
-            content = read(Cursor(member.default, len(member.default) + 1))
-        except StoppedAtError:
-            # Avro can say it, but the lake cannot hold it
-            return None
-        return None if content is None else json.dumps(content)
-
-    def inside(self, value: Value, path: str) -> Iterator[tuple[str, str]]:
-        """The defaults of the fields below a value, by path."""
-        match value.kind:
-            case Kind.LIST | Kind.MAP if value.item is not None:
-                step = "element" if value.kind is Kind.LIST else "value"
-                yield from self.inside(value.item, _join(path, step))
-            case Kind.UNION:
-                for branch in value.branches:
-                    below = path if value.plain else _join(path, branch.member)
-                    yield from self.inside(branch.value, below)
-            case Kind.STRUCT:
-                for member in value.shown:
-                    below = _join(path, member.name)
-                    text = self.of(member)
-                    if text is not None:
-                        yield below, text
-                    yield from self.inside(member.value, below)
-
-
-def _join(path: str, step: str) -> str:
-    return f"{path}.{step}" if path else step
 
 
 MAX_LEVELS = 100
@@ -118,7 +76,7 @@ class AvroDecoder(RowByRowDecoder):
         self._payload, self._row_type = payload, payload.row.type
         self._most_levels = 1 + min(limits.max_depth, MAX_LEVELS)
         super().__init__(
-            columns_with_defaults(payload),
+            columns_of(payload),
             pa.schema(list(payload.row.type)),
             expansion_of(payload, most_levels=self._most_levels),
             limits,

@@ -14,7 +14,6 @@ from distributary.model.names import printable
 from distributary.model.record import TIMESTAMP
 from distributary.registry.compile.avro_schema import (
     Array,
-    Defaults,
     Enum,
     Field,
     Fixed,
@@ -135,8 +134,6 @@ class Member:
     """False for a field that can only be null: it has no place in the lake."""
     note: str = ""
     aliases: tuple[str, ...] = ()
-    default: bytes | None = None
-    """Avro data of what the field has where a writer does not know it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +288,7 @@ def _deepest(
 def _planner(
     schema: Schema, recursion_depth: int, levels: int, fields_left: int = 2**31
 ) -> _Planner:
-    return _Planner(schema, recursion_depth, levels, fields_left, Defaults(schema.named))
+    return _Planner(schema, recursion_depth, levels, fields_left)
 
 
 @dataclass(slots=True)
@@ -300,7 +297,6 @@ class _Planner:
     recursion_depth: int
     levels: int
     fields_left: int
-    defaults: Defaults
 
     def record(
         self, record: Record, around: tuple[str, ...] = (), level: int = 0, *, top: bool = False
@@ -356,7 +352,6 @@ class _Planner:
             column=not value.void,
             note="; ".join(filter(None, notes)),
             aliases=tuple(_lake_name(alias) if level == 1 else alias for alias in field.aliases),
-            default=self.defaults.encoded(record.name, field),
         )
 
     def _spend(self, fields: int) -> None:
