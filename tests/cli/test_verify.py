@@ -289,3 +289,53 @@ def test_a_lake_that_was_moved(cli: Cli, games: SettledLake, own_folder: Path) -
 def test_usage(cli: Cli, games: SettledLake) -> None:
     assert cli("verify", CHESS, "--as-of", "2026-11-15T12:00:00Z").code == 2
     assert cli("verify", "--all", "--as-of", "2026-11-15T12:00:00Z", "--deep").code == 2
+
+
+def lanes(cli: Cli, *arguments: object, code: int) -> dict[str, list[str]]:
+    """By pipeline and lane, the kinds of gaps."""
+    result = cli("verify", "--all", "--json", *arguments)
+    assert result.code == code, result.out + result.err
+    assert result.json["agree"] is (code == 0)
+    return {f"{x['pipeline']}/{x['lane']}": kinds(x) for x in result.json["lanes"]}
+
+
+@pytest.mark.parametrize("deep", [(), ("--deep",)])
+def test_a_ledger_that_lacks_batches_between_others_is_found(
+    cli: Cli, games: SettledLake, deep: tuple[str, ...]
+) -> None:
+    assert lanes(cli, *deep, code=0) == {"games/stream": []}
+    games.batches += 2
+    games.batch({"chess": 4})
+    assert lanes(cli, *deep, code=1) == {"games/stream": ["batch_gap"]}
+    text = cli("verify", "--all", *deep)
+    assert "batches 3 to 4" in text.out and "has gaps" in text.out
+
+
+def test_records_between_two_batches_that_no_batch_has_read_are_found(
+    cli: Cli, games: SettledLake
+) -> None:
+    games.offset += 7
+    games.batch({"chess": 4})
+    games.batch({"chess": 4})
+    assert lanes(cli, code=1) == {"games/stream": ["range_gap"]}
+    assert "wrapper/0: 43 to 49" in cli("verify", "--all").out
+
+
+def test_only_the_newest_ranges_are_compared_without_deep(
+    cli: Cli, games: SettledLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distributary.observe.gaps.NEWEST", 2)
+    games.offset += 7
+    for _ in range(3):
+        games.batch({"chess": 4})
+    assert lanes(cli, code=0) == {"games/stream": []}
+    assert lanes(cli, "--deep", code=1) == {"games/stream": ["range_gap"]}
+
+
+def test_sums_of_old_batches_are_no_gaps(cli: Cli, games: SettledLake) -> None:
+    games.ledger.expire(NOON + timedelta(minutes=2))
+    assert lanes(cli, code=0) == {"games/stream": []}
+    games.batches += 1
+    games.batch({"chess": 4})
+    assert lanes(cli, code=1) == {"games/stream": ["batch_gap"]}
+    assert "batches 3\n" in cli("verify", "--all").out

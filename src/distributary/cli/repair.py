@@ -231,10 +231,11 @@ def reset(
 
 @verb(app, "recover distributary-demo/games.yaml --dry-run")
 def recover(call: Invocation, file: File, dry_run: DryRun = False) -> int:
-    """Make a lost checkpoint again from what the lake knows.
+    """Make a lost checkpoint again from what the lake knows, or take it back to the lake.
 
     The next run goes on where the tables are: nothing is read twice, and a batch that was
-    under way is finished. A checkpoint that is there is left alone.
+    under way is finished. A checkpoint that has finished batches which the lake lacks, because
+    an older copy of the lake was put back, forgets that it has. Any other is left alone.
     """
     from distributary.engine.progress.recovery import plan_recovery
     from distributary.engine.progress.recovery import recover as make_checkpoint
@@ -256,6 +257,12 @@ def _draw_recovery(paper: Paper, found: Recovery | None, *, dry_run: bool) -> No
         paper.line("the checkpoint is there: nothing is lost")
         return
     verb = "would go on" if dry_run else "goes on"
+    if found.back_from is not None:
+        would, lake = "would go" if dry_run else "goes", "the start of its life"
+        lake = f"batch {found.batch}" if found.batch >= 0 else lake
+        paper.line(f"the checkpoint {would} back from batch {found.back_from} to {lake}")
+        paper.line(f"the source is read on from {cut(json.dumps(found.position), 500)}")
+        return
     paper.line(f"the checkpoint {verb} with life {found.life}, after batch {found.batch}")
     paper.line(f"known by the {'newest manifest' if found.known_by == 'manifest' else 'ledger'}")
     if not found.settled:

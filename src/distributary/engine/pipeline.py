@@ -35,7 +35,7 @@ from distributary.engine.parts import (
 from distributary.engine.plan import Planner
 from distributary.engine.progress.checkpoint import Checkpoint, ManifestCopy
 from distributary.engine.progress.claim import Claim, refuse_owned
-from distributary.engine.progress.recovery import refuse_behind, refuse_lost
+from distributary.engine.progress.recovery import refuse_behind, refuse_lost, refuse_older_lake
 from distributary.engine.progress.removal import finish_removal
 from distributary.engine.shards.progress import divide, family, refuse_replay
 from distributary.engine.stage import choose_exchange, drop_undecided
@@ -47,6 +47,7 @@ from distributary.errors import (
     OwnedError,
     SetupError,
 )
+from distributary.model.manifest import app_id
 from distributary.observe.events import BatchSettled, Event, EventBus
 from distributary.observe.ledger import Ledger
 from distributary.observe.pipelines import Registration, pin, register
@@ -208,6 +209,7 @@ class Pipeline:
         finish_removal(self)
         refuse_owned(self._claimed(lane))
         refuse_lost(self)
+        refuse_older_lake(self, lane)
 
     def _claimed(self, lane: str) -> Store:
         """Lanes have owners of their own: letters can be replayed while the stream runs."""
@@ -260,14 +262,7 @@ class Pipeline:
             parking=self.parking,
             lane=lane,
             exchange=choose_exchange(self.config.run.exchange, session, runs).way,
-            newest_settled=max(
-                (
-                    b.batch
-                    for b in ledger.batches(self.config.name)
-                    if b.life == checkpoint.life and b.lane == lane
-                ),
-                default=-1,
-            ),
+            newest_settled=ledger.newest_settled(app_id(self.config.name, checkpoint.life, lane)),
         )
         drop_undecided(context)
         context.forget_older_sent()

@@ -318,6 +318,10 @@ FROM ledger GROUP BY pipeline, life, lane, "table"
 """
 
 PLACES_SQL = 'SELECT "table", max(path) AS path FROM ledger GROUP BY "table" ORDER BY "table"'
+NUMBERING_SQL = """
+SELECT pipeline, life, lane, max(batch) AS newest, sum(batches) AS batches
+FROM ledger GROUP BY pipeline, life, lane ORDER BY pipeline, life, lane
+"""
 LETTERS_SQL = """
 SELECT pipeline, max(path) AS path FROM ledger WHERE role = 'dead_letters'
 GROUP BY pipeline ORDER BY pipeline

@@ -266,6 +266,32 @@ class Manifests:
             ):
                 self.store.remove(name)
 
+    def take_back(self, settled: int, *, keep_decided: bool) -> None:
+        """Forget that batches behind `settled` are settled.
+
+        With `keep_decided`, those that follow it without a gap stay decided, and the next run
+        publishes them with the same records. The others are forgotten, and planned again.
+        """
+        names, decided = self._names(), self.numbers()
+        kept = settled
+        while keep_decided and kept + 1 in decided:
+            kept += 1
+        with reaching(self.store.address):
+            # the highest number first: a crash in between leaves a checkpoint that is still ahead
+            gone = [n for n in decided if n > kept]
+            for number in reversed(gone):
+                for name in (self._name(number, packed=True), self._name(number, packed=False)):
+                    self.store.remove(name)
+            if settled >= 0:
+                self.settle(settled)
+            self.store.remove("settled")
+            for name in sorted(names, reverse=True):
+                mark = _SETTLED.fullmatch(name)
+                if mark and int(mark[1]) > settled:
+                    self.store.remove(name)
+        self._newest = self._settled = None
+        self._decided = (-1, b"")
+
     def adopt(self, manifest: Manifest) -> None:
         """Take over a batch that was decided after this folder was copied.
 

@@ -1,8 +1,9 @@
-"""A checkpoint that is lost: noticed, and made again from what the lake knows.
+"""A checkpoint that is lost, or ahead of its lake: noticed, and made to fit what the lake knows.
 
 The lake keeps a copy of the newest manifest, which names the life of the checkpoint, the batch and
 where the source was. Lakes of the version before have none: there the ledger's ranges say how far
-the source was read.
+the source was read. A batch is in the ledger before the checkpoint says that it is settled, so a
+checkpoint that has settled more than the ledger has met an older copy of its lake.
 """
 
 from __future__ import annotations
@@ -19,16 +20,22 @@ from distributary.config.source import FilesSource
 from distributary.engine.parts import make_source
 from distributary.engine.progress.checkpoint import Checkpoint, ManifestCopy
 from distributary.engine.progress.claim import Claim
-from distributary.engine.progress.removal import finish_removal
+from distributary.engine.progress.removal import LANES, finish_removal
 from distributary.engine.tables import table_folder
-from distributary.errors import CheckpointError, DistributaryError, ErrorCode, TableBehindError
-from distributary.model.manifest import Counts, Manifest, SourceRange
+from distributary.errors import (
+    CheckpointError,
+    DistributaryError,
+    DivergedError,
+    ErrorCode,
+    TableBehindError,
+)
+from distributary.model.manifest import Counts, Manifest, SourceRange, app_id
 from distributary.model.table import Role
 from distributary.observe.health import DERIVED
 from distributary.observe.ledger import Ledger
 from distributary.observe.recording import Accepted, batch_key
 from distributary.observe.rows import LastCommit, TableRow
-from distributary.publish.parking import Expected, Held, lacking, parked
+from distributary.publish.parking import Expected, Held, forget, lacking, parked
 from distributary.source.base import Position
 from distributary.store.base import reaching
 
@@ -50,6 +57,8 @@ class Recovery:
     """Where the next batch begins."""
     known_by: str
     """`manifest` or `ledger`."""
+    back_from: int | None = None
+    """The newest settled batch of a checkpoint that was ahead of the lake; None: it was lost."""
 
 
 def refuse_lost(pipeline: Pipeline) -> None:
@@ -71,10 +80,57 @@ def refuse_lost(pipeline: Pipeline) -> None:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """A lane of a checkpoint that has settled more than the ledger of its lake."""
+
+    checkpoint: Checkpoint
+    lane: str
+    settled: int
+    in_ledger: int
+    """The newest settled batch of the lane in the ledger, or -1."""
+
+
+def refuse_older_lake(pipeline: Pipeline, lane: str) -> None:
+    """Raise if the lake lacks batches that the checkpoint has settled: it is an older copy."""
+    ahead = _ahead(pipeline, lane)
+    if ahead is None:
+        return
+    known = f"ends with batch {ahead.in_ledger}" if ahead.in_ledger >= 0 else "has none of them"
+    raise CheckpointError(
+        "the lake is older than the checkpoint: it lacks batches that were finished",
+        code=ErrorCode.LAKE_BEHIND,
+        where=pipeline.lake,
+        evidence=f"the checkpoint has finished batch {ahead.settled} of lane {lane} in life "
+        f"{ahead.checkpoint.life}, and the lake's ledger {known}",
+        next_step="put the newest copy of the lake back; without one, `distributary recover FILE` "
+        "takes the checkpoint back to where the lake is, and the next run reads the batches since "
+        "then again, as far as the source still has them",
+    )
+
+
+def _ahead(pipeline: Pipeline, lane: str) -> _Ahead | None:
+    """Compare the newest settled batch of the checkpoint with that of the ledger."""
+    name = pipeline.config.name
+    checkpoint = Checkpoint.find(pipeline.checkpoint, pipeline=name)
+    if checkpoint is None:
+        return None
+    with reaching(checkpoint.store.address):
+        settled = checkpoint.manifests(lane).settled()
+    copy = ManifestCopy(pipeline.lake, name, lane).read()
+    if copy is not None and copy.life == checkpoint.life:
+        # a batch is decided only when the one before it is settled
+        settled = max(settled, copy.batch - 1)
+    if settled < 0:
+        return None
+    in_ledger = pipeline.ledger().newest_settled(app_id(name, checkpoint.life, lane))
+    return _Ahead(checkpoint, lane, settled, in_ledger) if settled > in_ledger else None
+
+
 def plan_recovery(pipeline: Pipeline) -> Recovery | None:
     """What `recover` would do; None where nothing is lost."""
     if _is_there(pipeline):
-        return None
+        return _way_back(pipeline)[0]
     return _recovery(pipeline)[0]
 
 
@@ -82,7 +138,7 @@ def recover(pipeline: Pipeline) -> Recovery | None:
     """Make the checkpoint again, so that the next run goes on where the lake is."""
     finish_removal(pipeline)
     if _is_there(pipeline):
-        return None
+        return _taken_back(pipeline)
     claim = Claim.take(pipeline.checkpoint, lease=pipeline.config.run.lease.total_seconds())
     try:
         found, manifest = _recovery(pipeline)
@@ -98,6 +154,88 @@ def recover(pipeline: Pipeline) -> Recovery | None:
         Checkpoint.begin(place, pipeline=name, life=found.life)
     finally:
         claim.release()
+    return found
+
+
+def _taken_back(pipeline: Pipeline) -> Recovery | None:
+    """Take a checkpoint that is ahead of its lake back to where the lake is."""
+    found, lanes = _way_back(pipeline)
+    if found is None:
+        return None
+    lease = pipeline.config.run.lease.total_seconds()
+    claims: list[Claim] = []
+    try:
+        for ahead in lanes:
+            store = ahead.checkpoint.store
+            place = store if ahead.lane == "stream" else store.below(ahead.lane)
+            claims.append(Claim.take(place, lease=lease))
+        for ahead in lanes:
+            _take_back(pipeline, ahead)
+    finally:
+        for claim in claims:
+            claim.release()
+    return found
+
+
+def _way_back(pipeline: Pipeline) -> tuple[Recovery | None, list[_Ahead]]:
+    """Find the lanes of a checkpoint that are ahead of the lake, and where they go on."""
+    lanes = [found for lane in LANES if (found := _ahead(pipeline, lane)) is not None]
+    if not lanes:
+        return None, []
+    _refuse_other_life(pipeline, lanes[0].checkpoint)
+    first = lanes[0]
+    manifest = _manifest_at(pipeline, first)
+    start = first.checkpoint.known_first_position() or {}
+    position = start if manifest is None else manifest.source_state
+    known_by = "manifest" if manifest is None or manifest.tables else "ledger"
+    found = Recovery(
+        first.checkpoint.life, first.in_ledger, True, position, known_by, back_from=first.settled
+    )
+    return found, lanes
+
+
+def _refuse_other_life(pipeline: Pipeline, checkpoint: Checkpoint) -> None:
+    """Raise if the newest batch in the lake is of another life than the checkpoint."""
+    last = _last_settled(pipeline)
+    if last is not None and last.life != checkpoint.life:
+        raise DivergedError(
+            "the lake is of another life than the checkpoint: its tables hold other batches",
+            where=pipeline.lake,
+            evidence=f"the newest batch of the lake is {last.batch} of life {last.life}; the "
+            f"checkpoint is of life {checkpoint.life}",
+            next_step="put the newest copy of the lake back; to start over with empty tables, "
+            "`distributary reset FILE --with-tables`",
+        )
+
+
+def _take_back(pipeline: Pipeline, ahead: _Ahead) -> None:
+    manifests = ahead.checkpoint.manifests(ahead.lane)
+    if ahead.in_ledger >= 0 and manifests.text(ahead.in_ledger) is None:
+        found = _manifest_at(pipeline, ahead)
+        if found is not None:
+            manifests.create(found)
+    # what waits for a table is in the lake itself, unless that is in a bucket
+    mine = app_id(pipeline.config.name, ahead.checkpoint.life, ahead.lane)
+    for batch in parked(pipeline.parking):
+        if batch.mark.app_id == mine and batch.mark.batch > ahead.in_ledger:
+            forget(batch)
+    # letters of a replay are open again in the lake: whoever sends them makes another batch
+    manifests.take_back(ahead.in_ledger, keep_decided=ahead.lane == "stream")
+
+
+def _manifest_at(pipeline: Pipeline, ahead: _Ahead) -> Manifest | None:
+    """Return the manifest of the newest batch that the ledger has; None if it has none."""
+    if ahead.in_ledger < 0:
+        return None
+    found = ahead.checkpoint.manifests(ahead.lane).read(ahead.in_ledger)
+    if found is None and ahead.lane == "stream":
+        name, life = pipeline.config.name, ahead.checkpoint.life
+        copy = ManifestCopy(pipeline.lake, name).read()
+        if copy is not None and (copy.life, copy.batch) == (life, ahead.in_ledger):
+            return copy
+        source = make_source(pipeline.config)
+        first = ahead.checkpoint.known_first_position() or source.first()
+        return _from_ledger(pipeline, life, ahead.in_ledger, first)
     return found
 
 
@@ -128,30 +266,31 @@ def _recovery(pipeline: Pipeline) -> tuple[Recovery, Manifest]:
             where=pipeline.lake,
             next_step="`distributary run` begins it",
         )
-    manifest = _from_ledger(pipeline, last)
+    first = make_source(pipeline.config).first()
+    manifest = _from_ledger(pipeline, last.life, last.batch, first)
     return Recovery(last.life, last.batch, True, manifest.source_state, "ledger"), manifest
 
 
-def _from_ledger(pipeline: Pipeline, last: BatchRow) -> Manifest:
+def _from_ledger(pipeline: Pipeline, life: str, batch: int, first: Position) -> Manifest:
     """A manifest that says no more than how far the source was read."""
     name = pipeline.config.name
-    read = pipeline.ledger().read_ranges(name, life=last.life).to_pylist()
+    read = pipeline.ledger().read_ranges(name, life=life).to_pylist()
     ranges = tuple(
         SourceRange(r["topic"], r["partition"], r["first"], r["end"], r["records"]) for r in read
     )
     source = make_source(pipeline.config)
     return Manifest(
         pipeline=name,
-        life=last.life,
-        batch=last.batch,
+        life=life,
+        batch=batch,
         epoch=0,
-        ranges=pipeline.ledger().settled_ranges(name, last.life, "stream", last.batch) or (),
+        ranges=pipeline.ledger().settled_ranges(name, life, "stream", batch) or (),
         tables=(),
         counts=Counts(),
         dead_letters={},
         schemas=(),
         created_at=datetime.now(UTC).isoformat(),
-        source_state=dict(source.retrace(source.first(), ranges)),
+        source_state=dict(source.retrace(first, ranges)),
     )
 
 

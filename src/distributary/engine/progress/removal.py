@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 PARKED_FILES = "parked files"
-_LANES = ("stream", "replay")
+LANES = ("stream", "replay")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def _carry_out(pipeline: Pipeline, removals: Sequence[Removal]) -> None:
     Entries(pipeline.lake).forget(gone)
     if "ledger" in kinds:
         pipeline.ledger().forget(name)
-    for lane in _LANES:
+    for lane in LANES:
         ManifestCopy(pipeline.lake, name, lane).remove()
     _end_life(pipeline.checkpoint, name, begin="card" not in kinds)
     card = _card(pipeline)
@@ -170,7 +170,7 @@ def _claimed(pipeline: Pipeline) -> Iterator[None]:
     """Hold the checkpoint and all its lanes. Raises OwnedError while the pipeline runs."""
     checkpoint = pipeline.checkpoint
     stay_inside(pipeline.lake, _card(pipeline).address)
-    lanes = [checkpoint.below(lane) for lane in _LANES]
+    lanes = [checkpoint.below(lane) for lane in LANES]
     if checkpoint.address.startswith(layout.join(pipeline.lake, "")):
         # elsewhere it is where the pipeline's file says
         stay_inside(pipeline.lake, *(each.address for each in (checkpoint, *lanes)))
