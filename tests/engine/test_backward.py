@@ -1,6 +1,5 @@
 """State that goes backward and names that come twice: an old copy, a lost one, a reset, an end."""
 
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -290,7 +289,7 @@ def test_what_a_power_cut_has_emptied_is_derived_again(
     pipeline = games.pipeline()
     pipeline.run(spark=spark)
     folder = Path(pipeline.checkpoint.address)
-    life = json.loads((folder / "life.json").read_text())["life"]
+    life = Checkpoint.find(at(folder), pipeline="games").life
     if file == "manifests/settled":
         # both the file of the version before, and the marks of this one
         for path in (folder / "manifests").glob("*.settled"):

@@ -8,7 +8,6 @@ checkpoint that has settled more than the ledger has met an older copy of its la
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -144,9 +143,8 @@ def recover(pipeline: Pipeline) -> Recovery | None:
         found, manifest = _recovery(pipeline)
         place, name = pipeline.checkpoint, pipeline.config.name
         first = manifest.source_start or manifest.source_state
-        with reaching(place.address):
-            place.write("first.json", json.dumps(first).encode())
         checkpoint = Checkpoint(place, found.life)
+        checkpoint.keep_first_position(first)
         checkpoint.manifests().adopt(manifest)
         if found.settled:
             checkpoint.manifests().settle(manifest.batch)
