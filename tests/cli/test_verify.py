@@ -14,7 +14,9 @@ from deltalake import DeltaTable, write_deltalake
 
 from distributary.delta.log import load
 from distributary.delta.vacuum import Expiry, expire_letters
+from distributary.engine.progress.checkpoint import Checkpoint, ManifestCopy
 from distributary.observe.deadletters import DeadLetters
+from distributary.publish.parking import parked
 from distributary.store.base import at
 from tests.cli.conftest import Cli
 from tests.engine.settled_lakes import (
@@ -339,3 +341,38 @@ def test_sums_of_old_batches_are_no_gaps(cli: Cli, games: SettledLake) -> None:
     games.batch({"chess": 4})
     assert lanes(cli, code=1) == {"games/stream": ["batch_gap"]}
     assert "batches 3\n" in cli("verify", "--all").out
+
+
+def gone(cli: Cli, games: SettledLake) -> None:
+    """Two batches wait for a table, and the folder of one of them is removed."""
+    games.batch({"chess": 4, "go": 3}, parked=[CHESS])
+    last = games.batch({"chess": 6}, parked=[CHESS])
+    Checkpoint.begin(at(games.checkpoint), pipeline=games.name, life=games.life)
+    ManifestCopy(str(games.lake), games.name).write(last.to_json().encode())
+    first = min(Path(games.parking, CHESS).iterdir())
+    shutil.rmtree(first)
+
+
+def test_batches_that_waited_and_are_gone_are_named_by_all_who_look(
+    cli: Cli, games: SettledLake
+) -> None:
+    gone(cli, games)
+    assert lanes(cli, code=1) == {"games/stream": ["parked_lost"]}
+    assert f"{CHESS}: batch 3, 4 records" in cli("verify", "--all").out
+    found = cli("status", "--json").json["pipelines"][0]["parked"]
+    assert [(t["table"], t["batches"], t["lost_batches"]) for t in found] == [(CHESS, 2, 1)]
+    text = cli("status").out
+    assert "gone from the folder" in text and f"resume {CHESS}" not in text
+    for more in ((), ("--dry-run",)):
+        refused = cli("resume", CHESS, "--file", games.file, "--json", *more)
+        assert (refused.code, refused.json["error"]["code"]) == (1, "TABLE_BEHIND")
+    # the one that is still there waits on
+    assert [p.mark.batch for p in parked(games.parking)] == [4]
+    assert cli("reset", games.file, "--table", CHESS, "--yes").code == 0
+    assert lanes(cli, code=0) == {"games/stream": []}
+
+
+def test_what_waited_in_a_life_that_was_ended_is_not_lost(cli: Cli, games: SettledLake) -> None:
+    gone(cli, games)
+    assert cli("reset", games.file, "--yes").code == 0
+    assert lanes(cli, code=0) == {"games/stream": []}

@@ -133,10 +133,13 @@ def _lanes(
     call: Invocation, lake: Lake, chosen: Sequence[TableSummary], *, deep: bool
 ) -> list[LaneCheck]:
     """Look for gaps in the ledger's batches of the pipelines that write to these tables."""
-    from distributary.observe.gaps import check_lanes
+    from distributary.observe.gaps import check_lanes, parking_folder
+    from distributary.observe.pipelines import registrations
 
     pipelines = sorted({table.pipeline for table in chosen})
-    found = check_lanes(lake.ledger(), pipelines, every_range=deep)
+    cards = {card.name: card.checkpoint for card in registrations(lake.path)}
+    parking = {name: parking_folder(lake.path, name, cards.get(name, "")) for name in pipelines}
+    found = check_lanes(lake.ledger(), pipelines, every_range=deep, parking=parking)
     return [_without_accepted_losses(call, lake, one) for one in found]
 
 

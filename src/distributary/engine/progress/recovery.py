@@ -8,7 +8,7 @@ checkpoint that has settled more than the ledger has met an older copy of its la
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -30,10 +30,11 @@ from distributary.errors import (
 )
 from distributary.model.manifest import Counts, Manifest, SourceRange, app_id
 from distributary.model.table import Role
+from distributary.observe.gaps import lost_parking
 from distributary.observe.health import DERIVED
 from distributary.observe.ledger import Ledger
-from distributary.observe.recording import Accepted, batch_key
-from distributary.observe.rows import LastCommit, TableRow
+from distributary.observe.recording import Accepted
+from distributary.observe.rows import LastCommit
 from distributary.publish.parking import Expected, Held, forget, lacking, parked
 from distributary.source.base import Position
 from distributary.store.base import reaching
@@ -329,7 +330,7 @@ class Behind:
 
 def refuse_behind(config: PipelineConfig, ledger: Ledger, life: str) -> None:
     """Raise TableBehindError if a table of this pipeline lacks what was settled in this life."""
-    _refuse_lost_parking(config, ledger, life)
+    refuse_lost_parking(config, ledger, life)
     found = behind(config, ledger, life)
     if not found:
         return
@@ -345,35 +346,26 @@ def refuse_behind(config: PipelineConfig, ledger: Ledger, life: str) -> None:
     )
 
 
-def lost_parking(config: PipelineConfig, ledger: Ledger) -> list[TableRow]:
-    """What the ledger says waits for a table, and is not there."""
-    if config.lake.is_local:
-        # it waits in the lake itself, whatever becomes of the checkpoint
-        return []
-    waiting = ledger.parked(config.name)
-    found = parked(config.lake.parking_of(config.name)) if waiting else []
-    there = {(p.table, *batch_key(p.mark.app_id, p.mark.batch)) for p in found}
-    return [row for row in waiting if (row.table, *row.key) not in there]
-
-
-def _refuse_lost_parking(config: PipelineConfig, ledger: Ledger, life: str) -> None:
-    """Raise if batches that waited for a table are gone with the checkpoint they waited in."""
-    lost = [row for row in lost_parking(config, ledger) if row.life == life]
-    if lost:
-        commits = [c for c in ledger.last_commits(config.name) if c.life == life]
-        taken = {(c.table, c.lane): -1 if c.accepted is None else c.accepted for c in commits}
-        lost = [row for row in lost if row.batch > taken.get((row.table, row.lane), -1)]
+def refuse_lost_parking(
+    config: PipelineConfig, ledger: Ledger, life: str, tables: Collection[str] | None = None
+) -> None:
+    """Raise if batches that waited for a table (or for one of some) are gone."""
+    folder = config.lake.parking_of(config.name)
+    lost = [
+        row
+        for row in lost_parking(ledger, config.name, folder, life=life)
+        if tables is None or row.table in tables
+    ]
     if not lost:
         return
     names = list(dict.fromkeys(row.table for row in lost))
     told = [f"{n} ({spelled(r.batch for r in lost if r.table == n)})" for n in names[:_SHOWN]]
     raise TableBehindError(
-        f"batches that waited for {len(names):,} tables are gone: they were in the checkpoint",
-        where=config.lake.parking_of(config.name),
+        f"batches that waited for {len(names):,} tables are gone from the folder they waited in",
+        where=folder,
         evidence="; ".join(told),
-        next_step="put this folder back from a newer copy of the checkpoint; if there is none, "
-        f"`distributary reset FILE --table {names[0]}` takes the table as it is: what it lacks is "
-        "then in no table",
+        next_step="put this folder back from a newer copy; if there is none, `distributary reset "
+        f"FILE --table {names[0]}` takes the table as it is: what it lacks is then in no table",
         tables=",".join(names[:_SHOWN]),
     )
 
