@@ -389,6 +389,33 @@ def test_tables_that_kept_what_the_rest_of_the_lake_lost_do_not_get_it_twice(
     games.assert_each_record_once()
 
 
+def test_a_ledger_that_is_older_than_the_rest_of_the_lake_and_than_the_checkpoint(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    games = games_apart(tmp_path)
+    games.send_round()
+    apart(games).run(spark=spark)
+    ledger = games.lake / "_distributary" / "ledger"
+    shutil.copytree(ledger, tmp_path / "ledger")
+    shutil.copytree(tmp_path / "progress", tmp_path / "progress of before")
+    for _ in range(2):
+        games.send_round()
+        apart(games).run(spark=spark)
+    for place, copy in ((ledger, "ledger"), (tmp_path / "progress", "progress of before")):
+        shutil.rmtree(place)
+        shutil.copytree(tmp_path / copy, place)
+    with pytest.raises(CheckpointError) as caught:
+        apart(games).run(spark=spark)
+    assert caught.value.code is ErrorCode.LAKE_BEHIND
+    assert recover(apart(games)) is not None
+    assert recover(apart(games)) is None
+    # the tables have the batches that nobody else knows: they are told apart by their records
+    apart(games).run(spark=spark)
+    games.send_all()
+    apart(games).run(spark=spark)
+    games.assert_each_record_once()
+
+
 def test_a_lake_of_an_earlier_life_is_not_caught_up_with(
     tmp_path: Path, spark: SparkSession
 ) -> None:

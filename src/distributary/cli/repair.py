@@ -281,7 +281,8 @@ def _draw_recovery(paper: Paper, found: Recovery | None, *, dry_run: bool) -> No
         would, lake = "would go" if dry_run else "goes", "the start of its life"
         lake = f"batch {found.batch}" if found.batch >= 0 else lake
         paper.line(f"the checkpoint {would} back from batch {found.back_from} to {lake}")
-        paper.line(f"the source is read on from {cut(json.dumps(found.position), 500)}")
+        if found.position:
+            paper.line(f"the source is read on from {cut(json.dumps(found.position), 500)}")
         return
     paper.line(f"the checkpoint {verb} with life {found.life}, after batch {found.batch}")
     paper.line(f"known by the {'newest manifest' if found.known_by == 'manifest' else 'ledger'}")

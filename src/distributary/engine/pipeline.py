@@ -236,6 +236,7 @@ class Pipeline:
         numbered = isinstance(self.config.source, FilesSource) and lane == "stream"
         if newest is not None and newest.batch > manifests.newest() and not numbered:
             # an older copy of the checkpoint was put back
+            refuse_older_lake(self, lane, newest)
             manifests.adopt(newest)
         return checkpoint
 

@@ -287,16 +287,19 @@ class Manifests:
             ):
                 self.store.remove(name)
 
-    def take_back(self, settled: int, *, keep_decided: bool) -> None:
-        """Forget that batches behind `settled` are settled.
+    def decided_behind(self, batch: int) -> int:
+        """Return the last of the decided batches that follow a batch without a gap."""
+        decided = self.numbers()
+        while batch + 1 in decided:
+            batch += 1
+        return batch
 
-        With `keep_decided`, those that follow it without a gap stay decided, and the next run
-        publishes them with the same records. The others are forgotten, and planned again.
+    def take_back(self, settled: int, *, kept: int) -> None:
+        """Forget that batches behind `settled` are settled, and those behind `kept` altogether.
+
+        The next run publishes what stays decided, with the same records, and plans the rest again.
         """
         names, decided = self._names(), self.numbers()
-        kept = settled
-        while keep_decided and kept + 1 in decided:
-            kept += 1
         with reaching(self.store.address):
             # the highest number first: a crash in between leaves a checkpoint that is still ahead
             gone = [n for n in decided if n > kept]

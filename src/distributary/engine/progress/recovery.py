@@ -91,9 +91,12 @@ class _Ahead:
     """The newest settled batch of the lane in the ledger, or -1."""
 
 
-def refuse_older_lake(pipeline: Pipeline, lane: str) -> None:
-    """Raise if the lake lacks batches that the checkpoint has settled: it is an older copy."""
-    ahead = _ahead(pipeline, lane)
+def refuse_older_lake(pipeline: Pipeline, lane: str, copy: Manifest | None = None) -> None:
+    """Raise if the ledger lacks batches that were settled: the lake is an older copy.
+
+    The checkpoint knows what was settled, and so does the lake's `copy` of the newest manifest.
+    """
+    ahead = _ahead(pipeline, lane, copy)
     if ahead is None:
         return
     known = f"ends with batch {ahead.in_ledger}" if ahead.in_ledger >= 0 else "has none of them"
@@ -101,7 +104,7 @@ def refuse_older_lake(pipeline: Pipeline, lane: str) -> None:
         "the lake is older than the checkpoint: it lacks batches that were finished",
         code=ErrorCode.LAKE_BEHIND,
         where=pipeline.lake,
-        evidence=f"the checkpoint has finished batch {ahead.settled} of lane {lane} in life "
+        evidence=f"batch {ahead.settled} of lane {lane} was finished in life "
         f"{ahead.checkpoint.life}, and the lake's ledger {known}",
         next_step="put the newest copy of the lake back; without one, `distributary recover FILE` "
         "takes the checkpoint back to where the lake is, and the next run reads the batches since "
@@ -109,15 +112,14 @@ def refuse_older_lake(pipeline: Pipeline, lane: str) -> None:
     )
 
 
-def _ahead(pipeline: Pipeline, lane: str) -> _Ahead | None:
-    """Compare the newest settled batch of the checkpoint with that of the ledger."""
+def _ahead(pipeline: Pipeline, lane: str, copy: Manifest | None) -> _Ahead | None:
+    """Compare the newest batch that was settled with that of the ledger."""
     name = pipeline.config.name
     checkpoint = Checkpoint.find(pipeline.checkpoint, pipeline=name)
     if checkpoint is None:
         return None
     with reaching(checkpoint.store.address):
         settled = checkpoint.manifests(lane).settled()
-    copy = ManifestCopy(pipeline.lake, name, lane).read()
     if copy is not None and copy.life == checkpoint.life:
         # a batch is decided only when the one before it is settled
         settled = max(settled, copy.batch - 1)
@@ -178,7 +180,10 @@ def _taken_back(pipeline: Pipeline) -> Recovery | None:
 
 def _way_back(pipeline: Pipeline) -> tuple[Recovery | None, list[_Ahead]]:
     """Find the lanes of a checkpoint that are ahead of the lake, and where they go on."""
-    lanes = [found for lane in LANES if (found := _ahead(pipeline, lane)) is not None]
+    name = pipeline.config.name
+    copies = ((lane, ManifestCopy(pipeline.lake, name, lane).read()) for lane in LANES)
+    found_lanes = (_ahead(pipeline, lane, copy) for lane, copy in copies)
+    lanes = [ahead for ahead in found_lanes if ahead is not None]
     if not lanes:
         return None, []
     _refuse_other_life(pipeline, lanes[0].checkpoint)
@@ -213,13 +218,20 @@ def _take_back(pipeline: Pipeline, ahead: _Ahead) -> None:
         found = _manifest_at(pipeline, ahead)
         if found is not None:
             manifests.create(found)
-    # what waits for a table is in the lake itself, unless that is in a bucket
+    # letters of a replay are open again in the lake: whoever sends them makes another batch
+    streams = ahead.lane == "stream"
+    kept = manifests.decided_behind(ahead.in_ledger) if streams else ahead.in_ledger
     mine = app_id(pipeline.config.name, ahead.checkpoint.life, ahead.lane)
     for batch in parked(pipeline.parking):
-        if batch.mark.app_id == mine and batch.mark.batch > ahead.in_ledger:
+        if batch.mark.app_id == mine and batch.mark.batch > kept:
+            # its records are read again under a number that may stand for others
             forget(batch)
-    # letters of a replay are open again in the lake: whoever sends them makes another batch
-    manifests.take_back(ahead.in_ledger, keep_decided=ahead.lane == "stream")
+    place = ManifestCopy(pipeline.lake, pipeline.config.name, ahead.lane)
+    copy = place.read()
+    if copy is not None and copy.batch - 1 > ahead.in_ledger:
+        # the ledger beside it is older than it is: the checkpoint says what was decided
+        place.remove()
+    manifests.take_back(ahead.in_ledger, kept=kept)
 
 
 def _manifest_at(pipeline: Pipeline, ahead: _Ahead) -> Manifest | None:
