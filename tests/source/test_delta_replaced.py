@@ -280,3 +280,24 @@ def test_a_copy_of_the_very_table_is_the_same_table(tmp_path: Path) -> None:
         after = asked.advance(end, asked.newest())
         assert after is not None
         assert [offset for offset, _ in rows(opened(asked, end, after))] == [9, 10, 11]
+
+
+def test_a_commit_is_asked_for_once_whatever_a_snapshot_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "t"
+    table(path, 6)
+    DeltaTable(str(path)).create_checkpoint()
+    (path / "_delta_log" / f"{5:020d}.json").unlink()
+    one = source(path)
+    asked: list[int] = []
+    text = one._log._commit_text
+
+    def counted(version: int) -> bytes:
+        asked.append(version)
+        return text(version)
+
+    monkeypatch.setattr(one._log, "_commit_text", counted)
+    end = after_all(one)
+    assert (end["rows"], asked) == (18, [5])
+    assert "commit" not in end

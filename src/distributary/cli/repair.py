@@ -326,7 +326,7 @@ def _warn_of_shared(call: Invocation, pipeline: Pipeline) -> None:
         others = ", ".join(table.others)
         call.out.warn(
             f"{table.table} stays, because {others} writes to it too: its "
-            f"{counted(table.rows, 'row')} of {pipeline.config.name} stay as well, and come a "
+            f"{table.described()} of {pipeline.config.name} stay as well, and come a "
             "second time if this pipeline runs again"
         )
 

@@ -116,7 +116,7 @@ def verify(
         call, found, chosen, everything=everything, deep=deep, as_of_us=microseconds(moment)
     )
     lanes = _lanes(call, found, chosen, deep=deep) if as_of is None else []
-    agree = all(one.agrees for one in (*done, *lanes))
+    agree = all(one.agrees for one in done) and all(lane.agrees for lane in lanes)
     data = {
         "lake": found.path,
         "as_of": moment,

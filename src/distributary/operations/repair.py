@@ -520,10 +520,14 @@ class SharedTable:
     """A table that other pipelines write to as well, so that it stays with all of its rows."""
 
     table: str
-    rows: int
-    """Rows that the pipeline which is reset or cleaned has written."""
+    rows: int | None
+    """Rows that the pipeline which is reset or cleaned has written; None where unknown."""
     others: tuple[str, ...]
     """The other pipelines that write to it."""
+
+    def described(self) -> str:
+        """Format the number of rows: `394 rows`."""
+        return "rows" if self.rows is None else f"{self.rows:,} rows"
 
 
 def shared_tables(pipeline: Pipeline) -> list[SharedTable]:
@@ -543,10 +547,10 @@ def shared_tables(pipeline: Pipeline) -> list[SharedTable]:
 
 def refuse_shared(pipeline: Pipeline, command: str) -> None:
     """Raise if tables stay whose rows a later run of this pipeline would write once more."""
-    shared = [table for table in shared_tables(pipeline) if table.rows]
+    shared = [table for table in shared_tables(pipeline) if table.rows != 0]
     if not shared:
         return
-    told = [f"{t.table} ({t.rows:,} rows of it, also {', '.join(t.others)})" for t in shared]
+    told = [f"{t.table} ({t.described()} of it, also {', '.join(t.others)})" for t in shared]
     more = f", and {len(told) - _SHOWN:,} more" if len(told) > _SHOWN else ""
     raise ConfigError(
         f"{len(shared):,} of the tables are written by other pipelines too, and stay with all of "

@@ -170,10 +170,15 @@ class DeltaLog:
 
     def digest(self, version: int) -> str:
         """Return the digest of a commit as it stands in the log; empty where it is gone."""
-        try:
-            return self._digests.get(version, lambda: _digest(self._commit_text(version)))
-        except FileNotFoundError:
-            return ""
+
+        def read() -> str:
+            try:
+                return _digest(self._commit_text(version))
+            except FileNotFoundError:
+                return ""
+
+        # kept also where it is gone: a snapshot asks for each of its files
+        return self._digests.get(version, read)
 
     def fingerprint_before(self, version: int) -> int:
         """Return the fingerprint of the table's files before a commit and all behind it."""
