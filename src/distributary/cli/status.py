@@ -270,7 +270,7 @@ def _draw_parked(paper: Paper, each: PipelineStatus, now: datetime, lake: Lake) 
         )
         if table.lost_batches:
             gone = counted(table.lost_batches, "batch", "batches")
-            paper.line(styled(f"      {gone} of it are gone from the folder they waited in", "red"))
+            paper.line(styled(f"      gone from the folder of parked batches: {gone}", "red"))
             paper.line(f"      distributary verify {table.table}{lake.flag}")
             continue
         paper.line(f"      distributary resume {table.table}{lake.flag}")
