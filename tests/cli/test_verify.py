@@ -14,7 +14,9 @@ from deltalake import DeltaTable, write_deltalake
 
 from distributary.delta.log import load
 from distributary.delta.vacuum import Expiry, expire_letters
+from distributary.engine.progress.checkpoint import Checkpoint, ManifestCopy
 from distributary.observe.deadletters import DeadLetters
+from distributary.publish.parking import parked
 from distributary.store.base import at
 from tests.cli.conftest import Cli
 from tests.engine.settled_lakes import (
@@ -289,3 +291,88 @@ def test_a_lake_that_was_moved(cli: Cli, games: SettledLake, own_folder: Path) -
 def test_usage(cli: Cli, games: SettledLake) -> None:
     assert cli("verify", CHESS, "--as-of", "2026-11-15T12:00:00Z").code == 2
     assert cli("verify", "--all", "--as-of", "2026-11-15T12:00:00Z", "--deep").code == 2
+
+
+def lanes(cli: Cli, *arguments: object, code: int) -> dict[str, list[str]]:
+    """By pipeline and lane, the kinds of gaps."""
+    result = cli("verify", "--all", "--json", *arguments)
+    assert result.code == code, result.out + result.err
+    assert result.json["agree"] is (code == 0)
+    return {f"{x['pipeline']}/{x['lane']}": kinds(x) for x in result.json["lanes"]}
+
+
+@pytest.mark.parametrize("deep", [(), ("--deep",)])
+def test_a_ledger_that_lacks_batches_between_others_is_found(
+    cli: Cli, games: SettledLake, deep: tuple[str, ...]
+) -> None:
+    assert lanes(cli, *deep, code=0) == {"games/stream": []}
+    games.batches += 2
+    games.batch({"chess": 4})
+    assert lanes(cli, *deep, code=1) == {"games/stream": ["batch_gap"]}
+    text = cli("verify", "--all", *deep)
+    assert "batches 3 to 4" in text.out and "has gaps" in text.out
+
+
+def test_records_between_two_batches_that_no_batch_has_read_are_found(
+    cli: Cli, games: SettledLake
+) -> None:
+    games.offset += 7
+    games.batch({"chess": 4})
+    games.batch({"chess": 4})
+    assert lanes(cli, code=1) == {"games/stream": ["range_gap"]}
+    assert "wrapper/0: 43 to 49" in cli("verify", "--all").out
+
+
+def test_only_the_newest_ranges_are_compared_without_deep(
+    cli: Cli, games: SettledLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distributary.observe.gaps.NEWEST", 2)
+    games.offset += 7
+    for _ in range(3):
+        games.batch({"chess": 4})
+    assert lanes(cli, code=0) == {"games/stream": []}
+    assert lanes(cli, "--deep", code=1) == {"games/stream": ["range_gap"]}
+
+
+def test_sums_of_old_batches_are_no_gaps(cli: Cli, games: SettledLake) -> None:
+    games.ledger.expire(NOON + timedelta(minutes=2))
+    assert lanes(cli, code=0) == {"games/stream": []}
+    games.batches += 1
+    games.batch({"chess": 4})
+    assert lanes(cli, code=1) == {"games/stream": ["batch_gap"]}
+    assert "batches 3\n" in cli("verify", "--all").out
+
+
+def gone(cli: Cli, games: SettledLake) -> None:
+    """Two batches wait for a table, and the folder of one of them is removed."""
+    games.batch({"chess": 4, "go": 3}, parked=[CHESS])
+    last = games.batch({"chess": 6}, parked=[CHESS])
+    Checkpoint.begin(at(games.checkpoint), pipeline=games.name, life=games.life)
+    ManifestCopy(str(games.lake), games.name).write(last.to_json().encode())
+    first = min(Path(games.parking, CHESS).iterdir())
+    shutil.rmtree(first)
+
+
+def test_batches_that_waited_and_are_gone_are_named_by_all_who_look(
+    cli: Cli, games: SettledLake
+) -> None:
+    gone(cli, games)
+    assert lanes(cli, code=1) == {"games/stream": ["parked_lost"]}
+    assert f"{CHESS}: batch 3, 4 records" in cli("verify", "--all").out
+    found = cli("status", "--json").json["pipelines"][0]["parked"]
+    assert [(t["table"], t["batches"], t["lost_batches"]) for t in found] == [(CHESS, 2, 1)]
+    text = cli("status").out
+    assert "gone from the folder" in text and f"resume {CHESS}" not in text
+    for more in ((), ("--dry-run",)):
+        refused = cli("resume", CHESS, "--file", games.file, "--json", *more)
+        assert (refused.code, refused.json["error"]["code"]) == (1, "TABLE_BEHIND")
+    # the one that is still there waits on
+    assert [p.mark.batch for p in parked(games.parking)] == [4]
+    assert cli("reset", games.file, "--table", CHESS, "--yes").code == 0
+    assert lanes(cli, code=0) == {"games/stream": []}
+
+
+def test_what_waited_in_a_life_that_was_ended_is_not_lost(cli: Cli, games: SettledLake) -> None:
+    gone(cli, games)
+    assert cli("reset", games.file, "--yes").code == 0
+    assert lanes(cli, code=0) == {"games/stream": []}

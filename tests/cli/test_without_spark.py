@@ -190,7 +190,7 @@ def test_reset_refuses_without_a_terminal_and_shows_the_list(file: Path, cli: Cl
     assert checkpoint.exists()
     assert cli("reset", file, "--yes", "--json").json["removed"] is True
     # what is left is the beginning of another life
-    assert json.loads((checkpoint / "life.json").read_text())["life"] != "life1"
+    assert '"life1"' not in (checkpoint / "life.json").read_text()
     assert cli("reset", file, "--yes").out == "there is nothing to remove\n"
 
 

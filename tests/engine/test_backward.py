@@ -1,6 +1,5 @@
 """State that goes backward and names that come twice: an old copy, a lost one, a reset, an end."""
 
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -16,9 +15,11 @@ from distributary.engine.progress.checkpoint import Checkpoint, ManifestCopy
 from distributary.engine.progress.recovery import plan_recovery, recover
 from distributary.engine.progress.removal import dead_letters_of
 from distributary.errors import CheckpointError, DivergedError, ErrorCode, FencedError
+from distributary.lab.simulate.base import DeltaSink
 from distributary.lab.simulate.game_records import GamesPlan
 from distributary.lab.simulate.games import stream_rounds
 from distributary.model import layout
+from distributary.observe.gaps import check_lanes
 from distributary.observe.pipelines import unfinished_removal
 from distributary.operations.repair import plan_clean, plan_reset, remove
 from distributary.operations.replay import LANE, replay
@@ -288,7 +289,7 @@ def test_what_a_power_cut_has_emptied_is_derived_again(
     pipeline = games.pipeline()
     pipeline.run(spark=spark)
     folder = Path(pipeline.checkpoint.address)
-    life = json.loads((folder / "life.json").read_text())["life"]
+    life = Checkpoint.find(at(folder), pipeline="games").life
     if file == "manifests/settled":
         # both the file of the version before, and the marks of this one
         for path in (folder / "manifests").glob("*.settled"):
@@ -321,3 +322,139 @@ def test_a_paused_life_that_was_ended_writes_nothing(tmp_path: Path, spark: Spar
         with pytest.raises(FencedError):
             first.claim.check()
     games.assert_each_record_once()
+
+
+def apart(games: Games) -> Pipeline:
+    """The pipeline with its checkpoint outside of the lake."""
+    file = games.write_file(batch=20)
+    apart = f"lake: {{path: {games.lake}, checkpoint: {games.root}/progress}}"
+    file.write_text(file.read_text().replace(f"lake: {{path: {games.lake}}}", apart))
+    text = file.read_text().replace(f"{games.lake}/wrapper", f"{games.root}/wrapper")
+    file.write_text(text)
+    return Pipeline.load(file)
+
+
+def games_apart(root: Path) -> Games:
+    games = Games(root, PLAN, records_per_file=7)
+    games.sink = DeltaSink(f"{root}/wrapper", records_per_file=7)
+    return games
+
+
+@pytest.mark.parametrize("gone", ["all of it", "what came later"])
+@pytest.mark.parametrize("kept", [100, 1], ids=["with its manifests", "with its newest manifest"])
+def test_a_lake_that_is_older_than_its_checkpoint_is_named_and_caught_up_with(
+    tmp_path: Path, spark: SparkSession, gone: str, kept: int
+) -> None:
+    games = games_apart(tmp_path)
+    games.send_round()
+    apart(games).run(spark=spark)
+    shutil.copytree(games.lake, tmp_path / "copy")
+    for _ in range(2):
+        games.send_round()
+        apart(games).run(spark=spark)
+    newest = Checkpoint(apart(games).checkpoint, "").manifests().newest()
+    Checkpoint(apart(games).checkpoint, "").manifests().prune(keep=kept)
+    shutil.rmtree(games.lake)
+    if gone == "what came later":
+        shutil.copytree(tmp_path / "copy", games.lake)
+    games.send_all()
+    for _ in range(2):
+        with pytest.raises(CheckpointError) as caught:
+            apart(games).run(spark=spark)
+        assert caught.value.code is ErrorCode.LAKE_BEHIND
+    pipeline = apart(games)
+    planned, done = plan_recovery(pipeline), recover(pipeline)
+    assert planned == done and done is not None and done.back_from == newest
+    assert recover(pipeline) is None
+    apart(games).run(spark=spark)
+    games.assert_each_record_once()
+    lanes = check_lanes(pipeline.ledger(), ["games"], every_range=True)
+    assert [lane.findings for lane in lanes] == [()]
+
+
+def test_tables_that_kept_what_the_rest_of_the_lake_lost_do_not_get_it_twice(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    games = games_apart(tmp_path)
+    games.send_round()
+    apart(games).run(spark=spark)
+    shutil.copytree(games.lake / "_distributary", tmp_path / "copy")
+    games.send_round()
+    apart(games).run(spark=spark)
+    shutil.rmtree(games.lake / "_distributary")
+    shutil.copytree(tmp_path / "copy", games.lake / "_distributary")
+    assert recover(apart(games)) is not None
+    games.send_all()
+    apart(games).run(spark=spark)
+    games.assert_each_record_once()
+
+
+def test_a_ledger_that_is_older_than_the_rest_of_the_lake_and_than_the_checkpoint(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    games = games_apart(tmp_path)
+    games.send_round()
+    apart(games).run(spark=spark)
+    ledger = games.lake / "_distributary" / "ledger"
+    shutil.copytree(ledger, tmp_path / "ledger")
+    shutil.copytree(tmp_path / "progress", tmp_path / "progress of before")
+    for _ in range(2):
+        games.send_round()
+        apart(games).run(spark=spark)
+    for place, copy in ((ledger, "ledger"), (tmp_path / "progress", "progress of before")):
+        shutil.rmtree(place)
+        shutil.copytree(tmp_path / copy, place)
+    with pytest.raises(CheckpointError) as caught:
+        apart(games).run(spark=spark)
+    assert caught.value.code is ErrorCode.LAKE_BEHIND
+    assert recover(apart(games)) is not None
+    assert recover(apart(games)) is None
+    # the tables have batches that nothing else knows, and which have other records now
+    with pytest.raises(DivergedError):
+        apart(games).run(spark=spark)
+    games.assert_each_record_once()
+
+
+def test_a_lake_of_an_earlier_life_is_not_caught_up_with(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    games = games_apart(tmp_path)
+    games.send_round()
+    apart(games).run(spark=spark)
+    shutil.copytree(games.lake, tmp_path / "copy")
+    pipeline = apart(games)
+    remove(pipeline, [each for each in plan_clean(pipeline) if each.kind != "card"])
+    apart(games).run(spark=spark)
+    shutil.rmtree(games.lake)
+    shutil.copytree(tmp_path / "copy", games.lake)
+    with pytest.raises(CheckpointError) as caught:
+        apart(games).run(spark=spark)
+    assert caught.value.code is ErrorCode.LAKE_BEHIND
+    with pytest.raises(DivergedError):
+        recover(apart(games))
+
+
+def test_replayed_letters_that_the_lake_lost_are_sent_again(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    games = games_apart(tmp_path)
+    games.send_all()
+    apart(games).run(spark=spark)
+    shutil.copytree(games.lake, tmp_path / "copy")
+
+    def sent_again() -> int:
+        letters = dead_letters_of(apart(games))
+        with apart(games).open(spark, lane=LANE) as context:
+            return replay(context, letters, letters.select()).selected
+
+    assert sent_again() == 8
+    shutil.rmtree(games.lake)
+    shutil.copytree(tmp_path / "copy", games.lake)
+    with pytest.raises(CheckpointError) as caught:
+        sent_again()
+    assert caught.value.code is ErrorCode.LAKE_BEHIND
+    assert recover(apart(games)) is not None
+    assert sent_again() == 8
+    games.assert_each_record_once()
+    lanes = check_lanes(apart(games).ledger(), ["games"], every_range=True)
+    assert [(lane.lane, lane.findings) for lane in lanes] == [(LANE, ()), ("stream", ())]

@@ -163,7 +163,7 @@ def park_by_hand(lake: Path, *, table: Path, file: str) -> Path:
     entry = TableEntry(plan, (StagedFile("x.parquet", 4, 1),), 1)
     park(entry, Mark("distributary/games/abc/stream", 0, ""), folder=str(folder))
     (written,) = folder.rglob("entry.json")
-    content = json.loads(written.read_text())
+    content = json.loads(written.read_text().splitlines()[0])
     content["entry"]["path"] = str(table)
     content["entry"]["files"][0]["path"] = file
     written.write_text(json.dumps(content))

@@ -138,7 +138,8 @@ class Lake:
         """Table and rows of every batch that waits."""
         roots = [p for p in (self.checkpoint, Path(self.address)) if p is not None and p.exists()]
         for entry in sorted({e for root in roots for e in root.glob("**/parked/*/*/entry.json")}):
-            named = json.loads(entry.read_text())["entry"].get("files", [])
+            # the line behind it is its checksum
+            named = json.loads(entry.read_text().splitlines()[0])["entry"].get("files", [])
             for file in named:
                 path = entry.parent / file["path"]
                 yield entry.parent.parent.name, ds.dataset(str(path), format="parquet").to_table()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from deltalake import DeltaTable
 
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.model import layout
-from distributary.model.manifest import Counts, SchemaUse, SourceRange
+from distributary.model.manifest import Counts, SchemaUse, SourceRange, app_id
 from distributary.model.table import Change, ChangeKind
 from distributary.observe import ledger as module
 from distributary.observe.ledger import Ledger, Store
@@ -166,6 +167,25 @@ def test_lives_and_lanes_do_not_hide_each_other(lake):
     assert lake.ledger.settled("games", "life2", "stream", 0)
     assert lake.ledger.settled("games", "life2", "stream", 1) is None
     assert lake.ledger.settled("games", "life3", "stream", 0) is None
+
+
+def test_the_newest_batch_of_a_lane_is_known_without_reading_rows(lake, noon, monkeypatch):
+    for batch in range(3):
+        lake.settle(lake.manifest(batch))
+    lake.settle(lake.manifest(0, life="life2", lane="replay"))
+    lake.ledger.expire(noon + timedelta(days=1))
+
+    def newest(life, lane="stream"):
+        return lake.ledger.newest_settled(app_id("games", life, lane))
+
+    assert (newest("life1"), newest("life2", "replay")) == (2, 0)
+    assert (newest("life1", "replay"), newest("life2")) == (-1, -1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "read", lambda *args: pytest.fail("rows were read"))
+        assert newest("life1") == 2
+    # a ledger whose marks were taken away by another engine
+    monkeypatch.setattr("deltalake.DeltaTable.transaction_version", lambda *args: None)
+    assert (newest("life1"), newest("life2")) == (2, -1)
 
 
 def test_a_batch_that_does_not_add_up_is_refused(lake):

@@ -183,6 +183,16 @@ def read_and_compacted(path: Path) -> Position:
     return end
 
 
+def read_and_described(path: Path) -> Position:
+    """The same with a commit behind them that changes no file."""
+    table(path, 3)
+    one = source(path)
+    end = one.advance(one.first(), one.newest())
+    assert end is not None
+    DeltaTable(str(path)).alter.set_table_description("three commits")
+    return end
+
+
 def places(end: Position) -> list[Position]:
     """The place behind three commits as it is written now, and as it was written before."""
     rest = {"rows": 9, "table": end["table"]}
@@ -203,7 +213,8 @@ def test_a_log_may_lose_commits_that_were_read(tmp_path: Path, form: int) -> Non
 @pytest.mark.parametrize("form", range(3), ids=["now", "commits", "snapshot"])
 def test_a_log_may_lose_commits_without_records(tmp_path: Path, form: int) -> None:
     path = tmp_path / "t"
-    end = read_and_compacted(path)
+    # the form of now knows the files, and a compaction that nobody saw changes them
+    end = read_and_compacted(path) if form else read_and_described(path)
     table(path, 2)
     lose(path, 0, 1, 2, 3)
     place, other = places(end)[form], source(path)
@@ -218,6 +229,46 @@ def test_a_log_may_lose_commits_without_records(tmp_path: Path, form: int) -> No
     with pytest.raises(SourceError) as caught:
         batches(source(path), place)
     assert caught.value.code is ErrorCode.SOURCE_DATA_LOST
+
+
+def test_a_compaction_that_was_seen_may_be_lost(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    table(path, 2)
+    one = source(path)
+    start = one.first()
+    DeltaTable(str(path)).optimize.compact()
+    table(path, 1)
+    end = one.advance(start, one.newest())
+    assert end is not None and end["rows"] == 9
+    DeltaTable(str(path)).alter.set_table_description("all read")
+    table(path, 1)
+    lose(path, 0, 1, 2, 3, 4)
+    assert batches(source(path), end) == [[(9, 3)]]
+
+
+@pytest.mark.parametrize("what", ["compacted", "deleted and added"])
+def test_as_many_rows_in_other_files_are_no_proof_that_none_is_lost(
+    tmp_path: Path, what: str
+) -> None:
+    path = tmp_path / "t"
+    table(path, 3)
+    one = source(path)
+    end = one.advance(one.first(), one.newest())
+    assert end is not None
+    if what == "compacted":
+        DeltaTable(str(path)).optimize.compact()
+    else:
+        table(path, 2)
+        rows = DeltaTable(str(path)).to_pyarrow_table()
+        write_deltalake(str(path), rows.slice(6), mode="overwrite")
+        assert DeltaTable(str(path)).count() == 9
+    lost = range(DeltaTable(str(path)).version() + 1)
+    DeltaTable(str(path)).alter.set_table_description("a commit that is left")
+    lose(path, *lost)
+    with pytest.raises(SourceError) as caught:
+        batches(source(path), end)
+    assert caught.value.code is ErrorCode.SOURCE_DATA_LOST
+    assert "source.starting_version" in caught.value.next_step
 
 
 def test_a_snapshot_that_is_gone_is_lost_and_not_waited_for(tmp_path: Path) -> None:

@@ -239,3 +239,65 @@ def opened_before(tmp_path: Path) -> Any:
     table(path, 3)
     one = source(path)
     return opened(one, one.first(), after_all(one)).ranges
+
+
+@pytest.mark.parametrize("settings", [{}, {"starting_version": 0}], ids=["snapshot", "commits"])
+@pytest.mark.parametrize("more", [2, 3, 5], ids=["as long", "longer", "much longer"])
+def test_an_older_copy_that_has_grown_since_is_refused(
+    tmp_path: Path, more: int, settings: dict[str, Any]
+) -> None:
+    path = tmp_path / "t"
+    table(path, 3)
+    shutil.copytree(path, tmp_path / "copy")
+    table(path, 2)
+    one = source(path, **settings)
+    end = after_all(one)
+    shutil.rmtree(path)
+    shutil.copytree(tmp_path / "copy", path)
+    table(path, more)
+    for asked in (one, source(path, **settings)):
+        with pytest.raises(SourceError) as caught:
+            asked.advance(end, asked.newest())
+        assert caught.value.code is ErrorCode.SOURCE_REPLACED
+        assert "another commit" in caught.value.evidence
+    # of positions of the version before it cannot be known
+    before = {key: value for key, value in end.items() if key not in ("commit", "files")}
+    other = source(path, **settings)
+    grown = other.advance(before, other.newest())
+    assert (grown is None) is (more == 2)
+
+
+def test_a_copy_of_the_very_table_is_the_same_table(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    table(path, 3)
+    one = source(path)
+    end = after_all(one)
+    shutil.copytree(path, tmp_path / "copy")
+    shutil.rmtree(path)
+    (tmp_path / "copy").rename(path)
+    table(path, 1)
+    for asked in (one, source(path)):
+        after = asked.advance(end, asked.newest())
+        assert after is not None
+        assert [offset for offset, _ in rows(opened(asked, end, after))] == [9, 10, 11]
+
+
+def test_a_commit_is_asked_for_once_whatever_a_snapshot_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "t"
+    table(path, 6)
+    DeltaTable(str(path)).create_checkpoint()
+    (path / "_delta_log" / f"{5:020d}.json").unlink()
+    one = source(path)
+    asked: list[int] = []
+    text = one._log._commit_text
+
+    def counted(version: int) -> bytes:
+        asked.append(version)
+        return text(version)
+
+    monkeypatch.setattr(one._log, "_commit_text", counted)
+    end = after_all(one)
+    assert (end["rows"], asked) == (18, [5])
+    assert "commit" not in end

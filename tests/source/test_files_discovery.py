@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from distributary.errors import DivergedError, FencedError, SourceUnavailableError
 from distributary.model.manifest import SourceRange, files_of
-from distributary.source.base import spread
+from distributary.source.base import Position, spread
 from distributary.source.files.catalogue import CataloguedFile, Walk
 from distributary.source.files.source import FilesSource
 from tests.source.change_files import avro, events, found, named, put, records, source, uuids
@@ -27,6 +27,12 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def one(root: Path, tmp_path: Path) -> FilesSource:
     return source(root, tmp_path / "checkpoint")
+
+
+def place(position: Position | None) -> int:
+    """How many files were read at a position."""
+    assert position is not None
+    return int(position["files"])
 
 
 def test_files_that_are_there_at_the_start_come_in_the_order_of_paths(
@@ -58,7 +64,7 @@ def test_a_restart_finds_the_same_files_under_the_same_numbers(root: Path, tmp_p
     after = source(root, tmp_path / "checkpoint")
     # a crash between finding and reading: the file has its number, and is read next
     assert found(after) == [named(5), named(1)]
-    assert after.advance({"files": 0}, after.newest()) == {"files": 2}
+    assert place(after.advance({"files": 0}, after.newest())) == 2
     with pytest.raises(FencedError):
         before.newest()
 
@@ -230,8 +236,25 @@ def test_a_batch_of_before_is_found_again_by_its_ranges(root: Path, one: FilesSo
     one.newest()
     covered = offsets(one, 1, 3)
     assert files_of(covered) == range(1, 3)
-    assert one.retrace({"files": 1}, [covered]) == {"files": 3}
-    assert one.retrace({"files": 1}, []) == {"files": 1}
+    assert place(one.retrace({"files": 1}, [covered])) == 3
+    assert place(one.retrace({"files": 1}, [])) == 1
+
+
+def test_a_position_behind_files_that_the_catalogue_lost_is_refused(
+    root: Path, tmp_path: Path
+) -> None:
+    for number in (2, 3):
+        put(root, named(number), b"x")
+        one = source(root, tmp_path / "one")
+        one.newest()
+    end = one.advance({"files": 0}, one.newest())
+    assert end is not None
+    max((tmp_path / "one").rglob("*.jsonl")).unlink()
+    # it would be given the number of one that was read
+    put(root, named(1), b"x")
+    late = source(root, tmp_path / "one")
+    with pytest.raises(DivergedError):
+        late.advance(end, late.newest())
 
 
 def test_a_catalogue_of_other_files_is_noticed(root: Path, tmp_path: Path) -> None:

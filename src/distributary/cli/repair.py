@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 app = single(FIX)
 
 _SUBJECTS_SHOWN = 20
+_SHARED_SHOWN = 10
 _OWN_PART = {"dead letters": "(its rows only)", "ledger": "(its entries only)"}
 """What pipelines of a lake share: the path alone would look as if all of it went."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -54,13 +55,14 @@ def resume(
     dry_run: DryRun = False,
 ) -> int:
     """Give a parked table the batches that wait for it, in order."""
+    from distributary.operations.repair import refuse_lost_waiting, waiting
     from distributary.operations.repair import resume as publish_waiting
-    from distributary.operations.repair import waiting
     from distributary.publish.base import Outcome
 
     found = find_lake(call, lake, file)
     known = find_table(found.ledger().tables(), table)
     mine = pipeline_of(call, found, name=pipeline or known.pipeline)
+    refuse_lost_waiting(mine, known.table)
     batches = waiting(mine, known.table)
     records = sum(batch.entry.records for batch in batches)
     done = publish_waiting(mine, known.table) if batches and not dry_run else []
@@ -179,6 +181,15 @@ def microseconds(moment: datetime | None) -> int | None:
     return None if moment is None else (moment - _EPOCH) // timedelta(microseconds=1)
 
 
+KeepShared = Annotated[
+    bool,
+    option(
+        "--keep-shared",
+        "Go on where tables stay because other pipelines write to them too.",
+    ),
+]
+
+
 @verb(
     app,
     "reset distributary-demo/games.yaml --dry-run",
@@ -199,6 +210,7 @@ def reset(
             autocompletion=complete_tables,
         ),
     ] = None,
+    keep_shared: KeepShared = False,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> int:
@@ -208,7 +220,12 @@ def reset(
     copy on purpose counts as it is from now on, for `run` and for `verify`.
     """
     from distributary.engine.progress.removal import finish_removal
-    from distributary.operations.repair import plan_acceptance, plan_clean, plan_reset
+    from distributary.operations.repair import (
+        plan_acceptance,
+        plan_clean,
+        plan_reset,
+        refuse_shared,
+    )
 
     if table is not None and with_tables:
         raise call.usage("--table keeps everything, --with-tables removes it: say one of them.")
@@ -218,7 +235,10 @@ def reset(
     if not dry_run:
         finish_removal(pipeline)
     if with_tables:
+        if not (keep_shared or dry_run):
+            refuse_shared(pipeline, f"reset {file} --with-tables")
         removals = [each for each in plan_clean(pipeline) if each.kind != "card"]
+        _warn_of_shared(call, pipeline)
     else:
         removals = plan_reset(pipeline)
         if removals:
@@ -231,10 +251,11 @@ def reset(
 
 @verb(app, "recover distributary-demo/games.yaml --dry-run")
 def recover(call: Invocation, file: File, dry_run: DryRun = False) -> int:
-    """Make a lost checkpoint again from what the lake knows.
+    """Make a lost checkpoint again from what the lake knows, or take it back to the lake.
 
     The next run goes on where the tables are: nothing is read twice, and a batch that was
-    under way is finished. A checkpoint that is there is left alone.
+    under way is finished. A checkpoint that has finished batches which the lake lacks, because
+    an older copy of the lake was put back, forgets that it has. Any other is left alone.
     """
     from distributary.engine.progress.recovery import plan_recovery
     from distributary.engine.progress.recovery import recover as make_checkpoint
@@ -256,6 +277,13 @@ def _draw_recovery(paper: Paper, found: Recovery | None, *, dry_run: bool) -> No
         paper.line("the checkpoint is there: nothing is lost")
         return
     verb = "would go on" if dry_run else "goes on"
+    if found.back_from is not None:
+        would, lake = "would go" if dry_run else "goes", "the start of its life"
+        lake = f"batch {found.batch}" if found.batch >= 0 else lake
+        paper.line(f"the checkpoint {would} back from batch {found.back_from} to {lake}")
+        if found.position:
+            paper.line(f"the source is read on from {cut(json.dumps(found.position), 500)}")
+        return
     paper.line(f"the checkpoint {verb} with life {found.life}, after batch {found.batch}")
     paper.line(f"known by the {'newest manifest' if found.known_by == 'manifest' else 'ledger'}")
     if not found.settled:
@@ -264,21 +292,43 @@ def _draw_recovery(paper: Paper, found: Recovery | None, *, dry_run: bool) -> No
 
 
 @verb(app, "clean distributary-demo/games.yaml --dry-run")
-def clean(call: Invocation, file: File, dry_run: DryRun = False, yes: Yes = False) -> int:
+def clean(
+    call: Invocation,
+    file: File,
+    keep_shared: KeepShared = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> int:
     """Remove everything that a pipeline has made, and nothing else."""
     from distributary.engine.progress.removal import finish_removal
-    from distributary.operations.repair import plan_clean, plan_produced
+    from distributary.operations.repair import plan_clean, plan_produced, refuse_shared
 
     pipeline = open_pipeline(call, file)
     if not dry_run:
         finish_removal(pipeline)
+    if not (keep_shared or dry_run):
+        refuse_shared(pipeline, f"clean {file}")
     removals = plan_clean(pipeline)
+    _warn_of_shared(call, pipeline)
     try:
         removals += plan_produced(pipeline.config)
     except (SourceError, RegistryError) as error:
         # a broker that is gone for ever must not keep a lake from being cleaned
         call.out.warn(f"simulated topics and subjects stay: {error.what} ({error.where})")
     return _take_away(call, pipeline, removals, dry_run=dry_run, yes=yes)
+
+
+def _warn_of_shared(call: Invocation, pipeline: Pipeline) -> None:
+    """Name the tables that stay, and what becomes of their rows."""
+    from distributary.operations.repair import shared_tables
+
+    for table in shared_tables(pipeline)[:_SHARED_SHOWN]:
+        others = ", ".join(table.others)
+        call.out.warn(
+            f"{table.table} stays, because {others} writes to it too: its "
+            f"{table.described()} of {pipeline.config.name} stay as well, and come a "
+            "second time if this pipeline runs again"
+        )
 
 
 def _take_away(

@@ -269,6 +269,11 @@ def _draw_parked(paper: Paper, each: PipelineStatus, now: datetime, lake: Lake) 
             f"  {counted(table.records, 'record')} in {counted(table.batches, 'batch', 'batches')}"
             f", since {since(table.since, now=now)}: {cut(table.error, 200)}",
         )
+        if table.lost_batches:
+            gone = counted(table.lost_batches, "batch", "batches")
+            paper.line(styled(f"      gone from the folder of parked batches: {gone}", "red"))
+            paper.line(f"      distributary verify {table.table}{lake.flag}")
+            continue
         paper.line(f"      distributary resume {table.table}{lake.flag}")
 
 

@@ -32,11 +32,12 @@ from distributary.cli.command.verb import (
     verb,
 )
 from distributary.cli.repair import microseconds, moment_of
-from distributary.errors import ConfigError
+from distributary.errors import ConfigError, DistributaryError
 from distributary.observe.log_format import cut, plain
 
 if TYPE_CHECKING:
     from distributary.engine.pipeline import Pipeline
+    from distributary.observe.gaps import LaneCheck
     from distributary.observe.rows import TableSummary
     from distributary.observe.verify import TableCheck
     from distributary.operations.repair import Checked
@@ -114,16 +115,46 @@ def verify(
     done = _results(
         call, found, chosen, everything=everything, deep=deep, as_of_us=microseconds(moment)
     )
-    differing = sum(not one.agrees for one in done)
+    lanes = _lanes(call, found, chosen, deep=deep) if as_of is None else []
+    agree = all(one.agrees for one in done) and all(lane.agrees for lane in lanes)
     data = {
         "lake": found.path,
         "as_of": moment,
         "deep": deep,
-        "agree": not differing,
+        "agree": agree,
         "tables": [_document(one) for one in done],
+        "lanes": [{**plain(lane), "agrees": lane.agrees} for lane in lanes],
     }
-    call.out.show(data, lambda paper: _draw_results(paper, done, found))
-    return 1 if differing else 0
+    call.out.show(data, lambda paper: _draw_results(paper, done, lanes, found))
+    return 0 if agree else 1
+
+
+def _lanes(
+    call: Invocation, lake: Lake, chosen: Sequence[TableSummary], *, deep: bool
+) -> list[LaneCheck]:
+    """Look for gaps in the ledger's batches of the pipelines that write to these tables."""
+    from distributary.observe.gaps import check_lanes, parking_folder
+    from distributary.observe.pipelines import registrations
+
+    pipelines = sorted({table.pipeline for table in chosen})
+    cards = {card.name: card.checkpoint for card in registrations(lake.path)}
+    parking = {name: parking_folder(lake.path, name, cards.get(name, "")) for name in pipelines}
+    found = check_lanes(lake.ledger(), pipelines, every_range=deep, parking=parking)
+    return [_without_accepted_losses(call, lake, one) for one in found]
+
+
+def _without_accepted_losses(call: Invocation, lake: Lake, one: LaneCheck) -> LaneCheck:
+    """Leave out stretches that the source had lost, where its settings accept that."""
+    left = tuple(finding for finding in one.findings if finding.kind != "range_gap")
+    if len(left) == len(one.findings):
+        return one
+    try:
+        source = pipeline_of(call, lake, name=one.pipeline, needs=("lake",)).config.source
+    except DistributaryError:
+        return one
+    accepts = not getattr(source, "fail_on_data_loss", True)
+    accepts = accepts or getattr(source, "on_replaced", "stop") == "read"
+    return replace(one, findings=left) if accepts else one
 
 
 def _results(
@@ -231,7 +262,9 @@ def _document(one: Result) -> dict[str, Any]:
     }
 
 
-def _draw_results(paper: Paper, done: Sequence[Result], lake: Lake) -> None:
+def _draw_results(
+    paper: Paper, done: Sequence[Result], lanes: Sequence[LaneCheck], lake: Lake
+) -> None:
     """What differs first, then the others, then one line for all."""
     if not done:
         paper.line("there is no table here: nothing to verify")
@@ -257,7 +290,13 @@ def _draw_results(paper: Paper, done: Sequence[Result], lake: Lake) -> None:
         _draw_findings(paper, one.check)
         if one.merged is not None and not one.merged.verified.agrees:
             _draw_differences(paper, one.merged, lake)
-    _draw_sum(paper, done)
+    gaps = [finding for lane in lanes for finding in lane.findings]
+    for finding in gaps[:_SHOWN]:
+        paper.line("")
+        paper.line(styled("ledger", "bold"), ": ", styled(finding.what, "bold red"))
+        paper.line(f"  seen: {finding.evidence}")
+        paper.line(f"  next: {finding.next_step}")
+    _draw_sum(paper, done, gaps=len(gaps))
 
 
 def _check_cells(one: TableCheck) -> list[Words]:
@@ -329,7 +368,7 @@ def _draw_differences(paper: Paper, one: Checked, lake: Lake) -> None:
         paper.line(f"  to make it what its log says: {fixing}")
 
 
-def _draw_sum(paper: Paper, done: Sequence[Result]) -> None:
+def _draw_sum(paper: Paper, done: Sequence[Result], *, gaps: int) -> None:
     differing = sum(not one.agrees for one in done)
     merged = [one.merged.verified for one in done if one.merged is not None]
     rows = sum(one.check.rows or 0 for one in done if one.merged is None)
@@ -338,6 +377,9 @@ def _draw_sum(paper: Paper, done: Sequence[Result]) -> None:
     if differing:
         verb = "differs" if differing == 1 else "differ"
         paper.line(styled(f"{differing:,} of {tables} {verb}", "bold red"))
+        return
+    if gaps:
+        paper.line(styled(f"{tables} agree with a ledger that has gaps", "bold red"))
         return
     logs = "" if not merged else " and with their logs"
     text = f"{tables}, {counted(rows, 'row')}: agree with the ledger{logs}"

@@ -35,7 +35,7 @@ from distributary.engine.parts import (
 from distributary.engine.plan import Planner
 from distributary.engine.progress.checkpoint import Checkpoint, ManifestCopy
 from distributary.engine.progress.claim import Claim, refuse_owned
-from distributary.engine.progress.recovery import refuse_behind, refuse_lost
+from distributary.engine.progress.recovery import refuse_behind, refuse_lost, refuse_older_lake
 from distributary.engine.progress.removal import finish_removal
 from distributary.engine.shards.progress import divide, family, refuse_replay
 from distributary.engine.stage import choose_exchange, drop_undecided
@@ -47,6 +47,7 @@ from distributary.errors import (
     OwnedError,
     SetupError,
 )
+from distributary.model.manifest import app_id
 from distributary.observe.events import BatchSettled, Event, EventBus
 from distributary.observe.ledger import Ledger
 from distributary.observe.pipelines import Registration, pin, register
@@ -208,6 +209,7 @@ class Pipeline:
         finish_removal(self)
         refuse_owned(self._claimed(lane))
         refuse_lost(self)
+        refuse_older_lake(self, lane)
 
     def _claimed(self, lane: str) -> Store:
         """Lanes have owners of their own: letters can be replayed while the stream runs."""
@@ -234,6 +236,7 @@ class Pipeline:
         numbered = isinstance(self.config.source, FilesSource) and lane == "stream"
         if newest is not None and newest.batch > manifests.newest() and not numbered:
             # an older copy of the checkpoint was put back
+            refuse_older_lake(self, lane, newest)
             manifests.adopt(newest)
         return checkpoint
 
@@ -260,7 +263,7 @@ class Pipeline:
             parking=self.parking,
             lane=lane,
             exchange=choose_exchange(self.config.run.exchange, session, runs).way,
-            newest_settled=ledger.newest_batch(self.config.name, checkpoint.life, lane),
+            newest_settled=ledger.newest_settled(app_id(self.config.name, checkpoint.life, lane)),
         )
         drop_undecided(context)
         context.forget_older_sent()

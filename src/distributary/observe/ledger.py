@@ -13,9 +13,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import uuid4
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -79,6 +81,7 @@ from distributary.observe.rows import (
     ACCEPTED,
     BATCH_KEY,
     BY_LANE,
+    NUMBERING_SQL,
     PARKED,
     RESUMED,
     BatchKey,
@@ -622,6 +625,23 @@ class Ledger:
         hashes = self._batches.read(["source_hash"], where)["source_hash"]
         return str(hashes[0].as_py()) if len(hashes) else None
 
+    def newest_settled(self, app_id: str) -> int:
+        """Return the newest settled batch of a lane, or -1.
+
+        The mark of its last commit says it: no row is read, however old the lake is.
+        """
+        table = open_table(self._batches.path)
+        if table is None:
+            return -1
+        with reaching(self._batches.path):
+            mark = table.transaction_version(app_id)
+        if mark is not None:
+            return int(mark)
+        pipeline, life, lane, _ = batch_key(app_id, 0)
+        totals = self._batches.sums()["totals"]
+        found = totals.filter(_of_lane(pipeline, life, lane))["batch"].to_pylist()
+        return int(found[0]) if found else -1
+
     def settled_ranges(
         self, pipeline: str, life: str, lane: str, batch: int
     ) -> tuple[SourceRange, ...] | None:
@@ -629,12 +649,6 @@ class Ledger:
         where = _of((pipeline, life, lane, batch))
         found = self._batches.read(["ranges"], where)["ranges"].to_pylist()
         return tuple(SourceRange(**one) for one in found[0] or ()) if found else None
-
-    def newest_batch(self, pipeline: str, life: str, lane: str) -> int:
-        """The number of the newest settled batch of a lane; -1 where there is none."""
-        totals = self._batches.sums()["totals"]
-        found = totals.filter(_of_lane(pipeline, life, lane))["batch"].to_pylist()
-        return int(found[0]) if found else -1
 
     def pipelines(self) -> tuple[str, ...]:
         """Names of all pipelines that ever settled a batch."""
@@ -814,6 +828,27 @@ class Ledger:
         return rows.select(["topic", "partition", "start", "end", "records"]).rename_columns(
             ["topic", "partition", "first", "end", "records"]
         )
+
+    def numbering(self) -> list[dict[str, Any]]:
+        """Count the batches of each lane: pipeline, life, lane, newest number, batches."""
+        found = self._batches.query(NUMBERING_SQL)
+        return [] if found is None else found.to_pylist()
+
+    def batch_numbers(self, pipeline: str, life: str, lane: str) -> npt.NDArray[np.int64]:
+        """Return the numbers of a lane's batches in order; of a sum, all that it may stand for."""
+        rows = self._batches.read(
+            ["batch", "batches"], same(pipeline=pipeline, life=life, lane=lane)
+        )
+        single = rows.filter(pc.field("batches") == 1)["batch"].to_numpy()
+        sums = rows.filter(pc.field("batches") > 1)["batch"].to_pylist()
+        return np.union1d(single, np.arange(max(sums, default=-1) + 1))
+
+    def ranges(self, pipeline: str, life: str, *, last: int | None = None) -> pa.Table:
+        """Read what the batches of a life have read of the source, or its newest batches."""
+        where = same(lane="stream", pipeline=pipeline, life=life)
+        if last is not None:
+            return self._newest(last, where).select(["ranges"])
+        return self._batches.read(["ranges"], where)
 
     def covered(self) -> pa.Table:
         """What each life of each pipeline has read: its topics, partitions, starts and ends."""

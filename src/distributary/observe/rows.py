@@ -278,6 +278,11 @@ def schemas_of(rows: pa.Table) -> tuple[SchemaRow, ...]:
 
 # One line per table out of millions of rows: the engine sums, this module names.
 
+NUMBERING_SQL = """
+SELECT pipeline, life, lane, max(batch) AS newest, sum(batches) AS batches
+FROM ledger GROUP BY pipeline, life, lane ORDER BY pipeline, life, lane
+"""
+
 BY_LANE = 'pipeline, life, lane, "table"'
 
 

@@ -11,11 +11,13 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, TypeVar
 
+from distributary.errors import CheckpointError, PublishError
 from distributary.model import layout
 from distributary.model.change import OPS
 from distributary.model.manifest import Counts
 from distributary.model.table import Role
 from distributary.observe.deadletters import DeadLetters, Reason
+from distributary.observe.gaps import current_life, lost_parking, parking_folder
 from distributary.observe.health import (
     SHOWN,
     Ranking,
@@ -303,6 +305,8 @@ class ParkedTable:
     records: int
     since: datetime
     error: str
+    lost_batches: int = 0
+    """Of its batches, those that are gone from the folder they waited in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,7 +438,7 @@ def settled_status(
             lag_in_words="",
             tables=ranking,
             dead_letters=_dead_letters(lake, name, mine),
-            parked=parked_tables(parked[name]),
+            parked=parked_tables(parked[name], lost=_lost(ledger, name, checkpoint, parked[name])),
             changes=changes,
             expectations=rule_statuses(rules[name]),
             catalog=read_catalog_state(lake, name),
@@ -497,8 +501,24 @@ def now_with(
     )
 
 
-def parked_tables(rows: Iterable[TableRow]) -> tuple[ParkedTable, ...]:
+def _lost(
+    ledger: Ledger, pipeline: str, checkpoint: str, waiting: Sequence[TableRow]
+) -> Sequence[TableRow]:
+    """Find what waits by the ledger, and is gone from the folder it waited in."""
+    folder = parking_folder(ledger.lake, pipeline, checkpoint)
+    try:
+        life = current_life(ledger.lake, pipeline) if waiting else ""
+        return lost_parking(ledger, pipeline, folder, life=life) if life else ()
+    except (CheckpointError, PublishError):
+        # an entry that cannot be read: the next run and `resume` name it
+        return ()
+
+
+def parked_tables(
+    rows: Iterable[TableRow], lost: Iterable[TableRow] = ()
+) -> tuple[ParkedTable, ...]:
     """What waits, one line per table, most records first."""
+    gone = Counter(row.table for row in lost)
     by_table: dict[str, list[TableRow]] = defaultdict(list)
     for row in rows:
         by_table[row.table].append(row)
@@ -509,6 +529,7 @@ def parked_tables(rows: Iterable[TableRow]) -> tuple[ParkedTable, ...]:
             records=sum(row.records for row in waiting),
             since=min(row.at for row in waiting),
             error=max(waiting, key=lambda row: row.at).error,
+            lost_batches=gone[table],
         )
         for table, waiting in by_table.items()
     ]

@@ -10,6 +10,7 @@ import logging
 import re
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,7 +22,7 @@ from distributary.engine.parts import make_publisher
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.progress.checkpoint import Checkpoint, Manifests
 from distributary.engine.progress.claim import CLAIMS, Claim, liveness, refuse_owned, state_of
-from distributary.engine.progress.recovery import lost_parking
+from distributary.engine.progress.recovery import refuse_lost_parking
 from distributary.engine.progress.removal import (
     PARKED_FILES,
     Removal,
@@ -49,6 +50,7 @@ from distributary.errors import (
 )
 from distributary.lab.simulate.kafka import Made, Topics, cards, write_card
 from distributary.model import layout
+from distributary.observe.gaps import lost_parking
 from distributary.observe.pipelines import registrations
 from distributary.observe.recording import Accepted
 from distributary.observe.rows import TableSummary
@@ -65,6 +67,7 @@ from distributary.source.kafka import Broker
 from distributary.store.base import Store, at
 
 _PATIENCE_SECONDS = 120.0
+_SHOWN = 10
 
 
 def waiting(pipeline: Pipeline, table: str | None = None) -> list[ParkedBatch]:
@@ -78,6 +81,7 @@ def resume(pipeline: Pipeline, table: str) -> list[Published]:
     """Publish what waits for a table; stops at the first batch that still fails."""
     finish_removal(pipeline)
     folder = pipeline.parking
+    refuse_lost_waiting(pipeline, table)
     if not waiting(pipeline, table):
         raise ConfigError(
             f"nothing is parked for table {table}",
@@ -95,6 +99,14 @@ def resume(pipeline: Pipeline, table: str) -> list[Published]:
         return drained(publisher, pipeline.ledger(), folder, config=pipeline.config, table=table)
     finally:
         claim.release()
+
+
+def refuse_lost_waiting(pipeline: Pipeline, table: str) -> None:
+    """Raise if a batch that waited for a table is gone: later ones must not overtake it."""
+    checkpoint = Checkpoint.find(pipeline.checkpoint, pipeline=pipeline.config.name)
+    if checkpoint is not None:
+        names = family(pipeline.config, table)
+        refuse_lost_parking(pipeline.config, pipeline.ledger(), checkpoint.life, names)
 
 
 def _ask_the_owner(pipeline: Pipeline, parking: Store, table: str) -> list[Published]:
@@ -287,7 +299,7 @@ def plan_acceptance(pipeline: Pipeline, table: str) -> Acceptance:
     # batches that waited for it and are gone are taken as they are, too
     lost = {
         (row.life, row.lane): row.batch
-        for row in lost_parking(pipeline.config, ledger)
+        for row in lost_parking(ledger, pipeline.config.name, pipeline.parking)
         if row.table == table
     }
     lanes = sorted(
@@ -479,10 +491,10 @@ def plan_reset(pipeline: Pipeline) -> list[Removal]:
 
 
 def plan_clean(pipeline: Pipeline) -> list[Removal]:
-    """Removing everything this pipeline made; tables that others write to only lose its rows."""
+    """Removing everything this pipeline made; tables that others write to stay as they are."""
     name, removals = pipeline.config.name, plan_reset(pipeline)
     ledger = pipeline.ledger()
-    shared = _tables_of_others(pipeline)
+    shared = {table.table for table in shared_tables(pipeline)}
     for table in ledger.tables(name, schema_ids=False):
         if table.role == "dead_letters" or table.table in shared:
             continue
@@ -501,6 +513,55 @@ def plan_clean(pipeline: Pipeline) -> list[Removal]:
     if card.exists():
         removals.append(Removal("card", card.address))
     return removals
+
+
+@dataclass(frozen=True, slots=True)
+class SharedTable:
+    """A table that other pipelines write to as well, so that it stays with all of its rows."""
+
+    table: str
+    rows: int | None
+    """Rows that the pipeline which is reset or cleaned has written; None where unknown."""
+    others: tuple[str, ...]
+    """The other pipelines that write to it."""
+
+    def described(self) -> str:
+        """Format the number of rows: `394 rows`."""
+        return "rows" if self.rows is None else f"{self.rows:,} rows"
+
+
+def shared_tables(pipeline: Pipeline) -> list[SharedTable]:
+    """Find the tables with rows of this pipeline that `clean` keeps because of other pipelines."""
+    name, everything = pipeline.config.name, pipeline.ledger().tables(schema_ids=False)
+    others: dict[str, set[str]] = defaultdict(set)
+    for table in everything:
+        if table.pipeline != name:
+            others[table.table].add(table.pipeline)
+    return [
+        SharedTable(table.table, table.rows, tuple(sorted(others[table.table])))
+        for table in everything
+        # of the dead letters, its own rows go
+        if table.pipeline == name and table.role != "dead_letters" and others.get(table.table)
+    ]
+
+
+def refuse_shared(pipeline: Pipeline, command: str) -> None:
+    """Raise if tables stay whose rows a later run of this pipeline would write once more."""
+    shared = [table for table in shared_tables(pipeline) if table.rows != 0]
+    if not shared:
+        return
+    told = [f"{t.table} ({t.described()} of it, also {', '.join(t.others)})" for t in shared]
+    more = f", and {len(told) - _SHOWN:,} more" if len(told) > _SHOWN else ""
+    raise ConfigError(
+        f"{len(shared):,} of the tables are written by other pipelines too, and stay with all of "
+        "their rows: the next run would write those of this pipeline a second time",
+        code=ErrorCode.CONFIRMATION_NEEDED,
+        where=pipeline.lake,
+        evidence="; ".join(told[:_SHOWN]) + more,
+        next_step=f"`distributary {command} --keep-shared` goes on, and leaves them as they are; "
+        "to empty them, do that for all but one of the pipelines, and then without --keep-shared "
+        "for the last one",
+    )
 
 
 def remove(pipeline: Pipeline, removals: list[Removal]) -> None:
@@ -524,8 +585,3 @@ def _has_begun(pipeline: Pipeline) -> bool:
         return True
     last = pipeline.ledger().batches(name, last=1)
     return bool(last) and (checkpoint is None or checkpoint.life == last[-1].life)
-
-
-def _tables_of_others(pipeline: Pipeline) -> set[str]:
-    everything = pipeline.ledger().tables(schema_ids=False)
-    return {t.table for t in everything if t.pipeline != pipeline.config.name}

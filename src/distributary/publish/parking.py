@@ -34,6 +34,7 @@ from distributary.model.manifest import (
 from distributary.publish.base import Outcome, Published, Publisher
 from distributary.publish.parquet import HOME, ParquetTable, app_key, format_of, open_parquet
 from distributary.store.base import Store, at, local_folder, reaching, stay_inside
+from distributary.store.seal import seal, unseal
 
 ENTRY = "entry.json"
 PARKING_FORMAT = 1
@@ -85,7 +86,7 @@ def park(entry: TableEntry, mark: Mark, *, folder: str, reason: str = "") -> Non
             "reason": reason,
             "entry": entry_to_dict(entry),
         }
-        place.write(ENTRY, json.dumps(document).encode())
+        place.write(ENTRY, seal(json.dumps(document).encode()))
 
 
 def parked(folder: str, *, table: str | None = None, lake: str | None = None) -> list[ParkedBatch]:
@@ -216,8 +217,11 @@ def _require_proof(publisher: Publisher, batch: ParkedBatch) -> None:
 
 
 def _read(place: Store, lake: str | None) -> ParkedBatch:
+    where = f"{place.address}/{ENTRY}"
+    next_step = "put the file back from a copy: the records are in the files beside it"
     try:
-        data: dict[str, Any] = json.loads(place.read(ENTRY))
+        text = unseal(place.read(ENTRY), where=where, next_step=next_step)
+        data: dict[str, Any] = json.loads(text)
         entry, home = entry_from_dict(data["entry"]), lake or _lake_of(place.address)
         words = (data["app_id"], data["source_hash"], data["reason"])
         if not all(isinstance(word, str) for word in words) or type(data["batch"]) is not int:
@@ -234,9 +238,9 @@ def _read(place: Store, lake: str | None) -> ParkedBatch:
         raise PublishError(
             "a parked batch cannot be read",
             code=ErrorCode.CHECKPOINT_INVALID,
-            where=f"{place.address}/{ENTRY}",
+            where=where,
             evidence=type(error).__name__,
-            next_step="put the file back from a copy: the records are in the files beside it",
+            next_step=next_step,
         ) from error
 
 

@@ -8,10 +8,16 @@ with a snapshot of that one: the batch's end says where under `from`, rows count
 offset comes twice, and `before` says how many of them are of tables before. `from` also says where
 a batch begins that has passed commits without records: the log may lose those at any time. Files
 are opened by the tasks, with Arrow, on a disk or in a bucket: no record passes through the JVM.
+
+A table that was put back from an older copy has the same id, and may have grown past the position
+since. So a position also holds under `commit` the version and the digest of the last commit that
+was read, and under `files` a fingerprint of the files that the table had there: where the log has
+lost commits, it tells whether these were all files of the table before the commits that are left.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import re
@@ -92,6 +98,8 @@ class DeltaLog:
         """At the newest version that is known."""
         self._rows: dict[str, int] = {}
         self._commits: Cache[tuple[AddedFile, ...]] = Cache(1000)
+        self._digests: Cache[str] = Cache(1000)
+        self._rewritten: Cache[int] = Cache(1000)
         self._snapshots: Cache[tuple[AddedFile, ...]] = Cache(1)
         self.passed: dict[_Place, _Place] = {}
         """Of the place that was asked for last: the one up to which nothing comes behind it."""
@@ -130,16 +138,21 @@ class DeltaLog:
 
     def newest_version(self) -> int:
         """The table's version now; cheap where nothing has happened, for it is asked often."""
+        rewritten = False
         if self._newest >= 0 and self._newest_file is not None:
             with self._reaching():
                 following = self._store.look(commit_name(self._newest + 1))
-                if following is None and self._look(self._newest) == self._newest_file:
+                found = self._look(self._newest)
+                if following is None and found == self._newest_file:
                     return self._newest
+            rewritten = found is not None and found != self._newest_file
         table = self.table()
         identity = str(table.metadata().id)
-        if identity != self._identity or int(table.version()) <= self._newest:
+        if identity != self._identity or int(table.version()) <= self._newest or rewritten:
             # versions of another table, or of a copy, are other versions
             self._commits.clear()
+            self._digests.clear()
+            self._rewritten.clear()
             self._snapshots.clear()
             self.passed.clear()
         self._newest, self._identity, self._table = int(table.version()), identity, table
@@ -154,6 +167,33 @@ class DeltaLog:
     def commit(self, version: int) -> tuple[AddedFile, ...]:
         """The files of new records that one commit added, in the commit's order."""
         return self._commits.get(version, lambda: self._read_commit(version))
+
+    def digest(self, version: int) -> str:
+        """Return the digest of a commit as it stands in the log; empty where it is gone."""
+
+        def read() -> str:
+            try:
+                return _digest(self._commit_text(version))
+            except FileNotFoundError:
+                return ""
+
+        # kept also where it is gone: a snapshot asks for each of its files
+        return self._digests.get(version, read)
+
+    def fingerprint_before(self, version: int) -> int:
+        """Return the fingerprint of the table's files before a commit and all behind it."""
+        found = sum(map(self.fingerprint, self.snapshot(self._newest)))
+        for each in range(version, self._newest + 1):
+            found -= sum(map(self.fingerprint, self.commit(each))) + self.rewritten_by(each)
+        return found % _FINGERPRINTS
+
+    def fingerprint(self, file: AddedFile) -> int:
+        """Return the part of a file in the fingerprint of many."""
+        return _fingerprint(file.path.removeprefix(f"{self.root}/"))
+
+    def rewritten_by(self, version: int) -> int:
+        """Return what a commit did to the fingerprint beside its new records: a compaction."""
+        return self._rewritten.get(version, lambda: _rewritten(self._commit_text(version)))
 
     def count(self) -> int:
         """Rows of the table at the newest version that is known."""
@@ -193,10 +233,12 @@ class DeltaLog:
 
     def _read_commit(self, version: int) -> tuple[AddedFile, ...]:
         try:
-            with self._reaching():
-                actions = actions_in(self._store.read(commit_name(version)))
+            text = self._commit_text(version)
         except FileNotFoundError as error:
             raise self._lost(version) from error
+        self._digests.get(version, lambda: _digest(text))
+        self._rewritten.get(version, lambda: _rewritten(text))
+        actions = actions_in(text)
         self._refuse_changes(version, actions)
         adds = [action["add"] for action in actions if "add" in action]
         return tuple(
@@ -208,6 +250,23 @@ class DeltaLog:
             )
             for add in adds
             if add.get("dataChange", True)
+        )
+
+    def _commit_text(self, version: int) -> bytes:
+        with self._reaching():
+            return self._store.read(commit_name(version))
+
+    def unclear(self, version: int, oldest: int) -> SourceError:
+        """Say that what a lost commit did cannot be told from the files that are left."""
+        return SourceError(
+            f"version {version} of the source table is no longer in its log, and its files are not "
+            "those that were read: rows were added and deleted since, or files were compacted",
+            code=ErrorCode.SOURCE_DATA_LOST,
+            where=f"{self.root}/{commit_name(version)}",
+            evidence=f"the oldest commit in its log is {oldest}",
+            next_step="`reset` the pipeline with its tables and read the table again from the "
+            "start; if nothing but compaction has happened since, `reset` it without its tables "
+            f"and set source.starting_version: {oldest}",
         )
 
     def _lost(self, version: int) -> SourceError:
@@ -294,6 +353,30 @@ class DeltaLog:
             )
 
 
+_FINGERPRINTS = 1 << 128
+
+
+def _digest(commit: bytes) -> str:
+    return hashlib.sha256(commit).hexdigest()[:32]
+
+
+def _fingerprint(path: str) -> int:
+    """Return the summand of a file: a sum does not depend on the order, and can be taken back."""
+    data = path.encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.sha256(data).digest()[:16], "big")
+
+
+def _rewritten(commit: bytes) -> int:
+    """Return the effect of the files in a commit that hold no new records, or no longer count."""
+    found = 0
+    for action in actions_in(commit):
+        if "add" in action and not action["add"].get("dataChange", True):
+            found += _fingerprint(unquote(action["add"]["path"]))
+        if "remove" in action:
+            found -= _fingerprint(unquote(action["remove"]["path"]))
+    return found % _FINGERPRINTS
+
+
 _log = logging.getLogger(__name__)
 _ROWS_PER_ARROW_BATCH = 65_536
 _AT_ONCE = 8 * 1024 * 1024
@@ -353,6 +436,10 @@ class _Place:
     """Id of the table; empty in positions of before it was kept."""
     before: int = 0
     """Rows of tables that were in this one's place before."""
+    commit: tuple[int, str] | None = None
+    """Version and digest of the last commit that was read; None in positions of before."""
+    files: int | None = 0
+    """Fingerprint of the files of the table at this place; None in positions of before."""
 
     @property
     def rank(self) -> tuple[bool, int, int]:
@@ -366,7 +453,38 @@ class _Place:
             int(position[name]) for name in ("snapshot" if snapshot else "version", "index", "rows")
         )
         table, before = str(position.get("table", "")), int(position.get("before", 0))
-        return cls(version, index, rows, snapshot=snapshot, table=table, before=before)
+        last, files = position.get("commit"), position.get("files")
+        return cls(
+            version,
+            index,
+            rows,
+            snapshot=snapshot,
+            table=table,
+            before=before,
+            commit=None if last is None else (int(last["version"]), str(last["sha256"])),
+            files=int(files, 16) if files is not None else 0 if rows == before else None,
+        )
+
+    def through(self, version: int, log: DeltaLog) -> _Place:
+        """Return the same rows before all files of a commit, with what is done in between."""
+        files = self.files
+        if files is not None:
+            first = self.version + (1 if self.snapshot else 0)
+            files += sum(map(log.rewritten_by, range(first, version)))
+            files %= _FINGERPRINTS
+        return replace(self.behind(version), files=files)
+
+    def after(self, file: AddedFile, log: DeltaLog) -> _Place:
+        """Return the place behind a file of this version."""
+        files = None if self.files is None else self.files + log.fingerprint(file)
+        digest = log.digest(self.version)
+        return replace(
+            self,
+            index=self.index + 1,
+            rows=self.rows + file.rows,
+            commit=(self.version, digest) if digest else None,
+            files=None if files is None else files % _FINGERPRINTS,
+        )
 
     def behind(self, version: int) -> _Place:
         """The same rows, before all files of a commit."""
@@ -375,7 +493,12 @@ class _Place:
     def position(self) -> dict[str, Any]:
         key = "snapshot" if self.snapshot else "version"
         position = {key: self.version, "index": self.index, "rows": self.rows}
-        more = {"table": self.table, "before": self.before}
+        more: dict[str, Any] = {"table": self.table, "before": self.before}
+        if self.commit is not None:
+            version, digest = self.commit
+            more["commit"] = {"version": version, "sha256": digest}
+        if self.files is not None and self.rows != self.before:
+            more["files"] = f"{self.files:032x}"
         return position | {name: value for name, value in more.items() if value}
 
 
@@ -448,7 +571,7 @@ class DeltaSource:
             end = after
         if end is None:
             if limit.version > begin.version:
-                self._log.passed = {_Place.of(start): begin.behind(limit.version)}
+                self._log.passed = {_Place.of(start): begin.through(limit.version, self._log)}
             return None
         return end.position() | jump
 
@@ -584,7 +707,11 @@ class DeltaSource:
             # a table that only grows had as many rows as were read of it, or more
             if self._log.rows_before(oldest) != place.rows - place.before:
                 raise
-            passed = place.behind(oldest)
+            # as many rows may also be what was deleted and what came instead
+            files = self._log.fingerprint_before(oldest)
+            if place.files not in (None, files):
+                raise self._log.unclear(place.version, oldest) from error
+            passed = replace(place.behind(oldest), files=files)
             self._log.passed = {place: passed}
             return passed
         return place
@@ -596,7 +723,17 @@ class DeltaSource:
             # nothing was read: a version that the settings name may be yet to come
             return True
         past = place.version - (0 if place.snapshot else 1)
-        return place.table in ("", table) and past <= newest
+        return place.table in ("", table) and past <= newest and self._has_commit_of(place)
+
+    def _has_commit_of(self, place: _Place) -> bool:
+        """Whether the last commit that was read is still the same; one that is gone tells nothing.
+
+        That of an older copy which has grown since is another one.
+        """
+        if place.commit is None:
+            return True
+        version, digest = place.commit
+        return self._log.digest(version) in ("", digest)
 
     def _refuse(self, place: _Place, *, decided: bool) -> None:
         read, evidence = self._config.on_replaced == "read", self._before_and_now(place)
@@ -606,9 +743,11 @@ class DeltaSource:
         newest, table = self._log.known()
         begun = place.snapshot or place.index > 0
         read = place.version if begun else place.version - 1
+        other = "" if self._has_commit_of(place) else ", and this version is another commit"
         return (
             f"read up to version {read} and row {place.rows:,} with id "
             f"{place.table or 'unknown'}; now it ends with version {newest} and has id {table}"
+            f"{other}"
         )
 
     def _files(self, start: _Place, end: _Place) -> Iterator[tuple[AddedFile, _Place]]:
@@ -617,13 +756,13 @@ class DeltaSource:
         while place.rank < end.rank:
             files = self._listed(place)
             if place.index >= len(files):
-                place = place.behind(place.version + 1)
+                place = place.through(place.version + 1, self._log)
                 continue
             file = files[place.index]
-            place = replace(place, index=place.index + 1, rows=place.rows + file.rows)
+            place = place.after(file, self._log)
             if place.index == len(files):
                 # nothing more is asked of a version that is done: the log may lose it
-                place = place.behind(place.version + 1)
+                place = place.through(place.version + 1, self._log)
             yield file, place
 
     def _listed(self, place: _Place) -> tuple[AddedFile, ...]:

@@ -42,6 +42,7 @@ FINAL_CODES = frozenset(
         ErrorCode.CHECKPOINT_DIVERGED,
         ErrorCode.CHECKPOINT_INVALID,
         ErrorCode.CHECKPOINT_LOST,
+        ErrorCode.LAKE_BEHIND,
         ErrorCode.TABLE_BEHIND,
         ErrorCode.ACCOUNTING_BROKEN,
         ErrorCode.EVOLUTION_REFUSED,

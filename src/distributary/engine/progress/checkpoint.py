@@ -11,6 +11,9 @@
 It is a folder or a part of a bucket. The lake keeps a copy of the newest manifest. A checkpoint
 that is older than its tables, because a copy of it was put back, is brought up to date from there;
 one that is lost can be made again.
+
+Each document is sealed (`store/seal.py`). The marks of settled batches are empty files, of which
+the name counts: nothing in them can be damaged, and a run compares the highest with the ledger.
 """
 
 from __future__ import annotations
@@ -29,10 +32,12 @@ from distributary.errors import CheckpointError, FencedError
 from distributary.model import layout
 from distributary.model.manifest import Manifest
 from distributary.store.base import Store, at, is_remote, packed, reaching, unpacked
+from distributary.store.seal import seal, unseal
 
 _NAME = re.compile(r"([0-9]{20})\.json(\.zst)?")
 _SETTLED = re.compile(r"([0-9]{20})\.settled")
 _ASIDE = re.compile(r"([0-9]{20})\.broken-.*")
+_PUT_BACK = "restore the checkpoint from a copy; do not delete the manifest"
 _PRUNED_EVERY = 10
 """Batches, where each look costs a request."""
 
@@ -64,33 +69,43 @@ class Checkpoint:
         """Begin a new life, or go on with one whose checkpoint was lost."""
         life = life or uuid.uuid4().hex[:12]
         with reaching(store.address):
-            store.write("life.json", json.dumps({"life": life, "pipeline": pipeline}).encode())
+            text = json.dumps({"life": life, "pipeline": pipeline})
+            store.write("life.json", seal(text.encode()))
         return cls(store, life)
 
     def first_position(self, find: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
         """Where this life begins: found once, then kept, so that `latest` stays the same moment."""
         known = self.known_first_position()
         if known is None:
+            text = json.dumps(find())
             with reaching(self.store.address):
-                self.store.create("first.json", json.dumps(find()).encode())
+                self.store.create("first.json", seal(text.encode()))
             known = self.known_first_position()
         return known or {}
 
+    def keep_first_position(self, position: Mapping[str, Any]) -> None:
+        """Write down where this life began, in a checkpoint that is made again."""
+        with reaching(self.store.address):
+            self.store.write("first.json", seal(json.dumps(position).encode()))
+
     def known_first_position(self) -> Mapping[str, Any] | None:
         """Where this life has begun, if it has."""
-        data = b""
+        where = f"{self.store.address}/first.json"
+        next_step = (
+            "put the file back from a copy; if no batch was decided yet, start over with "
+            "`distributary reset`"
+        )
         try:
-            data = self.store.read("first.json")
+            data = unseal(self.store.read("first.json"), where=where, next_step=next_step)
             found: Mapping[str, Any] = json.loads(data)
         except FileNotFoundError:
             return None
         except ValueError as error:
             raise CheckpointError(
                 "where this life of the pipeline began cannot be read",
-                where=f"{self.store.address}/first.json",
+                where=where,
                 evidence=f"{len(data)} bytes that are no position",
-                next_step="put the file back from a copy; if no batch was decided yet, start over "
-                "with `distributary reset`",
+                next_step=next_step,
             ) from error
         return found
 
@@ -143,15 +158,7 @@ class Manifests:
         data = self.text(batch)
         if data is None:
             return None
-        try:
-            return Manifest.from_json(data.decode())
-        except (ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(
-                "a manifest cannot be read",
-                where=f"{self.store.address}/{self._name(batch)}",
-                evidence=f"{type(error).__name__}: {error}",
-                next_step="restore the checkpoint from a copy; do not delete the manifest",
-            ) from error
+        return _parsed(data, where=f"{self.store.address}/{self._name(batch)}", batch=batch)
 
     def text(self, batch: int) -> bytes | None:
         """The manifest of a decided batch as it was written."""
@@ -161,9 +168,23 @@ class Manifests:
             return None
         for small in (self._packed, not self._packed):
             with suppress(FileNotFoundError):
-                data = self.store.read(self._name(batch, packed=small))
-                return unpacked(data) if small else data
+                name = self._name(batch, packed=small)
+                return self._content(self.store.read(name), name, packed=small)
         return None
+
+    def _content(self, data: bytes, name: str, *, packed: bool) -> bytes:
+        """Return the document that is in a file."""
+        where = f"{self.store.address}/{name}"
+        try:
+            data = unpacked(data) if packed else data
+        except (OSError, ValueError) as error:
+            raise CheckpointError(
+                "a manifest cannot be unpacked",
+                where=where,
+                evidence=type(error).__name__,
+                next_step=_PUT_BACK,
+            ) from error
+        return unseal(data, where=where, next_step=_PUT_BACK)
 
     def create(self, manifest: Manifest) -> None:
         """Decide a batch. Raises FencedError when it is decided already, by somebody else."""
@@ -266,6 +287,35 @@ class Manifests:
             ):
                 self.store.remove(name)
 
+    def decided_behind(self, batch: int) -> int:
+        """Return the last of the decided batches that follow a batch without a gap."""
+        decided = self.numbers()
+        while batch + 1 in decided:
+            batch += 1
+        return batch
+
+    def take_back(self, settled: int, *, kept: int) -> None:
+        """Forget that batches behind `settled` are settled, and those behind `kept` altogether.
+
+        The next run publishes what stays decided, with the same records, and plans the rest again.
+        """
+        names, decided = self._names(), self.numbers()
+        with reaching(self.store.address):
+            # the highest number first: a crash in between leaves a checkpoint that is still ahead
+            gone = [n for n in decided if n > kept]
+            for number in reversed(gone):
+                for name in (self._name(number, packed=True), self._name(number, packed=False)):
+                    self.store.remove(name)
+            if settled >= 0:
+                self.settle(settled)
+            self.store.remove("settled")
+            for name in sorted(names, reverse=True):
+                mark = _SETTLED.fullmatch(name)
+                if mark and int(mark[1]) > settled:
+                    self.store.remove(name)
+        self._newest = self._settled = None
+        self._decided = (-1, b"")
+
     def adopt(self, manifest: Manifest) -> None:
         """Take over a batch that was decided after this folder was copied.
 
@@ -283,7 +333,28 @@ class Manifests:
         )
 
     def _stored(self, text: bytes) -> bytes:
-        return packed(text) if self._packed else text
+        return packed(seal(text)) if self._packed else seal(text)
+
+
+def _parsed(data: bytes, *, where: str, batch: int | None = None) -> Manifest:
+    """Read a manifest that its seal has confirmed, or that the version before has written."""
+    try:
+        found = Manifest.from_json(data.decode())
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            "a manifest cannot be read",
+            where=where,
+            evidence=f"{type(error).__name__}: {error}",
+            next_step=_PUT_BACK,
+        ) from error
+    if batch not in (None, found.batch):
+        raise CheckpointError(
+            "a manifest lies under the name of another batch",
+            where=where,
+            evidence=f"it is that of batch {found.batch}",
+            next_step=_PUT_BACK,
+        )
+    return found
 
 
 def _numbers(pattern: re.Pattern[str], names: list[str]) -> list[int]:
@@ -301,17 +372,21 @@ class ManifestCopy:
     def write(self, text: bytes) -> None:
         """Replace the copy; before the first commit of its batch."""
         with reaching(self._store.address):
-            self._store.write(self._name, text)
+            self._store.write(self._name, seal(text))
 
     def read(self) -> Manifest | None:
         """The newest batch that was decided, whatever became of the checkpoint."""
-        try:
-            with reaching(self._store.address), suppress(FileNotFoundError):
-                return Manifest.from_json(self._store.read(self._name).decode())
-            return None
-        except (ValueError, KeyError, TypeError):
-            # only a copy: the checkpoint and the tables' own marks are asked without it
-            return None
+        where = f"{self._store.address}/{self._name}"
+        with reaching(self._store.address):
+            try:
+                data = self._store.read(self._name)
+            except FileNotFoundError:
+                return None
+        next_step = (
+            "put the file back from a copy; where the checkpoint is there and newer than any copy "
+            "of the lake, remove it: the next batch writes it again"
+        )
+        return _parsed(unseal(data, where=where, next_step=next_step), where=where)
 
     def remove(self) -> None:
         """Forget it: the life it belongs to has ended."""
@@ -328,11 +403,12 @@ class ManifestCopy:
 
 
 def _read_life(store: Store) -> tuple[str, str] | None:
-    """Life and pipeline; None where the file is missing or was emptied by a power cut."""
+    """Life and pipeline; None where the file is missing or damaged: each manifest names both."""
     try:
-        data = json.loads(store.read("life.json"))
+        text = store.read("life.json")
+        data = json.loads(unseal(text, where=f"{store.address}/life.json", next_step=""))
         return str(data["life"]), str(data["pipeline"])
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, CheckpointError, ValueError, KeyError, TypeError):
         return None
 
 

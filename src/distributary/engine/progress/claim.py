@@ -21,8 +21,15 @@ from dataclasses import asdict, dataclass, replace
 
 import psutil
 
-from distributary.errors import DistributaryError, FencedError, LakeUnavailableError, OwnedError
+from distributary.errors import (
+    CheckpointError,
+    DistributaryError,
+    FencedError,
+    LakeUnavailableError,
+    OwnedError,
+)
 from distributary.store.base import Store, at, reaching
+from distributary.store.seal import seal, unseal
 
 CLAIMS = "claims"
 _UNKNOWN_LEASE = 60.0
@@ -103,11 +110,11 @@ def _highest(checkpoint: Store) -> _Found | None:
     before = files.get(f"{epoch}.beat")
     renewed = max(file.modified, before.modified if before else 0.0)
     try:
-        owner = Owner(**json.loads(checkpoint.read(file.name)))
+        owner = _owner(checkpoint.read(file.name))
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError):
-        # a power cut has emptied it: only the epoch is known
+    except (CheckpointError, ValueError, TypeError):
+        # it is damaged, or a power cut has emptied it: only the epoch is known
         owner = Owner(int(epoch), "", 0, 0.0, claimed_at=file.modified, lease=_UNKNOWN_LEASE)
     if f"{epoch}.released" in files:
         owner = replace(owner, ended="released")
@@ -360,13 +367,17 @@ def claim_name(epoch: int) -> str:
 
 
 def _text(owner: Owner) -> bytes:
-    return json.dumps(asdict(owner)).encode()
+    return seal(json.dumps(asdict(owner)).encode())
+
+
+def _owner(data: bytes) -> Owner:
+    return Owner(**json.loads(unseal(data, where=CLAIMS, next_step="")))
 
 
 def _same(data: bytes, owner: Owner) -> bool:
     """Whether a claim is this owner's, and nobody has fenced it."""
     try:
-        found = Owner(**json.loads(data))
-    except (ValueError, TypeError):
+        found = _owner(data)
+    except (CheckpointError, ValueError, TypeError):
         return False
     return found.nonce == owner.nonce and found.ended != "fenced"

@@ -1,14 +1,14 @@
-"""A checkpoint that is lost: noticed, and made again from what the lake knows.
+"""A checkpoint that is lost, or ahead of its lake: noticed, and made to fit what the lake knows.
 
 The lake keeps a copy of the newest manifest, which names the life of the checkpoint, the batch and
 where the source was. Lakes of the version before have none: there the ledger's ranges say how far
-the source was read.
+the source was read. A batch is in the ledger before the checkpoint says that it is settled, so a
+checkpoint that has settled more than the ledger has met an older copy of its lake.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,16 +19,23 @@ from distributary.config.source import FilesSource
 from distributary.engine.parts import make_source
 from distributary.engine.progress.checkpoint import Checkpoint, ManifestCopy
 from distributary.engine.progress.claim import Claim
-from distributary.engine.progress.removal import finish_removal
+from distributary.engine.progress.removal import LANES, finish_removal
 from distributary.engine.tables import table_folder
-from distributary.errors import CheckpointError, DistributaryError, ErrorCode, TableBehindError
-from distributary.model.manifest import Counts, Manifest, SourceRange
+from distributary.errors import (
+    CheckpointError,
+    DistributaryError,
+    DivergedError,
+    ErrorCode,
+    TableBehindError,
+)
+from distributary.model.manifest import Counts, Manifest, SourceRange, app_id
 from distributary.model.table import Role
+from distributary.observe.gaps import lost_parking
 from distributary.observe.health import DERIVED
 from distributary.observe.ledger import Ledger
-from distributary.observe.recording import Accepted, batch_key
-from distributary.observe.rows import LastCommit, TableRow
-from distributary.publish.parking import Expected, Held, lacking, parked
+from distributary.observe.recording import Accepted
+from distributary.observe.rows import LastCommit
+from distributary.publish.parking import Expected, Held, forget, lacking, parked
 from distributary.source.base import Position
 from distributary.store.base import reaching
 
@@ -50,6 +57,8 @@ class Recovery:
     """Where the next batch begins."""
     known_by: str
     """`manifest` or `ledger`."""
+    back_from: int | None = None
+    """The newest settled batch of a checkpoint that was ahead of the lake; None: it was lost."""
 
 
 def refuse_lost(pipeline: Pipeline) -> None:
@@ -71,10 +80,59 @@ def refuse_lost(pipeline: Pipeline) -> None:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """A lane of a checkpoint that has settled more than the ledger of its lake."""
+
+    checkpoint: Checkpoint
+    lane: str
+    settled: int
+    in_ledger: int
+    """The newest settled batch of the lane in the ledger, or -1."""
+
+
+def refuse_older_lake(pipeline: Pipeline, lane: str, copy: Manifest | None = None) -> None:
+    """Raise if the ledger lacks batches that were settled: the lake is an older copy.
+
+    The checkpoint knows what was settled, and so does the lake's `copy` of the newest manifest.
+    """
+    ahead = _ahead(pipeline, lane, copy)
+    if ahead is None:
+        return
+    known = f"ends with batch {ahead.in_ledger}" if ahead.in_ledger >= 0 else "has none of them"
+    raise CheckpointError(
+        "the lake is older than the checkpoint: it lacks batches that were finished",
+        code=ErrorCode.LAKE_BEHIND,
+        where=pipeline.lake,
+        evidence=f"batch {ahead.settled} of lane {lane} was finished in life "
+        f"{ahead.checkpoint.life}, and the lake's ledger {known}",
+        next_step="put the newest copy of the lake back; without one, `distributary recover FILE` "
+        "takes the checkpoint back to where the lake is, and the next run reads the batches since "
+        "then again, as far as the source still has them",
+    )
+
+
+def _ahead(pipeline: Pipeline, lane: str, copy: Manifest | None) -> _Ahead | None:
+    """Compare the newest batch that was settled with that of the ledger."""
+    name = pipeline.config.name
+    checkpoint = Checkpoint.find(pipeline.checkpoint, pipeline=name)
+    if checkpoint is None:
+        return None
+    with reaching(checkpoint.store.address):
+        settled = checkpoint.manifests(lane).settled()
+    if copy is not None and copy.life == checkpoint.life:
+        # a batch is decided only when the one before it is settled
+        settled = max(settled, copy.batch - 1)
+    if settled < 0:
+        return None
+    in_ledger = pipeline.ledger().newest_settled(app_id(name, checkpoint.life, lane))
+    return _Ahead(checkpoint, lane, settled, in_ledger) if settled > in_ledger else None
+
+
 def plan_recovery(pipeline: Pipeline) -> Recovery | None:
     """What `recover` would do; None where nothing is lost."""
     if _is_there(pipeline):
-        return None
+        return _way_back(pipeline)[0]
     return _recovery(pipeline)[0]
 
 
@@ -82,15 +140,14 @@ def recover(pipeline: Pipeline) -> Recovery | None:
     """Make the checkpoint again, so that the next run goes on where the lake is."""
     finish_removal(pipeline)
     if _is_there(pipeline):
-        return None
+        return _taken_back(pipeline)
     claim = Claim.take(pipeline.checkpoint, lease=pipeline.config.run.lease.total_seconds())
     try:
         found, manifest = _recovery(pipeline)
         place, name = pipeline.checkpoint, pipeline.config.name
         first = manifest.source_start or manifest.source_state
-        with reaching(place.address):
-            place.write("first.json", json.dumps(first).encode())
         checkpoint = Checkpoint(place, found.life)
+        checkpoint.keep_first_position(first)
         checkpoint.manifests().adopt(manifest)
         if found.settled:
             checkpoint.manifests().settle(manifest.batch)
@@ -98,6 +155,98 @@ def recover(pipeline: Pipeline) -> Recovery | None:
         Checkpoint.begin(place, pipeline=name, life=found.life)
     finally:
         claim.release()
+    return found
+
+
+def _taken_back(pipeline: Pipeline) -> Recovery | None:
+    """Take a checkpoint that is ahead of its lake back to where the lake is."""
+    found, lanes = _way_back(pipeline)
+    if found is None:
+        return None
+    lease = pipeline.config.run.lease.total_seconds()
+    claims: list[Claim] = []
+    try:
+        for ahead in lanes:
+            store = ahead.checkpoint.store
+            place = store if ahead.lane == "stream" else store.below(ahead.lane)
+            claims.append(Claim.take(place, lease=lease))
+        for ahead in lanes:
+            _take_back(pipeline, ahead)
+    finally:
+        for claim in claims:
+            claim.release()
+    return found
+
+
+def _way_back(pipeline: Pipeline) -> tuple[Recovery | None, list[_Ahead]]:
+    """Find the lanes of a checkpoint that are ahead of the lake, and where they go on."""
+    name = pipeline.config.name
+    copies = ((lane, ManifestCopy(pipeline.lake, name, lane).read()) for lane in LANES)
+    found_lanes = (_ahead(pipeline, lane, copy) for lane, copy in copies)
+    lanes = [ahead for ahead in found_lanes if ahead is not None]
+    if not lanes:
+        return None, []
+    _refuse_other_life(pipeline, lanes[0].checkpoint)
+    first = lanes[0]
+    manifest = _manifest_at(pipeline, first)
+    start = first.checkpoint.known_first_position() or {}
+    position = start if manifest is None else manifest.source_state
+    known_by = "manifest" if manifest is None or manifest.tables else "ledger"
+    found = Recovery(
+        first.checkpoint.life, first.in_ledger, True, position, known_by, back_from=first.settled
+    )
+    return found, lanes
+
+
+def _refuse_other_life(pipeline: Pipeline, checkpoint: Checkpoint) -> None:
+    """Raise if the newest batch in the lake is of another life than the checkpoint."""
+    last = _last_settled(pipeline)
+    if last is not None and last.life != checkpoint.life:
+        raise DivergedError(
+            "the lake is of another life than the checkpoint: its tables hold other batches",
+            where=pipeline.lake,
+            evidence=f"the newest batch of the lake is {last.batch} of life {last.life}; the "
+            f"checkpoint is of life {checkpoint.life}",
+            next_step="put the newest copy of the lake back; to start over with empty tables, "
+            "`distributary reset FILE --with-tables`",
+        )
+
+
+def _take_back(pipeline: Pipeline, ahead: _Ahead) -> None:
+    manifests = ahead.checkpoint.manifests(ahead.lane)
+    if ahead.in_ledger >= 0 and manifests.text(ahead.in_ledger) is None:
+        found = _manifest_at(pipeline, ahead)
+        if found is not None:
+            manifests.create(found)
+    # letters of a replay are open again in the lake: whoever sends them makes another batch
+    streams = ahead.lane == "stream"
+    kept = manifests.decided_behind(ahead.in_ledger) if streams else ahead.in_ledger
+    mine = app_id(pipeline.config.name, ahead.checkpoint.life, ahead.lane)
+    for batch in parked(pipeline.parking):
+        if batch.mark.app_id == mine and batch.mark.batch > kept:
+            # its records are read again under a number that may stand for others
+            forget(batch)
+    place = ManifestCopy(pipeline.lake, pipeline.config.name, ahead.lane)
+    copy = place.read()
+    if copy is not None and copy.batch - 1 > ahead.in_ledger:
+        # the ledger beside it is older than it is: the checkpoint says what was decided
+        place.remove()
+    manifests.take_back(ahead.in_ledger, kept=kept)
+
+
+def _manifest_at(pipeline: Pipeline, ahead: _Ahead) -> Manifest | None:
+    """Return the manifest of the newest batch that the ledger has; None if it has none."""
+    if ahead.in_ledger < 0:
+        return None
+    found = ahead.checkpoint.manifests(ahead.lane).read(ahead.in_ledger)
+    if found is None and ahead.lane == "stream":
+        name, life = pipeline.config.name, ahead.checkpoint.life
+        copy = ManifestCopy(pipeline.lake, name).read()
+        if copy is not None and (copy.life, copy.batch) == (life, ahead.in_ledger):
+            return copy
+        source = make_source(pipeline.config)
+        first = ahead.checkpoint.known_first_position() or source.first()
+        return _from_ledger(pipeline, life, ahead.in_ledger, first)
     return found
 
 
@@ -128,30 +277,31 @@ def _recovery(pipeline: Pipeline) -> tuple[Recovery, Manifest]:
             where=pipeline.lake,
             next_step="`distributary run` begins it",
         )
-    manifest = _from_ledger(pipeline, last)
+    first = make_source(pipeline.config).first()
+    manifest = _from_ledger(pipeline, last.life, last.batch, first)
     return Recovery(last.life, last.batch, True, manifest.source_state, "ledger"), manifest
 
 
-def _from_ledger(pipeline: Pipeline, last: BatchRow) -> Manifest:
+def _from_ledger(pipeline: Pipeline, life: str, batch: int, first: Position) -> Manifest:
     """A manifest that says no more than how far the source was read."""
     name = pipeline.config.name
-    read = pipeline.ledger().read_ranges(name, life=last.life).to_pylist()
+    read = pipeline.ledger().read_ranges(name, life=life).to_pylist()
     ranges = tuple(
         SourceRange(r["topic"], r["partition"], r["first"], r["end"], r["records"]) for r in read
     )
     source = make_source(pipeline.config)
     return Manifest(
         pipeline=name,
-        life=last.life,
-        batch=last.batch,
+        life=life,
+        batch=batch,
         epoch=0,
-        ranges=pipeline.ledger().settled_ranges(name, last.life, "stream", last.batch) or (),
+        ranges=pipeline.ledger().settled_ranges(name, life, "stream", batch) or (),
         tables=(),
         counts=Counts(),
         dead_letters={},
         schemas=(),
         created_at=datetime.now(UTC).isoformat(),
-        source_state=dict(source.retrace(source.first(), ranges)),
+        source_state=dict(source.retrace(first, ranges)),
     )
 
 
@@ -192,7 +342,7 @@ class Behind:
 
 def refuse_behind(config: PipelineConfig, ledger: Ledger, life: str) -> None:
     """Raise TableBehindError if a table of this pipeline lacks what was settled in this life."""
-    _refuse_lost_parking(config, ledger, life)
+    refuse_lost_parking(config, ledger, life)
     found = behind(config, ledger, life)
     if not found:
         return
@@ -208,35 +358,26 @@ def refuse_behind(config: PipelineConfig, ledger: Ledger, life: str) -> None:
     )
 
 
-def lost_parking(config: PipelineConfig, ledger: Ledger) -> list[TableRow]:
-    """What the ledger says waits for a table, and is not there."""
-    if config.lake.is_local:
-        # it waits in the lake itself, whatever becomes of the checkpoint
-        return []
-    waiting = ledger.parked(config.name)
-    found = parked(config.lake.parking_of(config.name)) if waiting else []
-    there = {(p.table, *batch_key(p.mark.app_id, p.mark.batch)) for p in found}
-    return [row for row in waiting if (row.table, *row.key) not in there]
-
-
-def _refuse_lost_parking(config: PipelineConfig, ledger: Ledger, life: str) -> None:
-    """Raise if batches that waited for a table are gone with the checkpoint they waited in."""
-    lost = [row for row in lost_parking(config, ledger) if row.life == life]
-    if lost:
-        commits = [c for c in ledger.last_commits(config.name) if c.life == life]
-        taken = {(c.table, c.lane): -1 if c.accepted is None else c.accepted for c in commits}
-        lost = [row for row in lost if row.batch > taken.get((row.table, row.lane), -1)]
+def refuse_lost_parking(
+    config: PipelineConfig, ledger: Ledger, life: str, tables: Collection[str] | None = None
+) -> None:
+    """Raise if batches that waited for a table (or for one of some) are gone."""
+    folder = config.lake.parking_of(config.name)
+    lost = [
+        row
+        for row in lost_parking(ledger, config.name, folder, life=life)
+        if tables is None or row.table in tables
+    ]
     if not lost:
         return
     names = list(dict.fromkeys(row.table for row in lost))
     told = [f"{n} ({spelled(r.batch for r in lost if r.table == n)})" for n in names[:_SHOWN]]
     raise TableBehindError(
-        f"batches that waited for {len(names):,} tables are gone: they were in the checkpoint",
-        where=config.lake.parking_of(config.name),
+        f"batches that waited for {len(names):,} tables are gone from the folder they waited in",
+        where=folder,
         evidence="; ".join(told),
-        next_step="put this folder back from a newer copy of the checkpoint; if there is none, "
-        f"`distributary reset FILE --table {names[0]}` takes the table as it is: what it lacks is "
-        "then in no table",
+        next_step="put this folder back from a newer copy; if there is none, `distributary reset "
+        f"FILE --table {names[0]}` takes the table as it is: what it lacks is then in no table",
         tables=",".join(names[:_SHOWN]),
     )
 

@@ -26,6 +26,7 @@ from distributary.model import layout
 from distributary.observe.deadletters import DeadLetters
 from distributary.observe.pipelines import REMOVAL
 from distributary.store.base import Store, at, is_remote, reaching, stay_inside
+from distributary.store.seal import seal, unseal
 
 if TYPE_CHECKING:
     from distributary.engine.pipeline import Pipeline
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 PARKED_FILES = "parked files"
-_LANES = ("stream", "replay")
+LANES = ("stream", "replay")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,8 @@ def take_away(pipeline: Pipeline, removals: Sequence[Removal]) -> None:
     card = _card(pipeline)
     with _claimed(pipeline):
         with reaching(card.address):
-            card.write(REMOVAL, json.dumps([asdict(each) for each in removals]).encode())
+            text = json.dumps([asdict(each) for each in removals])
+            card.write(REMOVAL, seal(text.encode()))
         _carry_out(pipeline, removals)
 
 
@@ -75,8 +77,11 @@ def finish_removal(pipeline: Pipeline) -> None:
 
 
 def _read(card: Store) -> list[Removal]:
+    where = f"{card.address}/{REMOVAL}"
+    next_step = "remove the file, then do the reset or clean again"
     try:
-        found = [Removal(**each) for each in json.loads(card.read(REMOVAL))]
+        text = unseal(card.read(REMOVAL), where=where, next_step=next_step)
+        found = [Removal(**each) for each in json.loads(text)]
         if all(isinstance(text, str) for each in found for text in (each.kind, each.path)):
             return found
         evidence = "no texts"
@@ -84,9 +89,9 @@ def _read(card: Store) -> list[Removal]:
         evidence = type(error).__name__
     raise CheckpointError(
         "a reset or clean was begun, and what it takes away cannot be read",
-        where=f"{card.address}/{REMOVAL}",
+        where=where,
         evidence=evidence,
-        next_step="remove the file, then do the reset or clean again",
+        next_step=next_step,
     )
 
 
@@ -101,7 +106,7 @@ def _carry_out(pipeline: Pipeline, removals: Sequence[Removal]) -> None:
     Entries(pipeline.lake).forget(gone)
     if "ledger" in kinds:
         pipeline.ledger().forget(name)
-    for lane in _LANES:
+    for lane in LANES:
         ManifestCopy(pipeline.lake, name, lane).remove()
     _end_life(pipeline.checkpoint, name, begin="card" not in kinds)
     card = _card(pipeline)
@@ -170,7 +175,7 @@ def _claimed(pipeline: Pipeline) -> Iterator[None]:
     """Hold the checkpoint and all its lanes. Raises OwnedError while the pipeline runs."""
     checkpoint = pipeline.checkpoint
     stay_inside(pipeline.lake, _card(pipeline).address)
-    lanes = [checkpoint.below(lane) for lane in _LANES]
+    lanes = [checkpoint.below(lane) for lane in LANES]
     if checkpoint.address.startswith(layout.join(pipeline.lake, "")):
         # elsewhere it is where the pipeline's file says
         stay_inside(pipeline.lake, *(each.address for each in (checkpoint, *lanes)))

@@ -32,8 +32,10 @@ from distributary.publish.parking import parked
 from distributary.source.base import Position
 from distributary.source.delta import DeltaLog, DeltaSource
 from distributary.store.base import Store, at, introduce, reaching
+from distributary.store.seal import seal, unseal
 
 _NAME = re.compile(r"[0-9]{6}\.json")
+_CUT_BACK = "restore the file from a copy: without it nobody knows whose records are whose"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,20 +139,21 @@ class Cuts:
 
     def _create(self, name: str, content: Mapping[str, int]) -> None:
         with reaching(self.store.address):
-            self.store.create(name, json.dumps(content).encode())
+            self.store.create(name, seal(json.dumps(content).encode()))
 
     def _number(self, name: str, key: str) -> int:
         try:
             if name not in self._known:
-                self._known[name] = int(json.loads(self.store.read(name))[key])
+                where = f"{self.store.address}/{name}"
+                text = unseal(self.store.read(name), where=where, next_step=_CUT_BACK)
+                self._known[name] = int(json.loads(text)[key])
             return self._known[name]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 "a cut of the stream cannot be read",
                 where=f"{self.store.address}/{name}",
                 evidence=f"{type(error).__name__}: {error}",
-                next_step="restore the file from a copy: without it nobody knows whose records "
-                "are whose",
+                next_step=_CUT_BACK,
             ) from error
 
 

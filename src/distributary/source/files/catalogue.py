@@ -159,7 +159,7 @@ class Catalogue:
         while start < end:
             first = self._firsts[at]
             lines = self._lines(first)[start - first : end - first]
-            found += [self._parsed(start + i, line) for i, line in enumerate(lines)]
+            found += [self._parsed(first, start + i, line) for i, line in enumerate(lines)]
             start, at = start + len(lines), at + 1
         return found
 
@@ -226,7 +226,7 @@ class Catalogue:
             if first > len(self) or not lines:
                 raise self._damaged(_name(first), f"file {len(self)} is missing")
             for number, line in enumerate(lines, first):
-                file = self._parsed(number, line)
+                file = self._parsed(first, number, line)
                 digest = _digest(file)
                 self._chain = _linked(self._chain, digest)
                 if self._chain != file.chain:
@@ -235,12 +235,12 @@ class Catalogue:
             self._firsts.append(first)
             self._counts.append(len(lines))
 
-    def _parsed(self, number: int, line: bytes) -> CataloguedFile:
+    def _parsed(self, first: int, number: int, line: bytes) -> CataloguedFile:
         try:
             told = json.loads(line)
             return CataloguedFile(number, *(told[k] for k in ("path", "size", "mtime", "chain")))
         except (ValueError, KeyError, TypeError) as error:
-            raise self._damaged("", f"file {number}: {type(error).__name__}") from error
+            raise self._damaged(_name(first), f"file {number}: {type(error).__name__}") from error
 
     def _lines(self, first: int) -> list[bytes]:
         """The lines of a segment; the last one read is kept, for batches that share it."""

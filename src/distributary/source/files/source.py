@@ -245,10 +245,10 @@ class FilesSource:
 
     def advance(self, start: Position, until: Position) -> Position | None:
         """As many files as the limits allow, one at least."""
-        begin = int(start["files"])
+        begin = self._number(start)
         most = min(int(until["files"]), begin + self._config.max_files_per_batch)
         taken = self._within_bytes(self._catalogue.files(begin, most))
-        return {"files": begin + len(taken)} if taken else None
+        return self._position(begin + len(taken)) if taken else None
 
     def retrace(self, start: Position, ranges: Sequence[SourceRange]) -> Position:
         """The files that a batch of before covered, if the catalogue still has the same ones."""
@@ -261,19 +261,12 @@ class FilesSource:
                 evidence=f"it ended with file {end}",
                 next_step="put the newest copy of the checkpoint back, or `reset` the pipeline",
             )
-        return {"files": end}
+        return self._position(end)
 
     def open(self, spark: SparkSession, start: Position, end: Position) -> BatchInput:
         """The files between two positions, spread over tasks by size."""
-        begun, ended = int(start["files"]), int(end["files"])
+        begun, ended = self._number(start), self._number(end)
         files = self._catalogue.files(begun, ended)
-        if len(files) < ended - begun:
-            raise DivergedError(
-                "the checkpoint has decided a batch of files that its catalogue does not have",
-                where=str(self._folder),
-                evidence=f"files {begun} to {ended}, of {len(self._catalogue)}",
-                next_step="the checkpoint is a mixture of two copies: restore one of them whole",
-            )
         # opening a file costs something too, however small it is
         tasks = spread(
             files, parallelism(spark), weight=lambda f: f.size + 65_536, order=lambda f: f.number
@@ -291,7 +284,7 @@ class FilesSource:
 
     def peek(self, start: Position) -> Iterator[pa.RecordBatch]:
         """The next events, at most a batch of files; the catalogue stays as it is."""
-        begin, most = int(start["files"]), self._config.max_files_per_batch
+        begin, most = self._number(start), self._config.max_files_per_batch
         files = self._catalogue.files(begin, begin + most)
         if len(files) < most:
             new = sorted(self._new(), key=attrgetter("path"))[: most - len(files)]
@@ -359,6 +352,27 @@ class FilesSource:
             left -= file.size
             taken.append(file)
         return taken
+
+    def _position(self, files: int) -> Position:
+        return {"files": files, "chain": self._catalogue.chain(files)}
+
+    def _number(self, position: Position) -> int:
+        """Return how many files were read; raise if the catalogue has other files by now."""
+        files, chain = int(position["files"]), position.get("chain")
+        if files > len(self._catalogue):
+            raise self._mixture(f"a position behind file {files}, of {len(self._catalogue)}")
+        # positions of the version before have none
+        if chain is not None and chain != self._catalogue.chain(files):
+            raise self._mixture(f"the first {files} files are not those that were read")
+        return files
+
+    def _mixture(self, evidence: str) -> DivergedError:
+        return DivergedError(
+            "the checkpoint has read files that its catalogue does not have",
+            where=str(self._folder),
+            evidence=evidence,
+            next_step="the checkpoint is a mixture of two copies: restore one of them whole",
+        )
 
     def _offset(self, files: int) -> int:
         return files << FINGERPRINT_BITS | self._catalogue.chain(files)

@@ -1,0 +1,56 @@
+"""`reset --with-tables` and `clean` of a pipeline whose tables another one writes to as well."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Cli
+from tests.engine.settled_lakes import UNIFIED, SettledLake
+
+
+@pytest.fixture
+def two(own_folder: Path) -> tuple[SettledLake, SettledLake]:
+    one = SettledLake(own_folder, unified=True, bronze=False)
+    other = SettledLake(own_folder, name="others", unified=True, bronze=False)
+    one.batch({"chess": 5})
+    other.batch({"shogi": 7})
+    return one, other
+
+
+COMMANDS = [("reset", "--with-tables"), ("clean",)]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=["reset", "clean"])
+def test_tables_that_stay_are_named_and_have_to_be_confirmed(
+    cli: Cli, two: tuple[SettledLake, SettledLake], command: tuple[str, ...]
+) -> None:
+    one, other = two
+    verb, *options = command
+    refused = cli(verb, one.file, *options, "--yes", "--json")
+    assert refused.code == 2
+    assert refused.json["error"]["code"] == "CONFIRMATION_NEEDED"
+    assert UNIFIED in refused.json["error"]["evidence"]
+    assert "others" in refused.json["error"]["evidence"]
+    assert (one.lake / "silver_chess").exists()
+    planned = cli(verb, one.file, *options, "--dry-run")
+    assert planned.code == 0 and f"{UNIFIED} stays" in planned.err
+    done = cli(verb, one.file, *options, "--yes", "--keep-shared")
+    assert done.code == 0 and f"{UNIFIED} stays" in done.err
+    assert not (one.lake / "silver_chess").exists()
+    assert (one.lake / UNIFIED).exists()
+    # the last one that writes to it takes it away
+    last = cli(verb, other.file, *options, "--yes")
+    assert last.code == 0
+    assert not (one.lake / UNIFIED).exists()
+
+
+def test_tables_of_one_pipeline_need_no_word(cli: Cli, own_folder: Path) -> None:
+    lake = SettledLake(own_folder)
+    lake.batch({"chess": 5}, letters=1)
+    other = SettledLake(own_folder, name="others", bronze=False)
+    # the dead letters are shared, and lose the rows of one
+    other.batch({"shogi": 7}, letters=1)
+    assert cli("reset", lake.file, "--with-tables", "--yes").code == 0
+    assert not (lake.lake / "silver_chess").exists()
