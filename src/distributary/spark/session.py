@@ -116,6 +116,10 @@ _END_SECONDS = 10.0
 """How long a JVM may take to stop Spark and to remove its temporary files."""
 
 
+_groups: list[JvmGroup] = []
+"""Those of this process, held until its end: a process that is forgotten here is never reaped."""
+
+
 class JvmGroup:
     """The process group of a JVM, and the watchdog in it that ends the JVM with this process."""
 
@@ -139,6 +143,7 @@ class JvmGroup:
         finally:
             os.close(parent_in)
             os.close(jvm_in)
+        _groups.append(self)
 
     def popen_options(self) -> dict[str, Any]:
         """Return the options of `Popen` that start a process in this group."""

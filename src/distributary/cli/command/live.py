@@ -39,6 +39,7 @@ from distributary.cli.command.output import (
 from distributary.cli.command.verb import Invocation
 from distributary.cli.logs import shown_while_written
 from distributary.engine.pipeline import Pipeline
+from distributary.errors import ErrorCode
 from distributary.evolve.types import sql_name
 from distributary.model.change import CHANGE_COLUMNS
 from distributary.model.manifest import Counts
@@ -146,20 +147,16 @@ def batch_line(event: BatchSettled) -> str:
         f"batch {event.batch}",
         counted(event.counts.read, "row"),
         f"{number(event.records_per_second)} rows/s" if whole else "finished",
-        f"lag {lag_text(event)}",
+        f"lag {number(event.lag_records)}",
         counted(event.tables, "table"),
         counted(event.counts.dead_lettered, "dead letter"),
         duration(event.seconds),
     ]
+    if event.lag_seconds is not None:
+        parts.append(f"newest record {brief(event.lag_seconds)} old")
     if event.counts.parked:
         parts.append(f"parked {number(event.counts.parked)}")
     return "  ".join(parts)
-
-
-def lag_text(event: BatchSettled) -> str:
-    """Records and seconds, as far as the source tells."""
-    age = f" ({duration(event.lag_seconds)})" if event.lag_seconds is not None else ""
-    return f"{number(event.lag_records)}{age}"
 
 
 class Lines:
@@ -336,6 +333,8 @@ class LiveView:
                 kept = [line for line in self._news if str(event.error.code) not in line.plain]
                 self._news = deque([*kept, styled(_failed_line(event), "red")], maxlen=_NEWS)
                 self._doing = "retrying"
+                if event.error.code == ErrorCode.SOURCE_UNAVAILABLE:
+                    self._lag = None
                 if not event.under_way:
                     self._batch = None
             case Recovered():
@@ -396,7 +395,7 @@ def _batch_cells(event: BatchSettled) -> list[Words]:
         str(event.batch),
         number(event.counts.read),
         number(event.records_per_second),
-        lag_text(event),
+        number(event.lag_records),
         number(event.tables),
         styled(number(dead), "yellow" if dead else ""),
         duration(event.seconds),
@@ -582,12 +581,14 @@ def _cells(status: PipelineStatus) -> list[Words]:
 
 
 def _lag_cell(status: PipelineStatus) -> str:
-    """What was measured last, by a batch or beside it."""
+    """Return what was measured last, by a batch or beside it; `-` while the source is away."""
+    if status.error is not None and status.error.code == ErrorCode.SOURCE_UNAVAILABLE:
+        return "-"
     records, at = status.lag
     settled = status.settled
     if at is not None and (settled is None or at >= settled.at):
         return number(records)
-    return "-" if settled is None else lag_text(settled)
+    return "-" if settled is None else number(settled.lag_records)
 
 
 def _retry(status: PipelineStatus) -> Words:
