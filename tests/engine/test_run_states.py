@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -12,7 +14,7 @@ from pyspark.sql import SparkSession
 from distributary.engine.loop import StreamRun
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.progress.claim import liveness
-from distributary.errors import DistributaryError, ErrorCode
+from distributary.errors import ConfigError, DistributaryError, ErrorCode
 from distributary.lab.simulate.game_records import GamesPlan
 from distributary.observe.events import Event, Idle
 from distributary.observe.status import PipelineStatus, status
@@ -67,3 +69,37 @@ def test_an_interrupted_run_is_stopped_and_a_defect_is_a_failure(
             patch.setattr(StreamRun, "_loop", Mock(side_effect=error))
             pipeline.run(trigger="available_now", spark=spark)
         assert now(pipeline).state == state
+
+
+@pytest.mark.parametrize(
+    ("trigger", "meant"),
+    [
+        ("evry 5s", "every 5s"),
+        ("continous", "continuous"),
+        ("every 5 weeks", ""),
+        (5, ""),
+        (b"", ""),
+    ],
+)
+def test_a_wrong_trigger_is_an_error_of_ours(tmp_path: Path, trigger: Any, meant: str) -> None:
+    file = Games(tmp_path, GamesPlan(games=1, versions=1, records=1)).write_file()
+    with pytest.raises(ConfigError) as caught:
+        Pipeline.load(file).run(trigger=trigger)
+    assert caught.value.code is ErrorCode.CONFIG_INVALID
+    assert caught.value.where == "argument trigger" and repr(trigger) in caught.value.evidence
+    assert meant in caught.value.what
+
+
+def test_other_wrong_arguments_are_errors_of_ours(tmp_path: Path) -> None:
+    file = Games(tmp_path, GamesPlan(games=1, versions=1, records=1)).write_file()
+    calls: list[Callable[[], object]] = [
+        lambda: Pipeline.load(None),  # type: ignore[arg-type]
+        lambda: Pipeline.load(b"games.yaml"),  # type: ignore[arg-type]
+        lambda: Pipeline(str(file)),  # type: ignore[arg-type]
+        lambda: Pipeline.load(file).run(spark="local[2]"),  # type: ignore[arg-type]
+        lambda: Pipeline.load(file, nmae="x"),
+        lambda: Pipeline.load(file, trigger="evry 5s"),
+    ]
+    for call in calls:
+        with pytest.raises(ConfigError):
+            call()

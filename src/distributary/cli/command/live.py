@@ -163,9 +163,17 @@ class Lines:
     """Listens to a run and says what a person would want to read later."""
 
     def __init__(
-        self, say: Say, *, note: Say, step: Say, most_schemas: int = _MOST_SCHEMAS
+        self,
+        say: Say,
+        *,
+        note: Say,
+        step: Say,
+        most_schemas: int = _MOST_SCHEMAS,
+        tells_end: bool = True,
     ) -> None:
         self._say, self._note, self._step = say, note, step
+        self._tells_end = tells_end
+        """Whether to print the error that ends the run; a command prints its own error itself."""
         self._most_schemas = most_schemas
         self._schemas: list[SchemaSeen] = []
         self._lock = threading.Lock()
@@ -238,9 +246,10 @@ class Lines:
             case Idle():
                 last = "" if event.batch is None else f", last batch {event.batch}"
                 self._say(f"idle at {clock(event.at)}{last}")
-            case Failed():
-                how = "failed" if event.retry_in is None else "retrying"
-                self._note(f"{how}: {_failed_line(event)}")
+            case Failed() if event.retry_in is not None:
+                self._note(f"retrying: {_failed_line(event)}")
+            case Failed() if self._tells_end:
+                self._note(f"failed: {_failed_line(event)}")
 
     def _tell_schemas(self) -> None:
         for event in self._schemas[: self._most_schemas]:
@@ -328,8 +337,8 @@ class LiveView:
                 self._counts += event.counts
             case Idle():
                 self._doing = f"nothing new since {clock(event.at)}"
-            case Failed():
-                # one line for all tries, at the end
+            case Failed() if event.retry_in is not None:
+                # one line for all tries, at the end; the error that ends the run is shown after it
                 kept = [line for line in self._news if str(event.error.code) not in line.plain]
                 self._news = deque([*kept, styled(_failed_line(event), "red")], maxlen=_NEWS)
                 self._doing = "retrying"
@@ -476,7 +485,8 @@ def watched(
     say = out.note if demo else plain_lines(out, pipeline.stop.set)
     if out.journal is None:
         most = 3 if demo else _MOST_SCHEMAS
-        pipeline.bus.subscribe(Lines(say, note=out.note, step=out.step, most_schemas=most))
+        lines = Lines(say, note=out.note, step=out.step, most_schemas=most, tells_end=False)
+        pipeline.bus.subscribe(lines)
     run.on_stop = lambda: out.note(view.stop())
     yield out.note
 
