@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import UnionType
 from typing import TYPE_CHECKING, Any
 
 import pyspark
@@ -79,9 +80,9 @@ class Pipeline:
     """What the registry was asked."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.loaded, Loaded):
-            what = "must be a file that was read: use Pipeline.load(FILE)"
-            raise _wrong_argument("loaded", self.loaded, what)
+        _require(
+            "loaded", self.loaded, Loaded, "must be a file that was read: use Pipeline.load(FILE)"
+        )
         # whatever is asked of the lake from here on, by its address alone, needs the login
         introduce(self.lake, self.config.lake.options)
         introduce(self.config.lake.checkpoint, self.config.lake.options)
@@ -89,8 +90,7 @@ class Pipeline:
     @classmethod
     def load(cls, file: str | Path, **overrides: Any) -> Pipeline:
         """Read a pipeline file; raises ConfigError with everything that is wrong with it."""
-        if not isinstance(file, str | Path):
-            raise _wrong_argument("file", file, "must be the path of a pipeline file")
+        _require("file", file, str | Path, "must be the path of a pipeline file")
         return cls(load(file, overrides=overrides))
 
     @property
@@ -332,6 +332,12 @@ class Pipeline:
                 reads=_table_read(self.config),
             ),
         )
+
+
+def _require(name: str, value: object, kind: type | UnionType, what: str) -> None:
+    """Raise ConfigError for an argument of another type."""
+    if not isinstance(value, kind):
+        raise _wrong_argument(name, value, what)
 
 
 def _wrong_argument(name: str, value: object, what: str) -> ConfigError:
