@@ -1,6 +1,7 @@
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -133,3 +134,13 @@ def test_hexdump_of_much_shows_the_beginning_and_the_place() -> None:
 def test_hexdump_of_an_end_that_comes_too_early() -> None:
     assert list(hexdump(b"ab", mark=5))[-1] == "the data ends before byte 5"
     assert list(hexdump(b"")) == []
+
+
+def test_nothing_to_replay_is_said_before_the_engine_is_asked(
+    lake: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distributary.cli.dlq.pipeline_of", Mock(side_effect=AssertionError))
+    assert cli("dlq", "replay", "--reason", "NOT_JSON").out == "0 to replay\n"
+    assert cli("dlq", "replay", "--reason", "NOT_JSON", "--json").json["selected"] == 0
+    # there is one: the pipeline is asked for
+    assert cli("dlq", "replay", "--reason", "NULL_VALUE").code == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -52,6 +53,21 @@ def write_file(
 
 def checks(cli: Cli, file: Path) -> dict[str, Any]:
     return {check["name"]: check for check in cli("doctor", file, "--json").json["checks"]}
+
+
+def test_a_broker_that_is_down_is_said_once_and_before_spark_starts(
+    own_folder: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distributary.cli.run._begin_spark", Mock(side_effect=AssertionError))
+    monkeypatch.setattr("distributary.cli.command.live.start_spark", Mock(side_effect=SystemError))
+    file = write_file(own_folder, topic="wrapper")
+    result = cli("run", file, "--available-now")
+    assert result.code == 75
+    assert result.err.count("SOURCE_UNAVAILABLE") == 2, (
+        "the error, and the command that explains it"
+    )
+    assert result.err.count("the broker does not answer") == 1
+    assert result.out == ""
 
 
 def test_doctor_says_how_to_start_what_does_not_answer(own_folder: Path, cli: Cli) -> None:

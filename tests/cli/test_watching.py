@@ -54,9 +54,10 @@ def schema(n: int = 3, *, type: str = "chess") -> SchemaSeen:
 
 def test_a_batch_is_one_line() -> None:
     line = batch_line(SETTLED)
-    for part in ("batch 42", "10,000 rows", "5,000 rows/s", "lag 1,200 (4.0 s)", "20 tables"):
+    for part in ("batch 42", "10,000 rows", "5,000 rows/s", "  lag 1,200  ", "20 tables"):
         assert part in line
     assert "3 dead letters" in line
+    assert line.endswith("newest record 4.0 s old")
     assert "\n" not in line
 
 

@@ -234,7 +234,7 @@ def test_replay_of_nothing_starts_nothing(file: Path, cli: Cli) -> None:
 def test_a_pipeline_file_that_moved_is_named(file: Path, cli: Cli) -> None:
     run_before(file)
     file.rename("moved.yaml")
-    lost = cli("dlq", "replay", "--reason", "BAD_MAGIC")
+    lost = cli("dlq", "replay", "--yes")
     assert lost.code == 2
     assert lost.err.startswith("NOT_FOUND")
     assert cli("dlq", "replay", "--reason", "BAD_MAGIC", "--file", "moved.yaml").code == 0
@@ -270,6 +270,12 @@ def test_what_cannot_run_is_said_before_spark_is_imported(file: Path) -> None:
     finally:
         claim.release()
     assert "CHECKPOINT_OWNED" in said and slow == set()
+
+
+def test_nothing_to_replay_is_said_before_spark_is_imported(own_folder: Path) -> None:
+    make_lake(own_folder / "lake")
+    line = ("dlq", "replay", "--reason", "BAD_MAGIC", "--lake", own_folder / "lake")
+    assert imported(*line)[1] == set()
 
 
 def test_status_imports_neither_spark_nor_pandas(own_folder: Path) -> None:

@@ -185,3 +185,21 @@ def test_a_section_that_is_needed_is_named(write: Write, cli: Cli) -> None:
     for target in ("kubernetes", "databricks"):
         result = cli("install", write(), "--target", target, "--json")
         assert (result.code, result.json["error"]["code"]) == (2, "CONFIG_MISSING_KEY")
+
+
+@pytest.mark.parametrize(
+    ("target", "key"),
+    [("kubernetes", "deploy.kubernetes.image"), ("databricks", "deploy.databricks.cluster")],
+)
+@pytest.mark.parametrize("lake", ["s3://bucket/lake", "/somewhere/lake"])
+def test_a_trial_shows_what_would_be_written_though_a_key_is_missing(
+    write: Write, cli: Cli, target: str, key: str, lake: str
+) -> None:
+    file = write(lake=lake)
+    line = ("install", file, "--target", target)
+    tried = cli(*line, "--dry-run", "--json")
+    assert (tried.code, tried.json["missing"]) == (0, [key])
+    shown = cli(*line, "--dry-run")
+    assert f"<{key}>" in shown.out and f"warning: {key} is missing" in shown.err
+    refused = cli(*line, "--json")
+    assert (refused.code, refused.json["error"]["code"]) == (2, "CONFIG_MISSING_KEY")

@@ -30,8 +30,10 @@ from tests.waiting import eventually
 class Going:
     """A continuous run in a thread of its mortal."""
 
-    def __init__(self, stream: Stream, spark: SparkSession, trigger: str = "continuous") -> None:
-        self.pipeline, self._trigger = stream.pipeline(), trigger
+    def __init__(
+        self, stream: Stream, spark: SparkSession, trigger: str = "continuous", source: str = ""
+    ) -> None:
+        self.pipeline, self._trigger = stream.pipeline(source=source), trigger
         self.events: list[Event] = []
         self.pipeline.bus.subscribe(self.events.append)
         self.summary: RunSummary | None = None
@@ -131,6 +133,9 @@ def test_everybody_sees_that_the_broker_is_away_and_when_it_is_back(
             assert failure is not None and failure["code"] == "SOURCE_UNAVAILABLE"
             assert failure["since"] and failure["next_try"]
             assert retrying() == 1
+            lag = run.status().lag
+            assert (lag.trend, lag.lag_records, lag.last_known_records) == ("unknown", None, 0)
+            assert lag.unknown_since is not None
             assert [each["code"] for each in rules.memory()["open"]] == ["SOURCE_UNAVAILABLE"]
         finally:
             mortal.restart_kafka()

@@ -139,7 +139,7 @@ def test_one_that_was_overtaken_leaves_the_pulse_of_the_other(tmp_path: Path) ->
     with monitor:
         eventually(lambda: read_pulse(str(tmp_path)) is not None, seconds=20)
         monitor._ended.set()
-        monitor._news.set()
+        monitor._wake.set()
         monitor._thread.join()
         (tmp_path / "pulse.json").write_text("of the other")
     assert (tmp_path / "pulse.json").read_text() == "of the other"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -216,6 +217,22 @@ def test_the_state_of_a_pipeline() -> None:
     metrics.listen(Stopped(pipeline="games"))
     assert (value(metrics, "pipeline_running"), value(metrics, "pipeline_failing")) == (0, 0)
     assert value(metrics, "failures_total", code="REGISTRY_UNAVAILABLE", retried="true") == 1
+
+
+def test_a_pipeline_is_in_one_state() -> None:
+    def states(*heard: Event) -> list[str]:
+        metrics = told(*heard)
+        known = ("running", "retrying", "done", "stopped", "failed")
+        return [each for each in known if value(metrics, "pipeline_state", state=each)]
+
+    begun, beat = BatchStarted(pipeline="games", batch=0), Beat(pipeline="games")
+    again = Failed(pipeline="games", error=RegistryUnavailableError("away"), retry_in=5.0)
+    assert states(begun, beat) == ["running"]
+    assert states(begun, again, begun, beat) == ["retrying"]
+    assert states(again, Recovered(pipeline="games")) == ["running"]
+    assert states(again, replace(again, retry_in=None)) == ["failed"]
+    for reason in ("done", "stopped"):
+        assert states(begun, Stopped(pipeline="games", reason=reason)) == [reason]
 
 
 def test_what_is_tried_again_is_named_until_it_works() -> None:

@@ -14,7 +14,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from distributary.errors import ErrorCode
-from distributary.observe.metrics import CATALOGUE, Kind, shipped
+from distributary.observe.metrics import CATALOGUE, STATES, Kind, shipped
 from distributary.registry.base import BUSY, OK, REFUSED, SILENT
 from tools.docs.metrics import series, table
 
@@ -110,6 +110,7 @@ def test_values_in_the_rules_are_values_that_labels_have() -> None:
         "outcome": {OK, REFUSED, BUSY, SILENT},
         "lane": {"stream", "replay"},
         "role": {"dead_letters"},
+        "state": set(STATES),
     }
     for rule in RULES:
         for selector in selectors(parsed(rule["expr"])):

@@ -90,6 +90,26 @@ def test_a_process_that_died_while_it_tried_again_is_not_retrying(stands, noon) 
     assert stands("stopped").failure["what"] == "gave up"
 
 
+@pytest.mark.parametrize("ended", ["done", "stopped", "failed"])
+def test_a_run_that_has_ended_says_how(stands, noon, ended: str) -> None:
+    assert stands("stopped", Pulse(noon, ended=ended)).state == ended
+    # how a process does that is there, or was killed, is known by its claim
+    assert stands("running").state == "running"
+    assert stands("crashed").state == "crashed"
+
+
+@pytest.mark.parametrize("ended", ["", "running", "<b>"])
+def test_an_end_that_nobody_knows_is_a_stop(stands, noon, ended: str) -> None:
+    assert stands("stopped").state == "stopped"
+    assert stands("stopped", Pulse(noon, ended=ended)).state == "stopped"
+
+
+def test_an_error_of_the_last_run_is_a_failure(stands, noon) -> None:
+    write_failure(at(stands.place), SourceUnavailableError("gave up"))
+    found = stands("stopped", Pulse(noon, ended="done"))
+    assert (found.state, found.failure["code"]) == ("failed", "SOURCE_UNAVAILABLE")
+
+
 def test_lag_is_what_was_measured_last(stands, noon) -> None:
     measured = noon + timedelta(seconds=40)
     found = stands("running", Pulse(measured, backlog=Backlog(measured, 900, {"t/0": 900})))

@@ -209,13 +209,13 @@ def test_every_process_has_a_log_file_and_old_ones_go(
 def test_nobody_else_reads_the_log_of_a_jvm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_jvm_exists", lambda: False)
     monkeypatch.setattr(module, "launch_gateway", lambda *_: None)
-    before = os.umask(0o022)
+    before, group = os.umask(0o022), module.JvmGroup()
     try:
-        module._gateway({}, tmp_path / "logs" / "spark.log", sealed=frozenset())
+        module._gateway({}, tmp_path / "logs" / "spark.log", sealed=frozenset(), group=group)
     finally:
         os.umask(before)
+        group.kill()
     modes = {p.name: p.stat().st_mode & 0o777 for p in tmp_path.rglob("*")}
     assert modes == {"logs": 0o700, "spark.log": 0o600, "spark.out": 0o600}
     # files that the JVM makes itself, when it begins the next one

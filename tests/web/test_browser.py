@@ -14,7 +14,7 @@ from playwright.sync_api import expect
 from distributary.engine.progress.claim import Claim
 from distributary.errors import SourceUnavailableError
 from distributary.model.deadletter import dead_letter_id
-from distributary.observe.pulse import Backlog, Pulse, Trouble, UnderWay, write_pulse
+from distributary.observe.pulse import Backlog, Pulse, Trouble, UnderWay, write_failure, write_pulse
 from distributary.store.base import at
 from distributary.web.reading import Reading
 from tests.changes.logs import NOW, event
@@ -351,6 +351,37 @@ def test_a_pipeline_that_retries_is_seen_everywhere(
     troubled(lake)
     expect(shown.page.locator(".title .badge")).to_have_text("stopped", timeout=30_000)
     assert "Retrying" not in shown.page.locator("main").inner_text()
+
+
+def test_done_stopped_failed_and_crashed_are_told_apart(
+    tmp_path: Path, start: Start, look: Look
+) -> None:
+    lake = busy_lake(tmp_path / "lake")
+    checkpoint = at(str(lake.path / "_checkpoints" / "games"))
+    Claim.take(checkpoint, lease=60).release()
+    error = SourceUnavailableError("the broker does not answer", next_step="start the broker")
+    served = start(lake.path)
+    shown, dark = look(), look(dark=True)
+    card = shown.page.locator("article.pipeline").first
+    for state, tone in (("done", "ok"), ("stopped", "quiet"), ("failed", "bad")):
+        write_pulse(checkpoint, Pulse(datetime.now(UTC), ended=state))
+        if state == "failed":
+            write_failure(checkpoint, error)
+        for window in (shown, dark):
+            window.open(f"{served.url}/")
+            badge = window.page.locator("article.pipeline .badge").first
+            expect(badge).to_have_text(state, timeout=30_000)
+            expect(badge).to_have_class(f"badge {tone}")
+            window.shoot(f"{state}-{'dark' if window is dark else 'light'}")
+        is_red = "down" in (card.get_attribute("class") or "").split()
+        assert is_red is (state == "failed")
+    assert "SOURCE_UNAVAILABLE" in card.inner_text()
+    attention = shown.page.locator(".attention").first.inner_text()
+    assert "SOURCE_UNAVAILABLE" in attention and error.next_step in attention
+    shown.open(f"{served.url}/pipelines/games")
+    shown.shoot("failed-pipeline")
+    expect(shown.page.locator(".title .badge")).to_have_text("failed")
+    assert shown.errors == dark.errors == []
 
 
 def test_a_point_of_a_plot_has_its_unit_and_leads_to_its_batch(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import resource
 import signal
 import sys
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib import import_module
 from types import FrameType
 from typing import Annotated, NoReturn
@@ -25,6 +23,7 @@ from distributary.cli.command.verb import (
 )
 from distributary.engine.worker import keep_pandas_out
 from distributary.errors import ConfigError
+from distributary.threads import end_process
 
 PROGRAM = "distributary"
 
@@ -116,22 +115,16 @@ def _root(
 
 
 def program() -> NoReturn:
-    """The process of one command, to its end.
-
-    Arrow's own threads let go of files of a bucket after they were read. Where Python is being
-    taken down, a thread of theirs that asks for it kills the process (`terminate called`): so it is
-    not taken down, once everything that wants to be told of the end has been.
-    """
+    """Run the command of this process, and end the process with its exit code."""
     keep_pandas_out()
-    code = main()
+    try:
+        code = main()
+    except SystemExit as error:
+        # a signal has ended the command
+        code = error.code if isinstance(error.code, int) else 1
     if "pyarrow" not in sys.modules:
         sys.exit(code)
-    threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
-    atexit._run_exitfuncs()  # noqa: SLF001
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
+    end_process(code)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

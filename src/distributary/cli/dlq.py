@@ -283,6 +283,28 @@ def _letters_in(lake: Lake, pipeline: str | None = None) -> dict[str, DeadLetter
     return letter_tables(lake.path, pipeline=name)
 
 
+def _has_none(
+    lake: Lake, wanted: Mapping[str, Any], pipeline: str | None, *, dry_run: bool
+) -> bool:
+    """Return whether no pipeline that is meant has such a letter, nor a replay to finish."""
+    from distributary.observe.deadletters import unfinished
+    from distributary.observe.pipelines import registrations
+    from distributary.store.base import at
+
+    name = pipeline or lake.pipeline
+    cards = [card for card in registrations(lake.path) if name in (None, card.name)]
+    if not cards or wanted["id"] is not None:
+        return False
+    try:
+        if not dry_run and any(unfinished(at(card.checkpoint)) for card in cards):
+            return False
+    except OSError:
+        # a checkpoint that only the settings of the pipeline lead to
+        return False
+    tables = _letters_in(lake, pipeline)
+    return not any(_select(t, wanted, each, ("id",)).num_rows for each, t in tables.items())
+
+
 @verb(app, "dlq replay --reason UNKNOWN_SCHEMA_ID --dry-run --lake distributary-demo", panel=FIX)
 def replay(
     call: Invocation,
@@ -297,13 +319,17 @@ def replay(
 
     Each reaches its table exactly once, and no other reader of the topic sees anything of it.
     """
+    wanted, found = chosen.criteria(call), find_lake(call, lake, file)
+    if _has_none(found, wanted, pipeline, dry_run=dry_run):
+        return _show_replay(call, [], dry_run=dry_run)
+    # after the count: to import the engine takes longer than to count
     from distributary.cli.command.live import start_spark
     from distributary.engine.progress.removal import dead_letters_of
-    from distributary.operations.replay import LANE, finish, try_replay, unfinished
+    from distributary.observe.deadletters import unfinished
+    from distributary.operations.replay import LANE, finish, try_replay
     from distributary.operations.replay import replay as send_again
 
-    wanted = chosen.criteria(call)
-    mine = pipeline_of(call, find_lake(call, lake, file), name=pipeline)
+    mine = pipeline_of(call, found, name=pipeline)
     letters, name = dead_letters_of(mine), mine.config.name
     count = _select(letters, wanted, name, ("id",)).num_rows
     if not count and (dry_run or not unfinished(mine.checkpoint)):

@@ -121,13 +121,22 @@ def install(
     Done twice, it changes nothing the second time. Secrets stay where they are: the file is
     passed on with its references.
     """
-    from distributary.deploy.files import Action, TargetName, open_target, refuse_conflicts
-    from distributary.deploy.refusals import refuse_unfit
+    from distributary.deploy.files import (
+        Action,
+        TargetName,
+        missing_key,
+        open_target,
+        refuse_conflicts,
+        with_placeholder,
+    )
     from distributary.deploy.shards import refuse_single
 
     pipeline, spread = _read(call, file, target), None
-    for warning in refuse_unfit(TargetName(target), pipeline):
-        call.out.warn(warning)
+    missing = missing_key(TargetName(target), pipeline) if dry_run else ""
+    if missing:
+        pipeline = with_placeholder(pipeline, missing)
+        call.out.warn(f"{missing} is missing: <{missing}> stands for it, and install needs it")
+    _warn_unfit(call, TargetName(target), pipeline, refuse=not missing)
     if shards is None:
         refuse_single(pipeline)
         place = open_target(TargetName(target), pipeline, out=out)
@@ -136,6 +145,7 @@ def install(
         place = spread.place
     steps = place.plan()
     data = _document(pipeline, target, steps, dry_run=dry_run)
+    data |= {"missing": [missing] if missing else []}
     data |= spread.as_dict() if spread is not None else {}
 
     def draw_plan(paper: Paper) -> None:
@@ -170,6 +180,19 @@ def install(
 
     call.out.show(data | {"changed": changed, "next_steps": list(place.next_steps)}, draw)
     return 0
+
+
+def _warn_unfit(call: Invocation, name: TargetName, pipeline: Installable, *, refuse: bool) -> None:
+    """Print what is not known about the target; without `refuse`, also what does not fit there."""
+    from distributary.deploy.refusals import refuse_unfit
+
+    try:
+        for warning in refuse_unfit(name, pipeline):
+            call.out.warn(warning)
+    except ConfigError as error:
+        if refuse:
+            raise
+        call.out.warn(f"{error.what}: {error.next_step}")
 
 
 def _plan_spread(

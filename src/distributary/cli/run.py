@@ -26,6 +26,7 @@ from distributary.cli.command.verb import (
     single,
     verb,
 )
+from distributary.errors import DistributaryError
 from distributary.observe.log_format import LogFormat, LogLine, cut, plain, spell
 
 if TYPE_CHECKING:
@@ -118,16 +119,22 @@ def run(
         except ValueError as error:
             raise call.usage(f"--every {error}.") from None
         _refuse_owned(loaded.config)
+        away = _ask_broker(loaded.config, trigger)
         # what follows is imported while the JVM starts
-        settings, begun = _begin_spark(call, loaded, trigger)
+        settings, begun = (None, None) if away else _begin_spark(call, loaded, trigger)
         from distributary.cli.command.live import Foreground, start_spark, watched
         from distributary.engine.pipeline import Pipeline
 
         pipeline = Pipeline(loaded, log_file=call.log.path)
-        pipeline.ready()
+        with pipeline.failure_recorded():
+            pipeline.ready()
 
         def work() -> RunSummary:
-            with start_spark(call, pipeline, tell=tell, settings=settings, begun=begun) as spark:
+            with (
+                pipeline.failure_recorded(),
+                _not_without(away),
+                start_spark(call, pipeline, tell=tell, settings=settings, begun=begun) as spark,
+            ):
                 return pipeline.run(trigger=trigger, spark=spark)
 
         foreground = Foreground(work, stop=pipeline.stop)
@@ -172,6 +179,29 @@ def _refuse_owned(config: PipelineConfig) -> None:
     introduce(config.lake.checkpoint, config.lake.options)
     introduce(config.lake.address, config.lake.options)
     refuse_owned(at(absolute(config.checkpoint_path)))
+
+
+def _ask_broker(config: PipelineConfig, trigger: Trigger) -> DistributaryError | None:
+    """Return why the source cannot be read, of a run that would end because of it."""
+    from distributary.config.engine import TriggerKind
+    from distributary.source.kafka import require_broker
+
+    if trigger.kind is not TriggerKind.AVAILABLE_NOW:
+        # it goes on, and tries again
+        return None
+    try:
+        require_broker(config)
+    except DistributaryError as error:
+        return error
+    return None
+
+
+@contextmanager
+def _not_without(away: DistributaryError | None) -> Iterator[None]:
+    """Raise the error of a source that did not answer, where alerts and `status` learn of it."""
+    if away is not None:
+        raise away
+    yield
 
 
 def _begin_spark(

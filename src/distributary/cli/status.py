@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from distributary.observe.pipelines import CatalogState, UpkeepState
     from distributary.observe.pulse import UnderWay
     from distributary.observe.rows import RuleStatus
-    from distributary.observe.status import PipelineStatus, SourceTable, SourceTables
+    from distributary.observe.status import Forecast, PipelineStatus, SourceTable, SourceTables
 
 
 app = single(LOOK)
@@ -49,7 +49,9 @@ _STATE_COLOURS = {
     "running": "green",
     "retrying": "bold red",
     "crashed": "bold red",
+    "failed": "bold red",
     "stopped": "yellow",
+    "done": "green",
 }
 _HEALTH_COLOURS = {
     "missing": "bold red",
@@ -179,6 +181,8 @@ def _draw_pipeline(
     if each.under_way is not None:
         paper.row("batch", _under_way(each.under_way, now))
     paper.row("lag", _lag(each, now))
+    if freshness := _freshness(each.lag):
+        paper.row("freshness", freshness)
     paper.row("rows", f"{number(each.rows)} in {counted(each.tables.total, 'table')}{rate}")
     if each.changes is not None:
         paper.row("changes", kinds(each.changes.changes))
@@ -229,15 +233,23 @@ def _lag(each: PipelineStatus, now: datetime) -> str:
         parts.append(counted(known.lag_records, "record"))
     if known.lag_at is not None and (now - known.lag_at).total_seconds() > _OLD_SECONDS:
         parts.append(f"as of {since(known.lag_at, now=now)}")
-    if known.lag_seconds is not None:
-        parts.append(f"newest record readable {duration(known.lag_seconds)} after it was produced")
-    if known.event_seconds is not None:
-        parts.append(f"the newest record is dated {_event_time(known.event_seconds)}")
     return "; ".join(parts)
 
 
-def _event_time(seconds: float) -> str:
-    return f"{duration(abs(seconds))} {'back' if seconds > 0 else 'ahead'}"
+def _freshness(known: Forecast) -> str:
+    """Say how long the newest record took to become readable, and what its own time is."""
+    off = known.event_seconds
+    own = "" if off is None else f"its own time is {duration(abs(off))} {_direction(off)}"
+    if known.lag_seconds is None:
+        return f"unknown: the newest record was not seen to come, and {own}" if own else ""
+    took = duration(known.lag_seconds)
+    if own:
+        return f"newest record readable at most {took} after it reached the source; {own}"
+    return f"newest record readable {took} after it was produced"
+
+
+def _direction(seconds: float) -> str:
+    return "back" if seconds > 0 else "ahead"
 
 
 def _draw_dead_letters(paper: Paper, each: PipelineStatus, healable: Healable | None) -> None:

@@ -141,6 +141,8 @@ class Trigger:
             if interval > timedelta(0):
                 return cls(TriggerKind.EVERY, interval)
         close = nearest(words[0], [*TriggerKind]) if words else ""
+        if close == TriggerKind.EVERY and len(words) == 2:
+            close = f"{close} {words[1]}"
         raise PydanticCustomError("trigger", _HINT, {"suggestion": close} if close else None)
 
     def __str__(self) -> str:

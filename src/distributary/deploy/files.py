@@ -8,13 +8,14 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
-from distributary.config.base import MASK, is_secret_name
+from distributary.config.base import MASK, Section, is_secret_name
+from distributary.config.deploy import Cluster, Databricks, Kubernetes
 from distributary.deploy.pipeline_file import Installable
 from distributary.errors import ConfigError, DeployError, DistributaryError, ErrorCode
 from distributary.store import disk
@@ -340,6 +341,30 @@ def warnings(name: TargetName, pipeline: Installable) -> tuple[str, ...]:
             f"every, or deploy.{name}.schedule"
         )
     return tuple(found)
+
+
+def missing_key(name: TargetName, pipeline: Installable) -> str:
+    """Return the setting that a target cannot do without and the file does not have; else empty."""
+    deploy = pipeline.deploy
+    if name is TargetName.KUBERNETES and deploy.kubernetes is None:
+        return "deploy.kubernetes.image"
+    if name is TargetName.DATABRICKS and deploy.databricks is None:
+        return "deploy.databricks.cluster"
+    return ""
+
+
+def with_placeholder(pipeline: Installable, key: str) -> Installable:
+    """Return the pipeline with `<KEY>` for a missing key, to show what would be written."""
+    mark = f"<{key}>"
+    # not validated: no image and no cluster has such a name
+    sections: dict[str, Section] = {
+        "deploy.kubernetes.image": Kubernetes.model_construct(image=mark),
+        "deploy.databricks.cluster": Databricks.model_construct(
+            cluster=Cluster.model_construct(id=mark)
+        ),
+    }
+    update = {key.split(".")[1]: sections[key]}
+    return replace(pipeline, deploy=pipeline.deploy.model_copy(update=update))
 
 
 def open_target(name: TargetName, pipeline: Installable, *, out: Path | None = None) -> Target:

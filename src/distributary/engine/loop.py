@@ -40,7 +40,7 @@ from distributary.publish.base import Outcome, Published
 from distributary.publish.parking import ParkedBatch, parked
 from distributary.retries import attempts_on
 from distributary.source.base import BatchInput, Position, Source
-from distributary.spark.session import disk_failed, spark_failed, too_few_files
+from distributary.spark.session import disk_failed, jvm_has_ended, spark_failed, too_few_files
 
 _log = logging.getLogger(__name__)
 
@@ -88,6 +88,17 @@ class RunSummary:
         return f"{self.counts.equation()}{still}"
 
 
+class _CutOffError(Exception):
+    """The JVM ended in the middle of a batch, after the run was asked to stop.
+
+    The same signal may reach both, as when systemd stops all processes of a unit.
+    """
+
+    def __init__(self, batch: int) -> None:
+        super().__init__(batch)
+        self.batch = batch
+
+
 class StreamRun:
     """Drives a pipeline until it is done, is told to stop, or cannot go on."""
 
@@ -118,12 +129,16 @@ class StreamRun:
         began = time.monotonic()
         try:
             self._with_retries(trigger)
+        except _CutOffError as error:
+            # nothing of the batch is half done: the next run takes it up
+            _log.warning("Spark was ended with this run, in the middle of batch %d", error.batch)
         finally:
             self._ahead.close()
         self._look_at_parked()
         self._summary.catalog = self._context.end_registering()
         self._summary.seconds = time.monotonic() - began
         self._summary.stopped = "stopped" if self._stop.is_set() else "done"
+        clear_failure(self._context.checkpoint.store)
         self._context.bus.publish(
             Stopped(
                 pipeline=self._context.config.name,
@@ -286,12 +301,10 @@ class StreamRun:
             settled = run_batch(context, batch, source, self._ahead)
         except DistributaryError:
             raise
-        except PySparkException as error:
-            raise self._source.explain(error) or spark_failed(error) from error
-        except OSError as error:
-            raise disk_failed(error) or _unexpected(error, batch) from error
         except Exception as error:
-            raise _unexpected(error, batch) from error
+            if self._stop.is_set() and jvm_has_ended(error):
+                raise _CutOffError(batch) from error
+            raise self._explained(error, batch) from error
         finally:
             self._last_event = time.monotonic()
         # as the manifest has it on disk, which takes long to read with a thousand tables
@@ -300,6 +313,13 @@ class StreamRun:
         self._in_batch, self._batch_failed, self._failed_at = False, False, None
         self._summary.batches += 1
         self._summary.counts += settled.counts
+
+    def _explained(self, error: Exception, batch: int) -> DistributaryError:
+        """Return an error of ours for what a batch raised."""
+        if isinstance(error, PySparkException):
+            return self._source.explain(error) or spark_failed(error)
+        disk = disk_failed(error) if isinstance(error, OSError) else None
+        return disk or _unexpected(error, batch)
 
     def _reached(self, position: Position) -> None:
         if self._context.monitor is not None:

@@ -28,6 +28,7 @@ from distributary.observe.events import (
     Recovered,
     RegistryAsked,
     StepFinished,
+    Stopped,
 )
 from distributary.observe.journal import line_of
 from distributary.observe.log_format import LogFormat, spell
@@ -49,6 +50,10 @@ from distributary.store.base import Store
 _log = logging.getLogger(__name__)
 
 BEAT_SECONDS = 3.0
+_BATCH_SECONDS = 1.0
+"""The same while a batch is under way: then the lag changes."""
+_LEAST_SECONDS = 0.25
+"""Between two questions to the source, however short its batches are."""
 _BUCKET_SECONDS = 15.0
 """Between two pulses in a bucket, where each is a request; news of trouble does not wait."""
 _REMEMBERED = 400
@@ -91,8 +96,8 @@ def _delay(
 ) -> tuple[float | None, float | None]:
     """Seconds since a record was produced, and its own word for it where that cannot be true.
 
-    `age` is what the record's time says, `seen` how long ago the source was seen to have it for
-    the first time, if anybody looked before it came.
+    `age` is what the record's time says, `seen` how long ago the source was last seen without it:
+    at most so long has it been there.
     """
     if age is None or by_source:
         return age, None
@@ -122,13 +127,15 @@ class Monitor:
         self._lock = threading.Lock()
         now = datetime.now(UTC)
         before = read_pulse(checkpoint.address) or Pulse(now)
-        self._pulse = replace(before, trouble=None, under_way=None, began=now)
+        self._pulse = replace(before, trouble=None, under_way=None, began=now, ended="")
         self._lines = deque(before.lines, maxlen=MOST_LINES)
         self._position: Position | None = None
         self._looks: deque[tuple[datetime, Mapping[str, int]]] = deque(maxlen=_REMEMBERED)
         self._noticed = False
         """Whether the trouble was noticed here, and by no batch yet."""
-        self._news, self._ended = threading.Event(), threading.Event()
+        self._wake, self._ended = threading.Event(), threading.Event()
+        self._has_news = False
+        """Whether trouble has begun or ended, which is written down at once."""
         self._written = 0.0
         self._thread = threading.Thread(target=self._watch, name="monitor", daemon=True)
 
@@ -137,14 +144,15 @@ class Monitor:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._detach()
         self._ended.set()
-        self._news.set()
+        self._wake.set()
         # a question that is not answered ends by itself, and nobody needs the answer any more
         self._thread.join(self._every)
         with self._lock:
-            self._pulse = replace(self._pulse, trouble=None, under_way=None)
+            ended = self._pulse.ended or _ended_by(kind)
+            self._pulse = replace(self._pulse, trouble=None, under_way=None, ended=ended)
         if self._is_owner():
             self._write()
 
@@ -154,12 +162,14 @@ class Monitor:
         return self._pulse.trouble is not None
 
     def settled(self, position: Position) -> None:
-        """All tables have what comes before this position."""
-        self._position = position
-        with self._lock:
-            looked = self._looks[-1] if self._looks else None
-            if looked is not None:
-                self._pulse = replace(self._pulse, backlog=self._backlog(*looked))
+        """Remember that all tables have what comes before this position, and measure the lag anew.
+
+        The ends that are known were asked before: subtracted from them, the position of now would
+        leave out what was produced meanwhile.
+        """
+        if position != self._position:
+            self._position = position
+            self._wake.set()
 
     def lag(self, source: BatchInput, newest_us: int | None) -> Lag:
         """How far behind a batch is that is settled now; asks nobody."""
@@ -192,6 +202,9 @@ class Monitor:
                     batch = UnderWay(event.batch, event.at, "plan", event.records)
                     self._pulse = replace(now, under_way=batch)
                 case StepFinished() if now.under_way is not None:
+                    if event.step == "manifest":
+                        # while tables are written: the batch says its lag when it is settled
+                        self._wake.set()
                     step = _STEPS.get(event.step, now.under_way.step)
                     self._pulse = replace(now, under_way=replace(now.under_way, step=step))
                 case Failed() if event.retry_in is not None:
@@ -199,13 +212,19 @@ class Monitor:
                     self._noticed = event.under_way
                     trouble = self._troubled(now.trouble, event)
                     self._pulse = replace(now, trouble=trouble, under_way=batch_now)
-                    self._news.set()
+                    self._tell_at_once()
+                case Stopped():
+                    self._pulse = replace(now, ended=event.reason)
                 case BatchSettled() | Idle() | Recovered():
                     batch_now = now.under_way if isinstance(event, Recovered) else None
                     self._pulse = replace(now, trouble=None, under_way=batch_now)
                     if now.trouble is not None:
                         self._noticed = False
-                        self._news.set()
+                        self._tell_at_once()
+
+    def _tell_at_once(self) -> None:
+        self._has_news = True
+        self._wake.set()
 
     def _troubled(self, before: Trouble | None, event: Failed) -> Trouble:
         facts = event.error.as_dict()
@@ -226,12 +245,19 @@ class Monitor:
             except Exception:
                 # whatever it is, batches go on, and the next look may be better
                 _log.warning("the lag could not be measured", exc_info=True)
-            self._news.wait(self._every)
+            every = self._every
+            if self._pulse.under_way is not None:
+                every = min(every, _BATCH_SECONDS)
+            self._ended.wait(min(_LEAST_SECONDS, every))
+            self._wake.wait(max(every - _LEAST_SECONDS, 0.0))
 
     def _look(self) -> None:
         """Ask the source where it ends; one that does not answer twice in a row is away."""
+        self._wake.clear()
         if self._ends is None:
             return
+        # before the question: the lag is that of one moment, and never less than the truth
+        moment, position = datetime.now(UTC), self._position
         try:
             try:
                 ends = self._ends.ask()
@@ -247,13 +273,18 @@ class Monitor:
             _log.info("the source was not asked for its end: %s", error.what)
             return
         with self._lock:
-            looked = datetime.now(UTC), ends
-            self._looks.append(looked)
-            self._pulse = replace(self._pulse, backlog=self._backlog(*looked))
+            self._remember(moment, ends)
+            self._pulse = replace(self._pulse, backlog=self._backlog(moment, ends, position))
             over = self._pulse.trouble if self._noticed else None
         if over is not None:
             seconds = (datetime.now(UTC) - over.since).total_seconds()
             self._bus.publish(Recovered(pipeline=self._pipeline, seconds=seconds))
+
+    def _remember(self, moment: datetime, ends: Mapping[str, int]) -> None:
+        """Keep the newest look; of earlier ones, those that are a beat apart."""
+        if len(self._looks) > 1 and (moment - self._looks[-2][0]).total_seconds() < self._every:
+            self._looks.pop()
+        self._looks.append((moment, ends))
 
     def _notice(self, error: SourceUnavailableError) -> None:
         event = Failed(pipeline=self._pipeline, error=error, retry_in=self._every, under_way=True)
@@ -263,10 +294,12 @@ class Monitor:
             # everybody was told: only the time of the next try is new
             self._hear(event)
 
-    def _backlog(self, at: datetime, ends: Mapping[str, int]) -> Backlog | None:
-        if self._ends is None or self._position is None:
+    def _backlog(
+        self, at: datetime, ends: Mapping[str, int], position: Position | None
+    ) -> Backlog | None:
+        if self._ends is None or position is None:
             return None
-        left = unread(ends, self._ends.reached(self._position))
+        left = unread(ends, self._ends.reached(position))
         worst = sorted(left.items(), key=lambda each: -each[1])[:MOST_PARTITIONS]
         return Backlog(at, sum(left.values()), dict(worst))
 
@@ -283,8 +316,8 @@ class Monitor:
         self._bus.publish(beat)
 
     def _write_sometimes(self) -> None:
-        urgent = self._news.is_set()
-        self._news.clear()
+        with self._lock:
+            urgent, self._has_news = self._has_news, False
         pause = 0.0 if self._checkpoint.asks_for_free else _BUCKET_SECONDS
         if urgent or time.monotonic() - self._written >= pause:
             self._write()
@@ -296,12 +329,19 @@ class Monitor:
         write_pulse(self._checkpoint, pulse)
 
 
+def _ended_by(kind: type[BaseException] | None) -> str:
+    """Return how a run ended that has not said so itself, by the exception that ended it."""
+    interrupted = kind is not None and not issubclass(kind, Exception)
+    return "stopped" if interrupted else "failed"
+
+
 def _came(
     looks: list[tuple[datetime, Mapping[str, int]]], ends: Mapping[str, int]
 ) -> datetime | None:
-    """When the newest of these records was first seen at its source; None if it was there before.
+    """Return when the newest of these records was certainly not at its source yet.
 
-    `ends` are one past the last record of each partition.
+    So it has come since then. None if it was there at the first look. `ends` are one past the last
+    record of each partition.
     """
 
     def seen_with(place: str, end: int) -> int:
@@ -309,7 +349,4 @@ def _came(
 
     firsts = {seen_with(place, end) for place, end in ends.items()}
     first = max(firsts, default=0)
-    if not first:
-        return None
-    # what not even the last look has seen came since then
-    return looks[first][0] if first < len(looks) else datetime.now(UTC)
+    return looks[first - 1][0] if first else None

@@ -8,13 +8,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import UnionType
 from typing import TYPE_CHECKING, Any
 
 import pyspark
+from pydantic_core import PydanticCustomError
 from pyspark.sql import SparkSession
 
 from distributary.config.alerts import Lineage
 from distributary.config.base import hide_credentials
+from distributary.config.document import printable
 from distributary.config.engine import Trigger, TriggerKind
 from distributary.config.load import Loaded, load
 from distributary.config.pipeline import PipelineConfig
@@ -40,6 +43,7 @@ from distributary.engine.progress.removal import finish_removal
 from distributary.engine.shards.progress import divide, family, refuse_replay
 from distributary.engine.stage import choose_exchange, drop_undecided
 from distributary.errors import (
+    ConfigError,
     DistributaryError,
     DivergedError,
     ErrorCode,
@@ -54,6 +58,7 @@ from distributary.observe.pipelines import Registration, pin, register
 from distributary.observe.pulse import begin_pulse, write_failure
 from distributary.publish.base import Publisher
 from distributary.registry.base import RegistryCalls, SchemaRegistry
+from distributary.source.kafka import require_broker
 from distributary.spark.session import spark_session
 from distributary.spark.settings import SparkSettings
 from distributary.store.base import Store, absolute, at, introduce, local_path
@@ -76,6 +81,9 @@ class Pipeline:
     """What the registry was asked."""
 
     def __post_init__(self) -> None:
+        _require(
+            "loaded", self.loaded, Loaded, "must be a file that was read: use Pipeline.load(FILE)"
+        )
         # whatever is asked of the lake from here on, by its address alone, needs the login
         introduce(self.lake, self.config.lake.options)
         introduce(self.config.lake.checkpoint, self.config.lake.options)
@@ -83,6 +91,7 @@ class Pipeline:
     @classmethod
     def load(cls, file: str | Path, **overrides: Any) -> Pipeline:
         """Read a pipeline file; raises ConfigError with everything that is wrong with it."""
+        _require("file", file, str | Path, "must be the path of a pipeline file")
         return cls(load(file, overrides=overrides))
 
     @property
@@ -149,10 +158,17 @@ class Pipeline:
     def run(
         self, *, trigger: Trigger | str | None = None, spark: SparkSession | None = None
     ) -> RunSummary:
-        """Run until the trigger says that it is done, or `stop` is set."""
-        wanted = Trigger.parse(trigger) if trigger is not None else self.config.trigger
-        session = spark or spark_session(self.spark_settings(wanted), app_name=self.config.name)
-        try:
+        """Run until the trigger says that it is done, or `stop` is set.
+
+        Raises ConfigError for an argument that is wrong.
+        """
+        wanted = self._trigger(trigger)
+        if spark is not None and not _is_session(spark):
+            raise _wrong_argument("spark", spark, "must be a SparkSession")
+        with self.failure_recorded():
+            if spark is None and wanted.kind is TriggerKind.AVAILABLE_NOW:
+                require_broker(self.config)
+            session = spark or spark_session(self.spark_settings(wanted), app_name=self.config.name)
             with (
                 self.open(session) as context,
                 _lineage(context, wanted, mask=self.loaded.mask),
@@ -165,6 +181,23 @@ class Pipeline:
                     parking=context.parking,
                 )
                 return StreamRun(context, make_source(self.config), stop=self.stop).run(wanted)
+
+    def _trigger(self, given: Trigger | str | None) -> Trigger:
+        """Return the trigger of a run: the one that is given, or that of the file."""
+        if given is None:
+            return self.config.trigger
+        try:
+            return Trigger.parse(given)
+        except PydanticCustomError as error:
+            close = (error.context or {}).get("suggestion")
+            meant = f", did you mean {close}?" if close else ""
+            raise _wrong_argument("trigger", given, f"{error.message()}{meant}") from None
+
+    @contextmanager
+    def failure_recorded(self) -> Iterator[None]:
+        """Write down the error that ends a run, so that `status` shows it."""
+        try:
+            yield
         except (FencedError, OwnedError):
             # these are about this process, not about the pipeline
             raise
@@ -295,6 +328,26 @@ class Pipeline:
                 reads=_table_read(self.config),
             ),
         )
+
+
+def _require(name: str, value: object, kind: type | UnionType, what: str) -> None:
+    """Raise ConfigError for an argument of another type."""
+    if not isinstance(value, kind):
+        raise _wrong_argument(name, value, what)
+
+
+def _wrong_argument(name: str, value: object, what: str) -> ConfigError:
+    return ConfigError(
+        f"{name} {what}",
+        where=f"argument {name}",
+        evidence=printable(repr(value))[:200],
+        next_step="correct the call",
+    )
+
+
+def _is_session(value: object) -> bool:
+    # a session of Spark Connect is of another class, which may not be installed
+    return any(each.__name__ == "SparkSession" for each in type(value).__mro__)
 
 
 def _table_read(config: PipelineConfig) -> str:

@@ -24,12 +24,16 @@ from distributary.model.deadletter import (
 from distributary.model.record import TIMESTAMP
 from distributary.observe.ledger import Ledger, delete_pipeline
 from distributary.observe.rows import both, same, text
+from distributary.store.base import Store
 
 _HEX = frozenset("0123456789abcdef")
 _AFTER_HEX = "g"
 _COORDINATES = re.compile(r"(.+)/(\d{1,9})/(\d{1,18})")
 """As `trace` takes them, and `dlq show` prints them."""
 _SHOWN = 10
+REPLAYS = "replay"
+"""The lane of replays, and their folder in a checkpoint."""
+_SELECTION = re.compile(r"selection-([0-9]+)\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +317,12 @@ def letter_tables(lake: str, *, pipeline: str | None = None) -> dict[str, DeadLe
         for name, path in folders.items()
         if pipeline in (None, name)
     }
+
+
+def unfinished(checkpoint: Store) -> list[int]:
+    """Return the numbers of the replays that were begun and not ended, the oldest first."""
+    found = (_SELECTION.fullmatch(file.name) for file in checkpoint.below(REPLAYS).files())
+    return sorted(int(one[1]) for one in found if one)
 
 
 def find_letter(tables: dict[str, DeadLetters], id: str, *, lake: str) -> dict[str, Any]:

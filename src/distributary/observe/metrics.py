@@ -142,6 +142,12 @@ CATALOG_WAITING = _gauge(
 )
 
 RUNNING = _gauge("pipeline_running", "1 while it runs, 0 after its end.")
+STATES = ("running", "retrying", "done", "stopped", "failed")
+STATE = _gauge(
+    "pipeline_state",
+    "1 for the state that it is in, 0 for the others: running, retrying, done, stopped, failed.",
+    ("pipeline", "state"),
+)
 FAILING = _gauge("pipeline_failing", "1 from a failure until a batch succeeds or none is due.")
 RETRYING = _gauge(
     "pipeline_retrying",
@@ -388,10 +394,28 @@ class Metrics(_Series):
             isinstance(event, events.Failed) and event.retry_in is None
         )
         self._set(RUNNING, event.pipeline, value=0 if ended else 1)
+        self._become(event)
         if ended or isinstance(event, events.BatchSettled | events.Idle | events.Recovered):
             self._retry_over(event.pipeline)
         if isinstance(event, events.BatchSettled | events.Idle | events.Recovered | events.Stopped):
             self._set(FAILING, event.pipeline, value=0)
+
+    def _become(self, event: events.Event) -> None:
+        """Set the state of a pipeline, where an event tells which one it is."""
+        match event:
+            case events.Failed():
+                state = "failed" if event.retry_in is None else "retrying"
+            case events.Stopped():
+                state = event.reason if event.reason in STATES else "stopped"
+            case events.BatchSettled() | events.Idle() | events.Recovered():
+                state = "running"
+            case events.ProcessStarted() | events.BatchStarted() | events.Beat():
+                retries = self._numbers[STATE].get(_key(STATE, (event.pipeline, "retrying")), 0)
+                state = "retrying" if retries else "running"
+            case _:
+                return
+        for each in STATES:
+            self._set(STATE, event.pipeline, each, value=int(each == state))
 
     def _retry(self, event: events.Failed) -> None:
         name = event.pipeline

@@ -83,6 +83,8 @@ class Pulse:
     """Its last words, the newest at the end; also those of the run before."""
     began: datetime | None = None
     """When this run began: batches before that were those of another."""
+    ended: str = ""
+    """How the run ended: `done`, `stopped` or `failed`; empty while it goes on."""
 
 
 def write_pulse(checkpoint: Store, pulse: Pulse) -> None:
@@ -130,7 +132,7 @@ def write_failure(checkpoint: Store, error: DistributaryError) -> None:
 
 
 def clear_failure(checkpoint: Store) -> None:
-    """The pipeline has done something since."""
+    """Forget the error of an earlier run: a later one has worked, or has ended without an error."""
     with suppress(OSError):
         checkpoint.remove(_FAILURE)
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, TypeVar
 
-from distributary.errors import CheckpointError, PublishError
+from distributary.errors import CheckpointError, ErrorCode, PublishError
 from distributary.model import layout
 from distributary.model.change import OPS
 from distributary.model.manifest import Counts
@@ -81,6 +81,10 @@ class Forecast:
     """From producing the newest record that was read to its batch being settled."""
     event_seconds: float | None = None
     """How old that record says it is, where that is far from the truth."""
+    unknown_since: datetime | None = None
+    """When the lag was measured last, of a source that does not answer since."""
+    last_known_records: int | None = None
+    """The lag at that moment."""
     our_rate: float | None = None
     """Source records a second while a batch is under way."""
     producer_rate: float | None = None
@@ -97,6 +101,10 @@ class Forecast:
         """One line for people; moments are in `tz`, or in the time zone of this machine."""
         behind = f"{number(self.lag_records or 0)} behind"
         match self.trend:
+            case Trend.UNKNOWN if self.unknown_since is not None:
+                then = f"; {number(self.last_known_records or 0)} behind then"
+                since = _clock(self.unknown_since, now, tz, past=True)
+                return f"unknown since {since}, because the source does not answer{then}"
             case Trend.UNKNOWN:
                 return "unknown"
             case Trend.CAUGHT_UP:
@@ -207,9 +215,22 @@ def _source_rates(batches: Sequence[BatchRow]) -> tuple[float | None, float | No
     return shrunk / seconds, max((read - shrunk) / seconds, 0.0)
 
 
-def _clock(moment: datetime, now: datetime, tz: tzinfo | None) -> str:
-    local = max(moment, now).astimezone(tz)
-    far = moment - now > timedelta(hours=20)
+def without_answer(known: Forecast) -> Forecast:
+    """Return the forecast for a source that does not answer: its lag is not known."""
+    return replace(
+        known,
+        trend=Trend.UNKNOWN,
+        lag_records=None,
+        lag_at=None,
+        caught_up_at=None,
+        unknown_since=known.lag_at,
+        last_known_records=known.lag_records,
+    )
+
+
+def _clock(moment: datetime, now: datetime, tz: tzinfo | None, *, past: bool = False) -> str:
+    local = (moment if past else max(moment, now)).astimezone(tz)
+    far = abs(moment - now) > timedelta(hours=20)
     return local.strftime("%Y-%m-%d %H:%M" if far else "%H:%M")
 
 
@@ -289,7 +310,10 @@ def _source_table(log: TableSummary, merged: TableSummary | None, as_of: datetim
 
 RUNS = ("running", "retrying")
 """States of a process that is there."""
+_ENDS = ("done", "stopped", "failed")
+"""The ways in which a run ends that is not killed."""
 _SILENT_SECONDS = 60.0
+_SAME_MOMENT = 5.0
 Liveness = Callable[[str], str]
 """From a checkpoint's path to `running`, `stopped`, `crashed` or `unknown`."""
 
@@ -324,7 +348,7 @@ class PipelineStatus:
 
     name: str
     state: str
-    """running, retrying, stopped, crashed, new or unknown."""
+    """running, retrying, done, stopped, failed, crashed, new or unknown."""
     file: str
     checkpoint: str
     as_of: datetime | None
@@ -465,7 +489,20 @@ def live_of(checkpoint: str, liveness: Liveness) -> Live:
     state, pulse = liveness(checkpoint), read_pulse(checkpoint)
     if state == "running" and pulse is not None and pulse.trouble is not None:
         return Live("retrying", pulse.trouble.as_failure(), pulse)
-    return Live(state, read_failure(checkpoint), pulse)
+    failure = read_failure(checkpoint)
+    if state == "stopped":
+        state = _end_of_run(pulse, failure)
+    return Live(state, failure, pulse)
+
+
+def _end_of_run(pulse: Pulse | None, failure: Mapping[str, Any] | None) -> str:
+    """Return how the last run ended, of a checkpoint that its owner has given back."""
+    if failure is not None:
+        # a run that works, or ends without an error, removes it
+        return "failed"
+    ended = "" if pulse is None else pulse.ended
+    # a checkpoint of an earlier version does not say how its last run ended
+    return ended if ended in _ENDS else "stopped"
 
 
 def now_with(
@@ -481,9 +518,12 @@ def now_with(
         # rates of batches that ended long ago say nothing about what comes
         silent = (now - found.as_of).total_seconds()
         going = going and silent <= _SILENT_SECONDS + 5 * lag.batch_seconds
-    if backlog is not None and (lag.lag_at is None or backlog.at >= lag.lag_at):
+    # a batch knows the ends of its source as they were while it was published: where the run has
+    # measured at about the same time, its own measurement is of one moment
+    margin = timedelta(seconds=_SAME_MOMENT if live.state in RUNS else 0.0)
+    if backlog is not None and (lag.lag_at is None or backlog.at >= lag.lag_at - margin):
         lag = replace(lag, lag_records=backlog.records, lag_at=backlog.at)
-    lag = judged(lag, running=going)
+    lag = without_answer(lag) if _is_source_away(live) else judged(lag, running=going)
     # the speed of another run is not that of this one
     began = None if pulse is None else pulse.began
     its_own = began is None or (found.as_of is not None and found.as_of >= began)
@@ -512,6 +552,11 @@ def _lost(
     except (CheckpointError, PublishError):
         # an entry that cannot be read: the next run and `resume` name it
         return ()
+
+
+def _is_source_away(live: Live) -> bool:
+    code = (live.failure or {}).get("code")
+    return live.state in ("retrying", "failed") and code == ErrorCode.SOURCE_UNAVAILABLE
 
 
 def parked_tables(

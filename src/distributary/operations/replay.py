@@ -7,7 +7,6 @@ checkpoint, so that a replay which was killed goes on with the same records and 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +29,7 @@ from distributary.model.deadletter import CONTENT, MAY_HEAL, content_keys
 from distributary.model.manifest import Manifest, SourceRange
 from distributary.model.plan import Rejected
 from distributary.model.record import RAW, Format, WriterSchema
-from distributary.observe.deadletters import DeadLetters, Failure
+from distributary.observe.deadletters import REPLAYS, DeadLetters, Failure, unfinished
 from distributary.registry.base import SchemaRegistry, has_schema
 from distributary.registry.wire import Framed, parse
 from distributary.source.base import BatchInput
@@ -39,8 +38,7 @@ from distributary.stage.parts import failures
 from distributary.stage.unwrap import Unwrapped, unwrap
 from distributary.store.base import Store, at, reaching
 
-LANE = "replay"
-_SELECTION = re.compile(r"selection-([0-9]+)\.parquet")
+LANE = REPLAYS
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +106,6 @@ def replay(context: RunContext, dead_letters: DeadLetters, letters: pa.Table) ->
 def finish(context: RunContext, dead_letters: DeadLetters) -> list[Replayed]:
     """Complete the replays that were begun and not ended."""
     return [_run(context, dead_letters, number) for number in unfinished(context.checkpoint.store)]
-
-
-def unfinished(checkpoint: Store) -> list[int]:
-    """The replays that were begun and not ended, the oldest first."""
-    found = (_SELECTION.fullmatch(file.name) for file in checkpoint.below(LANE).files())
-    return sorted(int(one[1]) for one in found if one)
 
 
 def _run(context: RunContext, dead_letters: DeadLetters, number: int) -> Replayed:

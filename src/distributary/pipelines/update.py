@@ -42,6 +42,7 @@ from distributary.spark.session import new_log_file, spark_session
 from distributary.spark.settings import SparkSettings
 from distributary.store.base import local_path
 from distributary.supervise.process import hold_tether
+from distributary.threads import end_process
 
 # What the end of an update means, by what was printed and by what the registry knows now.
 
@@ -368,4 +369,8 @@ def _ended(error: DistributaryError) -> int:
 
 if __name__ == "__main__":
     hold_tether()
-    sys.exit(main())
+    try:
+        ended = main()
+    except SystemExit as stopped:
+        ended = stopped.code if isinstance(stopped.code, int) else 1
+    end_process(ended)

@@ -39,6 +39,7 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from pyspark.sql import DataFrame, SparkSession, functions
 
 from distributary.config.kafka import KafkaSource as KafkaSourceConfig
+from distributary.config.pipeline import PipelineConfig
 from distributary.errors import DistributaryError, ErrorCode, SourceError, SourceUnavailableError
 from distributary.model.manifest import SourceRange
 from distributary.model.record import RAW
@@ -293,6 +294,13 @@ class KafkaEnds:
     def reached(position: Position) -> dict[str, int]:
         """By `topic/partition`, the first record that is not read at a position."""
         return {f"{t}/{p}": offset for (t, p), offset in _offsets(position).items()}
+
+
+def require_broker(config: PipelineConfig) -> None:
+    """Raise SourceUnavailableError where the broker of a pipeline does not answer."""
+    reads_bronze = config.shard is not None and not config.shard.lands
+    if isinstance(config.source, KafkaSourceConfig) and not reads_bronze:
+        KafkaSource(config.source).newest()
 
 
 class KafkaSource:

@@ -12,7 +12,9 @@ import errno
 import os
 import re
 import resource
+import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -25,8 +27,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlsplit
 
-import psutil
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
@@ -93,6 +94,86 @@ def too_few_files(text: str) -> SetupError | None:
         limit=limit,
     )
 
+
+# The end of the JVM: it belongs to a process group of its own, which a watchdog leads.
+#
+# A signal for the group of this process (Ctrl-C in a terminal, `timeout`) must not reach the JVM:
+# the batch under way needs it. And the JVM must end with this process, however that ends. Spark's
+# own watch, a thread that reads standard input, serves only a JVM that works; the watchdog kills
+# the group if the JVM is still there some seconds after this process has ended.
+
+_WATCHDOG = """
+import os, select, signal, sys
+parent, jvm, grace = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.SIG_IGN)
+# a pipe ends when every process that holds its other end has ended
+ended = select.select([parent, jvm], [], [])[0]
+if jvm not in ended and not select.select([jvm], [], [], grace)[0]:
+    os.kill(0, signal.SIGKILL)
+"""
+_END_SECONDS = 10.0
+"""How long a JVM may take to stop Spark and to remove its temporary files."""
+
+
+_groups: list[JvmGroup] = []
+"""Those of this process, held until its end: a process that is forgotten here is never reaped."""
+
+
+class JvmGroup:
+    """The process group of a JVM, and the watchdog in it that ends the JVM with this process."""
+
+    def __init__(self) -> None:
+        parent_in, self._held = os.pipe()
+        jvm_in, self._jvm_out = os.pipe()
+        arguments = (str(parent_in), str(jvm_in), str(_END_SECONDS))
+        try:
+            self._watchdog = subprocess.Popen(  # noqa: S603 - a program of this module
+                [sys.executable, "-I", "-S", "-c", _WATCHDOG, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(parent_in, jvm_in),
+                process_group=0,
+            )
+        except OSError:
+            os.close(self._held)
+            os.close(self._jvm_out)
+            raise
+        finally:
+            os.close(parent_in)
+            os.close(jvm_in)
+        _groups.append(self)
+
+    def popen_options(self) -> dict[str, Any]:
+        """Return the options of `Popen` that start a process in this group."""
+        return {"process_group": self._watchdog.pid, "pass_fds": (self._jvm_out,)}
+
+    def started(self) -> None:
+        """Leave the JVM's pipe to the JVM, so that the pipe ends with it."""
+        os.close(self._jvm_out)
+
+    def kill(self) -> None:
+        """End the JVM and the watchdog at once."""
+        # the number cannot belong to other processes: the watchdog is reaped here and nowhere else
+        if self._watchdog.poll() is None:
+            os.killpg(self._watchdog.pid, signal.SIGKILL)
+
+
+def jvm_has_ended(error: BaseException) -> bool:
+    """Return whether a call failed because Spark was shut down or its JVM is gone."""
+    if isinstance(error, Py4JNetworkError | ConnectionError | EOFError):
+        return True
+    return isinstance(error, PySparkException | Py4JError) and any(
+        sign in str(error) for sign in _SHUT_DOWN
+    )
+
+
+_SHUT_DOWN = (
+    "SparkContext was shut down",
+    "stopped SparkContext",
+    "Answer from Java side is empty",
+)
 
 _EVIDENCE_LINES = 8
 _MOST_SECONDS = 300.0
@@ -190,8 +271,8 @@ def _started(settings: SparkSettings, app_name: str, progress: Progress | None) 
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     try:
-        with _answered_in_time():
-            gateway = _gateway(conf, log, sealed=settings.sealed)
+        with _answered_in_time() as group:
+            gateway = _gateway(conf, log, sealed=settings.sealed, group=group)
             context = SparkContext(conf=_as_conf(conf), gateway=gateway)
     except (PySparkException, Py4JError, OSError) as error:
         raise _did_not_start(settings.master, log, error) from error
@@ -201,32 +282,34 @@ def _started(settings: SparkSettings, app_name: str, progress: Progress | None) 
 
 
 @contextmanager
-def _answered_in_time() -> Iterator[None]:
-    """End a JVM that was started and does not answer, as one does that has too little memory.
+def _answered_in_time() -> Iterator[JvmGroup | None]:
+    """Provide the group of the JVM to start, and end a JVM that does not answer.
 
-    Nobody else would: it is alive, and Python waits for its first word for ever.
+    One that has too little memory is alive and silent, and Python waits for its first word for
+    ever. Without a gateway nothing can use the JVM, so it does not outlive the failure either.
     """
-    me = psutil.Process()
-    before = {child.pid for child in me.children(recursive=True)}
-
-    def end() -> None:
-        for child in me.children(recursive=True):
-            if child.pid not in before:
-                with suppress(psutil.NoSuchProcess):
-                    child.kill()
-
-    watch = threading.Timer(_MOST_SECONDS, end)
+    if _jvm_exists():
+        # a session was stopped in this process: its JVM serves the next one too
+        yield None
+        return
+    group = JvmGroup()
+    watch = threading.Timer(_MOST_SECONDS, group.kill)
     watch.daemon = True
     watch.start()
     try:
-        yield
+        yield group
+    except BaseException:
+        if not _jvm_exists():
+            group.kill()
+        raise
     finally:
         watch.cancel()
 
 
-def _gateway(conf: Mapping[str, str], log: Path, *, sealed: frozenset[str]) -> Any:
-    if _jvm_exists():
-        # a session was stopped in this process: its JVM serves the next one too
+def _gateway(
+    conf: Mapping[str, str], log: Path, *, sealed: frozenset[str], group: JvmGroup | None
+) -> Any:
+    if group is None:
         return None
     log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     log.touch(0o600)
@@ -236,9 +319,12 @@ def _gateway(conf: Mapping[str, str], log: Path, *, sealed: frozenset[str]) -> A
         options_file(hidden) as file,
     ):
         launch = launch_conf(conf, sealed=sealed, options_file=file)
-        return launch_gateway(  # type: ignore[no-untyped-call]
-            _as_conf(launch), {"stdout": output, "stderr": output}
-        )
+        try:
+            return launch_gateway(  # type: ignore[no-untyped-call]
+                _as_conf(launch), {"stdout": output, "stderr": output, **group.popen_options()}
+            )
+        finally:
+            group.started()
 
 
 @contextmanager

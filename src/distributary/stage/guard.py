@@ -23,6 +23,7 @@ from distributary.decode.base import Decoder, Gathered
 from distributary.decode.change.base import ChangeDecoder
 from distributary.errors import ErrorCode
 from distributary.model.deadletter import Decoded
+from distributary.threads import end_process
 
 _SECONDS = 300
 
@@ -116,3 +117,5 @@ def keep_zip_directories() -> None:
 
 if __name__ == "__main__":
     _child()
+    # what was decoded counts, whatever the end of Python would do to threads of a decoder
+    end_process(0)

@@ -114,7 +114,7 @@ def _watch(fd: int, grace: float) -> None:
         pass
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(grace)
-    # the leader of a session of its own takes its group with it: Spark's JVM is in it
+    # the leader of a session of its own takes its group with it; Spark's JVM has a watchdog
     if os.getpgrp() == os.getpid():
         os.killpg(os.getpid(), signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -276,8 +276,8 @@ def test_a_flood_becomes_a_few_messages(
 @pytest.mark.parametrize(
     ("error", "keys"),
     [
-        (LakeUnavailableError("no lake"), ["games/failure/stopped"]),
-        (RuntimeError("canary"), ["games/failure/stopped"]),
+        (LakeUnavailableError("no lake"), ["games/failure/failed"]),
+        (RuntimeError("canary"), ["games/failure/failed"]),
         (OwnedError("another one runs"), []),
         (KeyboardInterrupt(), []),
     ],
@@ -305,7 +305,7 @@ def test_an_error_that_an_event_told_is_not_told_again(server: Server, tmp_path:
     ):
         bus.publish(failed(retry_in=None, error=error))
         raise error
-    assert states(server) == [("raised", "games/failure/stopped")]
+    assert states(server) == [("raised", "games/failure/failed")]
 
 
 def test_a_secret_of_the_settings_is_hidden_in_what_is_told(server: Server, tmp_path: Path) -> None:

@@ -48,13 +48,13 @@ def test_a_failure_that_ends_the_run_is_told_even_if_it_was_retried_before() -> 
     watch = rules()
     watch.hear(failed(1))
     last = watch.hear(failed(2, retry_in=None))
-    assert told(last) == [("raised", "games/failure/stopped")]
+    assert told(last) == [("raised", "games/failure/failed")]
     assert last[0].severity is Severity.CRITICAL
     assert last[0].next_step == "start it"
     over = watch.hear(settled(30))
     assert {key for _, key in told(over)} == {
         "games/failure/SOURCE_UNAVAILABLE",
-        "games/failure/stopped",
+        "games/failure/failed",
     }
 
 
@@ -208,7 +208,7 @@ def test_a_broken_invariant() -> None:
     assert watch.hear(settled(2, lost=1)) == []
     assert told(watch.hear(settled(3, batch=1))) == [("resolved", "games/invariant")]
     assert told(watch.hear(settled(4, batch=2, lost=1))) == [("raised", "games/invariant")]
-    assert told(rules(invariant=False).hear(broken())) == [("raised", "games/failure/stopped")]
+    assert told(rules(invariant=False).hear(broken())) == [("raised", "games/failure/failed")]
 
 
 def test_new_schemas_and_tables_of_a_batch_are_one_message_each() -> None:

@@ -39,6 +39,7 @@ from distributary.cli.command.output import (
 from distributary.cli.command.verb import Invocation
 from distributary.cli.logs import shown_while_written
 from distributary.engine.pipeline import Pipeline
+from distributary.errors import ErrorCode
 from distributary.evolve.types import sql_name
 from distributary.model.change import CHANGE_COLUMNS
 from distributary.model.manifest import Counts
@@ -146,29 +147,33 @@ def batch_line(event: BatchSettled) -> str:
         f"batch {event.batch}",
         counted(event.counts.read, "row"),
         f"{number(event.records_per_second)} rows/s" if whole else "finished",
-        f"lag {lag_text(event)}",
+        f"lag {number(event.lag_records)}",
         counted(event.tables, "table"),
         counted(event.counts.dead_lettered, "dead letter"),
         duration(event.seconds),
     ]
+    if event.lag_seconds is not None:
+        parts.append(f"newest record {brief(event.lag_seconds)} old")
     if event.counts.parked:
         parts.append(f"parked {number(event.counts.parked)}")
     return "  ".join(parts)
-
-
-def lag_text(event: BatchSettled) -> str:
-    """Records and seconds, as far as the source tells."""
-    age = f" ({duration(event.lag_seconds)})" if event.lag_seconds is not None else ""
-    return f"{number(event.lag_records)}{age}"
 
 
 class Lines:
     """Listens to a run and says what a person would want to read later."""
 
     def __init__(
-        self, say: Say, *, note: Say, step: Say, most_schemas: int = _MOST_SCHEMAS
+        self,
+        say: Say,
+        *,
+        note: Say,
+        step: Say,
+        most_schemas: int = _MOST_SCHEMAS,
+        tells_end: bool = True,
     ) -> None:
         self._say, self._note, self._step = say, note, step
+        self._tells_end = tells_end
+        """Whether to print the error that ends the run; a command prints its own error itself."""
         self._most_schemas = most_schemas
         self._schemas: list[SchemaSeen] = []
         self._lock = threading.Lock()
@@ -241,9 +246,10 @@ class Lines:
             case Idle():
                 last = "" if event.batch is None else f", last batch {event.batch}"
                 self._say(f"idle at {clock(event.at)}{last}")
-            case Failed():
-                how = "failed" if event.retry_in is None else "retrying"
-                self._note(f"{how}: {_failed_line(event)}")
+            case Failed() if event.retry_in is not None:
+                self._note(f"retrying: {_failed_line(event)}")
+            case Failed() if self._tells_end:
+                self._note(f"failed: {_failed_line(event)}")
 
     def _tell_schemas(self) -> None:
         for event in self._schemas[: self._most_schemas]:
@@ -331,11 +337,13 @@ class LiveView:
                 self._counts += event.counts
             case Idle():
                 self._doing = f"nothing new since {clock(event.at)}"
-            case Failed():
-                # one line for all tries, at the end
+            case Failed() if event.retry_in is not None:
+                # one line for all tries, at the end; the error that ends the run is shown after it
                 kept = [line for line in self._news if str(event.error.code) not in line.plain]
                 self._news = deque([*kept, styled(_failed_line(event), "red")], maxlen=_NEWS)
                 self._doing = "retrying"
+                if event.error.code == ErrorCode.SOURCE_UNAVAILABLE:
+                    self._lag = None
                 if not event.under_way:
                     self._batch = None
             case Recovered():
@@ -396,7 +404,7 @@ def _batch_cells(event: BatchSettled) -> list[Words]:
         str(event.batch),
         number(event.counts.read),
         number(event.records_per_second),
-        lag_text(event),
+        number(event.lag_records),
         number(event.tables),
         styled(number(dead), "yellow" if dead else ""),
         duration(event.seconds),
@@ -477,7 +485,8 @@ def watched(
     say = out.note if demo else plain_lines(out, pipeline.stop.set)
     if out.journal is None:
         most = 3 if demo else _MOST_SCHEMAS
-        pipeline.bus.subscribe(Lines(say, note=out.note, step=out.step, most_schemas=most))
+        lines = Lines(say, note=out.note, step=out.step, most_schemas=most, tells_end=False)
+        pipeline.bus.subscribe(lines)
     run.on_stop = lambda: out.note(view.stop())
     yield out.note
 
@@ -582,12 +591,14 @@ def _cells(status: PipelineStatus) -> list[Words]:
 
 
 def _lag_cell(status: PipelineStatus) -> str:
-    """What was measured last, by a batch or beside it."""
+    """Return what was measured last, by a batch or beside it; `-` while the source is away."""
+    if status.error is not None and status.error.code == ErrorCode.SOURCE_UNAVAILABLE:
+        return "-"
     records, at = status.lag
     settled = status.settled
     if at is not None and (settled is None or at >= settled.at):
         return number(records)
-    return "-" if settled is None else lag_text(settled)
+    return "-" if settled is None else number(settled.lag_records)
 
 
 def _retry(status: PipelineStatus) -> Words:

@@ -133,8 +133,8 @@ class Wording:
         """A batch or the run failed."""
         what, again = event.error.what, event.retry_in
         if again is None:
-            what = f"stopped: {what}"
-            return self._of_error(Kind.FAILURE, Severity.CRITICAL, what, event, subject="stopped")
+            what = f"failed: {what}"
+            return self._of_error(Kind.FAILURE, Severity.CRITICAL, what, event, subject="failed")
         what, subject = f"retrying: {what}{NEXT_TRY}{again:.0f} s", str(event.error.code)
         return self._of_error(Kind.FAILURE, Severity.WARNING, what, event, subject=subject)
 

@@ -154,7 +154,7 @@ def _healable(lake: Reading, status: PipelineStatus) -> dict[str, Any]:
 
 def _short(status: PipelineStatus) -> dict[str, Any]:
     """What the first page shows of a pipeline."""
-    names = ("name", "state", "as_of", "failure", "totals", "balanced", "equation", "rows")
+    names = ("name", "state", "file", "as_of", "failure", "totals", "balanced", "equation", "rows")
     more = ("under_way", "records_per_second", "lag", "lag_in_words", "dead_letters", "parked")
     counts = ("total", "missing", "behind", "parked", "stale", "absent", "healthy")
     worst = [

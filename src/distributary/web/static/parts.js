@@ -4,9 +4,9 @@ import { address, h, link } from "./dom.js";
 import { ago, clock, counted, duration, number } from "./format.js";
 
 const WORDS = {
-  running: "ok", retrying: "bad", stopped: "quiet", crashed: "bad", new: "quiet", unknown: "quiet",
-  healthy: "ok", stale: "warn", parked: "bad", failed: "bad", missing: "bad", behind: "bad", absent: "quiet", "new column": "ok",
-  open: "warn", replayed: "ok", discarded: "quiet", done: "ok",
+  running: "ok", retrying: "bad", done: "ok", stopped: "quiet", failed: "bad", crashed: "bad", new: "quiet", unknown: "quiet",
+  healthy: "ok", stale: "warn", parked: "bad", missing: "bad", behind: "bad", absent: "quiet", "new column": "ok",
+  open: "warn", replayed: "ok", discarded: "quiet",
   published: "ok", resumed: "ok", skipped: "quiet", already: "quiet", accepted: "quiet",
 };
 
@@ -66,6 +66,13 @@ export function retrying(failure) {
     failure.next_step ? [h("br", {}), h("b", {}, "What to do: "), prose(failure.next_step)] : null);
 }
 
+// the error that ended the last run: since when, and what to do
+export function failed(failure) {
+  return h("p", { class: "banner bad", role: "status" }, h("b", {}, "Failed."), " ", code(failure.code), ` ${failure.what}`,
+    failure.where ? h("span", { class: "muted" }, ` (${failure.where})`) : null, ". Its last run ended ", since(failure.at), ".",
+    failure.next_step ? [h("br", {}), h("b", {}, "What to do: "), prose(failure.next_step)] : null);
+}
+
 // the batch that is being worked on
 export function underWay(batch) {
   return h("span", {}, `#${number(batch.batch)}`, batch.records === null ? null : ` of ${counted(batch.records, "record")}`, `, step ${batch.step}, began `, since(batch.started_at));
@@ -86,9 +93,9 @@ export function lagOf(each) {
 // from produced to readable; null where nobody knows
 export function freshnessOf(lag) {
   const off = lag.event_seconds === null || lag.event_seconds === undefined ? null
-    : h("span", { class: "muted" }, ` (the newest record is dated ${duration(Math.abs(lag.event_seconds))} ${lag.event_seconds > 0 ? "back" : "ahead"})`);
-  if (lag.lag_seconds === null && !off) return null;
-  return h("span", {}, lag.lag_seconds === null ? "unknown" : `${duration(lag.lag_seconds)} from produced to readable`, off);
+    : h("span", { class: "muted" }, ` (its own time is ${duration(Math.abs(lag.event_seconds))} ${lag.event_seconds > 0 ? "back" : "ahead"})`);
+  if (lag.lag_seconds === null) return off ? h("span", {}, "unknown: the newest record was not seen to come", off) : null;
+  return h("span", {}, off ? `at most ${duration(lag.lag_seconds)} from reaching the source to readable` : `${duration(lag.lag_seconds)} from produced to readable`, off);
 }
 
 export function facts(pairs) {

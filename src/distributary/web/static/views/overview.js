@@ -5,7 +5,7 @@ import { chart } from "../chart.js";
 import { address, h, link } from "../dom.js";
 import { compact, counted, duration, number, shellQuoted } from "../format.js";
 import { propose } from "../jobs.js";
-import { badge, batchLink, code, command, empty, equation, facts, freshnessOf, lagOf, prose, retrying, section, select, since, tableLink, underWay, waits } from "../parts.js";
+import { badge, batchLink, code, command, empty, equation, facts, failed, freshnessOf, lagOf, retrying, section, select, since, tableLink, underWay, waits } from "../parts.js";
 
 export const WINDOWS = [["15m", "15 minutes"], ["1h", "1 hour"], ["6h", "6 hours"], ["24h", "24 hours"], ["7d", "7 days"], ["all", "everything"]];
 
@@ -53,8 +53,8 @@ function nothing(data) {
 
 function tiles(pipelines) {
   const sum = (of) => pipelines.reduce((total, each) => total + (of(each) || 0), 0);
-  const states = ["retrying", "crashed", "running", "stopped", "unknown"].map((state) => [state, pipelines.filter((each) => each.state === state).length]).filter(([, count]) => count);
-  const bad = states.some(([state]) => state === "retrying" || state === "crashed");
+  const states = ["failed", "crashed", "retrying", "running", "done", "stopped", "unknown"].map((state) => [state, pipelines.filter((each) => each.state === state).length]).filter(([, count]) => count);
+  const bad = states.some(([state]) => ["failed", "crashed", "retrying"].includes(state));
   const fast = pipelines.filter((each) => each.records_per_second !== null);
   const open = sum((each) => each.dead_letters.by_status.open);
   const parked = sum((each) => each.parked.reduce((total, table) => total + table.records, 0));
@@ -85,7 +85,7 @@ const LOST = { missing: "is not there, though batches were written to it", behin
 
 function attention(data) {
   const lines = data.pipelines.flatMap((each) => [
-    ...(each.state === "retrying" ? [h("li", {}, badge("retrying"), " ", link(address("pipelines", each.name), each.name), retrying(each.failure))] : each.failure ? [failed(each)] : []),
+    ...trouble(each),
     ...each.parked.slice(0, 5).map((table) => parked(each, table, data.writable)),
     ...each.tables.worst.filter((table) => LOST[table.health]).slice(0, 5).map((table) => h("li", {}, badge(table.health), " ", tableLink(table.table), ` ${LOST[table.health]}: `, command(`distributary verify ${shellQuoted(table.table)} --lake ${shellQuoted(data.lake)}`))),
     ...each.tables.worst.filter((table) => table.health === "stale").slice(0, 3).map((table) => h("li", {}, badge("stale"), " ", tableLink(table.table), h("span", { class: "muted" }, " has been quiet much longer than usual: last commit ", since(table.last_commit)))),
@@ -93,10 +93,15 @@ function attention(data) {
   return lines.length ? section("Needs attention", null, h("ul", { class: "attention" }, lines)) : null;
 }
 
-function failed(each) {
-  return h("li", {}, badge("failed"), " ", link(address("pipelines", each.name), each.name), " ", code(each.failure.code), " ",
-    each.failure.what, " ", h("span", { class: "muted" }, since(each.failure.at)),
-    each.failure.next_step ? h("p", { class: "muted" }, prose(each.failure.next_step)) : null);
+// a failure of the run before the one that goes on is no trouble
+function trouble(each) {
+  const name = link(address("pipelines", each.name), each.name);
+  if (each.state === "retrying") return [h("li", {}, badge("retrying"), " ", name, retrying(each.failure))];
+  if (each.state === "failed" && each.failure) return [h("li", {}, badge("failed"), " ", name, failed(each.failure))];
+  if (each.state === "crashed" || each.state === "failed") {
+    return [h("li", {}, badge(each.state), " ", name, " ended without saying why; nothing is half done. To start it: ", command(`distributary run ${shellQuoted(each.file || "pipeline.yaml")}`))];
+  }
+  return [];
 }
 
 export function parked(pipeline, table, writable) {
@@ -106,8 +111,10 @@ export function parked(pipeline, table, writable) {
 
 function card(each, data) {
   const open = each.dead_letters.by_status.open || 0;
-  return h("article", { class: "pipeline" },
+  const down = each.state === "failed" || each.state === "crashed";
+  return h("article", { class: down ? "pipeline down" : "pipeline" },
     h("div", { class: "who" }, h("h3", {}, link(address("pipelines", each.name), each.name)), badge(each.state),
+      each.state === "failed" && each.failure ? h("span", {}, code(each.failure.code), " ", since(each.failure.at)) : null,
       h("span", { class: "muted" }, each.as_of ? ["last batch ", batchLink(each.name, each.batch), " ", since(each.as_of)] : "no batch yet")),
     equation(each.totals, each.balanced),
     facts([

@@ -35,7 +35,7 @@ export const pipeline = {
         ["upkeep", each.upkeep ? upkeep(each.upkeep) : null],
         ["file", each.file], ["checkpoint", each.checkpoint],
       ]),
-      each.state === "running" || each.state === "retrying" ? null : h("p", { class: "muted" }, each.state === "unknown" ? "Its checkpoint is not here, so nobody can say whether it runs. To start it: " : "It is not running; what is shown is what it did. To start it: ", command(`distributary run ${shellQuoted(each.file || "pipeline.yaml")}`)),
+      ENDS[each.state] ? h("p", { class: "muted" }, `${ENDS[each.state]} To start it: `, command(`distributary run ${shellQuoted(each.file || "pipeline.yaml")}`)) : null,
       section("Over time", windowChoice(data.series.window, page), plots(data.series, [each])),
       each.backlog && data.partitions ? section("Lag by partition", h("span", { class: "muted" }, "measured ", since(each.backlog.at)), partitions(each.backlog, data.partitions)) : null,
       each.parked.length ? section("Parked tables", null, h("ul", { class: "attention" }, each.parked.map((table) => parked(each, table, data.writable)))) : null,
@@ -55,6 +55,16 @@ function upkeep(last) {
   if (last.left) words.push(`${counted(last.left, "table")} next time`);
   return h("span", { class: last.error ? "warn" : null }, since(last.at), ": ", words.join(", "), last.error ? `; ${last.error}` : null);
 }
+
+// what a state means in which nothing runs
+const ENDS = {
+  done: "Its last run came to its end by itself: it had read what was there.",
+  stopped: "Its last run was stopped, by a person or a signal.",
+  failed: "Its last run ended with an error.",
+  crashed: "The process of its last run ended without a word: it was killed, or the machine went down. Nothing is half done.",
+  new: "It has not run yet.",
+  unknown: "Its checkpoint is not here, so this page cannot see whether it runs.",
+};
 
 function partitions(backlog, all) {
   const rows = Object.entries(backlog.partitions);
