@@ -199,7 +199,7 @@ def test_a_schema_that_was_mixed_before_is_one_of_objects_again(tmp_path: Path) 
     stream.stage(*good(0, 3))
     known = stream.inferred.document("orders")
     assert known is not None
-    stream.inferred.add("orders", join(known, SCALAR))
+    stream.inferred.add({"orders": join(known, SCALAR)})
     stream.begin()
     rows = stream.rows(stream.stage(*good(3, 3)))
     assert [row["name"] for row in rows] == ["n3", "n4", "n5"]
@@ -276,7 +276,7 @@ def test_a_schema_of_changes_that_was_mixed_before_is_usable_again(tmp_path: Pat
     assert known is not None
     mixed = {**known, "properties": {**known["properties"]}}
     mixed["properties"]["after"] = join(known["properties"]["after"], SCALAR)
-    stream.inferred.add(claim, join(mixed, SCALAR))
+    stream.inferred.add({claim: join(mixed, SCALAR)})
     stream.begin()
     staged = stream.stage(event(1))
     assert [row["id"] for row in stream.rows(staged)] == [1] and not staged.dead
@@ -336,7 +336,7 @@ def test_a_schema_that_was_forgotten_is_told_anew_and_the_table_keeps_its_column
 
 def test_anything_that_is_known_stays_text(tmp_path: Path) -> None:
     stream = Stream(tmp_path)
-    stream.inferred.add("orders", ANYTHING)
+    stream.inferred.add({"orders": ANYTHING})
     rows = stream.rows(stream.stage({"id": 1}, "x"))
     assert [row["value"] for row in rows] == ['{"id":1}', '"x"']
 

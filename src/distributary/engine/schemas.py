@@ -112,15 +112,16 @@ class SchemaLookup:
         """Take in what records without a schema look like; the claims that have a new one now."""
         if self._inferred is None:
             return []
-        claims = []
+        self._inferred.load(shapes)
+        wider: dict[str, Any] = {}
         for claim, shape in shapes.items():
             known = self._inferred.document(claim)
             old = NOTHING if known is None else known
-            wider = grown(old, shape, changes=self._changes)
-            if wider != old:
-                self._inferred.add(claim, wider)
-                claims.append(claim)
-        return claims
+            new = grown(old, shape, changes=self._changes)
+            if new != old:
+                wider[claim] = new
+        self._inferred.add(wider)
+        return list(wider)
 
     def recalled(self) -> dict[str, bytes]:
         """What records without a schema looked like in earlier runs, by claim."""
@@ -128,7 +129,10 @@ class SchemaLookup:
         inferred = self._inferred
         if inferred is None:
             return found
-        for claim in inferred.recalled():
+        recalled = inferred.recalled()
+        with suppress(RegistryError):
+            inferred.load(recalled)
+        for claim in recalled:
             # one that is damaged is told of when records need it, one to mend when they are here
             with suppress(RegistryError):
                 schema, known = inferred.newest(claim), inferred.document(claim)

@@ -130,6 +130,8 @@ class Fields:
         self._policy = policy
         self._path = path
         self._reserved = {fold(name) for name in reserved}
+        self._aliased = False
+        """Whether any field of either side has had another name."""
         self._taken: set[str] = set()
         self._filled: set[int] = set()
         self._moved: set[int] = set()
@@ -148,6 +150,7 @@ class Fields:
         self._taken = self._reserved | {fold(home.name) for home in found}
         self._filled = {home.index for home in found if home.index is not None}
         self._filled |= {i for i, slot in enumerate(slots) if slot.closed}
+        self._aliased = any(column.aliases for column in (*self.columns, *writer))
         for column, home in zip(writer, found, strict=True):
             if home.index is None:
                 self._welcome(column, home.name)
@@ -194,7 +197,10 @@ class Fields:
 
     def _welcome(self, column: Column, name: str) -> None:
         """A field without a column: renamed, or new."""
-        former = former_column(column, self.columns, self._filled)
+        former = None
+        if self._aliased or column.number is not None:
+            # each is compared with each, which JSON with its thousands of names can do without
+            former = former_column(column, self.columns, self._filled)
         if former is not None and self._policy.renamed == "keep_name":
             self._keep_name(column, former)
             return

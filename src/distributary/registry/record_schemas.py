@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ from uuid import UUID
 from distributary.errors import SchemaNotFoundError
 from distributary.model.names import printable
 from distributary.model.record import Compiled, Format, SubjectVersion, WriterSchema
-from distributary.registry.compatibility.levels import Level
 from distributary.registry.compile import compile_schema
 from distributary.registry.compile.avro import compiled
 from distributary.registry.compile.avro_schema import parse_avro
@@ -46,39 +46,53 @@ class InferredSchemas:
         self._store = at(folder)
         self._kept = FileRegistry(folder)
         self._newest: dict[str, tuple[WriterSchema, dict[str, Any]]] = {}
+        self._absent: set[str] = set()
+        """Claims that had no schema when the folder was read."""
         self._trial = trial
         self._tried: dict[tuple[str, str], int] = {}
         """By claim and text, the numbers that a trial gave."""
 
     def newest(self, claim: str) -> WriterSchema:
         """The schema by now; raises SchemaNotFoundError when no such record was ever seen."""
-        if self.document(claim) is None:
+        self.load([claim])
+        if claim not in self._newest:
             raise SchemaNotFoundError(
                 "no record has shown yet what those of its table look like",
                 where=claim,
                 next_step="replay the dead letters once the table has rows",
             )
-        return self._known(claim)[0]
+        return self._newest[claim][0]
 
     def document(self, claim: str) -> dict[str, Any] | None:
         """The schema as JSON, or None."""
-        # the folder is made with the first schema
-        kept = self._store.exists() and self._kept.versions(claim)
-        return self._known(claim)[1] if claim in self._newest or kept else None
+        self.load([claim])
+        return self._newest[claim][1] if claim in self._newest else None
 
-    def add(self, claim: str, document: dict[str, Any]) -> None:
-        """What holds from now on; the older ones stay what they were."""
-        text = json.dumps(document, ensure_ascii=False, sort_keys=True)
-        if self._trial:
-            self._newest[claim] = self._only_tried(claim, text), json.loads(text)
+    def load(self, claims: Iterable[str]) -> None:
+        """Read the schemas of claims that were not read yet: with one listing for all of them."""
+        wanted = set(claims) - self._newest.keys() - self._absent
+        if not wanted:
             return
-        # a schema that only grows is compatible with what came before in its own way
-        self._kept.set_compatibility(claim, Level.NONE)
-        schema_id = self._kept.register(claim, text, format=Format.JSON)
-        while self._kept.latest(claim).id != schema_id:
-            # it held before, until records of several kinds spoiled what came after it
-            self._kept.delete_version(claim, self._kept.versions(claim)[-1])
-        self._newest[claim] = self._read(claim)
+        # the folder is made with the first schema
+        found = self._kept.newest(wanted) if self._store.exists() else {}
+        self._newest |= {claim: self._read(schema) for claim, schema in found.items()}
+        self._absent |= wanted - found.keys()
+
+    def add(self, documents: Mapping[str, dict[str, Any]]) -> None:
+        """Set what holds from now on, by claim; the older ones stay what they were."""
+        if not documents:
+            return
+        texts = {
+            claim: json.dumps(document, ensure_ascii=False, sort_keys=True)
+            for claim, document in documents.items()
+        }
+        if self._trial:
+            for claim, text in texts.items():
+                self._newest[claim] = self._only_tried(claim, text), json.loads(text)
+        else:
+            written = self._kept.register_all(texts, format=Format.JSON)
+            self._newest |= {claim: self._read(schema) for claim, schema in written.items()}
+        self._absent -= documents.keys()
 
     def claims(self) -> tuple[str, ...]:
         """Everything that has a schema."""
@@ -93,14 +107,9 @@ class InferredSchemas:
         """Have no schema for a claim any more; rows that name one can still be told by it."""
         self._kept.delete_subject(claim)
         self._newest.pop(claim, None)
+        self._absent.discard(claim)
 
-    def _known(self, claim: str) -> tuple[WriterSchema, dict[str, Any]]:
-        if claim not in self._newest:
-            self._newest[claim] = self._read(claim)
-        return self._newest[claim]
-
-    def _read(self, claim: str) -> tuple[WriterSchema, dict[str, Any]]:
-        schema = self._kept.latest(claim)
+    def _read(self, schema: WriterSchema) -> tuple[WriterSchema, dict[str, Any]]:
         return replace(schema, id=FIRST_ID + schema.id), json.loads(self._kept.text(schema.id))
 
     def _only_tried(self, claim: str, text: str) -> WriterSchema:

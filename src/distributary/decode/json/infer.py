@@ -177,6 +177,8 @@ def shape_of(value: Any, level: int = 0) -> Shape:
             return integers(value, value)
         case list():
             return lists(reduce(join, (shape_of(each, LEVELS) for each in value), NOTHING))
+        case dict() if len(value) > MAX_PROPERTIES:
+            return ANYTHING
         case dict():
             return objects(
                 {
@@ -443,7 +445,7 @@ def _has_reals(type_: pa.DataType) -> bool:
 def _shape(array: pa.Array, level: int) -> Shape | None:
     type_ = array.type
     if kinds.is_struct(type_):
-        if level >= LEVELS:
+        if level >= LEVELS or type_.num_fields > MAX_PROPERTIES:
             return ANYTHING
         properties = {}
         for each, child in zip(type_, array.flatten(), strict=True):
