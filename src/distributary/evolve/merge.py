@@ -17,6 +17,7 @@ from distributary.errors import ErrorCode
 from distributary.evolve.align import grown_defaults
 from distributary.evolve.types import (
     Slot,
+    fits,
     fold,
     homes,
     is_list,
@@ -145,6 +146,8 @@ class Fields:
 
     def merge(self, writer: Sequence[Column]) -> None:
         """Find or make a place for each field of a writer."""
+        beside = [column for column in writer if column.side_of]
+        writer = [column for column in writer if not column.side_of]
         slots = self._slots()
         found = homes([column.name for column in writer], slots, self._reserved)
         self._taken = self._reserved | {fold(home.name) for home in found}
@@ -156,6 +159,21 @@ class Fields:
                 self._welcome(column, home.name)
             else:
                 self._store(column, home.index)
+        names = {column.name: home.name for column, home in zip(writer, found, strict=True)}
+        for column in beside:
+            self._store_beside(column, names[column.side_of])
+
+    def _store_beside(self, column: Column, name: str) -> None:
+        """Find or make a place for values that a writer keeps apart from those of a field."""
+        have = next((each for each in self.columns if each.name == name), None)
+        if have is None:
+            # the policy ignores the field, and so its other values
+            return
+        filled = {target for _, target in self.placed}
+        if name not in filled and fits(column.type, have.type):
+            self.placed.append((column.name, name))
+        else:
+            self._set_aside(column, have, Clash(wider=False))
 
     def _slots(self) -> list[Slot]:
         if self._path:

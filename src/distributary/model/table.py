@@ -53,6 +53,8 @@ class Column:
     """
     inner_defaults: tuple[tuple[str, str], ...] = ()
     """The same for fields inside the column, by path: `element.price` in a list of structs."""
+    side_of: str = ""
+    """Of a writer's column: the one that it stands beside, with values of another kind."""
     origin: Origin | None = field(default=None, compare=False)
     """Of a writer's column: its field; of a table's column, that of the writer who brought it."""
 

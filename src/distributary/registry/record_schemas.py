@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,28 @@ class InferredSchemas:
             self._newest |= {claim: self._read(schema) for claim, schema in written.items()}
         self._absent -= documents.keys()
 
+    def note_doubts(self, doubts: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+        """Write down columns, by claim, whose kind was decided on values of several kinds."""
+        new = {claim: list(each) for claim, each in doubts.items() if each}
+        if not new or self._trial:
+            return
+        known = read_doubts(self._store.address)
+        for claim, columns in new.items():
+            named = {each["column"]: each for each in (*known.get(claim, ()), *columns)}
+            known[claim] = list(named.values())
+        self._write_doubts(known)
+
+    def settle_doubts(self, claim: str, column: str | None = None) -> None:
+        """Strike off the doubts about a column, or about all columns of a claim."""
+        known = read_doubts(self._store.address)
+        if claim in known:
+            kept = [each for each in known.pop(claim) if column not in (None, each["column"])]
+            self._write_doubts(known | ({claim: kept} if kept else {}))
+
+    def _write_doubts(self, doubts: Mapping[str, Any]) -> None:
+        with unreachable(self._store):
+            self._store.write(_DOUBTS, json.dumps(doubts, ensure_ascii=False).encode())
+
     def claims(self) -> tuple[str, ...]:
         """Everything that has a schema."""
         return self._kept.subjects() if self._store.exists() else ()
@@ -106,6 +128,7 @@ class InferredSchemas:
     def forget(self, claim: str) -> None:
         """Have no schema for a claim any more; rows that name one can still be told by it."""
         self._kept.delete_subject(claim)
+        self.settle_doubts(claim)
         self._newest.pop(claim, None)
         self._absent.discard(claim)
 
@@ -117,6 +140,29 @@ class InferredSchemas:
         version = [told for name, told in self._tried if name == claim].index(text) + 1
         compiled, place = compile_schema(text, format=Format.JSON), SubjectVersion(claim, version)
         return compiled.writer(FIRST_ID + _TRIALS + number, Format.JSON, (place,))
+
+
+_DOUBTS = "doubts.json"
+
+
+def inferred_folder(checkpoint: str) -> str:
+    """Return the folder of a checkpoint in which inferred schemas are kept."""
+    return f"{checkpoint}/inferred"
+
+
+def has_inferred(checkpoint: str) -> bool:
+    """Whether a checkpoint has inferred schemas."""
+    try:
+        return bool(checkpoint) and at(inferred_folder(checkpoint)).exists()
+    except OSError:
+        return False
+
+
+def read_doubts(folder: str | Path) -> dict[str, list[dict[str, Any]]]:
+    """Return the columns whose kind was decided on values of several kinds, by claim."""
+    store = at(folder)
+    with unreachable(store):
+        return read_json(store, _DOUBTS) or {}
 
 
 # The schemas that change files carried with them, as a registry that is only read.

@@ -269,6 +269,8 @@ def _object(
 
 
 def _types(shape: dict[str, Any]) -> list[str]:
+    if "anyOf" in shape:
+        return [type_ for each in shape["anyOf"] for type_ in _types(each)]
     types = shape["type"]
     return types if isinstance(types, list) else [types]
 
@@ -293,6 +295,8 @@ def _word(text: str) -> str:
 def _value(shape: dict[str, Any]) -> str:
     if not shape:
         return f"(?:{_anything(2)})"
+    if "anyOf" in shape:
+        return f"(?:{'|'.join(map(_value, shape['anyOf']))})"
     forms = []
     for each in _types(shape):
         if each == "object":
