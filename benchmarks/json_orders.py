@@ -1,9 +1,12 @@
-"""Suites `json` and `json-types`: orders as JSON without a schema, against Spark's `from_json`."""
+"""Suites `json`, `json-types` and `json-many`: orders as JSON without a schema.
+
+The first two are compared with Spark's `from_json`; the third one compares 1,000 types with 10.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -51,6 +54,18 @@ def direct_case(order: Order) -> Row:
     )
     batches = ingested(path, trigger="continuous", batches=order.all_batches)
     return summarised(batches, warm=order.warm)
+
+
+def first_case(order: Order) -> Row:
+    """The same, but the first batch alone: in it all types are new."""
+    path = kafka_pipeline(
+        order,
+        name="first",
+        message="payload: {format: json}",
+        tables='{each: "{field:event}"}',
+        schemas=False,
+    )
+    return summarised(ingested(path, trigger="continuous", batches=1), warm=0)
 
 
 def from_json_case(order: Order) -> Row:
@@ -151,3 +166,23 @@ def _suite(name: str, tables: int, ratio: str) -> Suite:
 
 SUITE = _suite("json", 1, "json_vs_from_json")
 TYPES_SUITE = _suite("json-types", 20, "json_types_vs_from_json")
+
+
+def _growth_of_first(rows: Sequence[Row]) -> dict[str, float]:
+    """How much longer the first batch takes with the most types than with the fewest."""
+    seconds = {row["tables"]: row["seconds_per_batch"] for row in rows if row["case"] == "first"}
+    if len(seconds) < 2:
+        return {}
+    few, many = min(seconds), max(seconds)
+    return {f"json_first_seconds_{many}_vs_{few}": round(seconds[many] / seconds[few], 2)}
+
+
+MANY_SUITE = Suite(
+    name="json-many",
+    tables=(10, 1000),
+    prepared=prepared,
+    cases={"direct": direct_case, "first": first_case},
+    growth="json_",
+    derived=_growth_of_first,
+)
+"""What a type costs whose schema the pipeline has to find and to keep itself."""

@@ -31,6 +31,7 @@ SUITES = {
         avro.SUITE,
         json_orders.SUITE,
         json_orders.TYPES_SUITE,
+        json_orders.MANY_SUITE,
         changes.SUITE,
         skew.SUITE,
         freshness.SUITE,

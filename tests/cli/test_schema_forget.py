@@ -40,7 +40,7 @@ def kept(file: Path) -> InferredSchemas:
 
 def test_a_forgotten_schema_is_not_there_any_more(own_folder: Path, cli: Cli) -> None:
     file = written(own_folder)
-    kept(file).add("events", WORD)
+    kept(file).add({"events": WORD})
     tried = cli("schema", "forget", "events", file, "--dry-run", "--json")
     assert (tried.code, tried.json["forgotten"]) == (0, False)
     assert kept(file).document("events") == WORD
@@ -49,23 +49,23 @@ def test_a_forgotten_schema_is_not_there_any_more(own_folder: Path, cli: Cli) ->
     assert kept(file).document("events") is None
     again = cli("schema", "forget", "events", file, "--json")
     assert (again.code, again.json["error"]["code"]) == (2, "NOT_FOUND")
-    kept(file).add("events", {"type": ["null", "object"], "properties": {"id": WORD}})
+    kept(file).add({"events": {"type": ["null", "object"], "properties": {"id": WORD}}})
     assert kept(file).document("events") != WORD
 
 
 @pytest.mark.parametrize("name", ["shop.public.orders", "public.orders", "orders", ORDERS])
 def test_a_table_of_a_database_goes_by_its_name(own_folder: Path, cli: Cli, name: str) -> None:
     file = written(own_folder, CHANGES)
-    kept(file).add(ORDERS, WORD)
-    kept(file).add('["shop","public","old_orders"]', WORD)
+    kept(file).add({ORDERS: WORD})
+    kept(file).add({'["shop","public","old_orders"]': WORD})
     assert cli("schema", "forget", name, file).code == 0
     assert kept(file).document(ORDERS) is None
 
 
 def test_a_name_that_several_have_is_refused(own_folder: Path, cli: Cli) -> None:
     file = written(own_folder, CHANGES)
-    kept(file).add(ORDERS, WORD)
-    kept(file).add('["bank","public","orders"]', WORD)
+    kept(file).add({ORDERS: WORD})
+    kept(file).add({'["bank","public","orders"]': WORD})
     result = cli("schema", "forget", "orders", file, "--json")
     assert (result.code, result.json["error"]["code"]) == (2, "NOT_FOUND")
     assert kept(file).document(ORDERS) == WORD

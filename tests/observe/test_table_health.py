@@ -85,3 +85,14 @@ def test_what_one_pipeline_lost_is_not_lost_for_another(tmp_path):
         ranking = rank(order, as_of=NOW, losses=losses)
         assert (ranking.behind, ranking.healthy) == (1, 1)
         assert ranking.shown[0].table == ahead
+
+
+def test_a_table_that_refuses_most_records_is_not_healthy():
+    tables = [table("good", rows=50), table("bad", rows=1), table("unsure", rows=50)]
+    letters = {"good": 50, "bad": 50}
+    ranking = rank(tables, as_of=NOW, letters=letters, doubtful={"unsure", "bad"})
+    found = {item.table.table: item.health for item in ranking.shown}
+    assert found == {"good": Health.HEALTHY, "bad": Health.REFUSING, "unsure": Health.DOUBTFUL}
+    assert (ranking.refusing, ranking.doubtful, ranking.healthy) == (1, 1, 1)
+    log = table("log", role="log", rows=0)
+    assert assess(log, as_of=NOW, letters=5).health is Health.HEALTHY

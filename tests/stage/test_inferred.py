@@ -40,8 +40,9 @@ SCALAR = {"type": ["null", "string"]}
 class Stream:
     """Batches of JSON records, staged one after the other."""
 
-    def __init__(self, lake: Path, *, changes: bool = False) -> None:
-        text = PIPELINE.format(lake=lake, cdc=CHANGES if changes else TABLES)
+    def __init__(self, lake: Path, *, changes: bool = False, policy: str = "") -> None:
+        more = f"\nevolution: {{{policy}}}" if policy else ""
+        text = PIPELINE.format(lake=lake, cdc=(CHANGES if changes else TABLES) + more)
         config = load_text(text, file="shop.yaml", environ={}).config
         self.bench = Bench(lake, ScratchRegistry(), config)
         self.inferred = InferredSchemas(lake / "inferred")
@@ -154,23 +155,54 @@ def test_a_value_of_another_kind_costs_no_column(tmp_path: Path, odd: dict[str, 
     assert {name: row[name] for name in usual} == usual
 
 
-def test_numbers_and_mixed_values_grow_as_before(tmp_path: Path) -> None:
+def test_values_of_other_kinds_go_beside_and_change_no_column(tmp_path: Path) -> None:
     stream = Stream(tmp_path)
-    stream.stage({"price": 1, "zip": 5}, {"price": 2, "zip": "x"})
+    stream.stage({"price": 1, "zip": "a"}, {"price": 2, "zip": "b"}, {"price": 3, "zip": 7})
     staged = stream.stage({"price": 1.5, "zip": True})
     assert not staged.dead
     (row,) = stream.rows(staged)
-    assert row["price__double"] == 1.5 and row["zip"] == "true"
+    assert (row["price__double"], row["zip__boolean"]) == (1.5, True)
+    rows = stream.rows(stream.stage({"price": 4, "zip": "c"}, {"price": "x", "zip": "d"}))
+    assert [(r["price"], r["price__string"], r["zip"]) for r in rows] == [
+        (4, None, "c"),
+        (None, "x", "d"),
+    ]
+
+
+def test_a_planner_that_starts_again_keeps_the_kinds(tmp_path: Path) -> None:
+    stream = Stream(tmp_path)
+    stream.stage(*good(0, 12))
+    stream.stage({"id": "odd", "name": 5})
+    stream.begin()
+    staged = stream.stage(*good(13, 12))
+    assert [(r["id"], r["name"]) for r in stream.rows(staged)] == [
+        (n, f"n{n}") for n in range(13, 25)
+    ]
+
+
+def test_the_first_record_does_not_decide_alone(tmp_path: Path) -> None:
+    stream = Stream(tmp_path)
+    staged = stream.stage({"id": {"deep": 1}, "name": "n"}, *good(1))
+    assert staged.dead == {"PAYLOAD_MISMATCH": 1}
+    assert [row["id"] for row in stream.rows(staged)] == list(range(1, 51))
+
+
+def test_one_new_field_that_is_not_wanted_costs_only_its_own_record(tmp_path: Path) -> None:
+    stream = Stream(tmp_path, policy="new_field: dead_letter")
+    stream.stage(*good(0, 2))
+    assert stream.stage({"id": 2, "name": "x", "more": 1}, *good(3, 2)).dead.total() == 1
+    assert not stream.stage(*good(5, 2)).dead
 
 
 def test_a_second_run_knows_from_the_start_what_records_look_like(tmp_path: Path) -> None:
     stream = Stream(tmp_path)
     stream.stage(*good(0, 3))
     stream.begin()
-    with patch("distributary.stage.sort.infer") as infer:
-        rows = stream.rows(stream.stage(*good(3, 3)))
-    infer.assert_not_called()
-    assert [row["name"] for row in rows] == ["n3", "n4", "n5"]
+    with patch("distributary.stage.sort.profile_texts") as profile:
+        rows = stream.rows(stream.stage(*good(3, 30)))
+    profile.assert_not_called()
+    assert [row["name"] for row in rows][:3] == ["n3", "n4", "n5"]
+    stream.start = 6
     stream.begin()
     rows = stream.rows(stream.stage(*good(6, 2), {"id": 8, "colour": "red"}))
     assert [row["colour"] for row in rows] == [None, None, "red"]
@@ -199,7 +231,7 @@ def test_a_schema_that_was_mixed_before_is_one_of_objects_again(tmp_path: Path) 
     stream.stage(*good(0, 3))
     known = stream.inferred.document("orders")
     assert known is not None
-    stream.inferred.add("orders", join(known, SCALAR))
+    stream.inferred.add({"orders": join(known, SCALAR)})
     stream.begin()
     rows = stream.rows(stream.stage(*good(3, 3)))
     assert [row["name"] for row in rows] == ["n3", "n4", "n5"]
@@ -276,7 +308,7 @@ def test_a_schema_of_changes_that_was_mixed_before_is_usable_again(tmp_path: Pat
     assert known is not None
     mixed = {**known, "properties": {**known["properties"]}}
     mixed["properties"]["after"] = join(known["properties"]["after"], SCALAR)
-    stream.inferred.add(claim, join(mixed, SCALAR))
+    stream.inferred.add({claim: join(mixed, SCALAR)})
     stream.begin()
     staged = stream.stage(event(1))
     assert [row["id"] for row in stream.rows(staged)] == [1] and not staged.dead
@@ -336,7 +368,7 @@ def test_a_schema_that_was_forgotten_is_told_anew_and_the_table_keeps_its_column
 
 def test_anything_that_is_known_stays_text(tmp_path: Path) -> None:
     stream = Stream(tmp_path)
-    stream.inferred.add("orders", ANYTHING)
+    stream.inferred.add({"orders": ANYTHING})
     rows = stream.rows(stream.stage({"id": 1}, "x"))
     assert [row["value"] for row in rows] == ['{"id":1}', '"x"']
 
@@ -361,6 +393,6 @@ def test_records_like_those_before_them_tell_nothing(tmp_path: Path) -> None:
     assert stream.bench.sorted(stream._raw([json.dumps(each).encode() for each in rows])).shapes
     stream.stage(*rows)
     again = [json.dumps(each).encode() for each in rows]
-    with patch("distributary.stage.sort.infer", side_effect=AssertionError):
+    with patch("distributary.stage.sort.profile_texts", side_effect=AssertionError):
         assert not stream.bench.sorted(stream._raw(again)).shapes
     assert stream.bench.sorted(stream._raw([*again, b'{"zip":1,"new":2}'])).shapes

@@ -63,11 +63,13 @@ from distributary.observe.log_format import cut, one_line
 
 if TYPE_CHECKING:
     from distributary.engine.names import Clash
+    from distributary.engine.pipeline import Pipeline
     from distributary.model.plan import Rejected
     from distributary.model.record import Format, WriterSchema
     from distributary.model.table import Change, Column
     from distributary.observe.ledger import Ledger
     from distributary.observe.rows import SchemaInUse, SchemaRow, TableSummary
+    from distributary.operations.replay import Replayed
     from distributary.registry.base import Reference
     from distributary.registry.compatibility.levels import Level
     from distributary.registry.http.client import ListedShape
@@ -871,6 +873,108 @@ def forget(
         inferred.forget(claim)
     words = f"{'would forget' if dry_run else 'forgot'} what records of {spelled(claim)} look like"
     call.out.show(data | {"forgotten": not dry_run}, lambda paper: paper.line(words))
+
+
+@verb(app, "schema retype events status string events.yaml --dry-run")
+def retype(
+    call: Invocation,
+    name: Annotated[
+        str,
+        argument(
+            "The table, or the type of its records.", metavar="NAME", autocompletion=complete_tables
+        ),
+    ],
+    column: Annotated[str, argument("The field, or a path such as address.zip.", metavar="COLUMN")],
+    kind: Annotated[
+        str,
+        argument(
+            "boolean, integer, number, string, json (any value as text), object or array.",
+            metavar="KIND",
+        ),
+    ],
+    file: File,
+    dry_run: DryRun = False,
+) -> int:
+    """Correct the kind of a column of JSON without a schema, and replay what it had refused.
+
+    From then on values of this kind go to the plain column, or to one beside it where the table has
+    another type already. Dead letters of the table that did not match (PAYLOAD_MISMATCH) are sent
+    again. The pipeline must not run meanwhile. Exits with 1 if some fail again.
+    """
+    from distributary.decode.json.kinds import KINDS, kind_name, retyped
+    from distributary.engine.parts import make_inferred
+    from distributary.engine.progress.claim import refuse_owned
+    from distributary.engine.progress.removal import dead_letters_of
+
+    pipeline = open_pipeline(call, file)
+    inferred = None if pipeline.config.cdc is not None else make_inferred(pipeline.config)
+    claims = () if inferred is None else inferred.claims()
+    if name not in claims:
+        types = {t.table: t.type for t in pipeline.ledger().tables(schema_ids=False)}
+        name = types.get(name) or name
+    claim = _claim(name, claims, where=str(file))
+    if kind not in KINDS:
+        raise missing("there is no such kind", kind, KINDS, where="KIND")
+    document = (inferred.document(claim) if inferred is not None else None) or {}
+    path = [column] if column in document.get("properties", {}) else column.split(".")
+    new = retyped(document, path, kind)
+    if inferred is None or new is None:
+        known = sorted(document.get("properties", {}))
+        raise missing("the records have no such field", column, known, where=spelled(claim))
+    before = document
+    for step in path:
+        before = before["properties"][step]
+    letters = dead_letters_of(pipeline).select(
+        reason=ErrorCode.PAYLOAD_MISMATCH, type=claim, pipeline=pipeline.config.name, columns=["id"]
+    )
+    data = {
+        "pipeline": pipeline.config.name,
+        "schema": spelled(claim),
+        "column": column,
+        "before": kind_name(before),
+        "after": kind,
+        "dry_run": dry_run,
+        "selected": letters.num_rows,
+    }
+    words = (
+        f"{spelled(claim)}: {'would make' if dry_run else 'made'} {column} {kind}, "
+        f"it was {data['before']}; {counted(letters.num_rows, 'dead letter')} to replay"
+    )
+    if dry_run:
+        call.out.show(data, lambda paper: paper.line(words))
+        return 0
+    refuse_owned(pipeline.checkpoint)
+    # a second call after a crash finds the same document, and the letters that are still open
+    inferred.add({claim: new})
+    inferred.settle_doubts(claim, column)
+    done = _replay_mismatches(call, pipeline, claim) if letters.num_rows else None
+    failed = {} if done is None else done.failed_again
+    data |= {"replayed": 0 if done is None else done.replayed, "failed_again": failed}
+
+    def draw(paper: Paper) -> None:
+        paper.line(words)
+        if done is not None:
+            again = f", {sum(failed.values()):,} failed again" if failed else ""
+            paper.line(f"{done.replayed:,} replayed{again}")
+
+    call.out.show(data, draw)
+    return 1 if failed else 0
+
+
+def _replay_mismatches(call: Invocation, pipeline: Pipeline, claim: str) -> Replayed:
+    """Send the dead letters of a type again that did not match its schema."""
+    from distributary.cli.command.live import start_spark
+    from distributary.engine.progress.removal import dead_letters_of
+    from distributary.operations.replay import LANE, finish, replay
+
+    letters = dead_letters_of(pipeline)
+    pipeline.ready(LANE)
+    with start_spark(call, pipeline) as spark, pipeline.open(spark, lane=LANE) as context:
+        finish(context, letters)
+        chosen = letters.select(
+            reason=ErrorCode.PAYLOAD_MISMATCH, type=claim, pipeline=pipeline.config.name
+        )
+        return replay(context, letters, chosen)
 
 
 def _claim(name: str, claims: Sequence[str], *, where: str) -> str:

@@ -57,6 +57,8 @@ _HEALTH_COLOURS = {
     "missing": "bold red",
     "behind": "bold red",
     "parked": "red",
+    "refusing": "red",
+    "doubtful": "yellow",
     "stale": "yellow",
     "absent": "dim",
     "healthy": "green",
@@ -191,6 +193,7 @@ def _draw_pipeline(
     _draw_catalog(paper, each.catalog, now)
     _draw_upkeep(paper, each.upkeep, now)
     _draw_lost(paper, each.tables, lake)
+    _draw_kinds(paper, each, lake)
     _draw_rules(paper, each.expectations, now)
     if each.changes is not None:
         _draw_source_tables(paper, each.changes, now)
@@ -324,6 +327,39 @@ def _draw_lost(paper: Paper, tables: Ranking, lake: Lake) -> None:
     text = ", ".join(f"{counted(n, 'table')} {what}" for what, n in parts.items() if n)
     if text:
         paper.row("lost", styled(f"{text}: distributary verify --all{lake.flag}", "bold red"))
+
+
+def _draw_kinds(paper: Paper, each: PipelineStatus, lake: Lake) -> None:
+    """Tables that refuse most records, and columns whose kind may be the wrong one."""
+    file = shlex.quote(each.file or "FILE")
+    letters = each.dead_letters.open_by_type
+    refusing = [item.table for item in each.tables.shown if item.health == "refusing"]
+    if each.tables.refusing:
+        text = f"{counted(each.tables.refusing, 'table')} with more dead letters than rows"
+        paper.row("refusing", styled(text, "bold red"))
+    for table in refusing[:_MOST_TABLES]:
+        rows = counted(table.rows or 0, "row")
+        paper.line(
+            "    ",
+            styled(table.table, "bold red"),
+            f"  {counted(letters[table.type], 'dead letter')}, {rows}",
+        )
+        paper.line(f"      distributary dlq list --type {shlex.quote(table.type)}{lake.flag}")
+        mismatches = (r for r in each.dead_letters.reasons if r.code == "PAYLOAD_MISMATCH")
+        if each.infers and any(table.type in reason.types for reason in mismatches):
+            paper.line(f"      distributary schema retype {table.table} COLUMN KIND {file}")
+    if each.doubts:
+        text = f"{counted(len(each.doubts), 'column')} of a kind that not all values had"
+        paper.row("doubtful", styled(text, "yellow"))
+    for doubt in each.doubts[:_MOST_TABLES]:
+        others = ", ".join(f"{n:,} {name}" for name, n in doubt.values.items())
+        paper.line(
+            "    ",
+            styled(f"{doubt.table}.{doubt.column}", "bold yellow"),
+            f"  is {doubt.kind}: {others}",
+        )
+        column = shlex.quote(doubt.column)
+        paper.line(f"      distributary schema retype {doubt.table} {column} KIND {file}")
 
 
 def _draw_tables(paper: Paper, ranking: Ranking, now: datetime) -> None:

@@ -43,7 +43,12 @@ from distributary.registry.base import RegistryCalls, SchemaRegistry
 from distributary.registry.cache import CachedRegistry
 from distributary.registry.folder import FileRegistry
 from distributary.registry.http.registry import HttpRegistry
-from distributary.registry.record_schemas import CarriedSchemas, FileSchemas, InferredSchemas
+from distributary.registry.record_schemas import (
+    CarriedSchemas,
+    FileSchemas,
+    InferredSchemas,
+    inferred_folder,
+)
 from distributary.source.base import BatchInput, Source
 from distributary.source.delta import DeltaEnds, DeltaSource
 from distributary.source.files.source import FilesSource
@@ -87,7 +92,7 @@ def make_inferred(config: PipelineConfig, *, trial: bool = False) -> InferredSch
     """What records without a schema have looked like; None where every record has one."""
     if not config.infers:
         return None
-    return InferredSchemas(f"{_checkpoint(config)}/inferred", trial=trial)
+    return InferredSchemas(inferred_folder(_checkpoint(config)), trial=trial)
 
 
 def make_carried(config: PipelineConfig, *, trial: bool = False) -> CarriedSchemas | None:

@@ -470,10 +470,8 @@ class Planner:
         if refused is not None:
             return refused
         self._schemas[schema.id] = schema
-        known = self._columns_of_type.get(type_name)
-        if known is not None:
-            columns = merge(known, columns, _ALL_VERSIONS).columns
-        self._columns_of_type[type_name] = columns
+        known = self._columns_of_type.get(type_name, ())
+        self._columns_of_type[type_name] = merge(known, columns, _ALL_VERSIONS).columns
         raw = self._lookup.is_raw(key, schema)
         return Route(name, type_name, schema.id, message, raw_bytes=raw)
 

@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 from uuid import UUID
 
@@ -21,6 +21,7 @@ from distributary.config.source import Envelope
 from distributary.decode.base import DecodeLimits
 from distributary.decode.formats import decoder_for
 from distributary.decode.json.infer import NOTHING, grown
+from distributary.decode.json.kinds import Learner, mended
 from distributary.errors import (
     ConfigError,
     ErrorCode,
@@ -58,6 +59,7 @@ class SchemaLookup:
         """Whether every record names its schema: none follows the newest."""
         self._inside = envelope is not None and envelope.payload is not None
         self._changes = config.cdc is not None
+        self._evolution = config.evolution
         self._payload = config.records
         self._registry = registry
         self._inferred = inferred
@@ -112,15 +114,23 @@ class SchemaLookup:
         """Take in what records without a schema look like; the claims that have a new one now."""
         if self._inferred is None:
             return []
-        claims = []
+        self._inferred.load(shapes)
+        wider: dict[str, Any] = {}
+        doubts: dict[str, list[dict[str, Any]]] = {}
         for claim, shape in shapes.items():
             known = self._inferred.document(claim)
             old = NOTHING if known is None else known
-            wider = grown(old, shape, changes=self._changes)
-            if wider != old:
-                self._inferred.add(claim, wider)
-                claims.append(claim)
-        return claims
+            if self._changes:
+                new = grown(old, shape, changes=True)
+            else:
+                learner = Learner(self._evolution, table=claim)
+                new = learner.extended(old, shape)
+                doubts[claim] = [asdict(each) for each in learner.doubts]
+            if new != old:
+                wider[claim] = new
+        self._inferred.add(wider)
+        self._inferred.note_doubts(doubts)
+        return list(wider)
 
     def recalled(self) -> dict[str, bytes]:
         """What records without a schema looked like in earlier runs, by claim."""
@@ -128,13 +138,19 @@ class SchemaLookup:
         inferred = self._inferred
         if inferred is None:
             return found
-        for claim in inferred.recalled():
+        recalled = inferred.recalled()
+        with suppress(RegistryError):
+            inferred.load(recalled)
+        for claim in recalled:
             # one that is damaged is told of when records need it, one to mend when they are here
             with suppress(RegistryError):
                 schema, known = inferred.newest(claim), inferred.document(claim)
-                if known == grown(known or NOTHING, NOTHING, changes=self._changes):
+                if known is not None and known == self._mended(known):
                     found[claim] = schema.body
         return found
+
+    def _mended(self, known: dict[str, Any]) -> dict[str, Any]:
+        return grown(known, NOTHING, changes=True) if self._changes else mended(known)
 
     def note(self, keys: Iterable[RouteKey]) -> None:
         """Remember which schemas came last with the records of a kind, for those without any."""

@@ -16,6 +16,7 @@ from distributary.config.lake import Evolution
 from distributary.errors import ErrorCode
 from distributary.evolve.types import (
     Slot,
+    fits,
     fold,
     homes,
     is_list,
@@ -129,21 +130,41 @@ class Fields:
         self._policy = policy
         self._path = path
         self._reserved = {fold(name) for name in reserved}
+        self._aliased = False
+        """Whether any field of either side has had another name."""
         self._taken: set[str] = set()
         self._filled: set[int] = set()
 
     def merge(self, writer: Sequence[Column]) -> None:
         """Find or make a place for each field of a writer."""
+        beside = [column for column in writer if column.side_of]
+        writer = [column for column in writer if not column.side_of]
         slots = self._slots()
         found = homes([column.name for column in writer], slots, self._reserved)
         self._taken = self._reserved | {fold(home.name) for home in found}
         self._filled = {home.index for home in found if home.index is not None}
         self._filled |= {i for i, slot in enumerate(slots) if slot.closed}
+        self._aliased = any(column.aliases for column in (*self.columns, *writer))
         for column, home in zip(writer, found, strict=True):
             if home.index is None:
                 self._welcome(column, home.name)
             else:
                 self._store(column, home.index)
+        names = {column.name: home.name for column, home in zip(writer, found, strict=True)}
+        for column in beside:
+            self._store_beside(column, names[column.side_of])
+
+    def _store_beside(self, column: Column, name: str) -> None:
+        """Find or make a place for values that a writer keeps apart from those of a field."""
+        have = next((each for each in self.columns if each.name == name), None)
+        if have is None:
+            # the policy ignores the field, and so its other values
+            return
+        filled = {target for _, target in self.placed}
+        if name not in filled and fits(column.type, have.type):
+            self.placed.append((column.name, name))
+        else:
+            self._set_aside(column, have, Clash(wider=False))
 
     def _slots(self) -> list[Slot]:
         if self._path:
@@ -184,7 +205,10 @@ class Fields:
 
     def _welcome(self, column: Column, name: str) -> None:
         """A field without a column: renamed, or new."""
-        former = former_column(column, self.columns, self._filled)
+        former = None
+        if self._aliased or column.number is not None:
+            # each is compared with each, which JSON with its thousands of names can do without
+            former = former_column(column, self.columns, self._filled)
         if former is not None and self._policy.renamed == "keep_name":
             self._keep_name(column, former)
             return

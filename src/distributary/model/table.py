@@ -46,6 +46,8 @@ class Column:
     """Protobuf field number: how a rename is recognised."""
     aliases: tuple[str, ...] = ()
     """Avro aliases: likewise."""
+    side_of: str = ""
+    """Of a writer's column: the one that it stands beside, with values of another kind."""
     origin: Origin | None = field(default=None, compare=False)
     """Of a writer's column: its field; of a table's column, that of the writer who brought it."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -52,6 +52,10 @@ class Health(StrEnum):
     BEHIND = "behind"
     """Its log ends before what was settled, or with an empty commit."""
     PARKED = "parked"
+    REFUSING = "refusing"
+    """More of its records are open dead letters than rows."""
+    DOUBTFUL = "doubtful"
+    """The kind of a column was decided on values of several kinds."""
     STALE = "stale"
     """It has been quiet for much longer than it usually is."""
     ABSENT = "absent"
@@ -80,6 +84,8 @@ class Ranking:
     missing: int
     behind: int
     parked: int
+    refusing: int
+    doubtful: int
     stale: int
     absent: int
     healthy: int
@@ -87,19 +93,31 @@ class Ranking:
     """The `985 healthy` of a page that shows fifteen of a thousand."""
 
 
-def assess(table: TableSummary, *, as_of: datetime, loss: Loss | None = None) -> TableHealth:
+def assess(
+    table: TableSummary,
+    *,
+    as_of: datetime,
+    loss: Loss | None = None,
+    letters: int = 0,
+    doubtful: bool = False,
+) -> TableHealth:
     """How one table does, measured by its own habits: a rare type is not stale.
 
+    `letters` are the open dead letters of its type, `doubtful` says that a column's kind is.
     `as_of` is the pipeline's last batch: while it is stopped, its tables do not all turn stale.
     """
     freshness = table.freshness(as_of)
     if loss is not None or table.parked_batches:
         return TableHealth(table, Health(loss or Health.PARKED), freshness)
+    if table.role == Role.EACH and letters > (table.rows or 0):
+        return TableHealth(table, Health.REFUSING, freshness)
     if table.version is None:
         return TableHealth(table, Health.ABSENT, freshness)
     if table.role == Role.DEAD_LETTERS:
         # that no more of them come is good news
         return TableHealth(table, Health.HEALTHY, freshness)
+    if doubtful:
+        return TableHealth(table, Health.DOUBTFUL, freshness)
     if freshness is None or table.last_commit is None or table.batches < _ENOUGH_BATCHES:
         return TableHealth(table, Health.HEALTHY, freshness)
     lived = (table.last_commit - table.first_seen).total_seconds()
@@ -115,10 +133,25 @@ def rank(
     as_of: datetime,
     shown: int = SHOWN,
     losses: Mapping[TableKey, Loss] = MappingProxyType({}),
+    letters: Mapping[str, int] = MappingProxyType({}),
+    doubtful: Collection[str] = (),
 ) -> Ranking:
-    """The worst tables first."""
+    """The worst tables first.
+
+    `letters` are open dead letters by type, `doubtful` the types with a column of a doubtful kind.
+    """
     assessed = sorted(
-        (assess(table, as_of=as_of, loss=losses.get(table.key)) for table in tables), key=_badness
+        (
+            assess(
+                table,
+                as_of=as_of,
+                loss=losses.get(table.key),
+                letters=letters.get(table.type, 0) if table.type else 0,
+                doubtful=table.role == Role.EACH and table.type in doubtful,
+            )
+            for table in tables
+        ),
+        key=_badness,
     )
     return Ranking(
         shown=tuple(assessed[:shown]),

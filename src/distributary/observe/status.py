@@ -11,7 +11,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, TypeVar
 
-from distributary.errors import CheckpointError, ErrorCode, PublishError
+from distributary.errors import CheckpointError, ErrorCode, PublishError, RegistryError
 from distributary.model import layout
 from distributary.model.change import OPS
 from distributary.model.manifest import Counts
@@ -44,6 +44,7 @@ from distributary.observe.rows import (
     TableSummary,
     rule_statuses,
 )
+from distributary.registry.record_schemas import has_inferred, inferred_folder, read_doubts
 
 # Lag said in words: who is faster, since when, and when it will have caught up. Pure.
 
@@ -341,6 +342,26 @@ class DeadLetterStatistics:
     reasons: tuple[Reason, ...]
     """Of the open ones."""
 
+    @property
+    def open_by_type(self) -> Counter[str]:
+        """How many are open, by type."""
+        counts: Counter[str] = Counter()
+        for reason in self.reasons:
+            counts.update(reason.types)
+        return counts
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnDoubt:
+    """A column of JSON without a schema whose kind was decided on values of several kinds."""
+
+    table: str
+    type: str
+    column: str
+    kind: str
+    values: Mapping[str, int]
+    """How many values of each kind there were."""
+
 
 @dataclass(frozen=True, slots=True)
 class PipelineStatus:
@@ -377,6 +398,10 @@ class PipelineStatus:
     """Of change data: the tables of the source."""
     expectations: tuple[RuleStatus, ...] = ()
     """What the rules for its rows have found, those that were broken most first."""
+    doubts: tuple[ColumnDoubt, ...] = ()
+    """Columns of records without a schema whose kind is worth a look."""
+    infers: bool = False
+    """Whether tables refuse records that came without a schema."""
     catalog: CatalogState | None = None
     """What the catalog has of its tables, where they are registered in one."""
     upkeep: UpkeepState | None = None
@@ -437,7 +462,16 @@ def settled_status(
         lag = forecast(current)
         as_of = last.finished_at if last else None
         totals = ledger.totals(name)
-        ranking = rank(mine, as_of=as_of or moment, shown=shown, losses=losses_of(lake, mine))
+        dead_letters = _dead_letters(lake, name, mine)
+        doubts = column_doubts(checkpoint, mine)
+        ranking = rank(
+            mine,
+            as_of=as_of or moment,
+            shown=shown,
+            losses=losses_of(lake, mine),
+            letters=dead_letters.open_by_type,
+            doubtful={doubt.type for doubt in doubts},
+        )
         changes = source_tables(lake, mine, as_of=as_of or moment, shown=shown)
         if changes is not None:
             # merged tables are asked for their rows: of the shown ones only
@@ -461,7 +495,9 @@ def settled_status(
             lag=lag,
             lag_in_words="",
             tables=ranking,
-            dead_letters=_dead_letters(lake, name, mine),
+            dead_letters=dead_letters,
+            doubts=doubts,
+            infers=ranking.refusing > 0 and has_inferred(checkpoint),
             parked=parked_tables(parked[name], lost=_lost(ledger, name, checkpoint, parked[name])),
             changes=changes,
             expectations=rule_statuses(rules[name]),
@@ -590,6 +626,23 @@ def _dead_letters(lake: str, pipeline: str, tables: Sequence[TableSummary]) -> D
         by_status.update(counts)
         reasons += found
     return DeadLetterStatistics(dict(by_status), tuple(reasons))
+
+
+def column_doubts(checkpoint: str, tables: Sequence[TableSummary]) -> tuple[ColumnDoubt, ...]:
+    """Return the columns of a pipeline's tables whose kind was decided on mixed values."""
+    if not checkpoint:
+        return ()
+    try:
+        known = read_doubts(inferred_folder(checkpoint))
+    except RegistryError:
+        # a status that says less is better than none
+        return ()
+    return tuple(
+        ColumnDoubt(table.table, table.type, each["column"], each["kind"], each["values"])
+        for table in tables
+        if table.role == Role.EACH
+        for each in known.get(table.type or "", ())
+    )
 
 
 def _by_pipeline(rows: Iterable[_Row]) -> defaultdict[str, list[_Row]]:

@@ -18,11 +18,12 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import NAMESPACE_DNS, UUID, uuid5
 
 from distributary.errors import (
@@ -44,6 +45,9 @@ from distributary.registry.base import (
 from distributary.registry.compatibility.levels import Level, Version, problems
 from distributary.registry.compile import compile_schema
 from distributary.store.base import Store, at, local_folder
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
 
 # The registry's own files, and the errors of a folder that cannot be used.
 
@@ -108,6 +112,17 @@ def encoded(content: dict[str, Any]) -> bytes:
     except UnicodeEncodeError:
         # half of a surrogate pair: legal in a Python string and as an escape, not as UTF-8
         return (json.dumps(content, indent=2) + "\n").encode()
+
+
+_THREADS = 16
+
+
+def in_parallel(work: Callable[[Item], Answer], items: Collection[Item]) -> list[Answer]:
+    """Do a piece of work for each item, several at a time: a disk's sync and a bucket take long."""
+    if len(items) < 2:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(work, items))
 
 
 # What is kept, and how it lies in the folder. Ids and versions are never changed or reused.
@@ -204,38 +219,78 @@ class _FileStore:
     def id_of(self, guid: UUID) -> int | None:
         """The id of the schema with this content; asked inside `exclusive` by who adds one."""
         if guid not in self._guids:
-            for schema_id in self.ids():
-                if schema_id not in self._named and (known := self.schema(schema_id)) is not None:
-                    # the lowest id, where a merge of two copies brought a schema in twice
-                    self._guids.setdefault(known.guid, schema_id)
-                    self._named.add(schema_id)
+            self._learn_guids(self.ids())
         return self._guids.get(guid)
 
     def add_schema(self, schema: StoredSchema) -> int:
         schema_id = max(self.ids(), default=0)
         while True:
             schema_id += 1
-            content = {
-                "id": schema_id,
-                "format": str(schema.format),
-                "references": [asdict(reference) for reference in schema.references],
-                "schema": schema.text.split("\n"),
-            }
-            with unreachable(self._store):
-                if create(self._store, id_name(schema_id), content, durable=self._durable):
-                    break
+            if self._write_schema(schema_id, schema):
+                break
         self._schemas[schema_id] = schema
         return schema_id
 
-    def subjects(self) -> tuple[str, ...]:
-        """Every subject that has or had a version, in any order."""
-        found = (self._subject(folder) for folder in self._folders())
-        return tuple(subject for subject, _ in found if subject is not None)
+    def _write_schema(self, schema_id: int, schema: StoredSchema) -> bool:
+        """Write a schema under an id; False when the id is taken."""
+        content = {
+            "id": schema_id,
+            "format": str(schema.format),
+            "references": [asdict(reference) for reference in schema.references],
+            "schema": schema.text.split("\n"),
+        }
+        with unreachable(self._store):
+            return create(self._store, id_name(schema_id), content, durable=self._durable)
+
+    def add_schemas(self, schemas: Iterable[StoredSchema]) -> dict[StoredSchema, int]:
+        """Return the id of each schema; those that are new get one, all written at once."""
+        wanted = list(dict.fromkeys(schemas))
+        if any(schema.guid not in self._guids for schema in wanted):
+            ids = self.ids()
+            in_parallel(self.schema, [each for each in ids if each not in self._named])
+            self._learn_guids(ids)
+            new = [schema for schema in wanted if schema.guid not in self._guids]
+            first = max(ids, default=0) + 1
+            numbered = list(enumerate(new, first))
+            written = in_parallel(lambda pair: self._write_schema(*pair), numbered)
+            for (schema_id, schema), is_ours in zip(numbered, written, strict=True):
+                # in a bucket another writer may have been faster: then the next free id is taken
+                given = schema_id if is_ours else self.add_schema(schema)
+                self._schemas[given] = schema
+                self._guids[schema.guid] = given
+                self._named.add(given)
+        return {schema: self._guids[schema.guid] for schema in wanted}
+
+    def _learn_guids(self, ids: Iterable[int]) -> None:
+        for schema_id in ids:
+            if schema_id not in self._named and (known := self.schema(schema_id)) is not None:
+                # the lowest id, where a merge of two copies brought a schema in twice
+                self._guids.setdefault(known.guid, schema_id)
+                self._named.add(schema_id)
 
     def versions(self, subject: str) -> tuple[StoredVersion, ...]:
         """Every version that a subject has or had, oldest first."""
         found, versions = self._subject(folder_name(subject))
         return versions if found == subject else ()
+
+    def versions_of(
+        self, subjects: Collection[str] | None = None
+    ) -> dict[str, tuple[StoredVersion, ...]]:
+        """Return the versions that subjects have or had, all of them if none are named.
+
+        One listing serves for all of them.
+        """
+        folders = None if subjects is None else {*map(folder_name, subjects)}
+        names: dict[str, list[str]] = {}
+        with unreachable(self._store):
+            for file in self._store.files("subjects", recursive=True):
+                folder, _, name = file.name.removeprefix("subjects/").partition("/")
+                if folders is None or folder in folders:
+                    names.setdefault(folder, []).append(name)
+            if not names:
+                self._require()
+        found = in_parallel(lambda folder: self._subject(folder, names[folder]), names)
+        return {subject: versions for subject, versions in found if subject is not None}
 
     def places(self, schema_id: int) -> tuple[SubjectVersion, ...]:
         """Where a schema is or was registered: what still stands first."""
@@ -251,13 +306,23 @@ class _FileStore:
         )
 
     def add_version(self, subject: str, *, version: int, schema_id: int) -> None:
-        content = {"subject": subject, "version": version, "id": schema_id}
-        folder = folder_name(subject)
-        with unreachable(self._store):
-            name = f"subjects/{folder}/{version}.json"
+        self.add_versions({subject: (version, schema_id)})
+
+    def add_versions(self, versions: Mapping[str, tuple[int, int]]) -> None:
+        """Write a version of each subject, which is the schema of an id: all at once."""
+
+        def write(subject: str) -> None:
+            version, schema_id = versions[subject]
+            content = {"subject": subject, "version": version, "id": schema_id}
+            name = f"subjects/{folder_name(subject)}/{version}.json"
             if not create(self._store, name, content, durable=self._durable):
                 raise FileExistsError(f"version {version} was written by somebody without the lock")
-            self._announce(folder, schema_id)
+
+        with unreachable(self._store):
+            in_parallel(write, versions)
+            if versions:
+                homes = [(folder_name(subject), id) for subject, (_, id) in versions.items()]
+                self._announce(homes)
 
     def delete_version(self, subject: str, *, version: int) -> None:
         name = f"subjects/{folder_name(subject)}/{version}.deleted"
@@ -287,14 +352,15 @@ class _FileStore:
                 content = {**named, "compatibility": str(level)}
                 self._store.write(name, encoded(content), durable=self._durable)
 
-    def _announce(self, folder: str, schema_id: int) -> None:
-        """Tell other readers that an id has a new home; this one learns it without a scan."""
+    def _announce(self, homes: Iterable[tuple[str, int]]) -> None:
+        """Tell other readers that ids have new homes; this one learns them without a scan."""
         word = secrets.token_bytes(16)
         with self._scan_lock:
             current = self._word() == self._scanned_word
             self._store.write(".changed", word, durable=False)
             if current:
-                self._homes.setdefault(schema_id, set()).add(folder)
+                for folder, schema_id in homes:
+                    self._homes.setdefault(schema_id, set()).add(folder)
                 self._scanned_word = word
 
     def _word(self) -> bytes:
@@ -321,9 +387,12 @@ class _FileStore:
                 self._require()
             return found
 
-    def _subject(self, folder: str) -> tuple[str | None, tuple[StoredVersion, ...]]:
-        """A subject's name and versions, from its folder as it is now."""
-        names = self._files(f"subjects/{folder}")
+    def _subject(
+        self, folder: str, names: Iterable[str] | None = None
+    ) -> tuple[str | None, tuple[StoredVersion, ...]]:
+        """A subject's name and versions, from its folder as it is now, or from its files' names."""
+        if names is None:
+            names = self._files(f"subjects/{folder}")
         found = [name for name in map(_VERSION.fullmatch, names) if name]
         deleted = {int(name[1]) for name in found if name[2] == "deleted"}
         subject, versions = None, []
@@ -434,7 +503,8 @@ class FileRegistry:
 
     def subjects(self) -> tuple[str, ...]:
         """All subjects with a version that was not deleted, sorted."""
-        return tuple(sorted(s for s in self._store.subjects() if self._live(s)))
+        every = self._store.versions_of().items()
+        return tuple(sorted(s for s, versions in every if not all(v.deleted for v in versions)))
 
     def text(self, schema_id: int) -> str:
         """The schema as its author wrote it."""
@@ -484,6 +554,44 @@ class FileRegistry:
             last = max((v.version for v in self._store.versions(subject)), default=0)
             self._store.add_version(subject, version=last + 1, schema_id=schema_id)
             return schema_id
+
+    def register_all(self, texts: Mapping[str, str], *, format: Format) -> dict[str, WriterSchema]:
+        """Make each text the newest version of its subject, with a few requests for all of them.
+
+        No level of compatibility is asked. A subject whose newest version is this text keeps it.
+        """
+        with self._store.exclusive():
+            schemas = {subject: self._schema(text, format, ()) for subject, text in texts.items()}
+            for schema in schemas.values():
+                self._compile(schema)
+            ids = self._store.add_schemas(schemas.values())
+            known = self._store.versions_of(texts)
+            new: dict[str, tuple[int, int]] = {}
+            for subject, schema in schemas.items():
+                versions = known.get(subject, ())
+                live = [version for version in versions if not version.deleted]
+                if not live or live[-1].schema_id != ids[schema]:
+                    last = max((version.version for version in versions), default=0)
+                    new[subject] = last + 1, ids[schema]
+            self._store.add_versions(new)
+        return self.newest(texts)
+
+    def newest(self, subjects: Collection[str]) -> dict[str, WriterSchema]:
+        """Return the newest version of each subject that has one, with one listing for all."""
+        if not subjects:
+            return {}
+        found: dict[str, StoredVersion] = {}
+        for subject, versions in self._store.versions_of(subjects).items():
+            live = [version for version in versions if not version.deleted]
+            if live:
+                found[subject] = live[-1]
+        in_parallel(self._store.schema, {each.schema_id for each in found.values()})
+        return {
+            subject: replace(
+                self._placeless(each.schema_id), subjects=(SubjectVersion(subject, each.version),)
+            )
+            for subject, each in found.items()
+        }
 
     def check(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ from uuid import UUID
 from distributary.errors import SchemaNotFoundError
 from distributary.model.names import printable
 from distributary.model.record import Compiled, Format, SubjectVersion, WriterSchema
-from distributary.registry.compatibility.levels import Level
 from distributary.registry.compile import compile_schema
 from distributary.registry.compile.avro import compiled
 from distributary.registry.compile.avro_schema import parse_avro
@@ -46,39 +46,75 @@ class InferredSchemas:
         self._store = at(folder)
         self._kept = FileRegistry(folder)
         self._newest: dict[str, tuple[WriterSchema, dict[str, Any]]] = {}
+        self._absent: set[str] = set()
+        """Claims that had no schema when the folder was read."""
         self._trial = trial
         self._tried: dict[tuple[str, str], int] = {}
         """By claim and text, the numbers that a trial gave."""
 
     def newest(self, claim: str) -> WriterSchema:
         """The schema by now; raises SchemaNotFoundError when no such record was ever seen."""
-        if self.document(claim) is None:
+        self.load([claim])
+        if claim not in self._newest:
             raise SchemaNotFoundError(
                 "no record has shown yet what those of its table look like",
                 where=claim,
                 next_step="replay the dead letters once the table has rows",
             )
-        return self._known(claim)[0]
+        return self._newest[claim][0]
 
     def document(self, claim: str) -> dict[str, Any] | None:
         """The schema as JSON, or None."""
-        # the folder is made with the first schema
-        kept = self._store.exists() and self._kept.versions(claim)
-        return self._known(claim)[1] if claim in self._newest or kept else None
+        self.load([claim])
+        return self._newest[claim][1] if claim in self._newest else None
 
-    def add(self, claim: str, document: dict[str, Any]) -> None:
-        """What holds from now on; the older ones stay what they were."""
-        text = json.dumps(document, ensure_ascii=False, sort_keys=True)
-        if self._trial:
-            self._newest[claim] = self._only_tried(claim, text), json.loads(text)
+    def load(self, claims: Iterable[str]) -> None:
+        """Read the schemas of claims that were not read yet: with one listing for all of them."""
+        wanted = set(claims) - self._newest.keys() - self._absent
+        if not wanted:
             return
-        # a schema that only grows is compatible with what came before in its own way
-        self._kept.set_compatibility(claim, Level.NONE)
-        schema_id = self._kept.register(claim, text, format=Format.JSON)
-        while self._kept.latest(claim).id != schema_id:
-            # it held before, until records of several kinds spoiled what came after it
-            self._kept.delete_version(claim, self._kept.versions(claim)[-1])
-        self._newest[claim] = self._read(claim)
+        # the folder is made with the first schema
+        found = self._kept.newest(wanted) if self._store.exists() else {}
+        self._newest |= {claim: self._read(schema) for claim, schema in found.items()}
+        self._absent |= wanted - found.keys()
+
+    def add(self, documents: Mapping[str, dict[str, Any]]) -> None:
+        """Set what holds from now on, by claim; the older ones stay what they were."""
+        if not documents:
+            return
+        texts = {
+            claim: json.dumps(document, ensure_ascii=False, sort_keys=True)
+            for claim, document in documents.items()
+        }
+        if self._trial:
+            for claim, text in texts.items():
+                self._newest[claim] = self._only_tried(claim, text), json.loads(text)
+        else:
+            written = self._kept.register_all(texts, format=Format.JSON)
+            self._newest |= {claim: self._read(schema) for claim, schema in written.items()}
+        self._absent -= documents.keys()
+
+    def note_doubts(self, doubts: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+        """Write down columns, by claim, whose kind was decided on values of several kinds."""
+        new = {claim: list(each) for claim, each in doubts.items() if each}
+        if not new or self._trial:
+            return
+        known = read_doubts(self._store.address)
+        for claim, columns in new.items():
+            named = {each["column"]: each for each in (*known.get(claim, ()), *columns)}
+            known[claim] = list(named.values())
+        self._write_doubts(known)
+
+    def settle_doubts(self, claim: str, column: str | None = None) -> None:
+        """Strike off the doubts about a column, or about all columns of a claim."""
+        known = read_doubts(self._store.address)
+        if claim in known:
+            kept = [each for each in known.pop(claim) if column not in (None, each["column"])]
+            self._write_doubts(known | ({claim: kept} if kept else {}))
+
+    def _write_doubts(self, doubts: Mapping[str, Any]) -> None:
+        with unreachable(self._store):
+            self._store.write(_DOUBTS, json.dumps(doubts, ensure_ascii=False).encode())
 
     def claims(self) -> tuple[str, ...]:
         """Everything that has a schema."""
@@ -92,15 +128,11 @@ class InferredSchemas:
     def forget(self, claim: str) -> None:
         """Have no schema for a claim any more; rows that name one can still be told by it."""
         self._kept.delete_subject(claim)
+        self.settle_doubts(claim)
         self._newest.pop(claim, None)
+        self._absent.discard(claim)
 
-    def _known(self, claim: str) -> tuple[WriterSchema, dict[str, Any]]:
-        if claim not in self._newest:
-            self._newest[claim] = self._read(claim)
-        return self._newest[claim]
-
-    def _read(self, claim: str) -> tuple[WriterSchema, dict[str, Any]]:
-        schema = self._kept.latest(claim)
+    def _read(self, schema: WriterSchema) -> tuple[WriterSchema, dict[str, Any]]:
         return replace(schema, id=FIRST_ID + schema.id), json.loads(self._kept.text(schema.id))
 
     def _only_tried(self, claim: str, text: str) -> WriterSchema:
@@ -108,6 +140,29 @@ class InferredSchemas:
         version = [told for name, told in self._tried if name == claim].index(text) + 1
         compiled, place = compile_schema(text, format=Format.JSON), SubjectVersion(claim, version)
         return compiled.writer(FIRST_ID + _TRIALS + number, Format.JSON, (place,))
+
+
+_DOUBTS = "doubts.json"
+
+
+def inferred_folder(checkpoint: str) -> str:
+    """Return the folder of a checkpoint in which inferred schemas are kept."""
+    return f"{checkpoint}/inferred"
+
+
+def has_inferred(checkpoint: str) -> bool:
+    """Whether a checkpoint has inferred schemas."""
+    try:
+        return bool(checkpoint) and at(inferred_folder(checkpoint)).exists()
+    except OSError:
+        return False
+
+
+def read_doubts(folder: str | Path) -> dict[str, list[dict[str, Any]]]:
+    """Return the columns whose kind was decided on values of several kinds, by claim."""
+    store = at(folder)
+    with unreachable(store):
+        return read_json(store, _DOUBTS) or {}
 
 
 # The schemas that change files carried with them, as a registry that is only read.

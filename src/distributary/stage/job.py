@@ -15,7 +15,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from distributary.decode.json.infer import widened
+from distributary.decode.json.kinds import together
 from distributary.delta.parquet import UPLOADS, WRITTEN
 from distributary.model.cache import Cache
 from distributary.model.change import ChangeFacts
@@ -66,7 +66,7 @@ class Staged:
     letters: list[str] = field(default_factory=list)
     """Files of dead letters that wait for hop two."""
     shapes: dict[str, Any] = field(default_factory=dict)
-    """What records without a schema look like, by their claim."""
+    """What records without a schema look like, by their claim: a profile, or of changes a shape."""
     carried: set[str] = field(default_factory=set)
     """Schemas that came with records which have no route yet."""
 
@@ -122,7 +122,7 @@ class Staged:
                 case "shape":
                     claim, shape = body
                     known = self.shapes.get(claim)
-                    self.shapes[claim] = shape if known is None else widened(known, shape)
+                    self.shapes[claim] = shape if known is None else together(known, shape)
                 case "carried":
                     self.carried.add(body)
                 case "changes":

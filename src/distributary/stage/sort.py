@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.decode.json.infer import infer, widened
+from distributary.decode.json.infer import infer
+from distributary.decode.json.kinds import adds_nothing, profile_texts, together
 from distributary.decode.json.pattern import familiar
 from distributary.delta.parquet import UPLOADS
 from distributary.errors import ErrorCode
@@ -36,11 +37,11 @@ from distributary.stage.unwrap import Rows, ShardFilter, Unwrapped, known_shape,
 
 
 def joined(found: Iterable[tuple[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """One shape for each claim."""
+    """One shape or profile for each claim."""
     result: dict[str, dict[str, Any]] = {}
-    for claim, shape in found:
+    for claim, look in found:
         known = result.get(claim)
-        result[claim] = shape if known is None else widened(known, shape)
+        result[claim] = look if known is None else together(known, look)
     return result
 
 
@@ -52,10 +53,11 @@ def shapes(
     *,
     careful: bool = False,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """A JSON Schema for each claim whose records name none, made of these records alone.
+    """What records look like of each claim whose records name no schema.
 
-    Records that look like those before them say nothing. With `careful` one record is looked at
-    after the other, in memory that does not depend on what is in them.
+    Of change events it is a JSON Schema, and of other records a profile: the kinds of values that
+    their fields have. Records that look like those before them say nothing. With `careful` one
+    record is looked at after the other, in memory that does not depend on what is in them.
     """
     changes = catalog.changes is not None
     payloads = unwrapped.payloads
@@ -69,16 +71,26 @@ def shapes(
             continue
         values = payloads if len(rows) == len(payloads) else payloads.take(pa.array(rows))
         expected = {} if careful else known_shape(catalog, key)
-        if expected:
+        few = not changes and len(values) <= _FEW
+        if expected and not few:
             known = familiar(values, expected)
             if known.all():
                 continue
             values = values.filter(pa.array(~known)) if known.any() else values
-        shape = infer(values, parts=changes, careful=careful)
-        if shape is not None:
-            yield key.claim, shape
+        look = (
+            infer(values, parts=True, careful=careful)
+            if changes
+            else profile_texts(values, careful=careful or few)
+        )
+        if look is None or (
+            few and expected and adds_nothing(look, dict(expected), catalog.evolution)
+        ):
+            continue
+        yield key.claim, look
 
 
+_FEW = 10
+"""Records that are parsed sooner than an expression is made that they could match."""
 _BYTES_PER_RUN = 256 * 1024 * 1024
 BAD_NAME = "the type's name cannot become the name of a table"
 _TOO_MANY = Rejected(

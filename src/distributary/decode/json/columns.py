@@ -10,6 +10,7 @@ import json
 import re
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import date
 from decimal import Decimal
 from itertools import chain
@@ -236,14 +237,63 @@ def _struct_of(value: Value, contents: Sequence[Any], label: str) -> pa.StructAr
     if type(None) in found:
         mask = pa.array([each is None for each in contents])
         contents = [each or {} for each in contents]
-    names = [(m, m.property) for m in value.shown]
-    arrays = [
-        array_of(m.value, [each.get(name) for each in contents], _below(label, m))
-        for m, name in names
-    ]
+    arrays: list[pa.Array] = []
+    for m in value.members:
+        if m.value.kind is not Kind.VOID:
+            name = m.property
+            column = [each.get(name) for each in contents]
+            if m.value.asides:
+                arrays += _apart(m.value, column, _below(label, m))
+            else:
+                arrays.append(array_of(m.value, column, _below(label, m)))
     if not arrays:
         return pa.array([None if each is None else {} for each in contents], value.type)
     return pa.StructArray.from_arrays(arrays, fields=list(value.type), mask=mask)
+
+
+def _apart(value: Value, contents: Sequence[Any], label: str) -> list[pa.Array]:
+    """Values of several kinds as the columns of these kinds; each value is in one of them."""
+    places = (value, *value.asides)
+    columns: list[list[Any]] = [[None] * len(contents) for _ in places]
+    for row, content in enumerate(contents):
+        if content is None:
+            continue
+        for number, place in enumerate(places):
+            if _holds(place, content):
+                columns[number][row] = content
+                break
+        else:
+            raise mismatch(label, f"a value that one of its columns holds, but {kind_of(content)}")
+    for number, place in enumerate(places):
+        if place.kind is Kind.DIGITS:
+            texts = columns[number]
+            columns[number] = [c if c is None or type(c) is str else render(c) for c in texts]
+    plain = [
+        replace(each, kind=Kind.STRING) if each.kind is Kind.DIGITS else each for each in places
+    ]
+    return [array_of(each, column, label) for each, column in zip(plain, columns, strict=True)]
+
+
+_EXACT_IN_DOUBLE = 2**53
+
+
+def _holds(value: Value, content: Any) -> bool:
+    """Whether a column of a single kind holds a value with all its digits."""
+    type_ = type(content)
+    match value.kind:
+        case Kind.BOOLEAN:
+            return type_ is bool
+        case Kind.STRING:
+            return type_ is str
+        case Kind.INTEGER:
+            return type_ is int and _INT64_LEAST <= content <= _INT64_MOST
+        case Kind.DECIMAL:
+            return type_ is int and abs(content) < 10**value.type.precision
+        case Kind.NUMBER:
+            return type_ is float or (type_ is int and abs(content) < _EXACT_IN_DOUBLE)
+        case Kind.DIGITS:
+            return type_ in (str, int, float, Decimal)
+    return False
 
 
 def _items_of(value: Value, item: Value, contents: Sequence[Any], label: str) -> pa.Array:
@@ -427,6 +477,8 @@ def _struct(array: pa.StructArray, value: Value, doubtful: list[int]) -> pa.Arra
         if member.required and child.null_count:
             doubtful.extend(where(nulls(child) & ~missing))
         children.append(child)
+        # Arrow refuses values of another kind: where it answers, there are none
+        children += [pa.nulls(len(array), each.type) for each in member.value.asides]
     mask = pa.array(missing) if array.null_count else None
     return pa.StructArray.from_arrays(children, fields=list(value.type), mask=mask)
 

@@ -324,6 +324,7 @@ def _columns(row: Value, message: str) -> tuple[Column, ...]:
             m.value.type,
             comment="; ".join(filter(None, (source(m.property), m.note))),
             origin=Origin(f"{message}.{m.property}" if m.property else message),
+            side_of=m.side_of,
         )
         for m in row.shown
     )

@@ -153,6 +153,12 @@ def _kept(known: Shape, joined: Shape, kinds: Sequence[frozenset[str]]) -> Shape
     return inside
 
 
+def of_one_kind(shape: Shape) -> Shape:
+    """Return what of a shape is objects, or else arrays, or else single values."""
+    types = _parts(shape).types if shape else set()
+    return _only(shape, next(kind for kind in _KINDS if kind & types)) if types else shape
+
+
 def objects_only(shape: Shape) -> Shape:
     """What of a shape is objects; nothing, if no objects are."""
     return _only(shape, _KINDS[0]) if shape else shape
@@ -177,6 +183,8 @@ def shape_of(value: Any, level: int = 0) -> Shape:
             return integers(value, value)
         case list():
             return lists(reduce(join, (shape_of(each, LEVELS) for each in value), NOTHING))
+        case dict() if len(value) > MAX_PROPERTIES:
+            return ANYTHING
         case dict():
             return objects(
                 {
@@ -192,9 +200,14 @@ def shape_of(value: Any, level: int = 0) -> Shape:
 
 def integers(least: int, most: int) -> Shape:
     """Integers between two."""
+    return INTEGERS[integer_rank(least, most)]
+
+
+def integer_rank(least: int, most: int) -> int:
+    """Return the place among `INTEGERS` of the first shape that holds integers between two."""
     # of 64 bits there is one more below zero than above
     size = max(most, -least - (least == -(2**63)))
-    return _INTEGERS[next((i for i, limit in enumerate(_RANKS) if size < limit), _TEXT)]
+    return next((i for i, limit in enumerate(_RANKS) if size < limit), _TEXT)
 
 
 def lists(items: Shape) -> Shape:
@@ -248,9 +261,9 @@ BOOLEAN = _joined(_Parts({"boolean"}))
 NUMBER = _joined(_Parts({"number"}))
 """Numbers that a double holds with all their digits."""
 # a double would lose digits of a decimal
-_EXACT = _joined(_Parts({"number", "string"}))
-_SINGLE = {type(None): NOTHING, str: STRING, float: NUMBER, Decimal: _EXACT}
-_INTEGERS = tuple(_joined(_Parts({"integer"}, rank)) for rank in range(_TEXT + 1))
+EXACT = _joined(_Parts({"number", "string"}))
+_SINGLE = {type(None): NOTHING, str: STRING, float: NUMBER, Decimal: EXACT}
+INTEGERS = tuple(_joined(_Parts({"integer"}, rank)) for rank in range(_TEXT + 1))
 
 
 # Arrow reads JSON fast, but no list in which numbers and texts are mixed, as Datastream's
@@ -374,6 +387,12 @@ _LONG_POWER = rf"(?:^|[\s:,\[])-?[0-9]{{{_SAFE_DIGITS + 1},}}[eE]"
 
 def arrow_shape(texts: pa.BinaryArray) -> Shape | None:
     """The shape of all texts together; None when one of them must be looked at by itself."""
+    read = _arrow_values(texts)
+    return None if read is None else read[1]
+
+
+def _arrow_values(texts: pa.BinaryArray) -> tuple[pa.Array, Shape] | None:
+    """What Arrow reads, with its shape; None when one of them must be looked at by itself."""
     masked = mask_list(texts, MIXED)
     if not masked.sure.all():
         return None
@@ -385,7 +404,9 @@ def arrow_shape(texts: pa.BinaryArray) -> Shape | None:
     except UnicodeDecodeError:
         # Arrow looks at texts only, not at the names of properties
         return None
-    return shape if not _has_reals(values.type) or _exact(masked.texts) else None
+    if shape is None or (_has_reals(values.type) and not _exact(masked.texts)):
+        return None
+    return values, shape
 
 
 def _exact(texts: pa.BinaryArray) -> bool:
@@ -443,11 +464,11 @@ def _has_reals(type_: pa.DataType) -> bool:
 def _shape(array: pa.Array, level: int) -> Shape | None:
     type_ = array.type
     if kinds.is_struct(type_):
-        if level >= LEVELS:
+        if level >= LEVELS or type_.num_fields > MAX_PROPERTIES:
             return ANYTHING
         properties = {}
         for each, child in zip(type_, array.flatten(), strict=True):
-            shape = lists(ANYTHING) if _is_mixed(each, level) else _shape(child, level + 1)
+            shape = lists(ANYTHING) if is_mixed(each, level) else _shape(child, level + 1)
             if shape is None:
                 return None
             properties[each.name] = shape
@@ -470,7 +491,8 @@ def _shape(array: pa.Array, level: int) -> Shape | None:
     return BOOLEAN if kinds.is_boolean(type_) else STRING
 
 
-def _is_mixed(field: pa.Field, level: int) -> bool:
+def is_mixed(field: pa.Field, level: int) -> bool:
+    """Whether a field is the list of Datastream's that mixes texts and numbers by design."""
     return level == 0 and field.name == MIXED and kinds.is_list(field.type)
 
 
@@ -491,21 +513,28 @@ def infer(
     is looked at by itself.
     """
     array = values if isinstance(values, pa.Array) else pa.array(values, pa.binary())
-    look = _Look(parts=parts, careful=careful)
-    some = array.cast(pa.binary())
-    if len(some) > 2 * _SAMPLE and not careful:
-        # nearly all texts look like the first, and to see that is cheaper than to infer from them
-        look.at(some[:_SAMPLE])
-        some = some[_SAMPLE:]
-        known = familiar(some, look.shape)
-        some = some.filter(pa.array(~known)) if known.any() else some
-    look.at(some)
+    look = Look(parts=parts, careful=careful)
+    looked_at(array, look)
     found = look.alone if look.shape == NOTHING else look.shape
     return None if found == NOTHING else found
 
 
+def looked_at(values: pa.BinaryArray, look: Look) -> None:
+    """Have a look at JSON texts: at all that do not look like the first of them."""
+    some = values.cast(pa.binary())
+    if len(some) > 2 * _SAMPLE and not look.careful:
+        # nearly all texts look like the first, and to see that is cheaper than to infer from them
+        look.at(some[:_SAMPLE])
+        some = some[_SAMPLE:]
+        if look.may_skip():
+            known = familiar(some, look.shape)
+            look.skip(int(known.sum()), _SAMPLE)
+            some = some.filter(pa.array(~known)) if known.any() else some
+    look.at(some)
+
+
 @dataclass(slots=True)
-class _Look:
+class Look:
     """What texts look like that were looked at so far."""
 
     parts: bool
@@ -519,24 +548,36 @@ class _Look:
         for texts in reversed(_apart(array)):
             for part, quick in by_halves(texts, self._quickly, most_bytes=_BYTES_AT_ONCE):
                 if quick is not None:
-                    self.shape = join(self.shape, quick)
+                    self.take_array(*quick)
                     continue
                 for data in texts[part].to_pylist():
-                    self._at_one(data)
+                    try:
+                        self.take_value(parse(data, max_depth=MAX_DEPTH))
+                    except RefusedError:
+                        continue
 
-    def _quickly(self, texts: pa.BinaryArray) -> Shape | None:
-        shape = arrow_shape(texts) if len(texts) > 1 and not self.careful else None
-        return None if shape is None or _is_too_wide(shape, parts=self.parts) else shape
+    def may_skip(self) -> bool:
+        """Whether texts that look like those before them need not be looked at."""
+        return True
 
-    def _at_one(self, data: bytes) -> None:
-        try:
-            own = shape_of(parse(data, max_depth=MAX_DEPTH))
-        except RefusedError:
-            return
+    def skip(self, count: int, sample: int) -> None:
+        """Take note of texts that look like the first ones, of which there were so many."""
+
+    def take_array(self, values: pa.Array, shape: Shape) -> None:
+        """Take in texts that Arrow has read."""
+        self.shape = join(self.shape, shape)
+
+    def take_value(self, value: Any) -> None:
+        """Take in one parsed text."""
+        own = shape_of(value)
         if _is_too_wide(own, parts=self.parts):
             self.alone = join(self.alone, own)
         else:
             self.shape = join(self.shape, own)
+
+    def _quickly(self, texts: pa.BinaryArray) -> tuple[pa.Array, Shape] | None:
+        read = _arrow_values(texts) if len(texts) > 1 and not self.careful else None
+        return None if read is None or _is_too_wide(read[1], parts=self.parts) else read
 
 
 def _is_too_wide(shape: Shape, *, parts: bool) -> bool:

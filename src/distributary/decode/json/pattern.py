@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any
@@ -147,17 +147,11 @@ def _in_order(shape: Any, samples: Sequence[Any]) -> Any:
     properties = shape.get("properties") if isinstance(shape, dict) else None
     if not objects or not isinstance(properties, dict):
         return shape
-    order: list[str] = []
-    for each in sorted(objects, key=len, reverse=True):
-        # a name that is new belongs behind the one that it follows
-        place = 0
-        for name in each:
-            if name not in order:
-                order.insert(place, name)
-                place += 1
-            else:
-                place = order.index(name) + 1
-    names = dict.fromkeys(name for name in (*order, *properties) if name in properties)
+    order = _merged_order(
+        [name for name in each if name in properties]
+        for each in sorted(objects, key=len, reverse=True)
+    )
+    names = dict.fromkeys((*order, *properties))
     inside = {
         name: _in_order(properties[name], [each[name] for each in objects if name in each])
         for name in names
@@ -166,6 +160,27 @@ def _in_order(shape: Any, samples: Sequence[Any]) -> Any:
     if _are_many(inside):
         ordered["required"] = [name for name in inside if all(name in each for each in objects)]
     return ordered
+
+
+def _merged_order(lists: Iterable[Sequence[str]]) -> list[str]:
+    """Merge lists of names into one: a new name stands behind the one that it follows.
+
+    The order is a chain, so that an object of 30,000 names costs ten times one of 3,000.
+    """
+    first = object()
+    behind: dict[Any, Any] = {first: None}
+    for names in lists:
+        last: Any = first
+        for name in names:
+            if name not in behind:
+                behind[name], behind[last] = behind[last], name
+            last = name
+    order = []
+    name = behind[first]
+    while name is not None:
+        order.append(name)
+        name = behind[name]
+    return order
 
 
 def _objects_of(shape: Mapping[str, Any], samples: Sequence[Any]) -> tuple[str, ...]:
@@ -254,6 +269,8 @@ def _object(
 
 
 def _types(shape: dict[str, Any]) -> list[str]:
+    if "anyOf" in shape:
+        return [type_ for each in shape["anyOf"] for type_ in _types(each)]
     types = shape["type"]
     return types if isinstance(types, list) else [types]
 
@@ -278,6 +295,8 @@ def _word(text: str) -> str:
 def _value(shape: dict[str, Any]) -> str:
     if not shape:
         return f"(?:{_anything(2)})"
+    if "anyOf" in shape:
+        return f"(?:{'|'.join(map(_value, shape['anyOf']))})"
     forms = []
     for each in _types(shape):
         if each == "object":

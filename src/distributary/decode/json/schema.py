@@ -9,19 +9,23 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
 
 import pyarrow as pa
 
+from distributary.evolve.types import side_suffix
 from distributary.model.names import printable
 from distributary.model.record import TIMESTAMP
 from distributary.registry.compile.json import Facts, TooManyAlternativesError, facts_of
 from distributary.registry.compile.json_documents import Documents, Node
 
 # What the plan of a JSON Schema is made of.
+
+APART = "x-kinds-apart"
+"""Marks an `anyOf` whose first schema is the plain column, and the others are columns beside it."""
 
 MAX_DECIMAL_DIGITS = 38
 
@@ -67,11 +71,17 @@ class Value:
     """Of a struct: it may have properties that are no members."""
     plain: bool = False
     """Whether its type, its nulls and its members are all that the schema asks for."""
+    asides: tuple[Value, ...] = ()
+    """Of a member: what values of other kinds are, each in a column beside this one."""
 
     @property
     def shown(self) -> tuple[Member, ...]:
-        """The members that have a place in the lake."""
-        return tuple(m for m in self.members if m.value.kind is not Kind.VOID)
+        """The members that have a place in the lake, each with those beside it."""
+        shown = [m for m in self.members if m.value.kind is not Kind.VOID]
+        if not any(m.value.asides for m in shown):
+            return tuple(shown)
+        taken = {m.name.casefold() for m in shown}
+        return tuple(each for m in shown for each in (m, *_beside(m, taken)))
 
     @property
     def leaves_rest(self) -> bool:
@@ -94,6 +104,17 @@ class Member:
     value: Value
     required: bool
     note: str = ""
+    side_of: str = ""
+    """The member that this one stands beside, and holds values of another kind for."""
+
+
+def _beside(member: Member, taken: set[str]) -> Iterator[Member]:
+    for value in member.value.asides:
+        name = f"{member.name}__{side_suffix(value.type)}"
+        while name.casefold() in taken:
+            name += "_"
+        taken.add(name.casefold())
+        yield Member(name, member.property, value, False, value.unit, side_of=member.name)
 
 
 BOOLEAN = Value(Kind.BOOLEAN, pa.bool_())
@@ -108,9 +129,9 @@ VOID = Value(Kind.VOID, pa.string())
 
 def struct_of(members: tuple[Member, ...], *, open: bool, plain: bool) -> Value:
     """An object with columns of its own."""
-    shown = [m for m in members if m.value.kind is not Kind.VOID]
+    shown = Value(Kind.STRUCT, pa.struct([]), members=members).shown
     type_ = pa.struct([pa.field(m.name, m.value.type) for m in shown])
-    plain = plain and len(shown) == len(members) and all(m.value.plain for m in members)
+    plain = plain and all(m.value.plain and m.value.kind is not Kind.VOID for m in members)
     return Value(Kind.STRUCT, type_, members=members, open=open, plain=plain)
 
 
@@ -311,6 +332,12 @@ class _Planner:
         return struct_of((member,), open=False, plain=True)
 
     def _value(self, union: Union, path: Path, level: int) -> Value:
+        if apart := self._apart(union):
+            plain, *others = (self._value([(node,)], path, level) for node in apart)
+            # Arrow rounds what a double does not hold: then each number has to be looked at
+            numbers = plain.kind is Kind.NUMBER and any(v.kind in _OF_NUMBERS for v in others)
+            asides = tuple(_exact_text(each) for each in others)
+            return replace(plain, nullable=True, plain=plain.plain and not numbers, asides=asides)
         facts = self._alternatives(union)
         if facts is None:
             return replace(TEXT, nullable=True)
@@ -319,6 +346,13 @@ class _Planner:
         types = frozenset().union(*(f.meant_atoms for f in real)) - {"null"}
         value = self._of_type(real, types, path, level)
         return replace(value, nullable=nullable, plain=value.plain and _exact(facts))
+
+    def _apart(self, union: Union) -> list[Node]:
+        """The alternatives of a schema that has a column for each of them; else none."""
+        if len(union) != 1 or len(union[0]) != 1 or APART not in union[0][0].keywords:
+            return []
+        node = union[0][0]
+        return [self.documents.below(node, "anyOf", i) for i in range(len(node.content["anyOf"]))]
 
     def _of_type(
         self, facts: Sequence[Facts], types: frozenset[str], path: Path, level: int
@@ -405,6 +439,14 @@ class _Planner:
             )
         except TooManyAlternativesError:
             return None
+
+
+_OF_NUMBERS = (Kind.INTEGER, Kind.DECIMAL, Kind.TEXT)
+
+
+def _exact_text(value: Value) -> Value:
+    """A column beside another that holds texts as they are, and numbers by their digits."""
+    return Value(Kind.DIGITS, pa.string()) if value.kind is Kind.TEXT else value
 
 
 def _identity(facts: Iterable[Facts]) -> frozenset[str]:
