@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from distributary.config.base import nearest
 from distributary.config.expectations import SHUT
-from distributary.delta.tables import reaching
+from distributary.delta.tables import reaching, refuse_damaged
 from distributary.errors import ConfigError, DistributaryError, ErrorCode, LakeUnavailableError
 from distributary.model import layout
 from distributary.observe.health import Readable, newest_files, open_listed
@@ -115,10 +115,16 @@ class Questions:
     @contextmanager
     def ask(self, sql: str, bounds: Bounds = Bounds()) -> Iterator[Answer]:  # noqa: B008
         """The answer to one statement; the engine is gone when the block ends."""
-        with _engine(bounds) as engine, _within(engine, bounds.seconds):
+        read: list[str] = []
+        with (
+            _naming_damage(read),
+            _engine(bounds) as engine,
+            _within(engine, bounds.seconds),
+        ):
             named = tables_of(engine, sql)
             self._refuse_unknown(named)
             for name in sorted(named & self.places.keys()):
+                read.append(self.places[name][1])
                 self._register(engine, name)
             if _SHOWS_ALL in named:
                 # a list of names opens none of the tables
@@ -306,6 +312,17 @@ def _engine(bounds: Bounds) -> Iterator[DuckDBPyConnection]:
         raise _failed(error) from None
     finally:
         engine.close()
+
+
+@contextmanager
+def _naming_damage(folders: Sequence[str]) -> Iterator[None]:
+    """Raise DamagedFileError where the engine failed because a file of these tables is damaged."""
+    try:
+        yield
+    except LakeUnavailableError as error:
+        for folder in folders:
+            refuse_damaged(folder, cause=error)
+        raise
 
 
 @contextmanager

@@ -78,10 +78,11 @@ from distributary.delta.columns import (
     merge_fields,
 )
 from distributary.delta.commit import APP, BATCH, SOURCE, check_partitioning, check_staged, facts
+from distributary.delta.damage import TAG
 from distributary.delta.tables import OvertakenError, committing, until_not_overtaken
 from distributary.errors import LakeUnavailableError, PublishError
 from distributary.model import layout
-from distributary.model.manifest import Mark, StagedFile, TableEntry
+from distributary.model.manifest import Mark, StagedFile, TableEntry, compact, parsed
 from distributary.model.table import Column, commented_schema
 from distributary.publish.base import CommittedMark, Outcome, Published, TableShape
 from distributary.publish.parquet import holds_delta
@@ -225,6 +226,11 @@ class IcebergTable:
             return None
         below = f"{self.folder}/"
         return {task.file.file_path.removeprefix(below): task.file for task in tasks}
+
+    def checksums(self) -> dict[str, str]:
+        """The checksums of files, by their paths, from the snapshots that are still kept."""
+        told = [parsed(facts[TAG]) for facts in summaries(self.table.metadata) if TAG in facts]
+        return {path: found for sums in told for path, found in sums.items()}
 
     def schema(self) -> pa.Schema:
         """The columns, with their comments as metadata."""
@@ -398,7 +404,9 @@ class _Table:
                 return Published(name, Outcome.SKIPPED, version_of(seen.metadata))
         self._check(entry)
         transaction = self._new(entry) if seen is None else self._next(seen, entry)
-        with transaction.update_snapshot(snapshot_properties=facts(mark)).merge_append() as append:
+        sums = {file.path: file.checksum for file in entry.files if file.checksum}
+        told = {**facts(mark), **({TAG: compact(sums)} if sums else {})}
+        with transaction.update_snapshot(snapshot_properties=told).merge_append() as append:
             for file in entry.files:
                 append.append_data_file(self._data_file(file, transaction.table_metadata))
         transaction.set_properties({f"{_MARK}{mark.app_id}": str(mark.batch)})
