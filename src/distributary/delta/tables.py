@@ -31,7 +31,7 @@ from distributary.delta.log import BrokenLogError, load
 from distributary.errors import DistributaryError, LakeUnavailableError, PublishError, clean
 from distributary.model.table import is_below
 from distributary.retries import attempts_on
-from distributary.store.base import Store, at, local_folder, options_of, stay_inside
+from distributary.store.base import Store, at, local_folder, options_of, refuse_links, stay_inside
 
 CONFLICT_ATTEMPTS = 20
 _SEARCH_SECONDS = 10.0
@@ -110,6 +110,7 @@ def conflict_attempts() -> Retrying:
 
 def open_table(path: str) -> DeltaTable | None:
     """The table at its newest version, or None where there is no table."""
+    refuse_links(path)
     try:
         with reaching(path):
             return DeltaTable(path, storage_options=options_of(path) or None)

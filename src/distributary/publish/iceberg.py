@@ -79,6 +79,7 @@ from distributary.delta.columns import (
 )
 from distributary.delta.commit import APP, BATCH, SOURCE, check_partitioning, check_staged, facts
 from distributary.delta.damage import TAG
+from distributary.delta.log import in_table
 from distributary.delta.tables import OvertakenError, committing, until_not_overtaken
 from distributary.errors import LakeUnavailableError, PublishError
 from distributary.model import layout
@@ -87,7 +88,7 @@ from distributary.model.table import Column, commented_schema
 from distributary.publish.base import CommittedMark, Outcome, Published, TableShape
 from distributary.publish.parquet import holds_delta
 from distributary.retries import attempts_on
-from distributary.store.base import at
+from distributary.store.base import at, refuse_links
 from distributary.store.disk import sync
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ def open_catalog(lake: Lake) -> Catalog:
         given["uri"] = settings.uri.get_secret_value()
     elif settings.type == "sql":
         home = layout.iceberg_catalog(lake.address)
+        refuse_links(home)
         os.makedirs(os.path.dirname(home), exist_ok=True)
         # others may be writing: wait for them
         given["uri"] = f"sqlite:///{quote(home)}?timeout=60"
@@ -183,6 +185,7 @@ def open_iceberg(path: str) -> IcebergTable | None:
     folder = f"{path}/metadata"
     found: list[str] = []
     home = layout.iceberg_catalog(os.path.dirname(path))
+    refuse_links(home)
     if os.path.isfile(home):
         with closing(sqlite3.connect(home, timeout=60)) as catalog, suppress(sqlite3.Error):
             known = catalog.execute("select metadata_location from iceberg_tables").fetchall()
@@ -225,7 +228,11 @@ class IcebergTable:
         if any(task.delete_files for task in tasks):
             return None
         below = f"{self.folder}/"
-        return {task.file.file_path.removeprefix(below): task.file for task in tasks}
+        found = {}
+        for task in tasks:
+            path = task.file.file_path.removeprefix("file://").removeprefix(below)
+            found[in_table(self.folder, path)] = task.file
+        return found
 
     def checksums(self) -> dict[str, str]:
         """The checksums of files, by their paths, from the snapshots that are still kept."""
