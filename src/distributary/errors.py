@@ -27,6 +27,7 @@ DistributaryError
 └── PublishError
     ├── LakeUnavailableError       cannot reach or write the lake, try again     exit 75
     ├── OutsideLakeError   a path or a link in the lake leads out of it
+    ├── DamagedFileError   a data file of a table is not what was written
     └── StagedFileError    a staged file is gone or changed before its commit; staged again
 """
 
@@ -86,6 +87,7 @@ class ErrorCode(StrEnum):
     SHARD_WAITING = "SHARD_WAITING"
     LAKE_UNAVAILABLE = "LAKE_UNAVAILABLE"
     OUTSIDE_LAKE = "OUTSIDE_LAKE"
+    DATA_FILE_DAMAGED = "DATA_FILE_DAMAGED"
     SPARK_FAILED = "SPARK_FAILED"
     CATALOG_UNAVAILABLE = "CATALOG_UNAVAILABLE"
     CATALOG_REFUSED = "CATALOG_REFUSED"
@@ -401,6 +403,13 @@ class OutsideLakeError(PublishError):
     """A path or a link in the lake leads out of it: nothing there is read, written or removed."""
 
     code = ErrorCode.OUTSIDE_LAKE
+    retryable = False
+
+
+class DamagedFileError(PublishError):
+    """A data file of a table is not what was written: reading it again gives the same."""
+
+    code = ErrorCode.DATA_FILE_DAMAGED
     retryable = False
 
 

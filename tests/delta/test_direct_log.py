@@ -362,3 +362,12 @@ def test_spark_reads_our_checkpoints(folder: Path, spark: SparkSession) -> None:
         (folder / "_delta_log" / f"{version:020d}.json").unlink()
     publish(publisher, folder, 4)
     assert [row["n"] for row in read_with_spark(spark)(str(folder))] == list(range(5))
+    # and Spark's own checkpoints keep what we say of our files
+    spark.sql(f"ALTER TABLE delta.`{folder}` SET TBLPROPERTIES ('delta.checkpointInterval' = '1')")
+    spark.sql(f"INSERT INTO delta.`{folder}` SELECT n + 100 AS n FROM delta.`{folder}` LIMIT 1")
+    newest = log.log_names(at(folder)).checkpoint
+    assert newest > 4
+    found = log.load(at(folder), version=newest)
+    assert found is not None
+    sums = [file.checksum for file in found.files.values()]
+    assert (len(sums), sums.count(None)) == (6, 1)

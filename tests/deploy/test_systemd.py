@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from distributary.config.deploy import Systemd
 from distributary.deploy.pipeline_file import Installable
 from distributary.deploy.scripts import service_unit, systemd_target, timer_unit, unit_folder
+from distributary.errors import DeployError, ErrorCode
 
 Make = Callable[..., Installable]
 
@@ -63,6 +65,13 @@ def test_secrets_stay_in_their_file(installable: Make) -> None:
 
 
 HOSTILE = 'a b%n$HOME"q\\x;é.yaml'
+
+
+def test_a_path_cannot_add_settings_to_the_unit(installable: Make) -> None:
+    pipeline = replace(installable(), path=Path("/srv/a\nExecStartPre=/bin/evil\n.yaml"))
+    with pytest.raises(DeployError) as refused:
+        service_unit(pipeline, Systemd())
+    assert refused.value.code is ErrorCode.DEPLOY_UNFIT
 
 
 def test_hostile_names_stay_one_word(installable: Make) -> None:

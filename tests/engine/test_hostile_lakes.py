@@ -20,7 +20,7 @@ from distributary.delta.tables import open_table, read_rows
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.progress.removal import finish_removal
 from distributary.engine.tables import log_files
-from distributary.errors import CheckpointError, ErrorCode, PublishError
+from distributary.errors import CheckpointError, ErrorCode, OutsideLakeError, PublishError
 from distributary.model import layout
 from distributary.model.manifest import Mark, entry_from_dict, entry_to_dict
 from distributary.model.table import STAGED, STAGING, Role
@@ -147,6 +147,9 @@ def test_leftovers_are_removed_from_checkpoints_of_this_lake_only(
     (trap / "runs").symlink_to(outside, target_is_directory=True)
     register(str(games.lake), Registration("trap", "trap.yaml", str(trap)))
     before = everything(outside)
+    with pytest.raises(OutsideLakeError):
+        maintain(str(games.lake), (), wishes(Step.EXPIRE))
+    (trap / "runs").unlink()
     maintain(str(games.lake), (), wishes(Step.EXPIRE))
     assert everything(outside) == before
 

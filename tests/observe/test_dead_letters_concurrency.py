@@ -112,7 +112,7 @@ def test_an_unreadable_table_is_an_error_with_a_code(lake):
             broken.write(b"not parquet")
     with pytest.raises(DistributaryError) as caught:
         DeadLetters(path).select()
-    assert caught.value.code is ErrorCode.LAKE_UNAVAILABLE
+    assert caught.value.code is ErrorCode.DATA_FILE_DAMAGED
 
 
 def test_appending_is_possible_after_marks(lake):

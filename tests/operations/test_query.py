@@ -11,6 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.observe.health import open_readable
+from distributary.operations import query
 from distributary.operations.query import Bounds, Questions, json_value, newest
 from tests.cli.lake import make_lake
 
@@ -84,6 +85,7 @@ def test_rows_are_cut_off_and_said_to_be(lake: Path) -> None:
         "select * from information_schema.tables",
         "select 1 \0",
         "select " + "(" * 3000 + "1" + ")" * 3000,
+        "select * from (" * 900 + "select 1" + ")" * 900,
         "select '" + "x" * 200_000 + "'",
     ],
 )
@@ -115,6 +117,19 @@ def test_a_table_that_is_not_there(lake: Path, name: str) -> None:
 )
 def test_an_answer_that_costs_too_much_is_stopped(lake: Path, sql: str) -> None:
     assert refused(lake, sql, seconds=0.5, memory=64 << 20).code is ErrorCode.QUERY_STOPPED
+
+
+def test_an_engine_that_does_not_stop_is_told(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query, "_PATIENCE_SECONDS", 0.0)
+    heard: list[DistributaryError] = []
+    # one value that takes seconds: the engine looks for an interrupt only after it
+    sql = "select levenshtein(repeat('a', 20000), repeat('b', 20000))"
+    with (
+        pytest.raises(DistributaryError),
+        Questions(str(lake)).ask(sql, Bounds(seconds=0.01), overdue=heard.append) as answer,
+    ):
+        list(answer.rows())
+    assert [error.code for error in heard] == [ErrorCode.QUERY_STOPPED]
 
 
 def test_a_file_that_is_gone_is_the_lakes_fault(lake: Path) -> None:

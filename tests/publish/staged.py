@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from distributary.config.lake import Lake
+from distributary.delta.damage import checksum, spelled
 from distributary.model import layout
 from distributary.model.manifest import Mark, StagedFile, TableEntry, app_id
 from distributary.model.names import hive_folder, label_folder
@@ -46,7 +47,12 @@ def stage(
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(rows, path)
     return StagedFile(
-        name, path.stat().st_size, rows.num_rows, statistics(rows), partition_values or {}
+        name,
+        path.stat().st_size,
+        rows.num_rows,
+        statistics(rows),
+        partition_values or {},
+        checksum=spelled(checksum(path.read_bytes())),
     )
 
 

@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from distributary.config.lake import Lake
-from distributary.errors import LakeUnavailableError, PublishError
+from distributary.errors import LakeUnavailableError, OutsideLakeError, PublishError
 from distributary.publish import iceberg
 from distributary.publish.base import Outcome
 from distributary.publish.iceberg import IcebergPublisher, open_catalog, open_iceberg
@@ -55,6 +56,31 @@ def publisher(tmp_path: Path) -> IcebergPublisher:
 
 def table_in(catalog: Catalog) -> Table:
     return catalog.load_table(("default", "chess"))
+
+
+def test_files_outside_of_the_table_are_not_read(
+    tmp_path: Path, publisher: IcebergPublisher, catalog: Catalog
+) -> None:
+    publisher.publish(batch_of(tmp_path / "chess", 0, numbers(1)), mark(0))
+    stolen = tmp_path / "other.parquet"
+    pq.write_table(numbers(7), stolen)
+    table_in(catalog).add_files([str(stolen)])
+    found = open_iceberg(str(tmp_path / "chess"))
+    assert found is not None
+    with pytest.raises(OutsideLakeError):
+        found.files()
+
+
+def test_checksums_are_kept_as_long_as_snapshots(
+    tmp_path: Path, publisher: IcebergPublisher
+) -> None:
+    files = [batch_of(tmp_path / "chess", batch, numbers(batch)) for batch in range(2)]
+    for batch, entry in enumerate(files):
+        publisher.publish(entry, mark(batch))
+    found = open_iceberg(str(tmp_path / "chess"))
+    assert found is not None
+    staged = [file for entry in files for file in entry.files]
+    assert found.checksums() == {file.path: file.checksum for file in staged}
 
 
 def test_who_knows_an_older_table_does_not_commit_what_it_has(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import uuid
@@ -12,10 +13,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import obstore
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from distributary.errors import OutsideLakeError
 from distributary.store import base
 from distributary.store.base import REQUESTS, Store, at, introduce
 from distributary.store.bucket import Bucket
@@ -168,6 +171,58 @@ def test_a_link_is_not_copied(tmp_path: Path) -> None:
         at(f"{tmp_path}/in").copy("f", to=at(f"{tmp_path}/out"))
 
 
+@pytest.mark.parametrize("folder", ["_distributary", "_checkpoints"])
+def test_own_folders_of_a_lake_have_no_links(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "lake" / folder).mkdir(parents=True)
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "file").write_bytes(b"x")
+    (tmp_path / "lake" / folder / "way").symlink_to(tmp_path / "outside")
+    (tmp_path / "lake" / folder / "copy").write_bytes(b"y")
+    store = Disk(str(tmp_path / "lake" / folder))
+    calls: list[Callable[[], object]] = [
+        lambda: store.create("way/new", b""),
+        lambda: store.write("way/file", b""),
+        lambda: store.swap("way/file", b"", unchanged="1"),
+        lambda: store.read("way/file"),
+        lambda: store.read_range("way/file", 0, 1),
+        lambda: store.look("way/file"),
+        lambda: store.files("way"),
+        lambda: store.folders("way"),
+        lambda: store.exists("way"),
+        lambda: store.remove("way/file"),
+        lambda: store.remove_folder("way"),
+        lambda: store.copy("way/file", to=store, named="copy"),
+        lambda: store.copy("copy", to=store.below("way")),
+        lambda: store.open("way/file"),
+        lambda: store.below("way").read("file"),
+    ]
+    for call in calls:
+        with pytest.raises(OutsideLakeError):
+            call()
+    assert (tmp_path / "outside" / "file").read_bytes() == b"x"
+    assert [path.name for path in (tmp_path / "outside").iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link to a device"])
+def test_only_files_are_read(tmp_path: Path, kind: str) -> None:
+    if kind == "pipe":
+        os.mkfifo(tmp_path / "file")
+    else:
+        (tmp_path / "file").symlink_to("/dev/zero")
+    store = Disk(str(tmp_path))
+    for read in (store.read, store.open, lambda name: store.read_range(name, 0, 1)):
+        with pytest.raises(OutsideLakeError):
+            read("file")
+
+
+def test_a_file_without_end_is_not_read_at_once(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(OSError) as raised:
+        Disk(str(tmp_path)).read("file")
+    assert raised.value.errno == errno.EFBIG
+
+
 def test_drafts_are_no_files_and_none_is_left(tmp_path: Path) -> None:
     disk = Disk(str(tmp_path))
     disk.create("a", b"1")
@@ -229,3 +284,22 @@ def test_a_folder_is_no_file(store: Store) -> None:
     assert store.size("a/b") is None
     with pytest.raises(FileNotFoundError):
         store.fetch("a/b")
+
+
+def test_a_listing_that_never_ends_is_an_error(
+    server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "_OPTIONS", {})
+    introduce(f"s3://{BUCKET}", server.options)
+    store = at(f"s3://{BUCKET}/{uuid.uuid4().hex}")
+    store.write("folder/file", b"x")
+    page = next(iter(obstore.list(store.connection)))  # type: ignore[attr-defined]
+
+    def again(*given: object, **named: object) -> Iterator[object]:
+        while True:
+            yield page
+
+    monkeypatch.setattr(obstore, "list", again)
+    for listed in (lambda: store.files(recursive=True), lambda: store.files("folder", after="a")):
+        with pytest.raises(OSError, match="again"):
+            listed()

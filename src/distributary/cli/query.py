@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -155,7 +156,16 @@ def _bounds(
 def _answer(
     call: Invocation, questions: Questions, sql: str, bounds: Bounds, shape: _Shape
 ) -> None:
-    with questions.ask(sql, bounds) as answer:
+    from distributary.cli.logs import report
+    from distributary.errors import DistributaryError
+
+    def end(error: DistributaryError) -> None:
+        # nothing else stops the engine; a statement only reads, so that nothing is left half done
+        report(call.out, error, call.log)
+        call.out.stdout.flush()
+        os._exit(error.exit_code)
+
+    with questions.ask(sql, bounds, overdue=end) as answer:
         _show(call, answer.columns, answer.rows(), shape, {}, lambda: {"more": answer.more})
         if answer.more and not call.out.is_json:
             call.out.note(f"only the first {counted(bounds.rows or 0, 'row')}: --limit says more")

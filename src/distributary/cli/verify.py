@@ -32,7 +32,7 @@ from distributary.cli.command.verb import (
     verb,
 )
 from distributary.cli.repair import microseconds, moment_of
-from distributary.errors import ConfigError, DistributaryError
+from distributary.errors import ConfigError, DamagedFileError, DistributaryError
 from distributary.observe.log_format import cut, plain
 
 if TYPE_CHECKING:
@@ -78,7 +78,11 @@ def verify(
     everything: Annotated[bool, option("--all", "Every table of the lake.")] = False,
     deep: Annotated[
         bool,
-        option("--deep", "Look at where each row came from, too: no record twice, none missing."),
+        option(
+            "--deep",
+            "Read every file, too, and look at where each row came from: no record twice, none "
+            "missing.",
+        ),
     ] = False,
     as_of: AsOf = None,
     lake: LakeOption = None,
@@ -171,8 +175,9 @@ def _results(
 
     from distributary.model.table import Role
     from distributary.observe.pipelines import registrations
-    from distributary.observe.verify import check_table, written_tables
+    from distributary.observe.verify import check_table, unreadable, written_tables
     from distributary.observe.verify_deep import coordinates
+    from distributary.observe.verify_files import check_files
 
     ledger = lake.ledger()
     cards = registrations(lake.path)
@@ -190,7 +195,7 @@ def _results(
         with coordinates(ledger, every) as place, _progress(call, len(wanted)) as tell:
             for at, table in enumerate(wanted):
                 tell(at, table.table)
-                checks[at] = place.check(table, checks[at])
+                checks[at] = place.check(table, check_files(table, checks[at]))
     pipelines: dict[str, Pipeline] = {}
 
     def compare(known: TableSummary, check: TableCheck) -> Result:
@@ -211,13 +216,17 @@ def _results(
     with _progress(call, merged) as tell:
         at = 0
         for table, check in zip(wanted, checks, strict=True):
-            if table.role != Role.MERGED:
+            if table.role != Role.MERGED or any(f.kind == "damaged" for f in check.findings):
                 done.append(Result(check))
                 continue
             tell(at, table.table)
             at += 1
             owners = (summaries.get((c.pipeline, c.table)) for c in table.commits)
-            done.append(compare(next(filter(None, owners)), check))
+            try:
+                done.append(compare(next(filter(None, owners)), check))
+            except DamagedFileError as error:
+                # one table that cannot be read must not hide all others
+                done.append(Result(check.with_more(findings=[unreadable(table, error)])))
     return done
 
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from distributary.delta.checkpoint import OFTEN, is_due, look_after
 from distributary.delta.columns import Field, MergedFields, schema_string
+from distributary.delta.damage import TAG
 from distributary.delta.log import (
     LOG,
     PLAIN_PROTOCOL,
@@ -220,6 +221,7 @@ def _actions(before: Snapshot | None, change: Change) -> list[Action]:
             "dataChange": not change.same_rows,
             "stats": _wide(file),
             "deletionVector": vector.spelled(),
+            **({"tags": dict(file.tags)} if file.tags else {}),
         }
         actions.append({"add": again})
     for new in change.added:
@@ -231,6 +233,7 @@ def _actions(before: Snapshot | None, change: Change) -> list[Action]:
             "modificationTime": change.modified_ms.get(new.path, now),
             "dataChange": not change.same_rows,
             "stats": new.stats,
+            **({} if new.checksum is None else {"tags": {TAG: new.checksum}}),
         }
         actions.append({"add": add})
     return actions

@@ -5,6 +5,7 @@ Rows, columns, marks and order stay what they are.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -12,13 +13,14 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from distributary.delta.columns import UnsupportedTypeError, columns_of
 from distributary.delta.commit import Change, commit
+from distributary.delta.damage import checksum, spelled
 from distributary.delta.log import DataFile, Snapshot, follow
 from distributary.delta.parquet import read_pieces, statistics
 from distributary.delta.tables import OvertakenError, until_not_overtaken
@@ -162,7 +164,9 @@ def write_together(
     try:
         for file in files:
             rows = 0
-            pieces = read_pieces(state.store, file.path, schema, size=file.size)
+            pieces = read_pieces(
+                state.store, file.path, schema, size=file.size, expected=file.checksum
+            )
             for piece in state.left(file, pieces):
                 rows += piece.num_rows
                 target.add(piece if keep is None else keep(piece))
@@ -202,7 +206,7 @@ class _Target:
         self._joined = 0
         """How many of the waiting tables, from the first, were put together of several pieces."""
         self._bytes = 0
-        self._sink: pa.NativeFile | None = None
+        self._sink: _Summed | None = None
         self._writer: pq.ParquetWriter | None = None
         self._told: list[dict[str, Any]] = []
 
@@ -231,17 +235,19 @@ class _Target:
         rows = sum(told["numRecords"] for told in self._told)
         # deltalake 1.6 takes an escaped character from above U+1FFFF for another one
         stats = json.dumps(joined(self._told), separators=(",", ":"), ensure_ascii=False)
-        return StagedFile(self._path, size, rows, stats, dict(values))
+        found = self._sink.checksum if self._sink else None
+        return StagedFile(self._path, size, rows, stats, dict(values), checksum=found)
 
     def _landed(self) -> int:
         """The size of the file, there for good."""
-        if isinstance(self._sink, pa.BufferOutputStream):
-            content = self._sink.getvalue()
-            self._store.write(self._path, content.to_pybytes())
-            return int(content.size)
+        into = self._sink.into if self._sink else None
+        if isinstance(into, io.BytesIO):
+            content = into.getvalue()
+            self._store.write(self._path, content)
+            return len(content)
         path = f"{self._store.address}/{self._path}"
-        if self._sink is not None:
-            self._sink.close()
+        if into is not None:
+            into.close()
         sync(path)
         sync(os.path.dirname(path))
         return os.path.getsize(path)
@@ -259,9 +265,9 @@ class _Target:
         if self._writer is None:
             on_disk = isinstance(self._store, Disk)
             path = f"{self._store.address}/{self._path}"
-            self._sink = pa.OSFile(path, "wb") if on_disk else pa.BufferOutputStream()
+            self._sink = _Summed(open(path, "wb") if on_disk else io.BytesIO())
             self._writer = pq.ParquetWriter(
-                self._sink,
+                pa.PythonFile(self._sink, mode="w"),
                 self._schema,
                 compression="zstd",
                 compression_level=1,
@@ -270,6 +276,26 @@ class _Target:
             )
         self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
         self._told.append(json.loads(statistics(rows, key=self._key)))
+
+
+class _Summed(io.RawIOBase):
+    """A file that is written from its beginning to its end, and the checksum of its bytes."""
+
+    def __init__(self, into: IO[bytes]) -> None:
+        self.into = into
+        self._sum = 0
+
+    @property
+    def checksum(self) -> str:
+        """The checksum of what was written until now."""
+        return spelled(self._sum)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._sum = checksum(data, self._sum)
+        return self.into.write(data)
 
 
 def _bounded(schema: pa.Schema) -> list[str] | bool:

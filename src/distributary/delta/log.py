@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from distributary.delta.columns import Field, fields_in
+from distributary.delta.damage import TAG, reading
 from distributary.delta.parquet import opened, read_file, read_pieces
 from distributary.delta.vectors import FEATURE, BrokenVectorError, Ints, Vector, read_vector
 from distributary.errors import OutsideLakeError, PublishError
@@ -99,6 +100,13 @@ class DataFile:
     stats: str | None = None
     vector: Vector | None = None
     """Rows of it that are no longer part of the table."""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    """What its writer says of it besides."""
+
+    @property
+    def checksum(self) -> str | None:
+        """The checksum of its bytes, if its writer was ours."""
+        return self.tags.get(TAG)
 
     @property
     def written(self) -> int | None:
@@ -206,10 +214,23 @@ class Snapshot:
         self.refuse_unreadable(self.folder.rpartition("/")[2])
         return [f"{self.folder}/{in_table(self.folder, path)}" for path in self.files]
 
-    def read(self, file: DataFile, schema: pa.Schema, *, lenient: bool = False) -> pa.Table:
-        """A file with the columns of a schema."""
+    def read(
+        self,
+        file: DataFile,
+        schema: pa.Schema,
+        *,
+        lenient: bool = False,
+        checked: bool | None = None,
+    ) -> pa.Table:
+        """A file with the columns of a schema. Raises DamagedFileError.
+
+        Its bytes are `checked` where all columns are asked for, unless the caller says otherwise:
+        such rows are written again, and damage must not get a checksum of its own.
+        """
         address = f"{self.folder}/{in_table(self.folder, file.path)}"
-        rows = read_file(address, schema, lenient=lenient, size=file.size)
+        checked = len(schema) >= len(self.fields) if checked is None else checked
+        expected = file.checksum if checked else None
+        rows = read_file(address, schema, lenient=lenient, size=file.size, expected=expected)
         (rows,) = self.left(file, [rows])
         return rows
 
@@ -244,7 +265,14 @@ class Snapshot:
             yield self.read(file, schema, lenient=lenient)
             return
         path = in_table(self.folder, file.path)
-        pieces = read_pieces(self.store, path, schema, size=file.size, lenient=lenient)
+        pieces = read_pieces(
+            self.store,
+            path,
+            schema,
+            size=file.size,
+            lenient=lenient,
+            expected=file.checksum,
+        )
         yield from self.left(file, pieces)
 
     def rows(self, schema: pa.Schema) -> pa.Table:
@@ -431,6 +459,7 @@ def data_file(add: Mapping[str, Any]) -> DataFile:
         values=add.get("partitionValues") or {},
         stats=add.get("stats"),
         vector=Vector.told(add.get("deletionVector")),
+        tags=add.get("tags") or {},
     )
 
 
@@ -554,7 +583,15 @@ def fetch_commits(store: Store, versions: Sequence[int]) -> list[tuple[bytes, st
 
 
 _WANTED: dict[str, Sequence[str]] = {
-    "add": ("path", "partitionValues", "size", "modificationTime", "stats", "deletionVector"),
+    "add": (
+        "path",
+        "partitionValues",
+        "size",
+        "modificationTime",
+        "stats",
+        "tags",
+        "deletionVector",
+    ),
     "remove": ("path", "deletionTimestamp", "deletionVector"),
     "metaData": (
         "id",
@@ -570,7 +607,7 @@ _WANTED: dict[str, Sequence[str]] = {
     "txn": ("appId", "version"),
 }
 _SIDECAR: dict[str, Sequence[str]] = {"sidecar": ("path", "sizeInBytes")}
-_MAPS = ("partitionValues", "configuration", "options")
+_MAPS = ("partitionValues", "configuration", "options", "tags")
 
 
 def _checkpointed(store: Store, part: Info, *, files: bool) -> list[Action]:
@@ -600,7 +637,10 @@ def _actions(store: Store, part: Info, wanted: Mapping[str, Sequence[str]]) -> l
     """Some of the actions in one file of a checkpoint."""
     if part.name.endswith(".json"):
         return actions_in(store.read(part.name))
-    with pq.ParquetFile(opened(store, part.name, size=part.size)) as file:
+    with (
+        reading(store, part.name, size=part.size, expected=None),
+        pq.ParquetFile(opened(store, part.name, size=part.size)) as file,
+    ):
         rows = file.read(columns=columns_in(file.schema_arrow, wanted))
     return [
         {action: _plain(told)}

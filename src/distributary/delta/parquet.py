@@ -16,6 +16,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from distributary.delta.columns import ColumnConflictError, UnsupportedTypeError
+from distributary.delta.damage import (
+    checksum,
+    damage_in,
+    damaged,
+    differs,
+    reading,
+    spelled,
+)
 from distributary.evolve.align import align
 from distributary.evolve.types import fits
 from distributary.model.manifest import StagedFile, compact
@@ -96,7 +104,7 @@ def write_file(
     if table.num_rows < _MANY_ROWS:
         # pieces of a few rows each cost more to write than to put together
         table = table.combine_chunks()
-    size = _write(table, f"{folder}/{name}")
+    size, found = _write(table, f"{folder}/{name}")
     return StagedFile(
         path=name,
         size=size,
@@ -106,11 +114,12 @@ def write_file(
         first_offset=first_offset,
         last_offset=last_offset,
         schema_ids=tuple(sorted(set(schema_ids))),
+        checksum=found,
     )
 
 
-def _write(table: pa.Table, path: str) -> int:
-    """Write the file; returns its size."""
+def _write(table: pa.Table, path: str) -> tuple[int, str]:
+    """Write the file; return its size and its checksum."""
     large = table.num_rows >= _MANY_ROWS
     # a small file is one row group: what could be skipped by statistics inside of it is skipped by
     # those in the table's log; compressing and writing it column by column costs more than it is
@@ -126,10 +135,11 @@ def _write(table: pa.Table, path: str) -> int:
         write_page_index=False,
     )
     content = sink.getvalue()
+    found = spelled(checksum(content))
     WRITTEN.add(path)
     if is_remote(path):
         UPLOADS.put(path, content)
-        return len(content)
+        return len(content), found
     try:
         file = open(path, "wb")
     except FileNotFoundError:
@@ -137,7 +147,7 @@ def _write(table: pa.Table, path: str) -> int:
         file = open(path, "wb")
     with file:
         file.write(content)
-    return len(content)
+    return len(content), found
 
 
 def _repeating(table: pa.Table) -> list[str]:
@@ -325,25 +335,45 @@ def _cast(value: pa.Scalar, type_: pa.DataType) -> object:
 _WHOLE_BYTES = 16 * 2**20
 
 
-def opened(store: Store, name: str, *, size: int | None = None) -> pa.NativeFile:
+def opened(
+    store: Store, name: str, *, size: int | None = None, expected: str | None = None
+) -> pa.NativeFile:
     """A file to be read in parts; one of a bucket comes whole, unless it is known to be large.
 
-    Each part would be a request.
+    Each part would be a request. Where a checksum is `expected`, all bytes are compared with it
+    first: raises DamagedFileError.
     """
-    if store.asks_for_free or (size is not None and size > _WHOLE_BYTES):
+    large = size is None or size > _WHOLE_BYTES
+    if expected is not None and size is not None and large:
+        damage = damage_in(store, name, size=size, expected=expected)
+        if damage is not None:
+            raise damaged(store.address, name, damage)
+    if (store.asks_for_free and (expected is None or large)) or (size is not None and large):
         return store.open(name)
-    return pa.BufferReader(store.read(name))
+    data = store.read(name)
+    if expected is not None and (found := spelled(checksum(data))) != expected:
+        raise damaged(store.address, name, differs(found, expected))
+    return pa.BufferReader(data)
 
 
 def read_file(
-    address: str, schema: pa.Schema, *, lenient: bool = False, size: int | None = None
+    address: str,
+    schema: pa.Schema,
+    *,
+    lenient: bool = False,
+    size: int | None = None,
+    expected: str | None = None,
 ) -> pa.Table:
     """A Parquet file with exactly the columns of a schema: what it lacks is null.
 
-    Raises UnsupportedTypeError where its values would be taken for others.
+    Raises UnsupportedTypeError where its values would be taken for others, and DamagedFileError.
     """
-    folder, _, name = address.rpartition("/")
-    with _parquet(at(folder), name, size=size) as file:
+    folder, _, file_name = address.rpartition("/")
+    store = at(folder)
+    with (
+        reading(store, file_name, size=size, expected=expected),
+        _parquet(store, file_name, size=size, expected=expected) as file,
+    ):
         have = set(file.schema_arrow.names)
         names = [name for name in schema.names if name in have]
         rows, count = file.read(columns=names), file.metadata.num_rows
@@ -355,15 +385,26 @@ _PIECE_ROWS = 65_536
 
 
 def read_pieces(
-    store: Store, name: str, schema: pa.Schema, *, size: int, lenient: bool = False
+    store: Store,
+    name: str,
+    schema: pa.Schema,
+    *,
+    size: int,
+    lenient: bool = False,
+    expected: str | None = None,
 ) -> Iterator[pa.Table]:
     """The same piece by piece, for a file that may be larger than memory."""
-    with _parquet(store, name, size=size) as file:
+    with _parquet(store, name, size=size, expected=expected) as file:
         have = set(file.schema_arrow.names)
         names = [name for name in schema.names if name in have]
         # to hand the columns of a small file to threads costs more than to decode them
         threads = size > _WHOLE_BYTES
-        for batch in file.iter_batches(_PIECE_ROWS, columns=names, use_threads=threads):
+        batches = file.iter_batches(_PIECE_ROWS, columns=names, use_threads=threads)
+        while True:
+            with reading(store, name, size=size, expected=expected):
+                batch = next(batches, None)
+            if batch is None:
+                return
             rows = pa.Table.from_batches([batch])
             yield conform(rows.select(names), schema, rows=batch.num_rows, lenient=lenient)
 
@@ -373,9 +414,11 @@ INT96_UNIT = "us"
 _OLD_CALENDAR = {b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"}
 
 
-def _parquet(store: Store, name: str, *, size: int | None) -> pq.ParquetFile:
+def _parquet(store: Store, name: str, *, size: int | None, expected: str | None) -> pq.ParquetFile:
     """A file of a table that others may have written to."""
-    file = pq.ParquetFile(opened(store, name, size=size), coerce_int96_timestamp_unit=INT96_UNIT)
+    with reading(store, name, size=size, expected=expected):
+        content = opened(store, name, size=size, expected=expected)
+        file = pq.ParquetFile(content, coerce_int96_timestamp_unit=INT96_UNIT)
     if _OLD_CALENDAR & {*(file.metadata.metadata or ())}:
         raise UnsupportedTypeError("its days before 1582 are counted by Spark's old calendar")
     return file

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
@@ -25,12 +26,16 @@ from deltalake.fs import DeltaStorageHandler
 from tenacity import Retrying
 
 from distributary.delta.columns import ColumnConflictError, UnsupportedTypeError
-from distributary.delta.log import BrokenLogError
+from distributary.delta.damage import damage_in, damaged
+from distributary.delta.log import BrokenLogError, load
 from distributary.errors import DistributaryError, LakeUnavailableError, PublishError, clean
+from distributary.model.table import is_below
 from distributary.retries import attempts_on
-from distributary.store.base import local_folder, options_of, stay_inside
+from distributary.store.base import Store, at, local_folder, options_of, refuse_links, stay_inside
 
 CONFLICT_ATTEMPTS = 20
+_SEARCH_SECONDS = 10.0
+"""For the file in which a reader failed."""
 _MILLISECOND = 1000
 """In microseconds."""
 _FOREIGN = (DeltaError, OSError, pa.ArrowException, BrokenLogError)
@@ -52,12 +57,47 @@ def reaching(path: str) -> Iterator[None]:
         # the engine inside deltalake has no exceptions of its own
         if type(error) is not Exception and not isinstance(error, _FOREIGN):
             raise
+        if not isinstance(error, FileNotFoundError | BrokenLogError):
+            refuse_damaged(path, cause=error)
         raise LakeUnavailableError(
             "the lake cannot be read or written",
             where=path,
             evidence=clean(f"{type(error).__name__}: {error}"),
             next_step="check that the lake's path, rights and credentials are right: `doctor`",
         ) from error
+
+
+def refuse_damaged(path: str, *, cause: Exception) -> None:
+    """Raise DamagedFileError if a reader of a table failed because one of its files is damaged.
+
+    Files are looked at one by one, for a few seconds: engines do not say in which one they failed.
+    """
+    until = time.monotonic() + _SEARCH_SECONDS
+    try:
+        store = at(path)
+        for name, size, expected in _data_files(store):
+            found = damage_in(store, name, size=size, expected=expected)
+            if found is not None:
+                raise damaged(store.address, name, found) from cause
+            if time.monotonic() > until:
+                return
+    except (OSError, ValueError, BrokenLogError):
+        # the table cannot be read for another reason, which the caller knows already
+        return
+
+
+def _data_files(store: Store) -> Iterator[tuple[str, int, str | None]]:
+    """Path, size and checksum of the files of a table, of whichever format it is."""
+    delta = load(store)
+    if delta is not None:
+        for file in delta.files.values():
+            if is_below(file.path):
+                yield file.path, file.size, file.checksum
+        return
+    for info in store.files(recursive=True):
+        # a folder whose name begins so is passed over by readers
+        if info.name.endswith(".parquet") and not info.name.startswith("_"):
+            yield info.name, info.size, None
 
 
 def conflict_attempts() -> Retrying:
@@ -70,6 +110,7 @@ def conflict_attempts() -> Retrying:
 
 def open_table(path: str) -> DeltaTable | None:
     """The table at its newest version, or None where there is no table."""
+    refuse_links(path)
     try:
         with reaching(path):
             return DeltaTable(path, storage_options=options_of(path) or None)

@@ -16,6 +16,7 @@ from distributary.config.deploy import Airflow, SparkSubmit, Systemd
 from distributary.deploy.files import Artifact, FileTarget, template
 from distributary.deploy.package import PYTHON_IN_ARCHIVE
 from distributary.deploy.pipeline_file import Installable
+from distributary.errors import DeployError, ErrorCode
 from distributary.spark.settings import SPARK_VERSION
 
 NAME = "spark-submit"
@@ -207,6 +208,7 @@ def service_unit(pipeline: Installable, settings: Systemd) -> str:
         "StartLimitIntervalSec=0",
     ]
     folder, secrets = settings.working_directory or str(Path.cwd()), settings.environment_file
+    _refuse_line_breaks(str(pipeline.path), folder, secrets or "", sys.executable)
     service = [
         f"Type={'oneshot' if timed else 'exec'}",
         f"ExecStart={' '.join(map(_word, _command(pipeline, settings)))}",
@@ -253,6 +255,19 @@ def _command(pipeline: Installable, settings: Systemd) -> list[str]:
         return [*program, "run", str(pipeline.path), "--available-now"]
     listen = ["--listen", settings.listen] if settings.listen else []
     return [*program, "up", str(pipeline.path), "--log-format", "json", *listen]
+
+
+def _refuse_line_breaks(*paths: str) -> None:
+    """Raise DeployError for a path that would go on as another setting of the unit."""
+    for path in paths:
+        if any(character < " " or character == "\x7f" for character in path):
+            raise DeployError(
+                "a path with a line break or another control character cannot be in a unit",
+                code=ErrorCode.DEPLOY_UNFIT,
+                where="systemd",
+                evidence=repr(path[:200]),
+                next_step="rename the file or the folder",
+            )
 
 
 def _word(text: str) -> str:

@@ -85,6 +85,8 @@ class StagedFile:
     first_offset: int = -1
     last_offset: int = -1
     schema_ids: tuple[int, ...] = ()
+    checksum: str | None = None
+    """Of its bytes; None in manifests of the version before."""
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; not `asdict`, which copies every value: this happens once a table and batch."""

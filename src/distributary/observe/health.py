@@ -28,7 +28,12 @@ from distributary.delta.tables import (
     read_rows,
     scanner,
 )
-from distributary.errors import DistributaryError, ErrorCode, LakeUnavailableError
+from distributary.errors import (
+    DistributaryError,
+    ErrorCode,
+    LakeUnavailableError,
+    OutsideLakeError,
+)
 from distributary.evolve.types import sql_name
 from distributary.model import layout
 from distributary.model.manifest import app_id
@@ -200,9 +205,10 @@ def with_measures(lake: str, tables: Sequence[TableSummary]) -> tuple[TableSumma
             return table
         try:
             path = layout.place(lake, table.path)
+            stay_inside(lake, path, f"{path}/_delta_log")
             with reaching(path):
                 found = load(at(path))
-        except LakeUnavailableError:
+        except (LakeUnavailableError, OutsideLakeError):
             # one table that cannot be read must not hide all others
             return replace(table, rows=None)
         if found is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -19,11 +19,18 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from distributary.delta.commit import APP, BATCH, facts_in, pipeline_of
+from distributary.delta.damage import TAG
 from distributary.delta.log import Snapshot, commit_name, data_file, load, log_names
 from distributary.delta.tables import reaching
-from distributary.errors import LakeUnavailableError, PublishError
+from distributary.delta.vectors import BrokenVectorError
+from distributary.errors import (
+    DamagedFileError,
+    DistributaryError,
+    LakeUnavailableError,
+    PublishError,
+)
 from distributary.model import layout
-from distributary.model.table import Role
+from distributary.model.table import Role, is_below
 from distributary.observe.health import DERIVED
 from distributary.observe.rows import LastCommit
 from distributary.publish.parquet import ParquetTable, TableRecord, format_of, open_parquet
@@ -41,8 +48,8 @@ class Finding:
     """Something that is wrong with a table."""
 
     kind: str
-    """missing, behind, rows, foreign, file_missing, file_changed, unreadable; of a deep look also
-    duplicates, outside, batch_counts, lost, extra."""
+    """missing, behind, rows, foreign, file_missing, file_changed, unreadable, damaged; of a deep
+    look also duplicates, outside, batch_counts, lost, extra."""
     what: str
     evidence: str
     next_step: str
@@ -175,17 +182,34 @@ def check_table(known: WrittenTable) -> TableCheck:
         parked_batches=known.parked_batches,
     )
     try:
-        opened = _open(known.path)
+        opened = open_written(known.path)
         check = _absent(check, known) if opened is None else _examined(check, known, opened)
     except (LakeUnavailableError, PublishError) as error:
-        unreadable = Finding(
-            "unreadable",
-            "its log cannot be read",
-            error.evidence or error.what,
-            f"{_COPY}, or fix the file that is named",
-        )
-        check = check.with_more(findings=[unreadable])
+        check = check.with_more(findings=[unreadable(known, error)])
     return replace(check, seconds=time.perf_counter() - started)
+
+
+def unreadable(known: WrittenTable, error: DistributaryError) -> Finding:
+    """Return the finding for an error that ended the look at a table."""
+    if isinstance(error, DamagedFileError):
+        own = error.where.startswith(f"{known.path}/")
+        what = "a data file is damaged" if own else "a data file of its log is damaged"
+        step = mend(known) if own else error.next_step
+        return Finding("damaged", what, f"{error.where}: {error.evidence}", step)
+    what = "its log cannot be read"
+    step = f"{_COPY}, or fix the file that is named"
+    return Finding("unreadable", what, error.evidence or error.what, step)
+
+
+def mend(known: WrittenTable) -> str:
+    """Say what to do about damaged files of a table."""
+    if known.role == Role.MERGED:
+        return f"`distributary rebuild {known.table}` writes the table again from its log"
+    return (
+        "put the files back from a copy, under the same names; where there is no copy, move them "
+        "away, take them out of its log (`DeltaTable(PATH).repair()` of the package deltalake, or "
+        f"FSCK REPAIR TABLE), then `{known.accept}`"
+    )
 
 
 def rows_to_accept(known: WrittenTable, check: TableCheck) -> int:
@@ -193,7 +217,7 @@ def rows_to_accept(known: WrittenTable, check: TableCheck) -> int:
     if known.rows is None or (check.version is not None and check.rows is None):
         return 0
     unsettled = 0
-    opened = None if check.version is None else _open(known.path)
+    opened = None if check.version is None else open_written(known.path)
     if opened is not None:
         newest = _newest(known)
         unsettled = sum(
@@ -214,7 +238,8 @@ def _absent(check: TableCheck, known: WrittenTable) -> TableCheck:
     return check.with_more(findings=[gone])
 
 
-def _open(path: str) -> _Opened | None:
+def open_written(path: str) -> _Opened | None:
+    """Open the table in a folder, of whichever format it is; None where there is none."""
     if (parquet := open_parquet(path)) is not None:
         return _Parquet(*parquet)
     if not is_remote(path) and format_of(path) == "iceberg":
@@ -354,6 +379,25 @@ def _unexplained(known: WrittenTable, left: int, past: _History | None) -> Findi
     return Finding("rows", what, "; ".join(evidence), step)
 
 
+@dataclass(frozen=True, slots=True)
+class KnownFile:
+    """A data file as the commits of its table name it."""
+
+    path: str
+    size: int
+    checksum: str | None
+    held: str
+    """Rows and batches in it, as far as the table tells without it."""
+
+
+def _held(rows: object, batches: tuple[object, object]) -> str:
+    low, high = batches
+    told = [f"{rows:,} rows"] if isinstance(rows, int) else []
+    if low is not None:
+        told.append(f"batch {low}" if low == high else f"batches {low} to {high}")
+    return " of ".join(told) or "rows that its log does not count"
+
+
 # A Delta table by its own log: the files it has now, and what each commit did to its rows.
 
 _OURS = "Distributary"
@@ -417,6 +461,22 @@ class _Delta:
         own = {name: size for name, size in told.items() if "://" not in name and name[:1] != "/"}
         with reaching(self.table.folder):
             return len(told), *_compared(own, self.table.store.sizes())
+
+    def contents(self) -> list[KnownFile]:
+        """The files in the table's own folder."""
+        return [
+            KnownFile(f.path, f.size, f.checksum, _held(f.written, f.bounds("_batch")))
+            for f in self.table.files.values()
+            if is_below(f.path)
+        ]
+
+    def broken_vectors(self) -> Iterator[tuple[str, str]]:
+        """Files of which it cannot be told any more which rows are gone, and why."""
+        for file in self.table.files.values():
+            try:
+                self.table.gone(file)
+            except BrokenVectorError as error:
+                yield file.path, str(error)
 
     def past(self) -> _History:
         """What every commit did that the log still has."""
@@ -510,6 +570,22 @@ class _Parquet:
         told = {file["path"]: file["size"] for file in named}
         return len(named), *_compared(told, self.table.store.sizes())
 
+    def contents(self) -> list[KnownFile]:
+        """The files that readers see; commits that have expired no longer tell of theirs."""
+        told = {f["path"]: (f, c.get(BATCH)) for c in self._log() for f in c.get("files", ())}
+        size_of = self.table.store.sizes()
+        found = []
+        for path in self.table.dataset(self.record).files:
+            file, batch = told.get(path, ({}, None))
+            size = file.get("size") or size_of(path) or 0
+            held = _held(file.get("rows"), (batch, batch))
+            found.append(KnownFile(path, size, file.get(TAG), held))
+        return found
+
+    def broken_vectors(self) -> Iterator[tuple[str, str]]:
+        """There are no vectors in such a table."""
+        return iter(())
+
     def past(self) -> None:
         return None
 
@@ -542,6 +618,20 @@ class _Iceberg:
         files = self.table.files() or {}
         told = {path: file.file_size_in_bytes for path, file in files.items()}
         return len(files), *_compared(told, at(self.table.folder).size)
+
+    def contents(self) -> list[KnownFile]:
+        """The live files, of which snapshots that have not expired tell the checksums."""
+        sums = self.table.checksums()
+        return [
+            KnownFile(
+                path, file.file_size_in_bytes, sums.get(path), _held(file.record_count, (None,) * 2)
+            )
+            for path, file in (self.table.files() or {}).items()
+        ]
+
+    def broken_vectors(self) -> Iterator[tuple[str, str]]:
+        """Vectors of Iceberg are for Iceberg's own tools."""
+        return iter(())
 
     def past(self) -> None:
         return None

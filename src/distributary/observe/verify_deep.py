@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from distributary.delta.tables import reaching
-from distributary.errors import LakeUnavailableError
+from distributary.delta.tables import reaching, refuse_damaged
+from distributary.errors import DamagedFileError, LakeUnavailableError, PublishError
 from distributary.model.table import Role
 from distributary.observe.health import open_readable
 from distributary.observe.ledger import Ledger
 from distributary.observe.rows import ACCEPTED, PARKED, TableRow
-from distributary.observe.verify import Finding, TableCheck, WrittenTable
+from distributary.observe.verify import Finding, TableCheck, WrittenTable, unreadable
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -37,6 +37,8 @@ _SETTINGS = {
     "autoload_known_extensions": "false",
 }
 _SHARD = re.compile(r"-(shard-[0-9]+|unified)$")
+_NOT_READ = frozenset({"damaged", "unreadable", "file_missing", "file_changed"})
+"""Findings about files: without them, the rows of a table are not all there."""
 _EXAMPLES = 5
 _LONGEST_EVIDENCE = 300
 _COLUMNS = {"t": "VARCHAR", "p": "INTEGER", "o": "BIGINT", "b": "BIGINT", "k": "VARCHAR"}
@@ -75,6 +77,15 @@ class Comparison:
         """The same check with all that a deep look finds."""
         if check.version is None:
             return check
+        if any(finding.kind in _NOT_READ for finding in check.findings):
+            told = "where its rows came from was not compared: not all of them can be read"
+            return check.with_more(notes=[told])
+        try:
+            return self._checked(known, check)
+        except (LakeUnavailableError, PublishError) as error:
+            return check.with_more(findings=[unreadable(known, error)])
+
+    def _checked(self, known: WrittenTable, check: TableCheck) -> TableCheck:
         with reaching(known.path):
             loaded = self._load(known)
             if loaded is None:
@@ -92,6 +103,14 @@ class Comparison:
                 self.engine.execute(f"DROP TABLE {loaded.name}")
         return check
 
+    def _load_other(self, table: WrittenTable) -> Loaded | None:
+        """Load a table that another one is compared with; None where it is gone or damaged."""
+        try:
+            return self._load(table, keep=True)
+        except DamagedFileError:
+            self._kept[table.path] = None
+            return None
+
     def _load(self, known: WrittenTable, *, keep: bool = False) -> Loaded | None:
         if known.path in self._kept:
             return self._kept[known.path]
@@ -105,7 +124,10 @@ class Comparison:
             f'"{there[short]}"::{kind} AS {short}' if short in there else f"NULL::{kind} AS {short}"
             for short, kind in {**_COLUMNS, "a": "TIMESTAMPTZ"}.items()
         )
-        with readable.batches(list(there.values()) or readable.schema.names[:1]) as incoming:
+        with (
+            _readable(known.path),
+            readable.batches(list(there.values()) or readable.schema.names[:1]) as incoming,
+        ):
             self.engine.register("incoming", incoming)
             # names of our own columns, and nothing from outside
             self.engine.execute(f"CREATE TABLE {name} AS SELECT {columns} FROM incoming")  # noqa: S608
@@ -193,9 +215,9 @@ class Comparison:
         homes = {name: self._bronze_of(name) for name in known.pipelines}
         bronzes = {home.path: home for home in homes.values() if home is not None}
         for bronze in bronzes.values():
-            raw = self._load(bronze, keep=True)
+            raw = self._load_other(bronze)
             if raw is None:
-                told = f"{bronze.table} is not there, so that it was not compared with it"
+                told = f"{bronze.table} is gone or damaged, so that it was not compared with it"
                 check = check.with_more(notes=[told])
                 continue
             check = check.with_more(compared=[f"coordinates in {bronze.table}"])
@@ -246,7 +268,10 @@ class Comparison:
                 return check.with_more(notes=[f"{told}: what may be missing was only counted"])
         places = [loaded.name, *self._same_type(known)]
         letters = [t for t in self.tables if t.role == Role.DEAD_LETTERS]
-        kept = [self._load(t, keep=True) for t in letters]
+        kept = [self._load_other(t) for t in letters]
+        if self._unread([*letters, *self._kin(known)]):
+            told = "tables that could have its records are gone or damaged"
+            return check.with_more(notes=[f"{told}: records that are missing were not looked for"])
         places += [f"(SELECT * FROM {k.name} WHERE k <> 'replayed')" for k in kept if k]  # noqa: S608
         nowhere = " ".join(
             f"AND NOT EXISTS (SELECT 1 FROM {place} y WHERE y.t = x.t AND y.p = x.p AND y.o = x.o)"  # noqa: S608
@@ -269,14 +294,29 @@ class Comparison:
         what = f"records of {bronze.table} that are neither in it nor dead letters"
         return check.with_more(findings=_finding("lost", what, lost, _step(known)))
 
-    def _same_type(self, known: WrittenTable) -> Iterator[str]:
+    def _unread(self, tables: Sequence[WrittenTable]) -> bool:
+        """Return whether rows of one of these tables could not be read, though it is there."""
+        return any(
+            t.path in self._kept and self._kept[t.path] is None and open_readable(t.path)
+            for t in tables
+        )
+
+    def _kin(self, known: WrittenTable) -> list[WrittenTable]:
         """Other tables with records of the type, as after a change of `tables.each`."""
-        for table in self.tables:
-            same = table.type == known.type and {*table.pipelines} & {*known.pipelines}
-            if table.role == Role.EACH == known.role and same and table.path != known.path:
-                found = self._load(table, keep=True)
-                if found is not None and found.placed:
-                    yield found.name
+        return [
+            table
+            for table in self.tables
+            if table.role == Role.EACH == known.role
+            and table.type == known.type
+            and {*table.pipelines} & {*known.pipelines}
+            and table.path != known.path
+        ]
+
+    def _same_type(self, known: WrittenTable) -> Iterator[str]:
+        for table in self._kin(known):
+            found = self._load_other(table)
+            if found is not None and found.placed:
+                yield found.name
 
     def _judged(self, known: WrittenTable, bronze: WrittenTable) -> str:
         """Batches that are settled, from when both tables were kept, after a table was accepted."""
@@ -324,6 +364,18 @@ def _finding(kind: str, what: str, found: tuple[int, str], step: str) -> list[Fi
     """What is wrong, where there is something: how often, and the first examples."""
     count, examples = found
     return [Finding(kind, f"{what}: {count:,}", examples, step)] if count else []
+
+
+@contextmanager
+def _readable(path: str) -> Iterator[None]:
+    """Raise DamagedFileError where the engine could not read a table because a file is damaged."""
+    import duckdb
+
+    try:
+        yield
+    except duckdb.Error as error:
+        refuse_damaged(path, cause=error)
+        raise
 
 
 @contextmanager

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
@@ -20,7 +21,7 @@ import pyarrow.compute as pc
 
 from distributary.config.base import nearest
 from distributary.config.expectations import SHUT
-from distributary.delta.tables import reaching
+from distributary.delta.tables import reaching, refuse_damaged
 from distributary.errors import ConfigError, DistributaryError, ErrorCode, LakeUnavailableError
 from distributary.model import layout
 from distributary.observe.health import Readable, newest_files, open_listed
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 ROWS = frozenset({"unnest", "range", "generate_series", "json_each", "json_tree"})
 """Functions that give rows and reach nothing outside; `arrow_scan` takes addresses in memory."""
+_PATIENCE_SECONDS = 2.0
+"""For an engine that was interrupted."""
 _BATCH_ROWS = 2048
 _LONGEST_EVIDENCE = 400
 _LONGEST_SQL = 100_000
@@ -40,6 +43,10 @@ _TOO_MUCH = ("Out of Memory Error", "INTERRUPT Error")
 _UNREADABLE = ("reading the stream registered as", "IO Error", "FATAL Error")
 _SCALES = 0
 """Sums of whole numbers are decimals without a fraction."""
+
+
+Overdue = Callable[[DistributaryError], None]
+"""What to do about an engine that does not stop; called in a thread of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +120,26 @@ class Questions:
         return self._places
 
     @contextmanager
-    def ask(self, sql: str, bounds: Bounds = Bounds()) -> Iterator[Answer]:  # noqa: B008
-        """The answer to one statement; the engine is gone when the block ends."""
-        with _engine(bounds) as engine, _within(engine, bounds.seconds):
+    def ask(
+        self,
+        sql: str,
+        bounds: Bounds = Bounds(),  # noqa: B008
+        overdue: Overdue | None = None,
+    ) -> Iterator[Answer]:
+        """The answer to one statement; the engine is gone when the block ends.
+
+        `overdue` is called with the error where the engine goes on after its time is over.
+        """
+        read: list[str] = []
+        with (
+            _naming_damage(read),
+            _engine(bounds) as engine,
+            _within(engine, bounds.seconds, overdue),
+        ):
             named = tables_of(engine, sql)
             self._refuse_unknown(named)
             for name in sorted(named & self.places.keys()):
+                read.append(self.places[name][1])
                 self._register(engine, name)
             if _SHOWS_ALL in named:
                 # a list of names opens none of the tables
@@ -233,7 +254,10 @@ def tables_of(engine: DuckDBPyConnection, sql: str) -> frozenset[str]:
         raise _refused("it has a zero byte")
     # the engine does nothing else while an answer is not taken to its end
     ((text,),) = engine.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()
-    tree = json.loads(text)
+    try:
+        tree = json.loads(text)
+    except RecursionError:
+        raise _refused("it is nested too deeply") from None
     if tree.get("error"):
         # `EXPLAIN` and `PIVOT`, `COPY` and `SET` alike
         raise _refused(str(tree.get("error_message", "")))
@@ -309,14 +333,34 @@ def _engine(bounds: Bounds) -> Iterator[DuckDBPyConnection]:
 
 
 @contextmanager
-def _within(engine: DuckDBPyConnection, seconds: float) -> Iterator[None]:
-    """Interrupts the engine when the time is over, and again where it has not noticed."""
+def _naming_damage(folders: Sequence[str]) -> Iterator[None]:
+    """Raise DamagedFileError where the engine failed because a file of these tables is damaged."""
+    try:
+        yield
+    except LakeUnavailableError as error:
+        for folder in folders:
+            refuse_damaged(folder, cause=error)
+        raise
+
+
+@contextmanager
+def _within(engine: DuckDBPyConnection, seconds: float, overdue: Overdue | None) -> Iterator[None]:
+    """Interrupts the engine when the time is over, and again where it has not noticed.
+
+    The engine looks for an interrupt between two chunks of rows. A function that takes minutes for
+    one value, as `levenshtein` of long texts, is not stopped by it: only its process can be ended.
+    """
     done = threading.Event()
 
     def watch() -> None:
-        if not done.wait(seconds):
-            while not done.wait(0.1):
-                engine.interrupt()
+        if done.wait(seconds):
+            return
+        until = time.monotonic() + _PATIENCE_SECONDS
+        while not done.wait(0.1):
+            engine.interrupt()
+            if overdue is not None and time.monotonic() > until:
+                overdue(_stopped("its time is over, and the engine does not stop"))
+                return
 
     watcher = threading.Thread(target=watch, name="query-limit", daemon=True)
     watcher.start()
@@ -331,13 +375,7 @@ def _failed(error: Exception) -> DistributaryError:
     """What the engine says, in our words: too much was asked, a file is gone, or it is wrong."""
     text = str(error)
     if isinstance(error, MemoryError) or any(sign in text for sign in _TOO_MUCH):
-        return DistributaryError(
-            "the answer would cost more than it may",
-            code=ErrorCode.QUERY_STOPPED,
-            where="SQL",
-            evidence="its time is over" if _TOO_MUCH[1] in text else _first_line(error),
-            next_step="ask for less, or raise --timeout or --memory",
-        )
+        return _stopped("its time is over" if _TOO_MUCH[1] in text else _first_line(error))
     if any(sign in text for sign in _UNREADABLE):
         return LakeUnavailableError(
             "the tables cannot be read",
@@ -345,6 +383,16 @@ def _failed(error: Exception) -> DistributaryError:
             next_step="`distributary verify --all` names files that are gone",
         )
     return _refused(text)
+
+
+def _stopped(evidence: str) -> DistributaryError:
+    return DistributaryError(
+        "the answer would cost more than it may",
+        code=ErrorCode.QUERY_STOPPED,
+        where="SQL",
+        evidence=evidence,
+        next_step="ask for less, or raise --timeout or --memory",
+    )
 
 
 def _first_line(error: Exception) -> str:

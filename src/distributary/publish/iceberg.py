@@ -78,15 +78,17 @@ from distributary.delta.columns import (
     merge_fields,
 )
 from distributary.delta.commit import APP, BATCH, SOURCE, check_partitioning, check_staged, facts
+from distributary.delta.damage import TAG
+from distributary.delta.log import in_table
 from distributary.delta.tables import OvertakenError, committing, until_not_overtaken
 from distributary.errors import LakeUnavailableError, PublishError
 from distributary.model import layout
-from distributary.model.manifest import Mark, StagedFile, TableEntry
+from distributary.model.manifest import Mark, StagedFile, TableEntry, compact, parsed
 from distributary.model.table import Column, commented_schema
 from distributary.publish.base import CommittedMark, Outcome, Published, TableShape
 from distributary.publish.parquet import holds_delta
 from distributary.retries import attempts_on
-from distributary.store.base import at
+from distributary.store.base import at, refuse_links
 from distributary.store.disk import sync
 
 if TYPE_CHECKING:
@@ -125,6 +127,7 @@ def open_catalog(lake: Lake) -> Catalog:
         given["uri"] = settings.uri.get_secret_value()
     elif settings.type == "sql":
         home = layout.iceberg_catalog(lake.address)
+        refuse_links(home)
         os.makedirs(os.path.dirname(home), exist_ok=True)
         # others may be writing: wait for them
         given["uri"] = f"sqlite:///{quote(home)}?timeout=60"
@@ -182,6 +185,7 @@ def open_iceberg(path: str) -> IcebergTable | None:
     folder = f"{path}/metadata"
     found: list[str] = []
     home = layout.iceberg_catalog(os.path.dirname(path))
+    refuse_links(home)
     if os.path.isfile(home):
         with closing(sqlite3.connect(home, timeout=60)) as catalog, suppress(sqlite3.Error):
             known = catalog.execute("select metadata_location from iceberg_tables").fetchall()
@@ -224,7 +228,16 @@ class IcebergTable:
         if any(task.delete_files for task in tasks):
             return None
         below = f"{self.folder}/"
-        return {task.file.file_path.removeprefix(below): task.file for task in tasks}
+        found = {}
+        for task in tasks:
+            path = task.file.file_path.removeprefix("file://").removeprefix(below)
+            found[in_table(self.folder, path)] = task.file
+        return found
+
+    def checksums(self) -> dict[str, str]:
+        """The checksums of files, by their paths, from the snapshots that are still kept."""
+        told = [parsed(facts[TAG]) for facts in summaries(self.table.metadata) if TAG in facts]
+        return {path: found for sums in told for path, found in sums.items()}
 
     def schema(self) -> pa.Schema:
         """The columns, with their comments as metadata."""
@@ -398,7 +411,9 @@ class _Table:
                 return Published(name, Outcome.SKIPPED, version_of(seen.metadata))
         self._check(entry)
         transaction = self._new(entry) if seen is None else self._next(seen, entry)
-        with transaction.update_snapshot(snapshot_properties=facts(mark)).merge_append() as append:
+        sums = {file.path: file.checksum for file in entry.files if file.checksum}
+        told = {**facts(mark), **({TAG: compact(sums)} if sums else {})}
+        with transaction.update_snapshot(snapshot_properties=told).merge_append() as append:
             for file in entry.files:
                 append.append_data_file(self._data_file(file, transaction.table_metadata))
         transaction.set_properties({f"{_MARK}{mark.app_id}": str(mark.batch)})

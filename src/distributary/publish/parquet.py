@@ -40,6 +40,7 @@ from distributary.delta.columns import (
     merge_fields,
 )
 from distributary.delta.commit import SOURCE, check_partitioning, check_staged, facts
+from distributary.delta.damage import TAG
 from distributary.delta.tables import (
     OvertakenError,
     committing,
@@ -521,7 +522,10 @@ def _link(table: ParquetTable, finals: dict[str, str]) -> None:
 
 
 def _text(entry: TableEntry, mark: Mark, finals: dict[str, str]) -> str:
-    files = [{"path": finals[f.path], "size": f.size, "rows": f.rows} for f in entry.files]
+    files = [
+        {"path": finals[f.path], "size": f.size, "rows": f.rows, TAG: f.checksum}
+        for f in entry.files
+    ]
     return json.dumps({**facts(mark), "at": time.time(), "rows": entry.rows, "files": files})
 
 

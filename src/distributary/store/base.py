@@ -262,6 +262,31 @@ def stay_inside(folder: str, *paths: str) -> None:
             )
 
 
+_OWN = re.compile(r"/(?:_distributary|_checkpoints)(?=/|$)")
+"""The folders in which a lake keeps what it knows of itself: only we write there."""
+
+
+def refuse_links(path: str) -> None:
+    """OutsideLakeError for a path below such a folder on which a link stands.
+
+    What is outside may be another lake, whose ledger would be read, written and removed for this
+    one's. Links above, as to the lake itself, are their owner's.
+    """
+    own = _OWN.search(path)
+    end = -1 if own is None else own.end()
+    while end != -1:
+        if os.path.islink(path[:end]):
+            raise OutsideLakeError(
+                "a link in the lake's own folders leads out of it",
+                where=path[:end],
+                evidence=f"it is {os.path.realpath(path[:end])}",
+                next_step="find out who made it; where another disk is to hold a part of the lake, "
+                "mount it there",
+            )
+        after = path.find("/", end + 1)
+        end = -1 if end == len(path) else len(path) if after == -1 else after
+
+
 @contextmanager
 def reaching(path: str) -> Iterator[None]:
     """Errors of file systems and stores become errors of the lake."""

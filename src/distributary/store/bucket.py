@@ -107,14 +107,12 @@ class Bucket(Store):
         key = self.key(folder)
         with self._asked("list"):
             if after:
-                pages = obstore.list(self.connection, key or None, offset=f"{key}/{after}")
-                found = [self._info(each) for page in pages for each in page]
+                found = list(self._listed(key, offset=f"{key}/{after}"))
                 # not every store begins where it is asked to
                 split = ((each, each.name.rpartition("/")) for each in found)
                 return [each for each, name in split if name[0] == folder and name[2] > after]
             if recursive:
-                pages = obstore.list(self.connection, key or None)
-                return [self._info(found) for page in pages for found in page]
+                return list(self._listed(key))
             listed = obstore.list_with_delimiter(self.connection, key or None)
             return [self._info(found) for found in listed["objects"]]
 
@@ -169,6 +167,20 @@ class Bucket(Store):
         if known <= ahead:
             return pa.BufferReader(self.read(name))
         return pa.PythonFile(io.BufferedReader(_Ranges(self, name, known), ahead), mode="r")
+
+    def _listed(self, key: str, *, offset: str | None = None) -> Iterator[Info]:
+        """The files below a key, page by page. Raises OSError for a listing that never ends.
+
+        A server that gives the same page again, with a word to go on from there, would be followed
+        until memory ends.
+        """
+        begun: set[str] = set()
+        for page in obstore.list(self.connection, key or None, offset=offset):
+            if page:
+                if page[0]["path"] in begun:
+                    raise OSError(f"the store lists {page[0]['path'][:200]} again and again")
+                begun.add(page[0]["path"])
+            yield from map(self._info, page)
 
     def _put(self, name: str, data: bytes, mode: Any) -> str:
         # one request, however large: several would cost more, and cannot be conditional everywhere

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import io
 import os
 import secrets
 import shutil
@@ -23,7 +24,8 @@ from typing import IO
 
 import pyarrow as pa
 
-from distributary.store.base import Info, Store
+from distributary.errors import OutsideLakeError
+from distributary.store.base import Info, Store, refuse_links
 
 _NO_UNNAMED = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.ENOSYS})
 NO_NAMING = frozenset({errno.ENOENT, errno.EXDEV, errno.EPERM, errno.EACCES}) | _NO_UNNAMED
@@ -32,6 +34,8 @@ NO_NAMING = frozenset({errno.ENOENT, errno.EXDEV, errno.EPERM, errno.EACCES}) | 
 
 _DRAFT = ".draft"
 _COPIED_BYTES = 8 * 1024 * 1024
+_MOST_BYTES = 2**30
+"""Of a file that is read at once: no document of a lake is nearly as large."""
 _LONGEST_WAIT = 2.0
 """Seconds for another process to finish its own `swap`, which takes a moment."""
 
@@ -79,25 +83,26 @@ class Disk(Store):
 
     def fetch(self, name: str) -> tuple[bytes, str]:
         """All of a file, and which version of it that is. Raises FileNotFoundError."""
-        # not `open`, which takes twice as long to find out that there is no such file
-        handle = os.open(f"{self.address}/{name}", os.O_RDONLY)
-        found = os.fstat(handle)
-        if stat.S_ISDIR(found.st_mode):
-            os.close(handle)
-            raise FileNotFoundError(errno.ENOENT, "a folder, not a file", name)
-        with open(handle, "rb", buffering=0) as file:
+        with self._reading(name) as file:
+            found = os.fstat(file.fileno())
+            if found.st_size > _MOST_BYTES:
+                raise OSError(errno.EFBIG, "too large to be read at once", f"{self.address}/{name}")
             return file.readall(), _version(found)
 
     def read_range(self, name: str, start: int, length: int) -> bytes:
         """A part of a file, shorter where the file ends."""
-        with self._path(name).open("rb") as file:
-            file.seek(start)
-            return file.read(length)
+        with self._reading(name) as file:
+            # of a file without a buffer, one call may give less than all
+            parts = []
+            while length > 0 and (data := os.pread(file.fileno(), length, start)):
+                parts.append(data)
+                start, length = start + len(data), length - len(data)
+            return b"".join(parts)
 
     def look(self, name: str) -> Info | None:
         """A file as it is now, or None if there is no such file."""
         try:
-            found = os.stat(f"{self.address}/{name}")
+            found = os.stat(self.place(name))
         except (FileNotFoundError, NotADirectoryError, ValueError):
             # the last for a name that no file can have
             return None
@@ -144,8 +149,9 @@ class Disk(Store):
         if path.is_symlink():
             # whoever can write here could have anything copied
             raise OSError(errno.ELOOP, "a link in place of a file", str(path))
+        self._reading(name).close()
         if isinstance(to, Disk):
-            place = Path(to.address, named or name)
+            place = Path(to.place(named or name))
             place.parent.mkdir(parents=True, exist_ok=True)
             with _draft(place, path) as draft:
                 os.replace(draft, place)
@@ -155,10 +161,36 @@ class Disk(Store):
 
     def open(self, name: str, *, ahead: int = 0, size: int | None = None) -> pa.NativeFile:
         """A file to be read in parts."""
-        return pa.OSFile(str(self._path(name)))
+        self._reading(name).close()
+        return pa.OSFile(self.place(name))
+
+    def place(self, name: str) -> str:
+        """The path of a file. Raises OutsideLakeError for a link in the lake's own folders."""
+        path = f"{self.address}/{name}" if name else self.address
+        refuse_links(path)
+        return path
 
     def _path(self, name: str) -> Path:
-        return Path(self.address, name)
+        return Path(self.place(name))
+
+    def _reading(self, name: str) -> io.FileIO:
+        """Open a file to read it: only what is on a disk, for a pipe or a device may never end."""
+        path = self.place(name)
+        # not `open`, which takes twice as long to find out that there is no such file; and a pipe
+        # to which nobody writes must not be waited for
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        mode = os.fstat(handle).st_mode
+        if stat.S_ISREG(mode):
+            return io.FileIO(handle, "rb")
+        os.close(handle)
+        if stat.S_ISDIR(mode):
+            raise FileNotFoundError(errno.ENOENT, "a folder, not a file", name)
+        raise OutsideLakeError(
+            "a pipe or a device stands in the place of a file of the lake",
+            where=path,
+            evidence=f"it is {os.path.realpath(path)}, of kind {stat.filemode(mode)[0]}",
+            next_step="find out who made it, and remove it",
+        )
 
     def _made(self, name: str, *, durable: bool) -> Path:
         """The path of a file, in a folder that is there."""
