@@ -146,9 +146,12 @@ class Store:
         self._held: tuple[DeltaTable | None, ds.Dataset | None] | None = None
         """The version that all reads see, where one is held, and its files."""
 
-    def hold(self) -> None:
-        """From now on reads see the table as it is now; opening it costs more than reading it."""
-        table = open_table(self.path)
+    def hold(self, *, version: int | None = None) -> None:
+        """Make all reads see one version, the newest unless another is given.
+
+        Opening a table costs more than reading it.
+        """
+        table = open_table(self.path, version=version)
         with reaching(self.path):
             self._held = (table, None if table is None else dataset(table))
 
@@ -333,11 +336,14 @@ class Ledger:
         self._tables = store("tables", TABLES, "one row per batch and table", "outcome")
         self._schemas = store("schemas", SCHEMAS, "one row per change that a schema brought")
 
-    def hold(self) -> Ledger:
-        """Read batches and tables as they are now, again and again; for one answer."""
+    def hold(self, *, tables: int | None = None) -> Ledger:
+        """Read batches and tables as they are now, again and again; for one answer.
+
+        With `tables` the rows of tables are those of that version.
+        """
         # in the order in which they are written, so that no batch lacks its tables
         self._batches.hold()
-        self._tables.hold()
+        self._tables.hold(version=tables)
         return self
 
     def record(

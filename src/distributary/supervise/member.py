@@ -43,6 +43,7 @@ FINAL_CODES = frozenset(
         ErrorCode.CHECKPOINT_INVALID,
         ErrorCode.CHECKPOINT_LOST,
         ErrorCode.TABLE_BEHIND,
+        ErrorCode.RESTORE_UNFINISHED,
         ErrorCode.ACCOUNTING_BROKEN,
         ErrorCode.EVOLUTION_REFUSED,
         ErrorCode.EXPECTATION_REFUSED,
