@@ -334,6 +334,13 @@ def test_a_checkpoint_elsewhere_is_read_only_where_a_file_names_it(
     assert card.checkpoint == str(tmp_path / "there")
 
 
+def test_a_lake_without_its_checkpoint_is_refused(live: Live, tmp_path: Path) -> None:
+    shutil.rmtree(live.checkpoint)
+    with pytest.raises(DistributaryError) as refused:
+        back_up(live, tmp_path / "backup")
+    assert refused.value.code is ErrorCode.CHECKPOINT_LOST
+
+
 def test_a_link_in_the_lake_is_not_followed(live: Live, tmp_path: Path) -> None:
     secret = tmp_path / "secret.json"
     secret.write_text("canary")

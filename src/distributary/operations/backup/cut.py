@@ -147,7 +147,10 @@ def find_once(lake: str, checkpoints: Mapping[str, str]) -> Cut:
         cards = registrations(lake)
         found = {card.name: _address(card, lake, checkpoints) for card in cards}
         _refuse_removals(lake, cards)
-        progress = {name: _Progress.begin(name, place) for name, place in found.items()}
+        # before the selections of replays are read: one that ends from here on is noticed
+        began = load(at(layout.ledger_table(lake, "batches")), files=False)
+        marks = {} if began is None else began.marks
+        progress = {name: _Progress.begin(name, place, marks) for name, place in found.items()}
         watch = _Watch(lake)
         watch.note()
         state = _State(lake, watch, progress)
@@ -347,8 +350,8 @@ class _Progress:
     name: str
     store: Store
     life: str | None
-    begun_replays: set[int]
-    """Replays that were not finished when this began."""
+    replayed: int
+    """The newest replay that was settled when this began."""
     documents: dict[str, bytes] = field(default_factory=dict)
     manifests: dict[str, dict[int, tuple[str, bytes]]] = field(default_factory=dict)
     """By lane and batch: the name of the file in the checkpoint, and its bytes."""
@@ -357,12 +360,21 @@ class _Progress:
     parked: list[ParkedBatch] = field(default_factory=list)
 
     @classmethod
-    def begin(cls, name: str, place: str) -> _Progress:
-        """Note whose life it is, and which replays are unfinished."""
+    def begin(cls, name: str, place: str, marks: Mapping[str, int]) -> _Progress:
+        """Note whose life it is, and which replays are unfinished; `marks` are the ledger's."""
         store = at(place)
         found = Checkpoint.find(store, pipeline=name)
-        progress = cls(name, store, found.life if found else None, set(unfinished(store)))
-        progress._read_selections(progress.begun_replays)
+        if found is None and any(app.startswith(f"distributary/{name}/") for app in marks):
+            raise CheckpointError(
+                f"the checkpoint of pipeline {name} is lost, so that it cannot be backed up",
+                code=ErrorCode.CHECKPOINT_LOST,
+                where=place,
+                evidence="the lake has batches of this pipeline",
+                next_step="`distributary recover FILE` makes it again; then take the backup",
+            )
+        life = found.life if found else None
+        progress = cls(name, store, life, marks.get(app_id(name, life or "", REPLAY), -1))
+        progress._read_selections(unfinished(store))
         return progress
 
     def check_life(self) -> None:
@@ -449,12 +461,11 @@ class _State:
 
     def read(self) -> None:
         """Read the ledger, then everything that is written before it."""
-        before = self._replays_settled()
         batches = load(at(layout.ledger_table(self.lake, "batches")), files=False)
         self.settled = dict(batches.marks) if batches is not None else {}
         for one in self.progress.values():
             one.read(_parking(self.lake, one), self.lake)
-        self._check_replays(before)
+        self._check_replays()
         self.documents |= _lake_documents(self.lake)
         self.watch.noted[ledger_folder("batches")] = batches
         if not any(living_owner(one.store) for one in self.progress.values()):
@@ -491,6 +502,11 @@ class _State:
             limits = {app: batch if batch in known else batch + 1}
             for folder in self.watch.noted:
                 self.watch.take_back(folder, limits)
+            one.parked = [
+                waiting
+                for waiting in one.parked
+                if waiting.mark.batch <= limits.get(waiting.mark.app_id, waiting.mark.batch)
+            ]
 
     def _can_be_finished(self, one: _Progress, batch: int) -> bool:
         """Whether what a decided batch has staged is there, for tables that lack it."""
@@ -516,7 +532,8 @@ class _State:
             if commit.app_id != one.app("stream") or noted is None or commit.batch is None:
                 continue
             marked = commit.role not in DERIVED
-            mark = max(noted.marks.get(commit.app_id, -1), commit.accepted or -1)
+            accepted = -1 if commit.accepted is None else commit.accepted
+            mark = max(noted.marks.get(commit.app_id, -1), accepted)
             if mark >= commit.batch if marked else noted.version >= (commit.version or 0):
                 continue
             lacking = [
@@ -529,17 +546,12 @@ class _State:
             settled = min([settled, *(batch - 1 for batch in lacking)])
         return settled
 
-    def _replays_settled(self) -> dict[str, int]:
-        noted = load(at(layout.ledger_table(self.lake, "batches")), files=False)
-        marks = {} if noted is None else noted.marks
-        return {name: marks.get(one.app(REPLAY), -1) for name, one in self.progress.items()}
-
-    def _check_replays(self, before: Mapping[str, int]) -> None:
-        """A replay that came and went meanwhile has left no selection to finish it by."""
-        for name, one in self.progress.items():
-            for number in range(before[name] + 1, self.settled.get(one.app(REPLAY), -1) + 1):
+    def _check_replays(self) -> None:
+        """Raise MovedError if a replay came and went: no selection is left to finish it by."""
+        for one in self.progress.values():
+            for number in range(one.replayed + 1, self.settled.get(one.app(REPLAY), -1) + 1):
                 if number not in one.selections:
-                    raise MovedError(f"replay {number} of pipeline {name} ended")
+                    raise MovedError(f"replay {number} of pipeline {one.name} ended")
 
     def _cut_ledger(self) -> None:
         """Choose the versions of the ledger's other tables, which are written before it."""
