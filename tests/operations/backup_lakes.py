@@ -233,19 +233,25 @@ def _publish(entry: TableEntry, mark: Mark, parking: str, waiting: set[str]) -> 
 
 def assert_exact(live: Live, lake: Path, newest: dict[str, int]) -> None:
     """Every record of the batches up to the newest ones is in a table, once."""
+    assert_all_exact([(live, newest)], lake)
+
+
+def assert_all_exact(pipelines: Sequence[tuple[Live, dict[str, int]]], lake: Path) -> None:
+    """Check the same for pipelines that share a lake, and their tables."""
     expected: Counter[int] = Counter()
-    for (lane, batch), offsets in live.wrote.items():
-        if batch <= newest[lane]:
-            expected.update(offsets)
+    replayed: set[str] = set()
+    for live, newest in pipelines:
+        for (lane, batch), offsets in live.wrote.items():
+            if batch <= newest[lane]:
+                expected.update(offsets)
+        for number, ids in live.replayed.items():
+            replayed |= set(ids) if number <= newest["replay"] else set()
     found: Counter[int] = Counter()
     for table in sorted(lake.glob("silver_*")):
         if (table / "_delta_log").exists():
             rows = DeltaTable(str(table)).to_pyarrow_table(columns=["_offset", "move"])
             found.update(rows["_offset"].to_pylist())
     assert found == expected
-    replayed = {
-        i for number, ids in live.replayed.items() if number <= newest["replay"] for i in ids
-    }
     if (lake / LETTERS / "_delta_log").exists():
         letters = DeltaTable(str(lake / LETTERS)).to_pyarrow_table().to_pylist()
         mine = {letter["id"]: letter["status"] for letter in letters}

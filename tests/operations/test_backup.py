@@ -3,7 +3,8 @@
 import json
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from distributary.store.base import at, introduce
 from tests.operations.backup_lakes import (
     Live,
     Turns,
+    assert_all_exact,
     assert_exact,
     back_up,
     finish,
@@ -56,37 +58,45 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
 
 
 def backups_between_steps(
-    live: Live, to: Path, seed: int, steps: list[Callable[[], None]], patch: pytest.MonkeyPatch
+    lives: Sequence[Live],
+    to: Path,
+    seed: int,
+    steps: list[Callable[[], None]],
+    patch: pytest.MonkeyPatch,
 ) -> list[Taken]:
-    """Take three backups, with some steps of the pipeline between those of each backup."""
+    """Take three backups, with some steps of the pipelines between those of each backup."""
     dice = random.Random(seed)
     turns: list[Turns] = []
     pausing(patch, turns)
-    turns.append(Turns(lambda: live.work(dice)))
-    live.pause = turns[0].pause
-    for _ in range(dice.randint(30, 90)):
-        turns[0].step()
+    for number, live in enumerate(lives):
+        own = random.Random(seed * 100 + number)
+        turns.append(Turns(partial(live.work, own)))
+        live.pause = turns[-1].pause
+    for _ in range(dice.randint(30, 90) * len(lives)):
+        dice.choice(turns).step()
     often = dice.choice([0.02, 0.1, 0.3])
 
     def act() -> None:
         while dice.random() < often:
-            turns[0].step()
+            dice.choice(turns).step()
 
     steps.append(act)
     taken = []
     for _ in range(3):
-        taken.append(back_up(live, to))
+        taken.append(back_up(lives[0], to))
         for _ in range(dice.randint(0, 12)):
-            turns[0].step()
+            dice.choice(turns).step()
     steps.clear()
     return taken
 
 
-def assert_restored_exactly(live: Live, backup: Path, taken: list[Taken], root: Path) -> None:
+def assert_restored_exactly(
+    lives: Sequence[Live], backup: Path, taken: list[Taken], root: Path
+) -> None:
     for number, one in enumerate(taken):
         lake = root / f"restored{number}" / "lake"
         put_back(backup, lake, one.point.id)
-        assert_exact(live, lake, finish(live, lake))
+        assert_all_exact([(live, finish(live, lake)) for live in lives], lake)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -97,8 +107,20 @@ def test_whatever_is_written_between_the_steps_of_a_backup_the_state_is_consiste
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     live = Live(tmp_path / "a")
-    taken = backups_between_steps(live, tmp_path / "backup", seed, steps, monkeypatch)
-    assert_restored_exactly(live, tmp_path / "backup", taken, tmp_path)
+    taken = backups_between_steps([live], tmp_path / "backup", seed, steps, monkeypatch)
+    assert_restored_exactly([live], tmp_path / "backup", taken, tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_pipelines_that_share_tables_are_backed_up_as_of_one_moment(
+    tmp_path: Path,
+    seed: int,
+    steps: list[Callable[[], None]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lives = [Live(tmp_path / "a"), Live(tmp_path / "a", name="twin", life="life2", offset=10_000)]
+    taken = backups_between_steps(lives, tmp_path / "backup", seed, steps, monkeypatch)
+    assert_restored_exactly(lives, tmp_path / "backup", taken, tmp_path)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -109,9 +131,9 @@ def test_batches_alone_never_make_a_backup_try_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     live = Live(tmp_path / "a", trouble=False)
-    taken = backups_between_steps(live, tmp_path / "backup", seed, steps, monkeypatch)
+    taken = backups_between_steps([live], tmp_path / "backup", seed, steps, monkeypatch)
     assert [one.retries for one in taken] == [0, 0, 0]
-    assert_restored_exactly(live, tmp_path / "backup", taken, tmp_path)
+    assert_restored_exactly([live], tmp_path / "backup", taken, tmp_path)
 
 
 @pytest.fixture
