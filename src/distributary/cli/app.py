@@ -60,6 +60,7 @@ VERBS: Mapping[str, Sequence[str]] = {
     "monitor:alerts_app": ["alerts"],
     "repair:app": ["resume", "rebuild", "reset", "recover", "clean"],
     "maintain:app": ["maintain"],
+    "backup:app": ["backup", "restore"],
     "install:app": ["install", "uninstall", "package"],
     "grants:app": ["grants"],
 }

@@ -108,12 +108,12 @@ def conflict_attempts() -> Retrying:
     )
 
 
-def open_table(path: str) -> DeltaTable | None:
-    """The table at its newest version, or None where there is no table."""
+def open_table(path: str, *, version: int | None = None) -> DeltaTable | None:
+    """The table at its newest version, or at another one; None where there is no table."""
     refuse_links(path)
     try:
         with reaching(path):
-            return DeltaTable(path, storage_options=options_of(path) or None)
+            return DeltaTable(path, version=version, storage_options=options_of(path) or None)
     except LakeUnavailableError as error:
         if isinstance(error.__cause__, TableNotFoundError):
             return None

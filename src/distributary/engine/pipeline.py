@@ -54,7 +54,7 @@ from distributary.errors import (
 from distributary.model.manifest import app_id
 from distributary.observe.events import BatchSettled, Event, EventBus
 from distributary.observe.ledger import Ledger
-from distributary.observe.pipelines import Registration, pin, register
+from distributary.observe.pipelines import Registration, pin, refuse_half_restored, register
 from distributary.observe.pulse import begin_pulse, write_failure
 from distributary.publish.base import Publisher
 from distributary.registry.base import RegistryCalls, SchemaRegistry
@@ -239,6 +239,7 @@ class Pipeline:
         """Finish what a reset has left, and raise what speaks against `open`; without Spark."""
         if lane != "stream":
             refuse_replay(self.config)
+        refuse_half_restored(self.lake)
         finish_removal(self)
         refuse_owned(self._claimed(lane))
         refuse_lost(self)

@@ -645,5 +645,8 @@ def _diverged(context: RunContext, table: str, mark: Mark, evidence: str) -> Div
         where=context.checkpoint.store.address,
         evidence=evidence,
         next_step="nothing of this batch was written. The checkpoint is older than the table: put "
-        "the newest copy back, or start a new life with `distributary reset`",
+        "the newest copy back. If this lake is a copy that was made while the pipeline ran, "
+        "`distributary backup FILE PLACE` and `distributary restore PLACE` into an empty lake take "
+        "all tables back to the last batch that they have in common; `distributary reset` starts "
+        "a new life",
     )

@@ -6,6 +6,7 @@
 <lake>/_distributary/pipelines/<name>/decided-<lane>.json    the newest manifest, once more
 <lake>/_distributary/pipelines/<name>/removal.json           a reset or clean that is not finished
 <lake>/_distributary/pipelines/<name>/catalog.json           what the catalog has of its tables
+<lake>/_distributary/restore.json                            a backup that is being put back
 <lake>/_distributary/removed/                                folders that are on their way out
 <lake>/_distributary/grants/<name>.json
 <lake>/_distributary/iceberg.db                   which metadata is a table's, for Iceberg

@@ -200,14 +200,17 @@ class Store:
         """The version that all reads see, where one is held and there is a table."""
         self._held_sums: Mapping[str, pa.Table] | None = None
 
-    def hold(self) -> None:
-        """From now on reads see the table as it is now; opening it costs more than reading it."""
-        self._holds, self._held, self._held_sums = True, self._open(), None
+    def hold(self, *, version: int | None = None) -> None:
+        """Make all reads see one version, the newest unless another is given.
 
-    def _open(self) -> Version | None:
-        """Open the newest version and read what its log says, before others shorten the log."""
+        Opening a table costs more than reading it.
+        """
+        self._holds, self._held, self._held_sums = True, self._open(version), None
+
+    def _open(self, number: int | None = None) -> Version | None:
+        """Open a version and read what its log says, before others shorten the log."""
         for last in (False, False, True):
-            table = open_table(self.path)
+            table = open_table(self.path, version=number)
             if table is None:
                 return None
             try:
@@ -561,11 +564,14 @@ class Ledger:
             "schemas", SCHEMAS, "one row per change that a schema brought", views={}
         )
 
-    def hold(self) -> Ledger:
-        """Read batches and tables as they are now, again and again; for one answer."""
+    def hold(self, *, tables: int | None = None) -> Ledger:
+        """Read batches and tables as they are now, again and again; for one answer.
+
+        With `tables` the rows of tables are those of that version.
+        """
         # in the order in which they are written, so that no batch lacks its tables
         self._batches.hold()
-        self._tables.hold()
+        self._tables.hold(version=tables)
         return self
 
     def record(

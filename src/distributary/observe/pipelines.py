@@ -33,6 +33,8 @@ FORMAT = 1
 _CARD = "pipeline.json"
 REMOVAL = "removal.json"
 """What a reset or clean takes away, in the pipeline's folder until it has ended."""
+RESTORE = "restore.json"
+"""Which backup is being put back, in the lake's own folder until that has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,21 @@ def _read(text: bytes, where: str) -> Registration:
 def unfinished_removal(lake: str, pipeline: str) -> bool:
     """Whether a reset or clean was begun and has not ended."""
     return at(layout.pipeline(lake, pipeline)).size(REMOVAL) is not None
+
+
+def refuse_half_restored(lake: str) -> None:
+    """Raise RESTORE_UNFINISHED where a backup was being put back, and that has not ended."""
+    home = at(layout.join(lake, layout.HOME))
+    with reaching(home.address):
+        if home.look(RESTORE) is None:
+            return
+    raise CheckpointError(
+        "this lake was being put back from a backup, and that has not ended",
+        code=ErrorCode.RESTORE_UNFINISHED,
+        where=f"{home.address}/{RESTORE}",
+        evidence="tables or checkpoints may be missing: nothing was read or written",
+        next_step="`distributary restore` once more, with the backup that this file names",
+    )
 
 
 # What the catalog has of a pipeline's tables, kept in the lake for those who ask.

@@ -44,6 +44,7 @@ FINAL_CODES = frozenset(
         ErrorCode.CHECKPOINT_LOST,
         ErrorCode.LAKE_BEHIND,
         ErrorCode.TABLE_BEHIND,
+        ErrorCode.RESTORE_UNFINISHED,
         ErrorCode.ACCOUNTING_BROKEN,
         ErrorCode.EVOLUTION_REFUSED,
         ErrorCode.EXPECTATION_REFUSED,

@@ -33,6 +33,7 @@ from distributary.model.table import Role
 from distributary.observe.gaps import lost_parking
 from distributary.observe.health import DERIVED
 from distributary.observe.ledger import Ledger
+from distributary.observe.pipelines import refuse_half_restored
 from distributary.observe.recording import Accepted
 from distributary.observe.rows import LastCommit
 from distributary.publish.parking import Expected, Held, forget, lacking, parked
@@ -138,6 +139,7 @@ def plan_recovery(pipeline: Pipeline) -> Recovery | None:
 
 def recover(pipeline: Pipeline) -> Recovery | None:
     """Make the checkpoint again, so that the next run goes on where the lake is."""
+    refuse_half_restored(pipeline.lake)
     finish_removal(pipeline)
     if _is_there(pipeline):
         return _taken_back(pipeline)
@@ -473,7 +475,12 @@ def _missing(ledger: Ledger, commit: LastCommit, held: Held) -> tuple[int, ...]:
 def _next_step(config: PipelineConfig, found: Iterable[Behind]) -> str:
     names = {one.commit.table: one.commit.role for one in found}
     first = next(iter(names))
-    parts = ["put the newest copy of the tables back"]
+    parts = [
+        "put the newest copy of the tables back",
+        "if this lake is a copy that was made while the pipeline ran, `distributary backup FILE "
+        "PLACE` and `distributary restore PLACE` into an empty lake take all tables back to the "
+        "last batch that they have in common",
+    ]
     merged = [name for name, role in names.items() if role == Role.MERGED]
     if merged and config.cdc is not None and config.cdc.log:
         parts.append(f"`distributary rebuild {merged[0]}` makes it again from its log")

@@ -1,0 +1,301 @@
+"""Take a backup: find a consistent state of a lake, and copy what the backup does not have yet."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from distributary.delta.log import (
+    LARGE_FILE,
+    LOG,
+    BrokenLogError,
+    LogNames,
+    Snapshot,
+    commit_name,
+    in_table,
+    load,
+    log_names,
+    with_sidecars,
+)
+from distributary.errors import DistributaryError, ErrorCode
+from distributary.model import layout
+from distributary.operations.backup.cut import (
+    THREADS,
+    Cut,
+    FileSize,
+    MovedError,
+    TableState,
+    each,
+    find_once,
+    inside_lake,
+    retried,
+)
+from distributary.operations.backup.points import (
+    Point,
+    StoredTable,
+    packed_documents,
+    point_ids,
+    write_point,
+)
+from distributary.store.base import Store, at, reaching, same_place
+
+OnTable = Callable[[str, int, int], None]
+"""Called with the name of a table that is copied, and how many of how many are."""
+_FEW_THREADS = 4
+_LINEAGES = 1000
+"""Folders of one table in a backup."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A backup that was taken, or would be."""
+
+    point: Point
+    seconds: float
+    retries: int
+    """How often the lake changed in a way that needed another try."""
+
+
+@dataclass(slots=True)
+class _Totals:
+    """What a state consists of, and what had to be copied."""
+
+    files: int = 0
+    bytes: int = 0
+    copied_files: int = 0
+    copied_bytes: int = 0
+
+
+def take_backup(
+    lake: str,
+    to: str,
+    checkpoints: Mapping[str, str],
+    *,
+    dry_run: bool = False,
+    on_table: OnTable = lambda table, done, total: None,
+) -> Taken:
+    """Back a lake up, with the progress of all its pipelines, while these go on.
+
+    `checkpoints` are the addresses that pipeline files name. Raises BACKUP_REFUSED.
+    """
+    began, tries = time.monotonic(), 0
+    backup = at(to)
+    _refuse_inside(lake, backup, checkpoints)
+    copied_before = _Totals()
+    try:
+        for attempt in retried():
+            with attempt:
+                tries += 1
+                point = _try(lake, backup, checkpoints, copied_before, dry_run, on_table)
+    except MovedError as error:
+        raise DistributaryError(
+            "no consistent state of the lake was found",
+            code=ErrorCode.BACKUP_REFUSED,
+            where=lake,
+            evidence=f"{error}, after {tries} tries",
+            next_step="take the backup again; if no pipeline of this lake runs, run it once: it "
+            "says what is wrong, or puts it right",
+        ) from error
+    return Taken(point, time.monotonic() - began, tries - 1)
+
+
+def _refuse_inside(lake: str, backup: Store, checkpoints: Mapping[str, str]) -> None:
+    for place in (lake, *checkpoints.values()):
+        inside = f"{backup.address}/".startswith(layout.join(place, ""))
+        if inside or same_place(place, backup.address):
+            raise DistributaryError(
+                "a backup inside of what it is a backup of would be lost with it",
+                code=ErrorCode.BACKUP_REFUSED,
+                where=backup.address,
+                evidence=f"it is in {place}",
+                next_step="name a folder or an address outside of the lake",
+            )
+
+
+def _try(
+    lake: str,
+    backup: Store,
+    checkpoints: Mapping[str, str],
+    before: _Totals,
+    dry_run: bool,
+    on_table: OnTable,
+) -> Point:
+    cut = find_once(lake, checkpoints)
+    totals = replace(before, files=0, bytes=0)
+    copy = _Copy(cut, backup, totals, dry_run=dry_run)
+    try:
+        tables = copy.all(on_table)
+    finally:
+        before.copied_files, before.copied_bytes = totals.copied_files, totals.copied_bytes
+    documents = packed_documents(cut.documents)
+    point = Point(
+        id=_id(backup, cut),
+        taken_at=cut.taken_at,
+        lake=lake,
+        pipelines=cut.pipelines,
+        checkpoints={p.name: inside_lake(lake, p.checkpoint) for p in cut.pipelines},
+        tables=tuple(tables),
+        parked=cut.parked,
+        documents=len(cut.documents),
+        sha256=hashlib.sha256(documents).hexdigest(),
+        totals={
+            "files": totals.files,
+            "bytes": totals.bytes,
+            "copied_files": totals.copied_files,
+            "copied_bytes": totals.copied_bytes,
+        },
+    )
+    if not dry_run:
+        write_point(backup, point, documents)
+    return point
+
+
+def _id(backup: Store, cut: Cut) -> str:
+    """Return the name of a restore point, which sorts behind all that are there."""
+    mine = datetime.fromisoformat(cut.taken_at).strftime("%Y%m%dT%H%M%S.%fZ")
+    newest = max(point_ids(backup), default="")
+    if mine > newest:
+        return mine
+    raise DistributaryError(
+        "the backup has a restore point that is newer than now",
+        code=ErrorCode.BACKUP_REFUSED,
+        where=backup.address,
+        evidence=f"{newest}; now it is {mine}",
+        next_step="correct the clock of this machine, or back up to another place",
+    )
+
+
+class _Copy:
+    """The copying of one state."""
+
+    def __init__(self, cut: Cut, backup: Store, totals: _Totals, *, dry_run: bool) -> None:
+        self.cut, self.backup, self.totals, self.dry_run = cut, backup, totals, dry_run
+
+    def all(self, on_table: OnTable) -> list[StoredTable]:
+        """Copy what the backup lacks: what others remove soon first, then table by table."""
+        with reaching(self.backup.address):
+            for batch in self.cut.parked:
+                to = f"parked/{layout.folder_name(batch.pipeline)}/{batch.place}"
+                self._files(at(batch.source), batch.files, to=self.backup.below(to))
+            tables = sorted(self.cut.tables, key=_urgency)
+            stored: list[StoredTable] = []
+            staged = [table for table in tables if table.files and table.format == "delta"]
+            folders = {table.folder: self._folder(table) for table in tables}
+            for table in staged:
+                to = self.backup.below(folders[table.folder])
+                self._files(self._source(table), table.files, to=to)
+            for number, table in enumerate(tables, 1):
+                on_table(table.folder, number, len(tables))
+                to = self.backup.below(folders[table.folder])
+                if table.format == "parquet":
+                    self._files(self._source(table), table.files, to=to)
+                elif table.version >= 0:
+                    self._delta(table, to)
+                stored.append(StoredTable(table, folders[table.folder]))
+        return sorted(stored, key=lambda one: one.state.folder)
+
+    def _source(self, table: TableState) -> Store:
+        return at(layout.join(self.cut.lake, table.folder))
+
+    def _folder(self, table: TableState) -> str:
+        """Return the folder of a table in the backup: one whose log has the same commits."""
+        for number in range(1, _LINEAGES):
+            folder = f"lake/{table.folder}" + (f"~{number}" if number > 1 else "")
+            if table.version < 0 or self._continues(table, self.backup.below(folder)):
+                return folder
+        raise AssertionError("a table was never made again so often")
+
+    def _continues(self, table: TableState, stored: Store) -> bool:
+        """Whether no commit of the table would take the place of another one in the backup."""
+        there, here = log_names(stored).commits, log_names(self._source(table)).commits
+        both = there.keys() & here.keys()
+        if not both:
+            return not there or max(there) < min(here, default=0)
+        # a log only grows: where one commit is the same, all before it are
+        name = commit_name(max(both))
+        return stored.read(name) == self._read(table, name)
+
+    def _read(self, table: TableState, name: str) -> bytes:
+        with _still_there(table.folder):
+            return self._source(table).read(name)
+
+    def _delta(self, table: TableState, to: Store) -> None:
+        """Copy the files of a version, then the log up to it: so that it never names what lacks."""
+        source = self._source(table)
+        with _still_there(table.folder):
+            snapshot = load(source, version=table.version)
+            if snapshot is None or snapshot.version != table.version:
+                raise MovedError(f"version {table.version} of table {table.folder} is gone")
+            self._files(source, table_files(snapshot), to=to)
+            self._files(source, log_files(source, table.version), to=to)
+
+    def _files(self, source: Store, files: Iterable[FileSize], *, to: Store) -> None:
+        wanted = list(files)
+        self.totals.files += len(wanted)
+        self.totals.bytes += sum(file.size for file in wanted)
+        size = to.sizes() if wanted else None
+        lacking = [file for file in wanted if size and size(file.path) != file.size]
+        if not self.dry_run:
+            with _still_there(source.address):
+                copy_files(source, lacking, to=to)
+        self.totals.copied_files += len(lacking)
+        self.totals.copied_bytes += sum(file.size for file in lacking)
+
+
+def _urgency(table: TableState) -> int:
+    """Order tables by how soon files of an older version are removed from them."""
+    hidden = (f"{layout.HOME}/changes/", f"{layout.HOME}/ledger/", f"{layout.HOME}/")
+    return next((n for n, start in enumerate(hidden) if table.folder.startswith(start)), 9)
+
+
+@contextmanager
+def _still_there(where: str) -> Iterator[None]:
+    """Raise MovedError for a file that went since the state was found."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise MovedError(f"a file of {where} is gone: {error}") from error
+    except BrokenLogError as error:
+        raise MovedError(f"{where}: {error}") from error
+
+
+def copy_files(source: Store, files: Sequence[FileSize], *, to: Store) -> None:
+    """Copy files, and see that all of each arrived. Raises FileNotFoundError."""
+
+    def copy(file: FileSize) -> None:
+        source.copy(file.path, to=to)
+        found = to.size(file.path) if to.asks_for_free else file.size
+        if found != file.size:
+            raise FileNotFoundError(f"{file.path} has {found} bytes instead of {file.size}")
+
+    # a file on its way to or from a bucket is in memory
+    large = any(file.size > LARGE_FILE for file in files)
+    each(copy, files, threads=_FEW_THREADS if large else THREADS)
+
+
+def table_files(snapshot: Snapshot) -> list[FileSize]:
+    """Return the files that a version consists of: data, and the vectors of deleted rows."""
+    found: dict[str, int] = {}
+    vectors: set[str] = set()
+    for file in snapshot.files.values():
+        found[in_table(snapshot.folder, file.path)] = file.size
+        if file.vector is not None and file.vector.path is not None:
+            vectors.add(in_table(snapshot.folder, file.vector.path))
+    for path in vectors:
+        size = snapshot.store.size(path)
+        if size is None:
+            raise FileNotFoundError(path)
+        found[path] = size
+    return [FileSize(path, size) for path, size in found.items()]
+
+
+def log_files(source: Store, version: int) -> list[FileSize]:
+    """Return the files of a log up to a version, its newest checkpoint first."""
+    names: LogNames = log_names(source).until(version)
+    checkpoint = names.checkpoints.get(names.checkpoint, ())
+    found = [*with_sidecars(source, checkpoint), *names.commits.values()]
+    return [FileSize(info.name, info.size) for info in found if info.name.startswith(f"{LOG}/")]
