@@ -18,11 +18,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from tests.faults.faults import FAULTS, faults_for
+from tests.faults.faults import FAULTS, faults_for, wanted
 from tests.faults.feeds import SHAPES
+from tests.faults.forkserver import ForkServer
 from tests.faults.rounds import Report, Servers, play
 
 
@@ -42,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     say = sys.stderr if asked.json else sys.stdout
     print(f"seed {asked.seed}", file=say, flush=True)
     with _folder() as folder, ExitStack() as stack:
+        forks = ForkServer(folder / "forkserver.log")
+        stack.callback(forks.close)
         started: dict[str, Servers] = {}
         for number in range(asked.rounds or sys.maxsize):
             if time.monotonic() > deadline and not asked.rounds:
@@ -53,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 asked.seed + number,
                 folder=folder,
                 keep=keep,
-                servers=servers,
+                servers=replace(servers, forks=forks),
                 faults=faults_for(SHAPES[shape], asked.only),
                 count=asked.faults,
             )
@@ -85,7 +88,8 @@ def _names(known: Mapping[str, object]) -> Callable[[str], frozenset[str]]:
     def parse(text: str) -> frozenset[str]:
         names = frozenset(text.split(","))
         # a variant of a fault may follow: stop:after_ledger
-        if unknown := {name.partition(":")[0] for name in names} - known.keys():
+        unknown = [n for n in names if all(wanted(n, name) is None for name in known)]
+        if unknown:
             raise argparse.ArgumentTypeError(f"{sorted(unknown)}; there are {', '.join(known)}")
         return names
 

@@ -16,8 +16,12 @@ ROOT = Path(__file__).parent.parent.parent
 @pytest.mark.parametrize(
     ("shape", "faults"),
     [
-        ("delta", "old-state:before_settle/heedless,state-lost,stop-reset:after_manifest"),
-        ("avro", "kill:before_merge"),
+        (
+            "delta",
+            "back:checkpoint:before_settle/heedless,gone:checkpoint,gone:table,other:checkpoint,"
+            "back:decided+checkpoint,stop-reset:after_manifest",
+        ),
+        ("avro", "kill:before_merge,empty:checkpoint:manifest"),
     ],
 )
 def test_a_fault_neither_loses_nor_doubles_nor_invents(

@@ -31,7 +31,7 @@ from pyspark.sql import SparkSession
 
 from distributary.config.document import printable
 from distributary.config.source import DeltaSource as DeltaSourceConfig
-from distributary.delta.log import Action, actions_in, commit_name
+from distributary.delta.log import Action, BrokenLogError, actions_in, commit_name
 from distributary.delta.parquet import INT96_UNIT
 from distributary.errors import (
     DistributaryError,
@@ -197,6 +197,8 @@ class DeltaLog:
                 actions = actions_in(self._store.read(commit_name(version)))
         except FileNotFoundError as error:
             raise self._lost(version) from error
+        except BrokenLogError as error:
+            raise self._unavailable(error) from error
         self._refuse_changes(version, actions)
         adds = [action["add"] for action in actions if "add" in action]
         return tuple(
