@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -389,15 +389,21 @@ FAULTS = {
 FAULTS |= {name: Fault(act, fits) for name, (act, fits) in experiments().items()}
 
 
-def faults_for(shape: Shape, only: frozenset[str]) -> dict[str, Order]:
-    """What can be done to a shape here; of `only`, if something is named: `stop:any_moment`."""
-    orders: dict[str, Order] = {}
-    for name, fault in FAULTS.items():
-        asked = [variants for ask in only if (variants := wanted(ask, name)) is not None]
-        possible = fault.fits(shape) and (not fault.mounts or mounts_permitted())
-        if possible and (asked or not only):
-            orders[name] = (fault.act, frozenset().union(*asked))
-    return orders
+def faults_for(shape: Shape, only: Sequence[str]) -> list[Order]:
+    """Return what can be done to a shape here; of `only`, in its order, if something is named."""
+    possible = {
+        name: fault
+        for name, fault in FAULTS.items()
+        if fault.fits(shape) and (not fault.mounts or mounts_permitted())
+    }
+    if not only:
+        return [Order(name, fault.act) for name, fault in possible.items()]
+    return [
+        Order(name, fault.act, variants)
+        for ask in only
+        for name, fault in possible.items()
+        if (variants := wanted(ask, name)) is not None
+    ]
 
 
 def wanted(asked: str, name: str) -> frozenset[str] | None:

@@ -53,6 +53,10 @@ class Shape:
     """`run`, `up` (the same under a supervisor) or `shards`."""
     format: str = ""
     """Of change files."""
+    registry: str = "folder"
+    """`folder`, or `http`: the same folder behind a server."""
+    cdc: str = ""
+    """Settings of the `cdc` section beside its format."""
 
     @property
     def is_change_data(self) -> bool:
@@ -65,7 +69,9 @@ class Shape:
 
     @property
     def layers(self) -> frozenset[str]:
-        return frozenset() if self.is_change_data else frozenset({"bronze", "unified"})
+        if self.is_change_data:
+            return frozenset() if "log: false" in self.cdc else frozenset({"log"})
+        return frozenset({"bronze", "unified"})
 
 
 SHAPES = {
@@ -75,10 +81,12 @@ SHAPES = {
         Shape("spark", "delta", tables=", publisher: spark"),
         Shape("parquet", "delta", tables=", format: parquet"),
         Shape("iceberg", "delta", tables=", format: iceberg"),
+        Shape("http", "delta", registry="http"),
         Shape("kafka", "kafka"),
         Shape("kafka-parquet", "kafka", tables=", format: parquet"),
         Shape("avro", "files", format="avro"),
         Shape("json", "files", format="json"),
+        Shape("hidden", "files", format="json", cdc=", log: false"),
         Shape("store", "delta", on_store=True),
         Shape("up", "delta", jobs="up"),
         Shape("shards", "delta", jobs="shards"),
@@ -96,6 +104,10 @@ class Site:
     options: Mapping[str, str] = field(default_factory=dict)
     servers: str = ""
     """The broker, where there is one."""
+    registry: str = ""
+    """The address of the registry, if it is not a folder."""
+    column: str = "c"
+    """What the names of columns begin with that versions of a schema add."""
 
     @property
     def lake(self) -> Path:
@@ -179,9 +191,11 @@ class Games(Feed):
         self._write(values)
 
     def source_settings(self) -> str:
+        url, folder = self.site.registry, self.site.root / "schemas"
+        registry = f"url: '{url}', cache_ttl: 0s" if url else f"path: {folder}"
         return f"""
 source: {self._source()}
-registry: {{path: {self.site.root}/schemas}}
+registry: {{{registry}}}
 envelope: {{format: protobuf, subject: wrapper-value, type: game_name, payload: payload}}
 payload: {{format: protobuf}}"""
 
@@ -200,7 +214,9 @@ payload: {{format: protobuf}}"""
         version = self.dice.randrange(len(self._versions[name]))
         schema_id = self._versions[name][version]
         payload = _text(1, known) + _number(2, self._made)
-        payload += b"".join(_text(3 + n, f"{name} {n}") for n in range(version))
+        texts = {f"{self.site.column}{n}": f"{name} {n}" for n in range(version)}
+        self.book.texts[known] = texts
+        payload += b"".join(_text(3 + n, text) for n, text in enumerate(texts.values()))
         luck = self.dice.random()
         if luck < 0.04:
             # a length that points beyond the end
@@ -214,7 +230,8 @@ payload: {{format: protobuf}}"""
 
     def _add_version(self, name: str) -> None:
         known = self._versions.setdefault(name, [])
-        more = "".join(f"  optional string c{n} = {3 + n};\n" for n in range(len(known)))
+        fields = ((f"{self.site.column}{n}", 3 + n) for n in range(len(known)))
+        more = "".join(f"  optional string {column} = {number};\n" for column, number in fields)
         text = f'syntax = "proto3";\nmessage event {{\n  string id = 1;\n  int64 n = 2;\n{more}}}\n'
         known.append(self._register(f"{name}-value", text))
 
@@ -313,17 +330,17 @@ class Changes(Feed):
     """Files of change data: rows of two tables that come, change and go; some files come twice."""
 
     def __init__(
-        self, site: Site, book: Book, *, seed: int, dice: random.Random, kind: str
+        self, site: Site, book: Book, *, seed: int, dice: random.Random, shape: Shape
     ) -> None:
         super().__init__(site, book, seed=seed, dice=dice)
-        self._kind = kind
+        self._kind, self._cdc = shape.format, shape.cdc
         self._files = 0
 
     def source_settings(self) -> str:
         where = f"path: {self.site.root}/source, format: {self._kind}, settle: 0s"
         return f"""
 source: {{type: files, {where}, max_files_per_batch: 3}}
-cdc: {{format: datastream}}"""
+cdc: {{format: datastream{self._cdc}}}"""
 
     def send(self, records: int, *, fresh_type: bool = False) -> None:
         names = ["orders", "users", *(["items"] if fresh_type else [])]
@@ -392,7 +409,7 @@ def feed_for(shape: Shape, site: Site, book: Book, *, seed: int, dice: random.Ra
     if shape.source == "kafka":
         return KafkaGames(site, book, seed=seed, dice=dice)
     if shape.source == "files":
-        return Changes(site, book, seed=seed, dice=dice, kind=shape.format)
+        return Changes(site, book, seed=seed, dice=dice, shape=shape)
     return DeltaGames(site, book, seed=seed, dice=dice)
 
 

@@ -77,7 +77,7 @@ class Book:
     """Everything that was fed, and what a person took away again."""
 
     layers: frozenset[str] = frozenset()
-    """Of `bronze` and `unified`, those that are configured; the records' own tables always are."""
+    """Of `bronze`, `unified` and `log`, those that are kept; the tables of types always are."""
     due: set[str] = field(default_factory=set)
     """Ids that must be there, once."""
     free: set[str] = field(default_factory=set)
@@ -93,6 +93,8 @@ class Book:
     misread: bool = False
     """A registry knows other schemas than records were written with: any may be a dead letter."""
     changes: list[Change] = field(default_factory=list)
+    texts: dict[str, dict[str, str]] = field(default_factory=dict)
+    """By id, the values of the columns that not every version of a schema has."""
 
     def take_away(self, layer: str, ids: Iterable[str]) -> None:
         self.removed.setdefault(layer, set()).update(ids)
@@ -259,7 +261,7 @@ def judge(book: Book, lake: Lake) -> list[Finding]:
                 letters |= ids_of(rows).keys()
                 findings += _letters(rows)
             elif not book.garbled:
-                findings += _values(name, rows)
+                findings += _values(book, name, rows)
     for layer, found in layers.items():
         if layer == "silver" or layer in book.layers:
             wanted = book.due - book.bad - letters if layer == "unified" else book.due
@@ -301,12 +303,16 @@ def _finding(kind: Kind, layer: str, ids: Sequence[str]) -> list[Finding]:
     return [Finding(kind, layer, len(ids), ", ".join(ids[:3]))] if ids else []
 
 
-def _values(name: str, rows: pa.Table) -> list[Finding]:
-    """Compare the number of each row with the one in its id."""
+def _values(book: Book, name: str, rows: pa.Table) -> list[Finding]:
+    """Compare the values of a table's rows with those that were fed."""
     if not {"id", "n"} <= set(rows.column_names):
         return []
-    pairs = zip(rows["id"].to_pylist(), rows["n"].to_pylist(), strict=True)
-    wrong = [str(i) for i, n in pairs if i is None or not ID.fullmatch(i) or int(i[-8:-1]) != n]
+    wrong = []
+    for row in rows.select([c for c in rows.column_names if not c.startswith("_")]).to_pylist():
+        known, texts = str(row["id"]), book.texts.get(row["id"], {})
+        expected = {"n": int(known[-8:-1]) if ID.fullmatch(known) else None, **texts}
+        if any(row.get(column) != value for column, value in expected.items()):
+            wrong.append(known)
     return _finding(Kind.WRONG, name, sorted(wrong))
 
 
@@ -353,7 +359,8 @@ def _changes(book: Book, lake: Lake) -> list[Finding]:
     for name in sorted(there):
         if name.endswith("_log"):
             logs.update(_events_of(lake.read(name)))
-    findings += _once(book, "log", logs, book.due)
+    if "log" in book.layers:
+        findings += _once(book, "log", logs, book.due)
     due = [change for change in book.changes if change.id in book.due]
     for table, expected in current_rows(due).items():
         name = f"shop_{table}"

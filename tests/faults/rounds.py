@@ -20,6 +20,7 @@ from tests.faults.drivers import Driver, Outcome
 from tests.faults.feeds import SHAPES, Feed, Shape, Site, feed_for, write_file
 from tests.faults.forkserver import ForkServer
 from tests.faults.oracle import Book, Finding, Kind, Lake, forgive_missing, judge
+from tests.faults.registry_server import serve_registry
 
 _TRIES = 5
 """Runs after a fault, each followed by what its message advises, before it is called stuck."""
@@ -91,6 +92,8 @@ class Round:
         """What a person can do once a message says so: put `state` or `table` back, free `disk`."""
         self.wanted: frozenset[str] = frozenset()
         """Variants that were asked for by name, such as `before_settle`."""
+        self.fault = ""
+        """The name of the fault that is done."""
         self._drivers: list[Driver] = []
         self._logs = 0
         self._settled: dict[str, int] = {}
@@ -110,7 +113,12 @@ class Round:
         if shape.on_store:
             options, files = servers.store.options, servers.store.files
             address = f"s3://changes/faults-{seed}-{os.getpid()}-{time.time_ns()}"
-        self.site = Site(folder, address, options, servers.kafka)
+        # a twin is only a place to take things from: its registry is a folder
+        served = own_disk and shape.registry == "http"
+        self._registry = serve_registry(folder / "schemas") if served else None
+        url = self._registry.url if self._registry else ""
+        column = "c" if own_disk else "d"
+        self.site = Site(folder, address, options, servers.kafka, url, column)
         self.book = Book(layers=shape.layers)
         self.lake = Lake(address, options, files, None if files is None else self.site.progress)
         self.feed: Feed = feed_for(shape, self.site, self.book, seed=seed, dice=self.dice)
@@ -123,8 +131,13 @@ class Round:
         # thrown in any case, so that what comes after is the same
         (thrown,) = self.dice.choices(variants, weights)
         variant = next((v for v in variants if v in self.wanted), thrown)
-        self.report.faults[-1] += f"{'/' if ':' in self.report.faults[-1] else ':'}{variant}"
+        self._vary(variant)
         return variant
+
+    def _vary(self, variant: str) -> None:
+        """Report a variant as it can be asked for: `flip:ledger:commit/settled`."""
+        first = self.report.faults[-1] == self.fault
+        self.report.faults[-1] += f"{':' if first else '/'}{variant}"
 
     def note(self, text: str) -> None:
         """Note what was done, for the report of a round that failed."""
@@ -269,7 +282,7 @@ class Round:
             if heedless:
                 # whoever starts it again, a person or a scheduler, has not read the message
                 heedless = False
-                self.report.faults[-1] += "/heedless"
+                self._vary("heedless")
                 continue
             self.note(f"run: {code}: {outcome.said[:600]}")
             if not self._advised(outcome, code):
@@ -327,6 +340,8 @@ class Round:
             if not driver.ended:
                 driver.kill()
             driver.sweep()
+        if self._registry is not None:
+            self._registry.close()
         if "disk" in self.fixes:
             self.fixes.pop("disk")()
         self.book.save(self.folder / "book.json")
@@ -422,8 +437,14 @@ class Round:
             self.report.findings.append(text)
 
 
-Order = tuple[Callable[[Round], None], frozenset[str]]
-"""What is done, and the variants of it that were asked for."""
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A fault that is to be done."""
+
+    name: str
+    act: Callable[[Round], None]
+    variants: frozenset[str] = frozenset()
+    """Those that were asked for."""
 
 
 def play(
@@ -433,20 +454,20 @@ def play(
     folder: Path,
     keep: Path,
     servers: Servers,
-    faults: Mapping[str, Order],
-    count: int,
+    faults: Sequence[Order],
 ) -> Report:
-    """One round: feed, and `count` times a fault, a run to the end, and the oracle."""
+    """Play one round: feed, and for each fault the fault, a run to the end, and the oracle."""
     began = time.monotonic()
     one = Round(SHAPES[shape], seed, folder=folder / f"{shape}-{seed}", servers=servers)
     try:
         one.send()
         one.report.faults.append("start")
         if one.settle() and one.check():
-            for name in _order(random.Random(f"{seed}/order"), list(faults), count):
-                act, one.wanted = faults[name]
-                one.report.faults.append(name)
-                act(one)
+            for order in faults:
+                one.wanted = order.variants
+                one.fault = order.name
+                one.report.faults.append(order.name)
+                order.act(one)
                 if not one.settle() or not one.check():
                     break
     except Exception:
@@ -457,14 +478,6 @@ def play(
         one.report.seconds = time.monotonic() - began
         one.close(keep)
     return one.report
-
-
-def _order(dice: random.Random, names: list[str], count: int) -> list[str]:
-    """Every fault comes before one comes again."""
-    order: list[str] = []
-    while len(order) < count:
-        order += dice.sample(names, len(names))
-    return order[:count]
 
 
 def mounts_permitted() -> bool:

@@ -140,7 +140,7 @@ def test_the_rows_of_now_are_computed_from_the_order_of_the_source() -> None:
 
 def test_a_table_of_change_data_must_be_what_the_source_is(tmp_path: Path) -> None:
     changes = [Change(i, "orders", key, (1, key), False) for key, i in enumerate(IDS)]
-    book = Book(due=set(IDS), changes=changes)
+    book = Book(due=set(IDS), changes=changes, layers=frozenset({"log"}))
     _write(tmp_path / "shop_orders_log", {"eid": IDS})
     _write(tmp_path / "shop_orders", {"id": [0, 1, 2, 3, 4, 4, 9], "eid": [*IDS[:5], *IDS[4:]]})
     assert _found(book, Lake(str(tmp_path))) == [

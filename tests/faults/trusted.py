@@ -79,7 +79,9 @@ TRUSTED = {
     "tables": Trusted(["lake/[!_]*"], _LOGS, prepare=_checkpoint_logs, read_again=False),
     "table": Trusted(["lake/[!_]*"], _DELTA, single=True, read_again=False),
     "ledger": Trusted([f"{_HOME}/ledger"], _DELTA, verified=True),
-    "names": Trusted([f"{_HOME}/names"], {"name": "*.json"}, lambda s: s.source != "files"),
+    "names": Trusted(
+        [f"{_HOME}/names"], {"name": "*.json"}, lambda s: _on_disk(s) and not s.is_change_data
+    ),
     "card": Trusted([f"{_PIPELINES}/pipeline.json"], {}),
     "decided": Trusted([f"{_PIPELINES}/decided-*.json"], {}),
     "home": Trusted([_HOME], {"file": "**/*.json"}, verified=True),
@@ -106,7 +108,8 @@ TRUSTED = {
         lambda s: _on_disk(s) and s.is_delta,
         prepare=_park,
     ),
-    "source": Trusted(["source/*"], _DELTA, lambda shape: True),
+    # without a log no table says which events were read
+    "source": Trusted(["source/*"], _DELTA, lambda s: bool(s.layers)),
     "registry": Trusted(
         ["schemas"],
         {"schema": "ids/*.json", "subject": "subjects/*/*.json"},
