@@ -260,7 +260,7 @@ def judge(book: Book, lake: Lake) -> list[Finding]:
             if name.startswith(LETTERS):
                 letters |= ids_of(rows).keys()
                 findings += _letters(rows)
-            elif not book.garbled:
+            elif name.startswith(SILVER) and not book.garbled:
                 findings += _values(book, name, rows)
     for layer, found in layers.items():
         if layer == "silver" or layer in book.layers:
@@ -356,15 +356,21 @@ def _changes(book: Book, lake: Lake) -> list[Finding]:
         if table.endswith("_log"):
             parked.update(_events_of(rows))
     logs: Counter[str] = Counter(parked)
+    tables: dict[str, pa.Table] = {}
     for name in sorted(there):
+        try:
+            tables[name] = lake.read(name)
+        except Exception as error:
+            findings.append(Finding(Kind.BROKEN, name, 1, f"cannot be read: {error}"[:300]))
+            continue
         if name.endswith("_log"):
-            logs.update(_events_of(lake.read(name)))
+            logs.update(_events_of(tables[name]))
     if "log" in book.layers:
         findings += _once(book, "log", logs, book.due)
     due = [change for change in book.changes if change.id in book.due]
     for table, expected in current_rows(due).items():
         name = f"shop_{table}"
-        rows = lake.read(name).select(["id", "eid"]) if name in there else None
+        rows = tables[name].select(["id", "eid"]) if name in tables else None
         pairs = [] if rows is None else zip(*(c.to_pylist() for c in rows.columns), strict=True)
         found = [(int(key), event) for key, event in pairs]
         keys = Counter(key for key, _ in found)

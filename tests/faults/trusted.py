@@ -45,7 +45,7 @@ class Trusted:
     prepare: Callable[[Round], None] = lambda one: None
     """Makes sure that the thing is there."""
     read_again: bool = True
-    """A run reads its Parquet files again; if not, `verify --deep` must tell what is wrong."""
+    """A run reads all of its files; where it does not, `verify --deep` must tell what is wrong."""
     verified: bool = False
     """`verify` compares tables with it: once it is spoilt, `verify` may differ from the oracle."""
 
@@ -183,7 +183,7 @@ class Spoilt:
         part = self.one.choose(*filled)
         file = self.one.dice.choice(filled[part])
         self.one.note(str(file.relative_to(self.one.folder)))
-        self.one.unread_by_runs = ".parquet" in file.name and not self.thing.read_again
+        self.one.unread_by_runs = not self.thing.read_again
         return file
 
     def _copy_roots(self, source: Path, target: Path) -> None:

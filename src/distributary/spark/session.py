@@ -351,6 +351,12 @@ _FAILURES_LONGEST = 500
 _RAISED = re.compile(
     r"^(?P<kind>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt)): (?P<words>.+)$", re.M
 )
+_OWN_ERROR = re.compile(
+    r"^distributary\.errors\.\w+: (?P<code>[A-Z_]+): (?P<what>.+)"
+    r"(?:\n  at: (?P<where>.+))?(?:\n  seen: (?P<evidence>.+))?(?:\n  next: (?P<next_step>.+))?",
+    re.M,
+)
+"""An error of ours that a task raised, as `DistributaryError.__str__` spells it."""
 _NUMBERED = re.compile(r"\[Errno (?P<number>\d+)\] [^:\n]*(?:: '(?P<path>[^'\n]*)')?")
 _ABOUT_THE_LAKE = {
     errno.ENOSPC: "the disk is full",
@@ -397,6 +403,9 @@ def spark_failed(error: PySparkException) -> DistributaryError:
             next_step="nothing of the batch is half done: check the store, the bucket and the "
             "credentials in lake.storage_options, and run again",
         )
+    own = _own_error(str(error))
+    if own is not None:
+        return own
     numbered = _NUMBERED.search(evidence)
     disk = _disk_failed(int(numbered["number"]), numbered["path"] or "") if numbered else None
     if disk is not None:
@@ -407,6 +416,21 @@ def spark_failed(error: PySparkException) -> DistributaryError:
         evidence=evidence[:_FAILURES_LONGEST],
         next_step="run again with --debug to see Spark's own words",
     )
+
+
+def _own_error(text: str) -> DistributaryError | None:
+    """Build the error of ours that a task raised last, from Spark's text; None if there is none."""
+    raised = list(_OWN_ERROR.finditer(text))
+    if not raised or raised[-1]["code"] not in ErrorCode.__members__:
+        return None
+    parts = {
+        name: (part or "")[:_FAILURES_LONGEST] for name, part in raised[-1].groupdict().items()
+    }
+    code, what = ErrorCode(parts.pop("code")), parts.pop("what")
+    if code is ErrorCode.LAKE_UNAVAILABLE:
+        # a driver tries it again
+        return LakeUnavailableError(what, **parts)
+    return DistributaryError(what, code=code, **parts)
 
 
 # Names of Spark's jobs, for its own UI, for listeners, and to cancel them by. A job says which
