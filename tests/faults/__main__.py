@@ -26,6 +26,9 @@ from tests.faults.feeds import SHAPES
 from tests.faults.forkserver import ForkServer
 from tests.faults.rounds import Order, Report, Servers, play
 
+_MEMORY = Path("/dev/shm")
+"""A file system in memory, where there is one."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Play rounds until the time is over; 1 if anything was found."""
@@ -123,7 +126,11 @@ def _with_own_mounts() -> None:
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True) as folder:
+    # a killed process loses nothing of what it wrote, on a disk or not: memory is quicker to sync
+    memory = _MEMORY if os.access(_MEMORY, os.W_OK) else None
+    with tempfile.TemporaryDirectory(
+        prefix="faults-", dir=memory, ignore_cleanup_errors=True
+    ) as folder:
         yield Path(folder)
 
 
