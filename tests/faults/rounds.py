@@ -15,11 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from deltalake.exceptions import DeltaError
+
 from distributary.engine.parts import KILL
 from tests.faults.drivers import Driver, Outcome
 from tests.faults.feeds import SHAPES, Feed, Shape, Site, feed_for, write_file
 from tests.faults.forkserver import ForkServer
-from tests.faults.oracle import Book, Finding, Kind, Lake, forgive_missing, judge
+from tests.faults.oracle import Book, Finding, Kind, Lake, forgive_missing, judge, make_id
 from tests.faults.registry_server import serve_registry
 
 _TRIES = 5
@@ -189,8 +191,14 @@ class Round:
         self.book.source_holds(self.feed.held(), there=self.lake.ids())
 
     def send(self, records: int | None = None, *, fresh_type: bool = False) -> None:
-        """A portion more at the source."""
-        self.feed.send(records or self.dice.randint(40, 120), fresh_type=fresh_type)
+        """A portion more at the source, unless the source is too damaged to be written."""
+        before = self.feed.made
+        try:
+            self.feed.send(records or self.dice.randint(40, 120), fresh_type=fresh_type)
+        except DeltaError as error:
+            self.note(f"the source cannot be written: {error}"[:200])
+            unsent = {make_id(self.seed, n) for n in range(before + 1, self.feed.made + 1)}
+            self.book.due -= unsent
 
     def start(
         self,

@@ -42,30 +42,33 @@ class Trusted:
     fits: Callable[[Shape], bool] = _on_disk
     single: bool = False
     """Of the roots that there are, chance takes one."""
-    prepare: Callable[[Round], None] = lambda one: None
-    """Makes sure that the thing is there."""
+    prepare: Callable[[Round], Fix] = lambda one: _nothing
+    """Makes sure that the thing is there; returns what ends that after the fault."""
     read_again: bool = True
     """A run reads all of its files; where it does not, `verify --deep` must tell what is wrong."""
     verified: bool = False
     """`verify` compares tables with it: once it is spoilt, `verify` may differ from the oracle."""
 
 
-def _park(one: Round) -> None:
-    """Have a batch wait for a table: the next version of the table's log is a folder."""
+def _nothing() -> None:
+    """Do nothing."""
+
+
+def _block_table(one: Round) -> Fix:
+    """Have batches wait for a table until the fault: the next version of its log is a folder."""
     log = one.site.lake / one.dice.choice(one.lake.tables()) / "_delta_log"
     if not log.exists():
-        return
+        return _nothing
     blocked = log / f"{len(list(log.glob('*.json'))):020d}.json"
     blocked.mkdir()
-    one.send(40)
-    one.tried_run()
-    blocked.rmdir()
+    return blocked.rmdir
 
 
-def _checkpoint_logs(one: Round) -> None:
+def _checkpoint_logs(one: Round) -> Fix:
     """Write checkpoints of the tables' logs, as another engine would after a while."""
     for log in one.site.lake.glob("*/_delta_log"):
         DeltaTable(str(log.parent)).create_checkpoint()
+    return _nothing
 
 
 _LOGS = {
@@ -106,7 +109,7 @@ TRUSTED = {
         [f"{_PIPELINES}/parked"],
         {"entry": "**/entry.json", "data": "**/*.parquet"},
         lambda s: _on_disk(s) and s.is_delta,
-        prepare=_park,
+        prepare=_block_table,
     ),
     # without a log no table says which events were read
     "source": Trusted(["source/*"], _DELTA, lambda s: bool(s.layers)),
@@ -213,7 +216,7 @@ def _one_file(act: Callable[[Round, Path], None]) -> Callable[[Spoilt], Fix]:
     def spoil(spoilt: Spoilt) -> Fix:
         file = spoilt.file()
         if file is None:
-            return lambda: None
+            return _nothing
         content = file.read_bytes()
 
         def put_back() -> None:
@@ -316,8 +319,8 @@ def _fits(way: str, names: Sequence[str]) -> Callable[[Shape], bool]:
 def _experiment(way: str, names: Sequence[str]) -> Callable[[Round], None]:
     def act(one: Round) -> None:
         things = [Spoilt(one, name) for name in names]
+        prepared = [each.thing.prepare(one) for each in things]
         for each in things:
-            each.thing.prepare(one)
             each.keep_copy()
         # less than a batch holds: with what comes later it is cut in another place
         one.send(one.dice.choice([12, 25, 80]))
@@ -330,6 +333,8 @@ def _experiment(way: str, names: Sequence[str]) -> Callable[[Round], None]:
         for each in things:
             one.fixes[each.name] = WAYS[way].spoil(each)
             one.verify_may_differ |= each.thing.verified
+        for end in prepared:
+            end()
         one.spoilt(way, {each.name for each in things})
         if one.dice.random() < 0.8:
             one.send(fresh_type=one.dice.random() < 0.3)
