@@ -423,14 +423,17 @@ def _own_error(text: str) -> DistributaryError | None:
     raised = list(_OWN_ERROR.finditer(text))
     if not raised or raised[-1]["code"] not in ErrorCode.__members__:
         return None
-    parts = {
-        name: (part or "")[:_FAILURES_LONGEST] for name, part in raised[-1].groupdict().items()
-    }
-    code, what = ErrorCode(parts.pop("code")), parts.pop("what")
-    if code is ErrorCode.LAKE_UNAVAILABLE:
-        # a driver tries it again
-        return LakeUnavailableError(what, **parts)
-    return DistributaryError(what, code=code, **parts)
+    parts = {n: (part or "")[:_FAILURES_LONGEST] for n, part in raised[-1].groupdict().items()}
+    code = ErrorCode(parts["code"])
+    # one that the driver tries again stays one
+    kind = LakeUnavailableError if code is ErrorCode.LAKE_UNAVAILABLE else DistributaryError
+    return kind(
+        parts["what"],
+        code=code,
+        where=parts["where"],
+        evidence=parts["evidence"],
+        next_step=parts["next_step"],
+    )
 
 
 # Names of Spark's jobs, for its own UI, for listeners, and to cancel them by. A job says which
