@@ -89,7 +89,7 @@ test-properties: connectors services ## Run the properties with examples that no
 test-fast: $(STAMP) ## Run the tests that need no JVM
 	$(BIN)/python -m pytest -m 'not spark and not cluster and not services' $(PYTEST_ARGS)
 
-faults: connectors services ## Kill, stop, fill, empty and replace for half an hour; FAULTS_ARGS="--seed 7 --only kill"
+faults: connectors services ## Kill, stop, fill, damage and put back for half an hour; FAULTS_ARGS="--seed 7 --only kill,back:lake"
 	$(BIN)/python -m tests.faults $(FAULTS_ARGS)
 
 lint: $(STAMP) ## Style, types, layers, changelog

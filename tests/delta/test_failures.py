@@ -6,6 +6,7 @@ import pytest
 from deltalake.exceptions import DeltaError
 
 from distributary.delta.columns import ColumnConflictError
+from distributary.delta.log import BrokenLogError
 from distributary.delta.tables import OvertakenError, as_publish_error
 from distributary.errors import (
     ErrorCode,
@@ -24,6 +25,7 @@ from distributary.errors import (
         (OvertakenError("taken"), ErrorCode.COMMIT_FAILED, PublishError),
         (ColumnConflictError("n", "integer", "string"), ErrorCode.COMMIT_FAILED, PublishError),
         (StagedFileError("gone"), ErrorCode.STAGED_FILE_MISSING, StagedFileError),
+        (BrokenLogError("not all is there"), ErrorCode.COMMIT_FAILED, PublishError),
         (ZeroDivisionError(), ErrorCode.COMMIT_FAILED, PublishError),
     ],
     ids=lambda value: type(value).__name__,

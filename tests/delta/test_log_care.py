@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from distributary.delta.checkpoint import care_for_log
-from distributary.delta.log import BrokenLogError, Snapshot, load, log_names
+from distributary.delta.log import BrokenLogError, Snapshot, follow, load, log_names
 from distributary.publish.base import CommittedMark
 from distributary.publish.direct import DirectPublisher
 from distributary.store.base import at
@@ -141,6 +141,18 @@ def test_broken_log_is_told(folder: Path) -> None:
     with pytest.raises(BrokenLogError):
         load(at(folder))
     assert load(at(folder / "nothing")) is None
+
+
+@pytest.mark.parametrize("version", [1, 4])
+def test_emptied_commit_is_a_broken_log(folder: Path, version: int) -> None:
+    publish(folder, range(4))
+    seen = load(at(folder), version=version - 1)
+    (folder / "_delta_log" / f"{version:020d}.json").write_bytes(b"")
+    with pytest.raises(BrokenLogError):
+        load(at(folder))
+    assert seen is not None
+    with pytest.raises(BrokenLogError):
+        follow(seen)
 
 
 @pytest.mark.spark

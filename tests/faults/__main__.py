@@ -18,12 +18,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from tests.faults.faults import FAULTS, faults_for
+from tests.faults.faults import FAULTS, faults_for, wanted
 from tests.faults.feeds import SHAPES
-from tests.faults.rounds import Report, Servers, play
+from tests.faults.forkserver import ForkServer
+from tests.faults.rounds import Order, Report, Servers, play
+
+_MEMORY = Path("/dev/shm")
+"""A file system in memory, where there is one."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,7 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     say = sys.stderr if asked.json else sys.stdout
     print(f"seed {asked.seed}", file=say, flush=True)
     with _folder() as folder, ExitStack() as stack:
+        forks = ForkServer(folder / "forkserver.log")
+        stack.callback(forks.close)
         started: dict[str, Servers] = {}
+        orders = {name: _endless(name, asked) for name in shapes}
         for number in range(asked.rounds or sys.maxsize):
             if time.monotonic() > deadline and not asked.rounds:
                 break
@@ -53,9 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 asked.seed + number,
                 folder=folder,
                 keep=keep,
-                servers=servers,
-                faults=faults_for(SHAPES[shape], asked.only),
-                count=asked.faults,
+                servers=replace(servers, forks=forks),
+                faults=[next(orders[shape]) for _ in range(asked.faults)],
             )
             reports.append(report)
             print(report.line(), file=say, flush=True)
@@ -72,8 +78,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=0, help="so many, whatever they take")
     parser.add_argument("--seed", type=int, default=int(seed), help="of the first round")
     parser.add_argument("--faults", type=int, default=3, help="in each round")
-    parser.add_argument("--only", type=_names(FAULTS), default=frozenset(), help="these faults")
-    parser.add_argument("--shapes", type=_names(SHAPES), default=frozenset(), help="these shapes")
+    parser.add_argument("--only", type=_names(FAULTS), default=(), help="these faults")
+    parser.add_argument("--shapes", type=_names(SHAPES), default=(), help="these shapes")
     parser.add_argument("--keep", default="build/faults", help="where failed rounds are kept")
     parser.add_argument("--json", action="store_true", help="print one document in the end")
     asked = parser.parse_args(arguments)
@@ -81,11 +87,24 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return asked
 
 
-def _names(known: Mapping[str, object]) -> Callable[[str], frozenset[str]]:
-    def parse(text: str) -> frozenset[str]:
-        names = frozenset(text.split(","))
+def _endless(shape: str, asked: argparse.Namespace) -> Iterator[Order]:
+    """Give all faults of a shape by chance before one comes again; as many as are named, in order.
+
+    What comes in a round can so be named, and comes again.
+    """
+    orders = faults_for(SHAPES[shape], asked.only)
+    dice = random.Random(f"{asked.seed}/{shape}")
+    while True:
+        exact = len(orders) == len(asked.only) == asked.faults
+        yield from orders if exact else dice.sample(orders, len(orders))
+
+
+def _names(known: Mapping[str, object]) -> Callable[[str], tuple[str, ...]]:
+    def parse(text: str) -> tuple[str, ...]:
+        names = tuple(text.split(","))
         # a variant of a fault may follow: stop:after_ledger
-        if unknown := {name.partition(":")[0] for name in names} - known.keys():
+        unknown = [n for n in names if all(wanted(n, name) is None for name in known)]
+        if unknown:
             raise argparse.ArgumentTypeError(f"{sorted(unknown)}; there are {', '.join(known)}")
         return names
 
@@ -107,7 +126,11 @@ def _with_own_mounts() -> None:
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True) as folder:
+    # a killed process loses nothing of what it wrote, on a disk or not: memory is quicker to sync
+    memory = _MEMORY if os.access(_MEMORY, os.W_OK) else None
+    with tempfile.TemporaryDirectory(
+        prefix="faults-", dir=memory, ignore_cleanup_errors=True
+    ) as folder:
         yield Path(folder)
 
 
@@ -143,9 +166,9 @@ def _table(reports: list[Report], asked: argparse.Namespace) -> str:
         if failed
         else "findings      LOST = DOUBLE = ALIEN = 0",
     ]
-    only = f" --only {','.join(sorted(asked.only))}" if asked.only else ""
     for one in failed:
-        again = f"--rounds 1 --seed {one.seed} --shapes {one.shape} --faults {asked.faults}{only}"
+        only = f"--faults {len(one.faults)} --only {','.join(one.faults)}"
+        again = f"--rounds 1 --seed {one.seed} --shapes {one.shape} {only}"
         lines += [f'  make faults FAULTS_ARGS="{again}"', *(f"    {f}" for f in one.findings)]
         lines += [f"    kept in {one.kept}"]
     return "\n".join(lines)

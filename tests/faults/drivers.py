@@ -17,10 +17,12 @@ from typing import Any
 
 import psutil
 
+from tests.faults.forkserver import ForkedProcess, ForkServer
+
 COMMAND = Path(sys.executable).with_name("distributary")
 _TIED = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
 """The end of the harness, however it comes, is the end of what it started."""
-_LIMIT = 420.0
+_LIMIT = 240.0
 """Seconds after which a run that should have ended by itself is called stuck."""
 
 
@@ -31,6 +33,8 @@ class Outcome:
     exit: int
     code: str
     """Of the error, as `--json` tells it; empty if it told none."""
+    next_step: str
+    """What the error says is to be done."""
     log: Path
     traceback: bool
     said: str
@@ -51,17 +55,24 @@ class Driver:
         log: Path,
         variables: Mapping[str, str] | None = None,
         prefix: Sequence[str] = (),
+        server: ForkServer | None = None,
     ) -> None:
         self.log = log
         self.arguments = list(arguments)
         self._out, self._err = log.with_suffix(".out"), log.with_suffix(".err")
-        with self._out.open("wb") as out, self._err.open("wb") as err:
+        self.process: subprocess.Popen[bytes] | ForkedProcess
+        if server is not None and not prefix:
+            out, err = self._out.absolute(), self._err.absolute()
+            self.process = server.start(arguments, out=out, err=err, variables=variables or {})
+            self.pid = self.process.pid
+            return
+        with self._out.open("wb") as out_file, self._err.open("wb") as err_file:
             self.process = subprocess.Popen(
                 [*_TIED, *prefix, str(COMMAND), *arguments],
                 env={**os.environ, "COLUMNS": "200", **(variables or {})},
                 stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
+                stdout=out_file,
+                stderr=err_file,
                 start_new_session=True,
             )
         self.pid = self.process.pid
@@ -133,6 +144,7 @@ class Driver:
         return Outcome(
             exit=self.process.returncode,
             code="STUCK" if stuck else str(error.get("code", "")),
+            next_step=str(error.get("next_step", "")),
             log=self._err,
             traceback="Traceback (most recent call last)" in text,
             said=words if error else "\n".join(text.splitlines()[-5:]),
@@ -140,6 +152,9 @@ class Driver:
 
     def sweep(self) -> None:
         """End what is left of its session: a JVM and its workers, which end by themselves later."""
+        if isinstance(self.process, ForkedProcess):
+            # its JVM is that of all
+            return
         for process in psutil.process_iter():
             if _session(process.pid) == self.pid:
                 with suppress(psutil.NoSuchProcess):

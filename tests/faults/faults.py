@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tests.faults.drivers import Driver
 from tests.faults.feeds import Shape
 from tests.faults.oracle import ids_of
 from tests.faults.rounds import Order, Round, mounts_permitted
+from tests.faults.trusted import experiments
 
 _KILLED = [m for m in Moment if m is not Moment.BEFORE_MERGE]
 _LEASE = 5.0
@@ -142,70 +144,6 @@ def _turned_away(one: Round, driver: Driver) -> None:
     one.report.refusals[outcome.code or f"EXIT_{outcome.exit}"] += 1
     if not driver.ended and outcome.code != "CHECKPOINT_OWNED":
         one.broken(f"a second instance was let in beside the first: {outcome.code or outcome.exit}")
-
-
-def old_state(one: Round) -> None:
-    """An old copy of the checkpoint is put back; in between a run may have been killed."""
-    old = one.copy_state("old")
-    # less than a batch holds: with what comes later it is cut in another place
-    one.send(one.dice.choice([12, 25, 80]))
-    moments = [Moment.AFTER_MANIFEST, Moment.AFTER_FIRST_COMMIT, Moment.BEFORE_SETTLE]
-    one.done(one.start(variables={KILL: one.choose("settled", *moments)}))
-    newest = one.copy_state("newest")
-    one.fixes["state"] = lambda: one.put_state_back(newest)
-    one.put_state_back(old)
-    # more than before, so that batches are cut in other places, and a table that is not there yet
-    one.send(fresh_type=True)
-
-
-def state_lost(one: Round) -> None:
-    """The checkpoint is gone."""
-    shutil.rmtree(one.site.progress)
-    one.send()
-
-
-def emptied(one: Round) -> None:
-    """A small file that decides much has no content any more."""
-    newest = one.copy_state("newest")
-    one.fixes["state"] = lambda: one.put_state_back(newest)
-    folder = one.dice.choice(one.checkpoints())
-    marks = sorted((folder / "manifests").glob("*.settled"))
-    files = {
-        # of a mark the name is everything: without content is without the file
-        "settled": marks[-1],
-        "life": folder / "life.json",
-        "first": folder / "first.json",
-        "claim": max((folder / "claims").glob("*.json")),
-        "manifest": max((folder / "manifests").glob("*.json")),
-    }
-    chosen = files[one.choose(*files)]
-    chosen.unlink() if chosen in marks else chosen.write_bytes(b"")
-    one.forget_settled()
-    one.send()
-
-
-def commit_emptied(one: Round) -> None:
-    """The newest commit of a table has no content any more."""
-    log = one.site.lake / one.dice.choice(_delta_tables(one)) / "_delta_log"
-    newest = max(log.glob("*.json"))
-    content = newest.read_bytes()
-
-    def put_back() -> None:
-        newest.write_bytes(content)
-
-    one.fixes["table"] = put_back
-    newest.write_bytes(b"")
-    one.send()
-
-
-def source_replaced(one: Round) -> None:
-    """The source is made again under its name: shorter, longer, or by somebody who says so."""
-    before = one.feed.made
-    one.replace_source()
-    variant = one.choose("longer", "shorter", "reset")
-    one.send(30 if variant == "shorter" else before + 60)
-    if variant == "reset":
-        one.reset()
 
 
 def reset_killed(one: Round) -> None:
@@ -367,39 +305,6 @@ def _beside_a_run(one: Round, act: Callable[[str], object]) -> None:
     one.done(driver, driver.stop())
 
 
-def table_lost(one: Round) -> None:
-    """The folder of a table is gone, though the pipeline has written to it."""
-    _table_put_back(one, lambda folder, _: shutil.rmtree(folder))
-
-
-def old_table(one: Round) -> None:
-    """A table is put back as it was some batches ago."""
-
-    def older(folder: Path, old: Path) -> None:
-        shutil.rmtree(folder)
-        shutil.copytree(old, folder)
-
-    _table_put_back(one, older)
-
-
-def _table_put_back(one: Round, act: Callable[[Path, Path], None]) -> None:
-    folder = one.site.lake / one.dice.choice(_tables(one))
-    copies = one.folder / "copies"
-    old, newest = copies / f"old-{folder.name}", copies / f"newest-{folder.name}"
-    shutil.copytree(folder, old, dirs_exist_ok=True)
-    one.send()
-    one.settle()
-    shutil.copytree(folder, newest, dirs_exist_ok=True)
-
-    def put_back() -> None:
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(newest, folder)
-
-    one.fixes["table"] = put_back
-    act(folder, old)
-    one.send()
-
-
 def clock_back(one: Round) -> None:
     """The owner's heartbeat looks old, as after a change of the clock: another takes over."""
     one.send()
@@ -424,27 +329,6 @@ def low_memory(one: Round) -> None:
     one.send()
     limit = one.dice.choice([1, 2, 3, 4, 6]) << 30
     one.done(one.start(prefix=["prlimit", f"--as={limit}"]))
-
-
-def bit_flip(one: Round) -> None:
-    """A bit of a staged file is another one before it is committed."""
-    one.send()
-    driver = one.start(variables={PAUSE: Moment.AFTER_MANIFEST})
-    if not driver.wait_until_stopped():
-        one.done(driver)
-        return
-    batch = max(int(p.stem) for p in _manifests(one))
-    files = sorted(one.site.lake.glob(f"silver_*/**/*-{batch:08d}-*.parquet"))
-    file = one.dice.choice(files)
-    data = bytearray(file.read_bytes())
-    # among the values, not in the footer, whose length stands before the last four bytes
-    footer = int.from_bytes(data[-8:-4], "little")
-    place = one.dice.randrange(4, len(data) - 8 - footer)
-    data[place] ^= 1 << one.dice.randrange(8)
-    file.write_bytes(data)
-    while not driver.ended:
-        _go_on(driver)
-    one.done(driver)
 
 
 def _tables(one: Round) -> list[str]:
@@ -472,8 +356,6 @@ class Fault:
     fits: Callable[[Shape], bool] = lambda shape: True
     mounts: bool = False
     """Needs a disk of its own for the lake."""
-    asked: bool = False
-    """Only where it is asked for by name: no table format notices it."""
 
 
 def _one_job(shape: Shape) -> bool:
@@ -485,7 +367,7 @@ def _on_disk(shape: Shape) -> bool:
 
 
 def _delta_records(shape: Shape) -> bool:
-    return "parquet" not in shape.tables and not shape.is_change_data
+    return shape.is_delta and not shape.is_change_data
 
 
 FAULTS = {
@@ -493,38 +375,44 @@ FAULTS = {
     "stop": Fault(stop, _one_job),
     "stop-reset": Fault(stop_reset, _one_job),
     "second": Fault(second, _one_job),
-    "old-state": Fault(old_state, _one_job),
-    "state-lost": Fault(state_lost),
-    "emptied": Fault(emptied),
-    "commit-emptied": Fault(
-        commit_emptied, lambda shape: _on_disk(shape) and "parquet" not in shape.tables
-    ),
-    "source-replaced": Fault(source_replaced, lambda s: not s.is_change_data and _one_job(s)),
     "reset-killed": Fault(reset_killed, lambda s: _one_job(s) and _on_disk(s)),
     "disk-full": Fault(disk_full, _one_job, mounts=True),
     "inodes": Fault(inodes_gone, _one_job, mounts=True),
     "read-only": Fault(read_only, _one_job, mounts=True),
     "vacuum": Fault(vacuum, lambda s: _delta_records(s) and _one_job(s)),
-    "optimize": Fault(optimize, lambda shape: "parquet" not in shape.tables),
+    "optimize": Fault(optimize, lambda shape: shape.is_delta),
     "delete": Fault(delete, _delta_records),
     "restore": Fault(restore, _delta_records),
-    "table-lost": Fault(table_lost, lambda s: _on_disk(s) and not s.is_change_data),
-    "old-table": Fault(old_table, lambda s: _on_disk(s) and not s.is_change_data),
     "clock": Fault(clock_back, _one_job),
     "memory": Fault(low_memory, _one_job),
-    "bit-flip": Fault(
-        bit_flip, lambda s: _delta_records(s) and _one_job(s) and _on_disk(s), asked=True
-    ),
 }
+FAULTS |= {name: Fault(act, fits) for name, (act, fits) in experiments().items()}
 
 
-def faults_for(shape: Shape, only: frozenset[str]) -> dict[str, Order]:
-    """What can be done to a shape here; of `only`, if something is named: `stop:any_moment`."""
-    asked = {name.partition(":")[0]: name.partition(":")[2] for name in only}
-    return {
-        name: (fault.act, frozenset(filter(None, asked.get(name, "").split("/"))))
+def faults_for(shape: Shape, only: Sequence[str]) -> list[Order]:
+    """Return what can be done to a shape here; of `only`, in its order, if something is named."""
+    possible = {
+        name: fault
         for name, fault in FAULTS.items()
-        if fault.fits(shape)
-        and (name in asked if only else not fault.asked)
-        and (not fault.mounts or mounts_permitted())
+        if fault.fits(shape) and (not fault.mounts or mounts_permitted())
     }
+    if not only:
+        return [Order(name, fault.act) for name, fault in possible.items()]
+    return [
+        Order(name, fault.act, variants)
+        for ask in only
+        for name, fault in possible.items()
+        if (variants := wanted(ask, name)) is not None
+    ]
+
+
+def wanted(asked: str, name: str) -> frozenset[str] | None:
+    """Return the variants of a fault that are asked for; None if it is another one that is.
+
+    `flip` is all that flips a bit, `flip:checkpoint` one of them, `flip:checkpoint:life` a variant.
+    """
+    if f"{name}:".startswith(f"{asked}:"):
+        return frozenset()
+    if asked.startswith(f"{name}:"):
+        return frozenset(re.split("[:/]", asked.removeprefix(f"{name}:")))
+    return None

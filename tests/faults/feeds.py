@@ -10,22 +10,26 @@ from __future__ import annotations
 import io
 import json
 import random
+import re
 import shutil
+import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import fastavro
 import pyarrow as pa
-from deltalake import write_deltalake
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, write_deltalake
 
 from distributary.registry.folder import FileRegistry
-from tests.faults.oracle import Book, Change, make_id
+from tests.faults.oracle import ID, Book, Change, make_id
 from tests.topics import Topics
 
+_ID_BYTES = re.compile(ID.pattern.encode())
 TYPES = ("chess", "go", "poker", "darts", "bridge", "rugby", "tag", "golf")
 _WRAPPER = """\
 message wrapper {
@@ -49,14 +53,25 @@ class Shape:
     """`run`, `up` (the same under a supervisor) or `shards`."""
     format: str = ""
     """Of change files."""
+    registry: str = "folder"
+    """`folder`, or `http`: the same folder behind a server."""
+    cdc: str = ""
+    """Settings of the `cdc` section beside its format."""
 
     @property
     def is_change_data(self) -> bool:
         return self.source == "files"
 
     @property
+    def is_delta(self) -> bool:
+        """Whether all tables are Delta tables."""
+        return "format:" not in self.tables
+
+    @property
     def layers(self) -> frozenset[str]:
-        return frozenset() if self.is_change_data else frozenset({"bronze", "unified"})
+        if self.is_change_data:
+            return frozenset() if "log: false" in self.cdc else frozenset({"log"})
+        return frozenset({"bronze", "unified"})
 
 
 SHAPES = {
@@ -65,10 +80,13 @@ SHAPES = {
         Shape("delta", "delta"),
         Shape("spark", "delta", tables=", publisher: spark"),
         Shape("parquet", "delta", tables=", format: parquet"),
+        Shape("iceberg", "delta", tables=", format: iceberg"),
+        Shape("http", "delta", registry="http"),
         Shape("kafka", "kafka"),
         Shape("kafka-parquet", "kafka", tables=", format: parquet"),
         Shape("avro", "files", format="avro"),
         Shape("json", "files", format="json"),
+        Shape("hidden", "files", format="json", cdc=", log: false"),
         Shape("store", "delta", on_store=True),
         Shape("up", "delta", jobs="up"),
         Shape("shards", "delta", jobs="shards"),
@@ -86,6 +104,10 @@ class Site:
     options: Mapping[str, str] = field(default_factory=dict)
     servers: str = ""
     """The broker, where there is one."""
+    registry: str = ""
+    """The address of the registry, if it is not a folder."""
+    column: str = "c"
+    """What the names of columns begin with that versions of a schema add."""
 
     @property
     def lake(self) -> Path:
@@ -121,6 +143,22 @@ class Feed(ABC):
         """The source goes, and an empty one is made under its name."""
 
     @abstractmethod
+    def held(self) -> set[str]:
+        """Return the ids that the source has now; what cannot be read has none."""
+
+    def copy_topic(self) -> Callable[[], None]:
+        """Copy what a topic holds; return what makes the topic again with it."""
+        raise NotImplementedError
+
+    def take_topic_of(self, other: Feed) -> None:
+        """Make the topic again with what another one holds."""
+        raise NotImplementedError
+
+    def cut_topic(self) -> None:
+        """Delete the older records of a topic."""
+        raise NotImplementedError
+
+    @abstractmethod
     def source_settings(self) -> str:
         """The `source` of the pipeline file, and what belongs to it."""
 
@@ -139,8 +177,7 @@ class Games(Feed):
 
     def __init__(self, site: Site, book: Book, *, seed: int, dice: random.Random) -> None:
         super().__init__(site, book, seed=seed, dice=dice)
-        self._registry = FileRegistry(site.root / "schemas", durable=False)
-        self._registry.register("wrapper-value", _WRAPPER)
+        self._register("wrapper-value", _WRAPPER)
         self._versions: dict[str, list[int]] = {}
         for name in TYPES[:2]:
             self._add_version(name)
@@ -154,9 +191,11 @@ class Games(Feed):
         self._write(values)
 
     def source_settings(self) -> str:
+        url, folder = self.site.registry, self.site.root / "schemas"
+        registry = f"url: '{url}', cache_ttl: 0s" if url else f"path: {folder}"
         return f"""
 source: {self._source()}
-registry: {{path: {self.site.root}/schemas}}
+registry: {{{registry}}}
 envelope: {{format: protobuf, subject: wrapper-value, type: game_name, payload: payload}}
 payload: {{format: protobuf}}"""
 
@@ -175,7 +214,9 @@ payload: {{format: protobuf}}"""
         version = self.dice.randrange(len(self._versions[name]))
         schema_id = self._versions[name][version]
         payload = _text(1, known) + _number(2, self._made)
-        payload += b"".join(_text(3 + n, f"{name} {n}") for n in range(version))
+        texts = {f"{self.site.column}{n}": f"{name} {n}" for n in range(version)}
+        self.book.texts[known] = texts
+        payload += b"".join(_text(3 + n, text) for n, text in enumerate(texts.values()))
         luck = self.dice.random()
         if luck < 0.04:
             # a length that points beyond the end
@@ -189,9 +230,14 @@ payload: {{format: protobuf}}"""
 
     def _add_version(self, name: str) -> None:
         known = self._versions.setdefault(name, [])
-        more = "".join(f"  optional string c{n} = {3 + n};\n" for n in range(len(known)))
+        fields = ((f"{self.site.column}{n}", 3 + n) for n in range(len(known)))
+        more = "".join(f"  optional string {column} = {number};\n" for column, number in fields)
         text = f'syntax = "proto3";\nmessage event {{\n  string id = 1;\n  int64 n = 2;\n{more}}}\n'
-        known.append(self._registry.register(f"{name}-value", text))
+        known.append(self._register(f"{name}-value", text))
+
+    def _register(self, subject: str, text: str) -> int:
+        # opened each time: the folder may be another one by now
+        return FileRegistry(self.site.root / "schemas", durable=False).register(subject, text)
 
 
 class DeltaGames(Games):
@@ -214,6 +260,14 @@ class DeltaGames(Games):
     def replace_source(self) -> None:
         shutil.rmtree(self._table)
 
+    def held(self) -> set[str]:
+        try:
+            names = DeltaTable(str(self._table)).file_uris()
+            rows = [pq.read_table(name, columns=["value"])["value"].to_pylist() for name in names]
+        except Exception:
+            return set()
+        return set(_ids(value for part in rows for value in part))
+
 
 class KafkaGames(Games):
     """In a topic of two partitions."""
@@ -222,6 +276,10 @@ class KafkaGames(Games):
         super().__init__(site, book, seed=seed, dice=dice)
         self._topics = Topics(site.servers)
         self._topic = self._topics.create(f"faults-{uuid.uuid4().hex[:12]}", 2)
+        self._values: list[list[bytes]] = [[], []]
+        """By partition, what the topic holds."""
+        self._first = [0, 0]
+        """By partition, how many records its retention has deleted."""
 
     def _source(self) -> str:
         where = f"bootstrap_servers: '{self.site.servers}', topics: [{self._topic}]"
@@ -230,8 +288,32 @@ class KafkaGames(Games):
     def _write(self, values: list[bytes]) -> None:
         for partition in (0, 1):
             self._topics.send(self._topic, values[partition::2], partition=partition)
+            self._values[partition] += values[partition::2]
+
+    def held(self) -> set[str]:
+        kept = zip(self._values, self._first, strict=True)
+        return set(_ids(value for values, first in kept for value in values[first:]))
+
+    def copy_topic(self) -> Callable[[], None]:
+        values = [list(part) for part in self._values]
+        return lambda: self._make_again(values)
+
+    def take_topic_of(self, other: Feed) -> None:
+        assert isinstance(other, KafkaGames)
+        self._make_again(other._values)
+
+    def cut_topic(self) -> None:
+        self._first = [len(v) - self.dice.randint(0, len(v) // 3) for v in self._values]
+        self._topics.forget(self._topic, dict(enumerate(self._first)))
+
+    def _make_again(self, values: Sequence[Sequence[bytes]]) -> None:
+        self.replace_source()
+        for partition, part in enumerate(values):
+            self._topics.send(self._topic, part, partition=partition)
+            self._values[partition] += part
 
     def replace_source(self) -> None:
+        self._values, self._first = [[], []], [0, 0]
         self._topics.delete(self._topic)
         # the broker forgets a topic a moment after it has said so
         for _ in range(100):
@@ -240,6 +322,7 @@ class KafkaGames(Games):
                 return
             except Exception as error:
                 last = error
+                time.sleep(0.05)
         raise last
 
 
@@ -247,17 +330,17 @@ class Changes(Feed):
     """Files of change data: rows of two tables that come, change and go; some files come twice."""
 
     def __init__(
-        self, site: Site, book: Book, *, seed: int, dice: random.Random, kind: str
+        self, site: Site, book: Book, *, seed: int, dice: random.Random, shape: Shape
     ) -> None:
         super().__init__(site, book, seed=seed, dice=dice)
-        self._kind = kind
+        self._kind, self._cdc = shape.format, shape.cdc
         self._files = 0
 
     def source_settings(self) -> str:
         where = f"path: {self.site.root}/source, format: {self._kind}, settle: 0s"
         return f"""
 source: {{type: files, {where}, max_files_per_batch: 3}}
-cdc: {{format: datastream}}"""
+cdc: {{format: datastream{self._cdc}}}"""
 
     def send(self, records: int, *, fresh_type: bool = False) -> None:
         names = ["orders", "users", *(["items"] if fresh_type else [])]
@@ -276,6 +359,10 @@ cdc: {{format: datastream}}"""
 
     def replace_source(self) -> None:
         shutil.rmtree(self.site.root / "source")
+
+    def held(self) -> set[str]:
+        files = sorted(p for p in (self.site.root / "source").rglob("*") if p.is_file())
+        return set(_ids(file.read_bytes() for file in files))
 
     def _event(self, table: str) -> dict[str, Any]:
         known = self._next_id()
@@ -322,7 +409,7 @@ def feed_for(shape: Shape, site: Site, book: Book, *, seed: int, dice: random.Ra
     if shape.source == "kafka":
         return KafkaGames(site, book, seed=seed, dice=dice)
     if shape.source == "files":
-        return Changes(site, book, seed=seed, dice=dice, kind=shape.format)
+        return Changes(site, book, seed=seed, dice=dice, shape=shape)
     return DeltaGames(site, book, seed=seed, dice=dice)
 
 
@@ -340,6 +427,11 @@ spark: {{master: 'local[2]', driver_memory: 1g}}
 run: {{lease: 5s, batch_attempts: 2}}
 """
     )
+
+
+def _ids(values: Iterable[bytes | None]) -> Iterator[str]:
+    for value in values:
+        yield from (found.decode() for found in _ID_BYTES.findall(value or b""))
 
 
 def _text(number: int, value: str) -> bytes:

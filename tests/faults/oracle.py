@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -39,6 +41,8 @@ class Kind(StrEnum):
     LOST = "LOST"
     DOUBLE = "DOUBLE"
     ALIEN = "ALIEN"
+    WRONG = "WRONG"
+    """It is there, and a value of its row is not what was fed."""
     BROKEN = "BROKEN"
     """Not about an id: an INTERNAL, a traceback, an unknown code, a state that went backward."""
 
@@ -73,7 +77,7 @@ class Book:
     """Everything that was fed, and what a person took away again."""
 
     layers: frozenset[str] = frozenset()
-    """Of `bronze` and `unified`, those that are configured; the records' own tables always are."""
+    """Of `bronze`, `unified` and `log`, those that are kept; the tables of types always are."""
     due: set[str] = field(default_factory=set)
     """Ids that must be there, once."""
     free: set[str] = field(default_factory=set)
@@ -82,16 +86,35 @@ class Book:
     """Ids of records that cannot be decoded: no unified table has them."""
     removed: dict[str, set[str]] = field(default_factory=dict)
     """Ids that a person removed from a layer: they must not come back."""
+    forgiven: dict[str, set[str]] = field(default_factory=dict)
+    """Ids that a message said a layer would lack: they may be there once or not at all."""
+    garbled: bool = False
+    """Records of the source are no longer as they were fed: values and new ids are not judged."""
+    misread: bool = False
+    """A registry knows other schemas than records were written with: any may be a dead letter."""
     changes: list[Change] = field(default_factory=list)
+    texts: dict[str, dict[str, str]] = field(default_factory=dict)
+    """By id, the values of the columns that not every version of a schema has."""
 
     def take_away(self, layer: str, ids: Iterable[str]) -> None:
         self.removed.setdefault(layer, set()).update(ids)
 
-    def drop_source(self, *, unread: Iterable[str] = ()) -> None:
-        """What the source still held for nobody is free; what was read stays due."""
-        gone = set(unread)
-        self.free |= gone
-        self.due -= gone
+    @property
+    def excused(self) -> bool:
+        """Return whether tables may lack rows, because a person or a message said so."""
+        return bool(self.removed or self.forgiven)
+
+    def source_holds(self, held: Set[str], *, there: Set[str]) -> None:
+        """Make due what the source or a table has; the rest may be there once or not at all."""
+        known = self.due | self.free
+        # a record that was changed in the source has an id that nobody made
+        known |= set() if self.garbled else held
+        self.due = known & (held | there)
+        self.free = known - self.due
+
+    def forgive(self, layer: str, ids: Iterable[str]) -> None:
+        """Note what a message has announced as lost."""
+        self.forgiven.setdefault(layer, set()).update(ids)
 
     def save(self, path: Path) -> None:
         """For whoever looks at a failed round later."""
@@ -130,19 +153,36 @@ class Lake:
     def read(self, table: str) -> pa.Table:
         """All rows of a table, by the readers that people use."""
         where = f"{self.address}/{table}"
+        if self.files is None and Path(where, "metadata").exists():
+            return self._iceberg(table)
         if self.files is None and not Path(where, "_delta_log").exists():
             return ds.dataset(where, format="parquet", partitioning=None).to_table()
         return self._delta(where)
 
-    def parked(self) -> Iterator[tuple[str, pa.Table]]:
-        """Table and rows of every batch that waits."""
+    def ids(self, wanted: Callable[[str], bool] = bool) -> set[str]:
+        """Return the ids in the tables whose names are `wanted`, and in their parked batches."""
+        found: set[str] = set()
+        for name in filter(wanted, self.tables()):
+            # what cannot be read is not there
+            with suppress(Exception):
+                found |= ids_of(self.read(name)).keys()
+        parked = (ids_of(rows).keys() for name, rows in self.parked() if wanted(name))
+        return found.union(*parked)
+
+    def entries(self) -> list[Path]:
+        """Return the documents of all batches that wait."""
         roots = [p for p in (self.checkpoint, Path(self.address)) if p is not None and p.exists()]
-        for entry in sorted({e for root in roots for e in root.glob("**/parked/*/*/entry.json")}):
-            # the line behind it is its checksum
-            named = json.loads(entry.read_text().splitlines()[0])["entry"].get("files", [])
-            for file in named:
-                path = entry.parent / file["path"]
-                yield entry.parent.parent.name, ds.dataset(str(path), format="parquet").to_table()
+        return sorted({e for root in roots for e in root.glob("**/parked/*/*/entry.json")})
+
+    def parked(self) -> Iterator[tuple[str, pa.Table]]:
+        """Table and rows of every batch that waits; what cannot be read does not wait."""
+        for entry in self.entries():
+            with suppress(ValueError, LookupError, OSError, pa.ArrowException):
+                # the line behind it is its checksum
+                document = json.loads(entry.read_text().splitlines()[0])
+                for file in document["entry"].get("files", []):
+                    rows = ds.dataset(str(entry.parent / file["path"]), format="parquet").to_table()
+                    yield entry.parent.parent.name, rows
 
     def ledger(self, table: str) -> pa.Table | None:
         """One of the product's own tables of accounts."""
@@ -159,9 +199,20 @@ class Lake:
         own = pafs.SubTreeFileSystem(where, pafs.LocalFileSystem()) if self.files is None else None
         return table.to_pyarrow_dataset(filesystem=own).to_table()
 
+    def _iceberg(self, table: str) -> pa.Table:
+        """All rows of the snapshot that the catalog in the lake names."""
+        from pyiceberg.table import StaticTable
+
+        catalog = f"file:{self.address}/_distributary/iceberg.db?mode=ro"
+        with closing(sqlite3.connect(catalog, uri=True)) as database:
+            wanted = "SELECT metadata_location FROM iceberg_tables WHERE table_name = ?"
+            ((location,),) = database.execute(wanted, [table]).fetchall()
+        return StaticTable.from_metadata(location).scan().to_arrow()
+
     def _is_table(self, name: str) -> bool:
         where = Path(self.address, name)
-        return (where / "_delta_log").exists() or (where / "0-columns.parquet").exists()
+        signs = ("_delta_log", "0-columns.parquet", "metadata")
+        return any((where / sign).exists() for sign in signs)
 
 
 def ids_of(rows: pa.Table) -> Counter[str]:
@@ -198,6 +249,7 @@ def judge(book: Book, lake: Lake) -> list[Finding]:
     layers: dict[str, Counter[str]] = {"silver": Counter(), "bronze": Counter()}
     layers["unified"] = Counter()
     findings: list[Finding] = []
+    letters: set[str] = set()
     for name in names:
         layer = _layer(name)
         if layer in layers:
@@ -208,12 +260,24 @@ def judge(book: Book, lake: Lake) -> list[Finding]:
                 continue
             layers[layer] += ids_of(rows)
             if name.startswith(LETTERS):
+                letters |= ids_of(rows).keys()
                 findings += _letters(rows)
+            elif name.startswith(SILVER) and not book.garbled:
+                findings += _values(book, name, rows)
     for layer, found in layers.items():
         if layer == "silver" or layer in book.layers:
-            wanted = book.due - book.bad if layer == "unified" else book.due
+            wanted = book.due - book.bad - letters if layer == "unified" else book.due
             findings += _once(book, layer, found + parked.get(layer, Counter()), wanted)
+    if not (book.misread or book.garbled):
+        findings += _finding(Kind.WRONG, LETTERS, sorted((letters & book.due) - book.bad))
     return [*findings, *_accounts(lake)]
+
+
+def forgive_missing(book: Book, lake: Lake, table: str) -> None:
+    """Note that a table is taken as it is: what its layer lacks now, a message has announced."""
+    layer = "log" if book.changes else _layer(table)
+    there = lake.ids(lambda name: name.endswith("_log") if book.changes else _layer(name) == layer)
+    book.forgive(layer, book.due - there)
 
 
 def _layer(table: str) -> str:
@@ -226,10 +290,10 @@ def _layer(table: str) -> str:
 
 def _once(book: Book, layer: str, found: Counter[str], due: set[str]) -> list[Finding]:
     removed = book.removed.get(layer, set())
-    lost = sorted(due - removed - found.keys())
+    lost = sorted(due - removed - book.forgiven.get(layer, set()) - found.keys())
     double = sorted(i for i, n in found.items() if n > 1)
     known = book.due | book.free
-    alien = sorted(i for i in found if i in removed or i not in known)
+    alien = sorted(i for i in found if i in removed or not (i in known or book.garbled))
     return [
         *_finding(Kind.LOST, layer, lost),
         *_finding(Kind.DOUBLE, layer, double),
@@ -239,6 +303,19 @@ def _once(book: Book, layer: str, found: Counter[str], due: set[str]) -> list[Fi
 
 def _finding(kind: Kind, layer: str, ids: Sequence[str]) -> list[Finding]:
     return [Finding(kind, layer, len(ids), ", ".join(ids[:3]))] if ids else []
+
+
+def _values(book: Book, name: str, rows: pa.Table) -> list[Finding]:
+    """Compare the values of a table's rows with those that were fed."""
+    if not {"id", "n"} <= set(rows.column_names):
+        return []
+    wrong = []
+    for row in rows.select([c for c in rows.column_names if not c.startswith("_")]).to_pylist():
+        known, texts = str(row["id"]), book.texts.get(row["id"], {})
+        expected = {"n": int(known[-8:-1]) if ID.fullmatch(known) else None, **texts}
+        if any(row.get(column) != value for column, value in expected.items()):
+            wrong.append(known)
+    return _finding(Kind.WRONG, name, sorted(wrong))
 
 
 def _letters(rows: pa.Table) -> list[Finding]:
@@ -281,13 +358,21 @@ def _changes(book: Book, lake: Lake) -> list[Finding]:
         if table.endswith("_log"):
             parked.update(_events_of(rows))
     logs: Counter[str] = Counter(parked)
+    tables: dict[str, pa.Table] = {}
     for name in sorted(there):
+        try:
+            tables[name] = lake.read(name)
+        except Exception as error:
+            findings.append(Finding(Kind.BROKEN, name, 1, f"cannot be read: {error}"[:300]))
+            continue
         if name.endswith("_log"):
-            logs.update(_events_of(lake.read(name)))
-    findings += _once(book, "log", logs, {c.id for c in book.changes})
-    for table, expected in current_rows(book.changes).items():
+            logs.update(_events_of(tables[name]))
+    if "log" in book.layers:
+        findings += _once(book, "log", logs, book.due)
+    due = [change for change in book.changes if change.id in book.due]
+    for table, expected in current_rows(due).items():
         name = f"shop_{table}"
-        rows = lake.read(name).select(["id", "eid"]) if name in there else None
+        rows = tables[name].select(["id", "eid"]) if name in tables else None
         pairs = [] if rows is None else zip(*(c.to_pylist() for c in rows.columns), strict=True)
         found = [(int(key), event) for key, event in pairs]
         keys = Counter(key for key, _ in found)

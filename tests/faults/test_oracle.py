@@ -19,7 +19,7 @@ Columns = Mapping[str, Sequence[object]]
 
 
 def _lake(root: Path, silver: list[str], *, bronze: list[str] | None = None) -> Lake:
-    _write(root / "silver_chess", {"id": silver, "n": list(range(len(silver)))})
+    _write(root / "silver_chess", {"id": silver, "n": [int(known[-8:-1]) for known in silver]})
     payloads = [f"..{known}..".encode() for known in bronze or []]
     if payloads:
         _write(root / "bronze_events", {"payload": payloads})
@@ -68,7 +68,8 @@ def test_a_dead_letter_is_a_place_and_its_id_is_its_own(tmp_path: Path) -> None:
     }
     _write(tmp_path / "dead_letters", letters)
     lake = _lake(tmp_path, IDS[2:])
-    assert _found(Book(due=set(IDS)), lake) == [(Kind.DOUBLE, "ids of dead letters", 1)]
+    book = Book(due=set(IDS), bad=set(IDS[:2]))
+    assert _found(book, lake) == [(Kind.DOUBLE, "ids of dead letters", 1)]
 
 
 def test_what_is_parked_is_not_lost(tmp_path: Path) -> None:
@@ -77,6 +78,41 @@ def test_what_is_parked_is_not_lost(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": IDS[:2]}), folder / "part.parquet")
     (folder / "entry.json").write_text(json.dumps({"entry": {"files": [{"path": "part.parquet"}]}}))
     assert _found(Book(due=set(IDS)), _lake(tmp_path, IDS[2:])) == []
+
+
+def test_a_parked_batch_that_cannot_be_read_does_not_wait(tmp_path: Path) -> None:
+    folder = tmp_path / "_distributary" / "pipelines" / "games" / "parked" / "silver_chess" / "0"
+    folder.mkdir(parents=True)
+    (folder / "entry.json").write_text("{")
+    assert _found(Book(due=set(IDS)), _lake(tmp_path, IDS[1:])) == [(Kind.LOST, "silver", 1)]
+
+
+def test_a_value_that_was_not_fed_is_found(tmp_path: Path) -> None:
+    _write(tmp_path / "silver_chess", {"id": IDS, "n": [0, 1, 2, 3, 4, 99]})
+    assert _found(Book(due=set(IDS)), Lake(str(tmp_path))) == [(Kind.WRONG, "silver_chess", 1)]
+
+
+def test_a_good_record_is_no_dead_letter(tmp_path: Path) -> None:
+    letters: Columns = {"pipeline": ["p"], "id": ["a"], "value": [FIRST.encode()]}
+    _write(tmp_path / "dead_letters", letters)
+    lake = _lake(tmp_path, IDS[1:])
+    assert _found(Book(due=set(IDS)), lake) == [(Kind.WRONG, "dead_letters", 1)]
+    assert _found(Book(due=set(IDS), misread=True), lake) == []
+
+
+def test_what_a_message_has_announced_as_lost_may_be_missing(tmp_path: Path) -> None:
+    book = Book(due=set(IDS))
+    book.forgive("silver", [FIRST])
+    assert _found(book, _lake(tmp_path / "without", IDS[1:])) == []
+    assert _found(book, _lake(tmp_path / "with", IDS)) == []
+
+
+def test_what_neither_source_nor_table_has_is_not_due() -> None:
+    book = Book(due=set(IDS))
+    book.source_holds({IDS[0], IDS[1]}, there={IDS[2]})
+    assert (book.due, book.free) == (set(IDS[:3]), set(IDS[3:]))
+    book.source_holds({IDS[5]}, there=set(IDS[:3]))
+    assert (book.due, book.free) == ({*IDS[:3], IDS[5]}, {IDS[3], IDS[4]})
 
 
 def test_what_a_person_removed_must_not_come_back(tmp_path: Path) -> None:
@@ -104,7 +140,7 @@ def test_the_rows_of_now_are_computed_from_the_order_of_the_source() -> None:
 
 def test_a_table_of_change_data_must_be_what_the_source_is(tmp_path: Path) -> None:
     changes = [Change(i, "orders", key, (1, key), False) for key, i in enumerate(IDS)]
-    book = Book(due=set(IDS), changes=changes)
+    book = Book(due=set(IDS), changes=changes, layers=frozenset({"log"}))
     _write(tmp_path / "shop_orders_log", {"eid": IDS})
     _write(tmp_path / "shop_orders", {"id": [0, 1, 2, 3, 4, 4, 9], "eid": [*IDS[:5], *IDS[4:]]})
     assert _found(book, Lake(str(tmp_path))) == [

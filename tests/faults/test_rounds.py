@@ -8,7 +8,38 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.faults import faults_for, wanted
+from tests.faults.feeds import SHAPES, Shape
+
 ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.mark.parametrize(
+    ("asked", "variants"),
+    [
+        ("flip", set()),
+        ("flip:checkpoint", set()),
+        ("flip:checkpoint:manifest/then_run", {"manifest", "then_run"}),
+        ("flip:check", None),
+        ("back:checkpoint", None),
+    ],
+)
+def test_a_fault_is_asked_for_by_way_thing_and_variant(
+    asked: str, variants: set[str] | None
+) -> None:
+    assert wanted(asked, "flip:checkpoint") == variants
+
+
+def test_a_pair_is_another_experiment_than_its_first_thing() -> None:
+    assert wanted("back:lake", "back:lake+checkpoint") is None
+    assert wanted("back:lake+checkpoint:settled", "back:lake+checkpoint") == {"settled"}
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_what_is_named_is_played_in_the_order_of_the_names(shape: Shape) -> None:
+    names = ["gone:checkpoint", "kill", "back:checkpoint"]
+    played = [order.name for order in faults_for(shape, names)]
+    assert played == [name for name in names if shape.jobs != "shards" or name == "kill"]
 
 
 @pytest.mark.spark
@@ -16,8 +47,12 @@ ROOT = Path(__file__).parent.parent.parent
 @pytest.mark.parametrize(
     ("shape", "faults"),
     [
-        ("delta", "old-state:before_settle/heedless,state-lost,stop-reset:after_manifest"),
-        ("avro", "kill:before_merge"),
+        (
+            "delta",
+            "back:checkpoint:before_settle/heedless,gone:checkpoint,gone:table,other:checkpoint,"
+            "back:decided+checkpoint,stop-reset:after_manifest",
+        ),
+        ("avro", "kill:before_merge,empty:checkpoint:manifest"),
     ],
 )
 def test_a_fault_neither_loses_nor_doubles_nor_invents(

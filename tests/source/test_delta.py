@@ -166,6 +166,18 @@ def test_a_log_that_was_cleaned_up_is_named(tmp_path: Path) -> None:
     assert caught.value.code is ErrorCode.SOURCE_DATA_LOST
 
 
+def test_a_commit_that_was_emptied_is_not_passed_over(tmp_path: Path) -> None:
+    table(tmp_path / "t", 1)
+    one = source(tmp_path / "t")
+    end = one.advance(one.first(), one.newest())
+    assert end is not None
+    table(tmp_path / "t", 2)
+    (tmp_path / "t" / "_delta_log" / f"{1:020d}.json").write_bytes(b"")
+    with pytest.raises(SourceError) as caught:
+        batches(source(tmp_path / "t"), end)
+    assert caught.value.code is ErrorCode.SOURCE_UNAVAILABLE
+
+
 def lose(path: Path, *versions: int) -> None:
     """What the retention of a log does with commits before a checkpoint."""
     DeltaTable(str(path)).create_checkpoint()

@@ -3,7 +3,7 @@ import errno
 import pytest
 from pyspark.errors import PySparkException
 
-from distributary.errors import ErrorCode, LakeUnavailableError
+from distributary.errors import ErrorCode, LakeUnavailableError, PublishError
 from distributary.spark.session import disk_failed, spark_failed
 
 WORKER = """An exception was thrown from the Python worker. Please see the stack trace below.
@@ -36,6 +36,26 @@ def test_other_failures_say_what_the_task_said() -> None:
     found = spark_failed(failed("pyarrow.lib.ArrowInvalid: no\nValueError: the last word counts"))
     assert found.code == ErrorCode.SPARK_FAILED
     assert found.evidence == "ValueError: the last word counts"
+
+
+def test_an_error_of_ours_keeps_its_code_and_its_advice() -> None:
+    error = PublishError(
+        "cannot read", where="/lake/log", evidence="it is empty", next_step="put it back"
+    )
+    found = spark_failed(failed(f"distributary.errors.PublishError: {error}"))
+    assert found.code is ErrorCode.COMMIT_FAILED
+    parts = (found.what, found.where, found.evidence, found.next_step)
+    assert parts == ("cannot read", "/lake/log", "it is empty", "put it back")
+
+
+def test_a_lake_that_a_task_could_not_reach_may_pass() -> None:
+    words = LakeUnavailableError("cannot read", where="/lake/log")
+    found = spark_failed(failed(f"distributary.errors.LakeUnavailableError: {words}"))
+    assert found.retryable and found.where == "/lake/log"
+
+
+def test_an_unknown_code_is_not_believed() -> None:
+    assert spark_failed(failed("distributary.errors.X: NO_CODE: x")).code is ErrorCode.SPARK_FAILED
 
 
 @pytest.mark.parametrize("text", ["", "Job aborted.", "OSError: [Errno 99999] unheard of"])

@@ -339,7 +339,13 @@ class Commit:
 
 
 def actions_in(data: bytes, *, files: bool = True) -> list[Action]:
-    """The actions of a commit, one a line; files are most of it, and not everybody's interest."""
+    """Return the actions of a commit, one a line; without `files` those that name no file.
+
+    Raises BrokenLogError for a commit without any action: no writer makes one, so its content is
+    lost, and with it the rows that it added.
+    """
+    if not data or data.isspace():
+        raise BrokenLogError("a commit in its log is empty")
     lines = (line for line in data.split(b"\n") if not line.isspace())
     return [parsed(line) for line in lines if line and (files or not line.startswith(_FILES))]
 

@@ -331,6 +331,13 @@ def as_publish_error(error: Exception, *, doing: str, path: str) -> PublishError
             evidence=evidence,
             next_step="check that the lake can be reached and written to, and has room",
         )
+    if isinstance(error, BrokenLogError):
+        return PublishError(
+            what,
+            where=path,
+            evidence=evidence,
+            next_step="the table's log is damaged: put the files of _delta_log back from a copy",
+        )
     return PublishError(
         what,
         where=path,

@@ -382,7 +382,8 @@ class _Table:
                 f"the catalog has another table of the name {'.'.join(self.name)}",
                 where=self.path,
                 evidence=f"it is in {found.location()}",
-                next_step="give lake.iceberg another namespace, or the tables another prefix",
+                next_step="if this is not the catalog of this lake, put that one back; else give "
+                "lake.iceberg another namespace, or the tables another prefix",
                 reason="format",
             )
         self.seen = found

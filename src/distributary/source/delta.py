@@ -37,7 +37,7 @@ from pyspark.sql import SparkSession
 
 from distributary.config.document import printable
 from distributary.config.source import DeltaSource as DeltaSourceConfig
-from distributary.delta.log import Action, actions_in, commit_name
+from distributary.delta.log import Action, BrokenLogError, actions_in, commit_name
 from distributary.delta.parquet import INT96_UNIT
 from distributary.errors import (
     DistributaryError,
@@ -238,7 +238,10 @@ class DeltaLog:
             raise self._lost(version) from error
         self._digests.get(version, lambda: _digest(text))
         self._rewritten.get(version, lambda: _rewritten(text))
-        actions = actions_in(text)
+        try:
+            actions = actions_in(text)
+        except BrokenLogError as error:
+            raise self._unavailable(error) from error
         self._refuse_changes(version, actions)
         adds = [action["add"] for action in actions if "add" in action]
         return tuple(

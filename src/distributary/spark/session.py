@@ -437,6 +437,12 @@ _FAILURES_LONGEST = 500
 _RAISED = re.compile(
     r"^(?P<kind>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt)): (?P<words>.+)$", re.M
 )
+_OWN_ERROR = re.compile(
+    r"^distributary\.errors\.\w+: (?P<code>[A-Z_]+): (?P<what>.+)"
+    r"(?:\n  at: (?P<where>.+))?(?:\n  seen: (?P<evidence>.+))?(?:\n  next: (?P<next_step>.+))?",
+    re.M,
+)
+"""An error of ours that a task raised, as `DistributaryError.__str__` spells it."""
 _NUMBERED = re.compile(r"\[Errno (?P<number>\d+)\] [^:\n]*(?:: '(?P<path>[^'\n]*)')?")
 _ABOUT_THE_LAKE = {
     errno.ENOSPC: "the disk is full",
@@ -483,6 +489,9 @@ def spark_failed(error: PySparkException) -> DistributaryError:
             next_step="nothing of the batch is half done: check the store, the bucket and the "
             "credentials in lake.storage_options, and run again",
         )
+    own = _own_error(str(error))
+    if own is not None:
+        return own
     numbered = _NUMBERED.search(evidence)
     disk = _disk_failed(int(numbered["number"]), numbered["path"] or "") if numbered else None
     if disk is not None:
@@ -492,6 +501,24 @@ def spark_failed(error: PySparkException) -> DistributaryError:
         code=ErrorCode.SPARK_FAILED,
         evidence=evidence[:_FAILURES_LONGEST],
         next_step="run again with --debug to see Spark's own words",
+    )
+
+
+def _own_error(text: str) -> DistributaryError | None:
+    """Build the error of ours that a task raised last, from Spark's text; None if there is none."""
+    raised = list(_OWN_ERROR.finditer(text))
+    if not raised or raised[-1]["code"] not in ErrorCode.__members__:
+        return None
+    parts = {n: (part or "")[:_FAILURES_LONGEST] for n, part in raised[-1].groupdict().items()}
+    code = ErrorCode(parts["code"])
+    # one that the driver tries again stays one
+    kind = LakeUnavailableError if code is ErrorCode.LAKE_UNAVAILABLE else DistributaryError
+    return kind(
+        parts["what"],
+        code=code,
+        where=parts["where"],
+        evidence=parts["evidence"],
+        next_step=parts["next_step"],
     )
 
 
