@@ -38,6 +38,7 @@ from distributary.changes.events import (
     read_in_turn,
     read_old_keys,
 )
+from distributary.changes.incarnations import Incarnations, incarnations_of
 from distributary.changes.shape import (
     SEQ_COLUMN,
     TIME_COLUMN,
@@ -488,8 +489,10 @@ def _attempt(order: MergeOrder) -> MergeResult:
         return MergeResult(order.table, before.version, skipped=True)
     payload = pa.schema([field for field in columns.schema if field.name not in HISTORY_NAMES])
     version = -1
+    incarnations = incarnations_of(order.current) if order.current else Incarnations()
     for events, last in read_in_turn(order.files, payload):
-        version = _apply(order, before, columns, events, order.mark if last else None)
+        numbered = incarnations.applied(events)
+        version = _apply(order, before, columns, numbered, order.mark if last else None)
         if not last:
             before, columns = _open(order)
     return MergeResult(order.table, version)

@@ -36,6 +36,7 @@ from distributary.changes.events import (
     read_events,
     to_text,
 )
+from distributary.changes.incarnations import INCARNATIONS, Incarnations
 from distributary.changes.shape import MergeOrder, Shape
 from distributary.changes.tombstones import SCHEMA as TOMBSTONES
 from distributary.changes.tombstones import (
@@ -72,6 +73,7 @@ class Replayed:
     files: tuple[str, ...]
     tombstones: pa.Table
     spans: tuple[Span, ...]
+    incarnations: Incarnations
     file_name: str
     row_name: str
 
@@ -107,10 +109,22 @@ class _Survey:
 
 
 def replay(
-    log_path: str, order: MergeOrder, shape: Shape, *, as_of_us: int | None = None
+    log_path: str,
+    order: MergeOrder,
+    shape: Shape,
+    *,
+    before: Snapshot | None,
+    as_of_us: int | None = None,
 ) -> Replayed:
-    """Merge a whole log, or what its source did up to a moment, into nothing."""
+    """Merge a whole log, or what its source did up to a moment, into nothing.
+
+    `before` is the table: what it knows of its source's incarnations is not asked again.
+    """
     survey = _survey(log_path, order, shape)
+    text = None if before is None else before.property(INCARNATIONS)
+    incarnations = Incarnations.from_text(text)
+    if text is not None:
+        order = replace(order, arrival="unknown")
     file_name, row_name = (_free(name, shape.names) for name in ("_file", "_row"))
     narrow = _narrow(shape, survey, file_name, row_name)
     rows = narrow.schema.empty_table()
@@ -123,17 +137,18 @@ def replay(
             events,
             MemoryTarget(rows),
             tombstones,
+            order=order,
             shape=narrow,
             spans=spans,
-            soft=order.soft,
-            now_us=order.now_us,
+            incarnations=incarnations,
         )
         kept = staying(rows, made.parts[0], made.decision)
         rows, spans = pa.concat_tables([kept, made.winners]), made.spans
+        incarnations = made.incarnations
         remembered = latest(pa.concat_tables([tombstones.rows, made.tombstones]))
         tombstones = Tombstones("", remembered, since_us=0)
     rows = rows.sort_by([(file_name, "ascending"), (row_name, "ascending")])
-    return Replayed(rows, survey.files, tombstones.rows, spans, file_name, row_name)
+    return Replayed(rows, survey.files, tombstones.rows, spans, incarnations, file_name, row_name)
 
 
 def _survey(log_path: str, order: MergeOrder, shape: Shape) -> _Survey:
@@ -232,7 +247,7 @@ def rebuild(log_path: str, order: MergeOrder, *, as_of_us: int | None = None) ->
 
 def _attempt(log_path: str, order: MergeOrder, as_of_us: int | None) -> tuple[int, int]:
     before, columns = open_target(order)
-    replayed = replay(log_path, order, columns, as_of_us=as_of_us)
+    replayed = replay(log_path, order, columns, before=before, as_of_us=as_of_us)
     rows = replayed.rows.num_rows
     if before is None and rows == 0:
         return -1, 0
@@ -247,7 +262,8 @@ def _attempt(log_path: str, order: MergeOrder, as_of_us: int | None) -> tuple[in
         order.table,
         comment=order.comment,
         fields=columns.fields if columns.changed else None,
-        properties={PROPERTY: to_text(replayed.spans)} if replayed.spans else {},
+        properties={INCARNATIONS: replayed.incarnations.to_text()}
+        | ({PROPERTY: to_text(replayed.spans)} if replayed.spans else {}),
         removed=() if before is None else list(before.files.values()),
         added=added,
         metrics={"numOutputRows": rows, "numFiles": len(added)},
@@ -398,7 +414,7 @@ def verify(log_path: str, order: MergeOrder, *, as_of_us: int | None = None) -> 
     started = time.perf_counter()
     with committing(order.path, doing="verify a table"):
         before, columns = open_target(replace(order, evolution="none"))
-        replayed = replay(log_path, order, columns, as_of_us=as_of_us)
+        replayed = replay(log_path, order, columns, before=before, as_of_us=as_of_us)
         pairs = _pairs(replayed, before, columns.schema)
         unlike, differences, sums = _compare(replayed, before, columns.schema, pairs)
     return Verified(
