@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from distributary.changes.apply import merge_table
 from distributary.changes.history import merge_history
-from distributary.changes.rebuild import rebuild, verify
+from distributary.changes.rebuild import merge_in_order, rebuild, verify
 from distributary.changes.shape import MergeOrder
 from distributary.errors import ErrorCode, SourceWentBackError
 from tests.changes.logs import Event, Shop, plain
@@ -109,15 +109,20 @@ class Lake(Shop):
 
     def commit(self, events: Sequence[Event], **settings: Any) -> None:
         """Write a batch into the log, without what it has, and merge it."""
+        order = self.written(events, **settings)
+        merge_table(order)
+        merge_history(replace(order, path=str(self.folder / "orders_history"), current=order.path))
+        self.last = order
+
+    def written(self, events: Sequence[Event], **settings: Any) -> MergeOrder:
+        """Write a batch into the log, without what it has."""
         fresh = [event for event in events if event.uuid not in self.seen]
         self.seen.update(event.uuid for event in fresh)
         log = str(self.folder / "log" / "table")
         order = self.waiting = self.order(fresh, **{"log": log, **settings})
         rows = pq.read_table(order.files[0])
         write_deltalake(log, rows, mode="append", schema_mode="merge")
-        merge_table(order)
-        merge_history(replace(order, path=str(self.folder / "orders_history"), current=order.path))
-        self.last = order
+        return order
 
     def found(self) -> list[tuple[Any, ...]]:
         return plain(self.rows(), "id", "price")
@@ -289,3 +294,28 @@ def test_dead_letters_that_are_sent_again_begin_nothing(tmp_path: Path) -> None:
     letter = change((57, 900), -1, 9.0, offset=4)
     shop.commit([letter], arrival="unknown")
     assert prices(shop) == [2.0]
+
+
+def test_a_table_that_was_merged_by_times_is_made_again_from_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    envelope = '{"read_method":"mysql-cdc-binlog"}'
+    monkeypatch.setattr("tests.changes.logs._envelope", lambda event: envelope)
+    shop = lake(str(tmp_path))
+    first, second = change((7, 1000), 10, 1.0), change((7, 2000), 5, 2.0, offset=1)
+
+    def with_time(event: Event) -> Event:
+        return replace(event, place=(1, event.time or 0, *event.place[2:]))
+
+    shop.commit([with_time(first), with_time(second)], arrival="files")
+    assert prices(shop) == [1.0], "as times say it"
+    other = replace(change((7, 3000), 20, 3.0, offset=2), values={"id": 2, "price": 3.0})
+    late = change((7, 1500), 30, 4.0, offset=3)
+    order = shop.written([other, late], arrival="files")
+    merge_in_order(order)
+    assert sorted(prices(shop)) == [2.0, 3.0], "as positions say it"
+    assert all(row["_seq"][1] == 0 for row in shop.rows())
+    assert verify(order.log, order).agrees
+    merge_history(replace(order, path=str(tmp_path / "orders_history"), current=order.path))
+    current = [row for row in shop.history() if row["_current"]]
+    assert plain(current, "id", "price") == [(1, 2.0), (2, 3.0)]

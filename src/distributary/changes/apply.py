@@ -38,6 +38,8 @@ from distributary.changes.events import (
     KeyIndex,
     Span,
     advanced,
+    by_position,
+    by_time,
     combined,
     fits,
     from_text,
@@ -71,6 +73,7 @@ from distributary.delta.log import DataFile, Snapshot, snapshot_of
 from distributary.delta.skipping import Keys
 from distributary.delta.tables import committing, until_not_overtaken
 from distributary.delta.vectors import Vector, write_vectors
+from distributary.errors import PublishError
 from distributary.evolve.types import is_nested
 from distributary.model.manifest import Mark, StagedFile
 
@@ -109,6 +112,12 @@ def at_once(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
         return [work(item) for item in items]
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(work, items))
+
+
+class OldOrderError(PublishError):
+    """A table has rows of before positions alone decided which change is the last."""
+
+    retryable = False
 
 
 class Target:
@@ -345,6 +354,12 @@ def _match(
     # the times of known rows are read only where a decision needs them
     for columns in (extra, [*extra, TIME_COLUMN.name]):
         known, parts, values = target.find(keys, spans=spans, extra=columns, everything=everything)
+        if by_position(events.seq).any() and by_time(known.seq).any():
+            raise OldOrderError(
+                f"table {order.table} was merged by the source's times, and not by positions",
+                where=order.path,
+                next_step=f"`distributary rebuild {order.table}` makes it again from its log",
+            )
         contest = Contest(events, keys=keys, owner=owner, known=known, memory=memory)
         times = values.column(TIME_COLUMN.name) if columns is not extra else None
         starts = find_starts(contest, definitions, order, times)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import zlib
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,9 @@ import pyarrow.compute as pc
 
 from distributary.changes.apply import (
     MemoryTarget,
+    OldOrderError,
     clustering,
+    merge_table,
     open_target,
     plan,
     staying,
@@ -28,6 +31,7 @@ from distributary.changes.events import (
     Ints,
     KeyIndex,
     Span,
+    by_time,
     combined,
     comparable,
     definitions_of,
@@ -35,9 +39,10 @@ from distributary.changes.events import (
     left_out_in,
     read_events,
     to_text,
+    without_times,
 )
 from distributary.changes.incarnations import INCARNATIONS, Incarnations
-from distributary.changes.shape import MergeOrder, Shape
+from distributary.changes.shape import MergeOrder, MergeResult, Shape
 from distributary.changes.tombstones import SCHEMA as TOMBSTONES
 from distributary.changes.tombstones import (
     Tombstones,
@@ -47,6 +52,7 @@ from distributary.changes.tombstones import (
     replace_all,
 )
 from distributary.decode.base import truths
+from distributary.decode.change.order.kinds import is_positional
 from distributary.delta.commit import Change, rewrite_files
 from distributary.delta.log import Snapshot, snapshot_of
 from distributary.delta.parquet import read_file
@@ -59,6 +65,8 @@ from distributary.retries import attempts_on
 # Only keys, places and what events leave out are kept for every row, and the log file and the row
 # in it that has the rest. Chunks of the log are merged into that one after the other, by the same
 # decisions as batches into a table.
+
+_log = logging.getLogger(__name__)
 
 CHUNK_ROWS = 1_000_000
 """Rows of the log that are looked at together."""
@@ -97,6 +105,21 @@ class Replayed:
             yield own.select(schema.names)
 
 
+def merge_in_order(order: MergeOrder) -> MergeResult:
+    """Apply an order, to a table that was merged by times after it was made again from its log.
+
+    Raises PublishError.
+    """
+    try:
+        return merge_table(order)
+    except OldOrderError:
+        if not order.log:
+            raise
+        _log.warning("table %s was merged by times: it is made again from its log", order.table)
+        rebuild(order.log, order)
+        return merge_table(order)
+
+
 @dataclass(frozen=True, slots=True)
 class _Survey:
     """What has to be known of a log before its events can be looked at."""
@@ -106,6 +129,8 @@ class _Survey:
     rows: tuple[int, ...]
     columns: frozenset[str]
     """Parts of keys, and columns that events leave out."""
+    positional: bool
+    """Whether positions decide, whatever time stands in front of them."""
 
 
 def replay(
@@ -132,6 +157,8 @@ def replay(
     tombstones = Tombstones("", TOMBSTONES.empty_table(), since_us=0)
     for numbers in _chunks(survey.rows):
         events = _events(survey, numbers, narrow.schema, file_name, row_name)
+        if survey.positional:
+            events = Events(without_times(events.rows))
         events = events if as_of_us is None else _until(events, as_of_us)
         made = plan(
             events,
@@ -176,7 +203,23 @@ def _survey(log_path: str, order: MergeOrder, shape: Shape) -> _Survey:
         tuple(f"{snapshot.folder}/{path}" for _, path, _ in files),
         tuple(rows for _, _, rows in files),
         frozenset(columns),
+        _is_positional(snapshot),
     )
+
+
+def _is_positional(log: Snapshot) -> bool:
+    """Return whether the events of a log come from a database whose changes have positions.
+
+    Logs of Datastream's events have times in front of positions that were written before these
+    alone decided, and those of other sources still have: the events' own envelope tells which.
+    """
+    schema = pa.schema([pa.field("_envelope", pa.string()), CHANGE_SCHEMA.field("_seq")])
+    for file in log.files.values():
+        rows = log.read(file, schema)
+        timed = np.flatnonzero(by_time(combined(rows.column("_seq"))))
+        if len(timed):
+            return is_positional(rows.column("_envelope")[int(timed[0])].as_py() or "")
+    return False
 
 
 def _narrow(shape: Shape, survey: _Survey, file_name: str, row_name: str) -> Shape:

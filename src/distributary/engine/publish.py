@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
-from distributary.changes.apply import merge_table
 from distributary.changes.history import merge_history
+from distributary.changes.rebuild import merge_in_order
 from distributary.changes.shape import Arrival, MergeOrder, Undecided
 from distributary.changes.spark import merge_table_with_spark, needs_spark
 from distributary.config.lake import Lake
@@ -292,7 +292,7 @@ def merged(order: MergeOrder, *, spark: SparkSession | None = None) -> Published
         if order.role is Role.HISTORY:
             result = merge_history(order)
         elif spark is None:
-            result = merge_table(order)
+            result = merge_in_order(order)
         else:
             result = merge_table_with_spark(spark, order)
         outcome = Outcome.SKIPPED if result.skipped else Outcome.PUBLISHED

@@ -58,6 +58,19 @@ def kind_of(read_method: str | None, settings: ChangeSettings, given: frozenset[
     return ""
 
 
+def is_positional(envelope: str) -> bool:
+    """Return whether an event of Datastream came from a database whose changes have positions."""
+    try:
+        content = json.loads(envelope)
+    except ValueError:
+        return False
+    if not isinstance(content, dict):
+        return False
+    method, metadata = content.get("read_method"), content.get("source_metadata")
+    given = frozenset(metadata if isinstance(metadata, dict) else ())
+    return bool(kind_of(method if isinstance(method, str) else None, ChangeSettings(), given))
+
+
 def is_backfill(read_method: str | None) -> bool:
     """Return whether rows were read, not changed."""
     words = re.split(r"[-_]", (read_method or "").lower())
