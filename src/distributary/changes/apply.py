@@ -49,12 +49,7 @@ from distributary.changes.events import (
     read_in_turn,
     to_text,
 )
-from distributary.changes.incarnations import (
-    INCARNATIONS,
-    Incarnations,
-    Start,
-    find_starts,
-)
+from distributary.changes.incarnations import find_starts, with_starts
 from distributary.changes.shape import TIME_COLUMN, MergeOrder, MergeResult, Shape, shape
 from distributary.changes.tombstones import (
     NOBODY,
@@ -75,6 +70,7 @@ from distributary.delta.tables import committing, until_not_overtaken
 from distributary.delta.vectors import Vector, write_vectors
 from distributary.errors import PublishError
 from distributary.evolve.types import is_nested
+from distributary.model.incarnation import INCARNATIONS, Incarnations, Start
 from distributary.model.manifest import Mark, StagedFile
 
 # The rows of a table that a batch speaks of, found without reading more than it takes.
@@ -309,11 +305,11 @@ def plan(
     Events may show that another server has taken over: then they are settled again, as its own.
     """
     while True:
-        numbered = incarnations.applied(events)
+        numbered = Events(incarnations.applied(events.rows))
         matched = _match(numbered, target, tombstones, order, shape, spans)
         if not matched.starts:
             return _plan(matched, target, order, shape, spans, incarnations)
-        incarnations = incarnations.with_starts(matched.starts, order)
+        incarnations = with_starts(incarnations, matched.starts, order)
 
 
 @dataclass(frozen=True, slots=True)

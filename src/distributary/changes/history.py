@@ -42,7 +42,7 @@ from distributary.changes.events import (
     read_old_keys,
     without_times,
 )
-from distributary.changes.incarnations import Incarnations, incarnations_of
+from distributary.changes.incarnations import incarnations_of
 from distributary.changes.shape import (
     SEQ_COLUMN,
     TIME_COLUMN,
@@ -60,6 +60,7 @@ from distributary.delta.tables import committing, until_not_overtaken
 from distributary.errors import PublishError
 from distributary.evolve.types import fold
 from distributary.model.change import CHANGE_COLUMNS
+from distributary.model.incarnation import Incarnations
 from distributary.model.manifest import Mark, StagedFile
 from distributary.model.record import TIMESTAMP
 from distributary.model.table import Column
@@ -499,7 +500,7 @@ def _attempt(order: MergeOrder) -> MergeResult:
     version = -1
     incarnations = incarnations_of(order.current) if order.current else Incarnations()
     for events, last in read_in_turn(order.files, payload):
-        numbered = incarnations.applied(events)
+        numbered = Events(incarnations.applied(events.rows))
         version = _apply(order, before, columns, numbered, order.mark if last else None)
         if not last:
             before, columns = _open(order)

@@ -1,4 +1,4 @@
-"""The incarnations of a source: servers that number their logs anew.
+"""Whether events that go back in their source's log are of a server that took over.
 
 A promoted replica, a restored dump or `RESET MASTER` leaves a server whose positions begin below
 those of the server before it. By positions alone, every later change of a known row would lose for
@@ -7,14 +7,10 @@ ever. So each event has the number of an incarnation, which stands before its po
 An event goes back when it arrives after a change of the same row and has a lower position. Events
 that were sent again go back too, and late files do: which of these it is decides what is known of
 the event, of the change before it, and of the log. What cannot be decided is refused by name.
-
-A table keeps where each incarnation begins in a property, so that the number of an event depends
-on nothing but the event: merges, histories, `rebuild` and `verify` all ask the same list.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -24,15 +20,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.changes.events import Definition, Events, Flags, Ints, KeyIndex, combined
+from distributary.changes.events import Definition, Flags, Ints, KeyIndex, combined
 from distributary.changes.shape import TIME_COLUMN, MergeOrder
 from distributary.changes.tombstones import Contest, files_at
 from distributary.delta.log import snapshot_of
 from distributary.errors import SourceWentBackError
 from distributary.model.change import SEQ
+from distributary.model.incarnation import (
+    INCARNATIONS,
+    UNKNOWN,
+    Incarnations,
+    Start,
+    as_integers,
+    below,
+    integers,
+    positions,
+)
 
-INCARNATIONS = "distributary.incarnations"
-"""The table property that holds where incarnations begin."""
 MOST_STARTS = 1_000
 """Beginnings of incarnations, in all partitions, that a table can have."""
 STATEMENT_US = 60_000_000
@@ -44,92 +48,24 @@ _NEIGHBOURS = 1
 """Files of a binary log between two statements that met at one lock."""
 _SHOWN = 3
 TIME_FIELD = pa.field(TIME_COLUMN.name, TIME_COLUMN.type)
-_UNKNOWN = -(2**63)
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Where an incarnation begins: at an offset of a partition, or at a time of the source."""
-
-    number: int
-    topic: str | None
-    """None: the source's time says it, because files arrive in any order."""
-    partition: int
-    at: int
-    """The first offset; or the first time, in microseconds since 1970, that is surely behind it."""
-    after: int = 0
-    """The last time that is surely before it."""
-    position: tuple[int, ...] = ()
-    """The highest of the server before: between the two times, higher ones are still its own."""
-
-    def covers(self, rows: pa.Table) -> Flags:
-        """Mark the events that are behind this beginning."""
-        if self.topic is None:
-            time = _integers(rows, "_source_ts")
-            between = (time > self.after) & (time < self.at)
-            if between.any():
-                between &= _below(_positions(combined(rows.column("_seq"))), self.position)
-            return (time >= self.at) | between
-        of_topic = pc.equal(combined(rows.column("_topic")), self.topic).fill_null(False)
-        here: Flags = of_topic.to_numpy(zero_copy_only=False)
-        here &= _integers(rows, "_partition") == self.partition
-        here &= _integers(rows, "_offset") >= self.at
-        return here
-
-
-@dataclass(frozen=True, slots=True)
-class Incarnations:
-    """Where the incarnations of a table's source begin, as far as events have shown it."""
-
-    starts: tuple[Start, ...] = ()
-
-    def applied(self, events: Events) -> Events:
-        """Return the events with the number of their incarnation in `_seq`."""
-        if not self.starts:
-            return events
-        numbers = np.zeros(events.rows.num_rows, np.int64)
-        for start in self.starts:
-            numbers = np.maximum(numbers, np.where(start.covers(events.rows), start.number, 0))
-        if not numbers.any():
-            return events
-        seq = pa.concat_arrays([events.seq, pa.array([], SEQ)])
-        fields = {field.name: seq.field(field.name) for field in SEQ}
-        phases = fields["phase"].fill_null(0).to_numpy(zero_copy_only=False)
-        fields["phase"] = pa.array((phases + 2 * numbers).astype(np.int32))
-        labelled = pa.StructArray.from_arrays([*fields.values()], fields=[*SEQ])
-        at = events.rows.schema.get_field_index("_seq")
-        return Events(events.rows.set_column(at, events.rows.schema.field(at), labelled))
-
-    def with_starts(self, starts: Sequence[Start], order: MergeOrder) -> Incarnations:
-        """Return these incarnations and further ones. Raises SourceWentBackError."""
-        if len(self.starts) + len(starts) > MOST_STARTS:
-            raise SourceWentBackError(
-                f"the source of table {order.table} goes back in its log again and again",
-                where=order.path,
-                evidence=f"more than {MOST_STARTS} servers seem to have taken over",
-                next_step="look at the source: events of several servers may share a topic",
-            )
-        return replace(self, starts=(*self.starts, *starts))
-
-    def to_text(self) -> str:
-        """Format the property."""
-        starts = [[s.number, s.topic, s.partition, s.at, s.after, s.position] for s in self.starts]
-        return json.dumps({"version": 1, "starts": starts}, ensure_ascii=False)
-
-    @classmethod
-    def from_text(cls, text: str | None) -> Incarnations:
-        """Parse the property; a text of another origin has no incarnations."""
-        try:
-            starts = json.loads(text or "{}").get("starts", ())
-            return cls(tuple(Start(*rest, tuple(place)) for *rest, place in starts))
-        except (ValueError, TypeError, AttributeError):
-            return cls()
 
 
 def incarnations_of(folder: str) -> Incarnations:
     """Read the incarnations that the table in a folder has met."""
     snapshot = snapshot_of(folder)
     return Incarnations.from_text(snapshot.property(INCARNATIONS) if snapshot else None)
+
+
+def with_starts(known: Incarnations, starts: Sequence[Start], order: MergeOrder) -> Incarnations:
+    """Return incarnations and further ones. Raises SourceWentBackError."""
+    if len(known.starts) + len(starts) > MOST_STARTS:
+        raise SourceWentBackError(
+            f"the source of table {order.table} goes back in its log again and again",
+            where=order.path,
+            evidence=f"more than {MOST_STARTS} servers seem to have taken over",
+            next_step="look at the source: events of several servers may share a topic",
+        )
+    return replace(known, starts=(*known.starts, *starts))
 
 
 class _Pair(NamedTuple):
@@ -183,7 +119,7 @@ class _Places:
     positions: Ints
     """Incarnation, a, b, c: one row each."""
     time: Ints
-    """Microseconds of the source's time; _UNKNOWN where it is not known."""
+    """Microseconds of the source's time; UNKNOWN where it is not known."""
     events: int
     known: int
 
@@ -196,9 +132,9 @@ class _Places:
         columns = [phase >> 1, *(_numbers(seq, name) for name in "abc")]
         rows = contest.events.rows
         times = [
-            _integers(rows, "_source_ts"),
-            np.full(sizes[1], _UNKNOWN) if known_times is None else _moments(known_times),
-            np.full(sizes[2], _UNKNOWN),
+            integers(rows, "_source_ts"),
+            np.full(sizes[1], UNKNOWN) if known_times is None else as_integers(known_times),
+            np.full(sizes[2], UNKNOWN),
         ]
         return cls(
             rank=np.concatenate([contest.rank, contest.known_rank, contest.memory_rank]),
@@ -265,8 +201,8 @@ def _behind_events(
     rows = contest.events.rows
     topics = pc.dictionary_encode(combined(rows.column("_topic")).fill_null("")).indices
     lines = topics.to_numpy().astype(np.int64)[own]
-    partitions = _integers(rows, "_partition")[own]
-    arrival = [_integers(rows, "_offset")[own], partitions, _integers(rows, "_batch")[own]]
+    partitions = integers(rows, "_partition")[own]
+    arrival = [integers(rows, "_offset")[own], partitions, integers(rows, "_batch")[own]]
     if not in_files:
         # offsets of different partitions say nothing about each other
         lines = lines * (int(partitions.max(initial=0)) + 2) + np.maximum(partitions, -1)
@@ -300,7 +236,7 @@ def _judged(
 ) -> Iterator[Start]:
     """Decide for events that go back whether they begin a new incarnation."""
     mine, other = table.time[pair.event], table.time[pair.before]
-    timed = (mine != _UNKNOWN) & (other != _UNKNOWN)
+    timed = (mine != UNKNOWN) & (other != UNKNOWN)
     since = np.where(timed, mine - other, 0)
     if order.arrival == "files":
         yield from _judged_files(table, pair, since, timed, order)
@@ -321,7 +257,7 @@ def _judged(
         new |= unclear & _answer(contest, table, pair, unclear, order)
     rows = contest.events.rows
     topics = combined(rows.column("_topic"))
-    partitions, offsets = _integers(rows, "_partition"), _integers(rows, "_offset")
+    partitions, offsets = integers(rows, "_partition"), integers(rows, "_offset")
     for event, before in zip(pair.event[new].tolist(), pair.before[new].tolist(), strict=True):
         number = int(table.positions[before, 0]) + 1
         yield Start(number, topics[event].as_py(), int(partitions[event]), int(offsets[event]))
@@ -346,7 +282,7 @@ def _judged_files(
     if order.log:
         times, places = _log_places(order.log)
     # the new server's log had not come further by then: what is higher and earlier is the old one's
-    old = (times < at) & ~_below(places, position) & (places != 0).any(axis=1)
+    old = (times < at) & ~below(places, position) & (places != 0).any(axis=1)
     after = int(times[old].max(initial=int(table.time[before].max())))
     earlier = places[times <= after]
     highest = earlier[np.lexsort(earlier.T[::-1])[-1]]
@@ -358,23 +294,7 @@ def _log_places(log_path: str) -> tuple[Ints, Ints]:
     log = snapshot_of(log_path)
     schema = pa.schema([TIME_FIELD, pa.field("_seq", SEQ)])
     rows = schema.empty_table() if log is None else log.rows(schema)
-    return _integers(rows, TIME_FIELD.name), _positions(combined(rows.column("_seq")))
-
-
-def _positions(seq: pa.StructArray) -> Ints:
-    """Return a, b, c of each place, one row each."""
-    whole = pa.concat_arrays([seq, pa.array([], SEQ)])
-    return np.stack([_numbers(whole, name) for name in "abc"], axis=1)
-
-
-def _below(places: Ints, position: Sequence[int]) -> Flags:
-    """Mark the places that are lower than a position."""
-    lower = np.zeros(len(places), np.bool_)
-    same = np.ones(len(places), np.bool_)
-    for column, part in enumerate(position):
-        lower |= same & (places[:, column] < part)
-        same &= places[:, column] == part
-    return lower
+    return integers(rows, TIME_FIELD.name), positions(rows)
 
 
 def _answer(
@@ -424,7 +344,7 @@ def _position(table: _Places, number: int) -> str:
 
 
 def _time(micros: int) -> str:
-    if micros == _UNKNOWN:
+    if micros == UNKNOWN:
         return "an unknown time"
     return datetime.fromtimestamp(micros / 1e6, UTC).isoformat(timespec="seconds")
 
@@ -452,7 +372,7 @@ def _sent_again(
         ]
     )
     here = _coordinates(wanted)
-    for file in files_at(log, _integers(asked, "_source_ts")):
+    for file in files_at(log, integers(asked, "_source_ts")):
         rows = _with_position(log.read(file, schema, lenient=True))
         groups = index.find(rows)
         met = np.flatnonzero(groups >= 0)
@@ -474,26 +394,16 @@ _COORDINATES = pa.schema(
 
 def _coordinates(rows: pa.Table) -> list[tuple[int, ...]]:
     """Return where each event came in, in the order of arrival."""
-    columns = [_integers(rows, name).tolist() for name in _COORDINATES.names]
+    columns = [integers(rows, name).tolist() for name in _COORDINATES.names]
     return list(zip(*columns, strict=True))
 
 
 def _with_position(rows: pa.Table) -> pa.Table:
-    seq = pa.concat_arrays([combined(rows.column("_seq")), pa.array([], SEQ)])
-    for name in "abc":
-        rows = rows.append_column(name, pa.array(_numbers(seq, name)))
+    for name, column in zip("abc", positions(rows).T, strict=True):
+        rows = rows.append_column(name, pa.array(column))
     return rows
 
 
 def _numbers(seq: pa.StructArray, name: str) -> Ints:
     values: Ints = seq.field(name).cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-    return values
-
-
-def _integers(rows: pa.Table, name: str) -> Ints:
-    return _moments(rows.column(name))
-
-
-def _moments(column: pa.ChunkedArray) -> Ints:
-    values: Ints = column.cast(pa.int64()).fill_null(_UNKNOWN).to_numpy()
     return values

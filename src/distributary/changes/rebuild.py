@@ -41,7 +41,6 @@ from distributary.changes.events import (
     to_text,
     without_times,
 )
-from distributary.changes.incarnations import INCARNATIONS, Incarnations
 from distributary.changes.shape import MergeOrder, MergeResult, Shape
 from distributary.changes.tombstones import SCHEMA as TOMBSTONES
 from distributary.changes.tombstones import (
@@ -58,6 +57,7 @@ from distributary.delta.log import Snapshot, snapshot_of
 from distributary.delta.parquet import read_file
 from distributary.delta.tables import OvertakenError, committing
 from distributary.errors import ErrorCode, PublishError
+from distributary.model.incarnation import INCARNATIONS, Incarnations
 from distributary.retries import attempts_on
 
 # The rows that a table should have, from its whole log, without holding the log in memory.
