@@ -26,6 +26,7 @@ DistributaryError
 │   └── DeployUnavailableError     the workspace did not answer, try again       exit 75
 └── PublishError
     ├── LakeUnavailableError       cannot reach or write the lake, try again     exit 75
+    ├── SourceWentBackError        a source goes back in its log, for no clear reason
     ├── OutsideLakeError   a path or a link in the lake leads out of it
     ├── DamagedFileError   a data file of a table is not what was written
     └── StagedFileError    a staged file is gone or changed before its commit; staged again
@@ -84,6 +85,7 @@ class ErrorCode(StrEnum):
     SOURCE_UNCLEAR = "SOURCE_UNCLEAR"
     SOURCE_DATA_LOST = "SOURCE_DATA_LOST"
     SOURCE_REPLACED = "SOURCE_REPLACED"
+    SOURCE_WENT_BACK = "SOURCE_WENT_BACK"
     SHARD_WAITING = "SHARD_WAITING"
     LAKE_UNAVAILABLE = "LAKE_UNAVAILABLE"
     OUTSIDE_LAKE = "OUTSIDE_LAKE"
@@ -401,6 +403,13 @@ class LakeUnavailableError(PublishError):
 
     code = ErrorCode.LAKE_UNAVAILABLE
     exit_code = 75
+
+
+class SourceWentBackError(PublishError):
+    """A source goes back in its log, and events do not say why."""
+
+    code = ErrorCode.SOURCE_WENT_BACK
+    retryable = False
 
 
 class OutsideLakeError(PublishError):

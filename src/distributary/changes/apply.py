@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from typing import TypeVar
 
@@ -39,6 +38,8 @@ from distributary.changes.events import (
     KeyIndex,
     Span,
     advanced,
+    by_position,
+    by_time,
     combined,
     fits,
     from_text,
@@ -48,7 +49,8 @@ from distributary.changes.events import (
     read_in_turn,
     to_text,
 )
-from distributary.changes.shape import MergeOrder, MergeResult, Shape, shape
+from distributary.changes.incarnations import find_starts, with_starts
+from distributary.changes.shape import TIME_COLUMN, MergeOrder, MergeResult, Shape, shape
 from distributary.changes.tombstones import (
     NOBODY,
     Contest,
@@ -66,7 +68,9 @@ from distributary.delta.log import DataFile, Snapshot, snapshot_of
 from distributary.delta.skipping import Keys
 from distributary.delta.tables import committing, until_not_overtaken
 from distributary.delta.vectors import Vector, write_vectors
+from distributary.errors import PublishError
 from distributary.evolve.types import is_nested
+from distributary.model.incarnation import INCARNATIONS, Incarnations, Start
 from distributary.model.manifest import Mark, StagedFile
 
 # The rows of a table that a batch speaks of, found without reading more than it takes.
@@ -104,6 +108,12 @@ def at_once(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
         return [work(item) for item in items]
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(work, items))
+
+
+class OldOrderError(PublishError):
+    """A table has rows of before positions alone decided which change is the last."""
+
+    retryable = False
 
 
 class Target:
@@ -272,6 +282,7 @@ class Plan:
     """Rows that come into the table, in its columns."""
     tombstones: pa.Table
     spans: tuple[Span, ...]
+    incarnations: Incarnations
 
     def changed(self, part: Part) -> bool:
         """Whether rows of a file leave the table or become others."""
@@ -284,38 +295,103 @@ def plan(
     target: Target | MemoryTarget,
     tombstones: Tombstones,
     *,
+    order: MergeOrder,
     shape: Shape,
     spans: tuple[Span, ...],
-    soft: bool,
-    now_us: int,
+    incarnations: Incarnations,
 ) -> Plan:
-    """Find the rows that events speak of, and settle who wins."""
-    after = partial(_spans, spans, events, target)
-    events, moves = with_looks(events, tombstones)
+    """Find the rows that events speak of, and settle which events win.
+
+    Events may show that another server has taken over: then they are settled again, as its own.
+    """
+    while True:
+        numbered = Events(incarnations.applied(events.rows))
+        matched = _match(numbered, target, tombstones, order, shape, spans)
+        if not matched.starts:
+            return _plan(matched, target, order, shape, spans, incarnations)
+        incarnations = with_starts(incarnations, matched.starts, order)
+
+
+@dataclass(frozen=True, slots=True)
+class _Match:
+    """Events, the rows and tombstones that they meet, and the servers that take over in them."""
+
+    events: Events
+    """With places to look at behind them."""
+    given: Events
+    """Without."""
+    moves: Moves
+    owner: Ints
+    definitions: list[Definition]
+    contest: Contest
+    parts: list[Part]
+    values: pa.Table
+    starts: list[Start]
+
+
+def _match(
+    given: Events,
+    target: Target | MemoryTarget,
+    tombstones: Tombstones,
+    order: MergeOrder,
+    shape: Shape,
+    spans: tuple[Span, ...],
+) -> _Match:
+    events, moves = with_looks(given, tombstones)
     found, numbers = events.keys
     definitions = _definitions(found, spans, shape)
     keys = [KeyIndex(events.rows, definition) for definition in definitions]
     renumbered = np.array([definitions.index(each) for each in found] + [-1])
     moves, owner = moves.placed(renumbered[numbers])
     several = sorted({n for d in definitions for n in d}) if len(definitions) > 1 else []
-    known, parts, values = target.find(
-        keys,
-        spans=spans,
-        extra=[*events.left_out, *several],
-        everything=bool(events.truncates.any()),
-    )
+    extra = [*events.left_out, *several]
+    everything = bool(events.truncates.any())
     memory = tombstones.memory(events, keys)
-    contest = Contest(events, keys=keys, owner=owner, known=known, memory=memory)
+    # the times of known rows are read only where a decision needs them
+    for columns in (extra, [*extra, TIME_COLUMN.name]):
+        known, parts, values = target.find(keys, spans=spans, extra=columns, everything=everything)
+        if by_position(events.seq).any() and by_time(known.seq).any():
+            raise OldOrderError(
+                f"table {order.table} was merged by the source's times, and not by positions",
+                where=order.path,
+                next_step=f"`distributary rebuild {order.table}` makes it again from its log",
+            )
+        contest = Contest(events, keys=keys, owner=owner, known=known, memory=memory)
+        times = values.column(TIME_COLUMN.name) if columns is not extra else None
+        starts = find_starts(contest, definitions, order, times)
+        if starts is not None:
+            break
+    return _Match(events, given, moves, owner, definitions, contest, parts, values, starts or [])
+
+
+def _plan(
+    matched: _Match,
+    target: Target | MemoryTarget,
+    order: MergeOrder,
+    shape: Shape,
+    spans: tuple[Span, ...],
+    incarnations: Incarnations,
+) -> Plan:
+    events, moves, owner, definitions, contest, values = (
+        matched.events,
+        matched.moves,
+        matched.owner,
+        matched.definitions,
+        matched.contest,
+        matched.values,
+    )
+    soft, now_us = order.soft, order.now_us
     decision = decide(contest, moves, soft=soft)
     told = moves.behind(values)
     made_now = _tombstones(events, values, decision, definitions, now_us=now_us)
     kept = _kept(events, told, decision, moves, owner, definitions, now_us=now_us)
     return Plan(
         decision=decision,
-        parts=parts,
+        parts=matched.parts,
         winners=_winners(events, told, decision, shape),
         tombstones=pa.concat_tables([made_now, *kept]),
-        spans=after(),
+        spans=_spans(spans, matched.given, target),
+        incarnations=incarnations,
     )
 
 
@@ -646,9 +722,9 @@ def _attempt(order: MergeOrder) -> MergeResult:
     version = -1
     for events, last in read_in_turn(order.files, events_schema(columns)):
         target = Target(before, columns)
-        made, new_keys = prepare(order, before, columns, events, target)
+        made, properties = prepare(order, before, columns, events, target)
         mark = order.mark if last else None
-        version = _commit(order, target, columns, made, new_keys=new_keys, mark=mark)
+        version = _commit(order, target, columns, made, properties=properties, mark=mark)
         if not last:
             before, columns = open_target(order)
     return MergeResult(order.table, version)
@@ -660,22 +736,34 @@ def prepare(
     columns: Shape,
     events: Events,
     target: Target | MemoryTarget,
-) -> tuple[Plan, bool]:
-    """Work out what events do to a table, and remember what they remove; whether keys are new."""
+) -> tuple[Plan, dict[str, str]]:
+    """Work out what events do to a table, and remember what they remove.
+
+    Returns the properties that the table gets, too.
+    """
     spans = from_text(before.property(PROPERTY)) if before else ()
+    text = before.property(INCARNATIONS) if before else None
+    incarnations = Incarnations.from_text(text)
     tombstones = open_tombstones(order.tombstones, now_us=order.now_us, horizon=order.horizon)
     made = plan(
         events,
         target,
         tombstones,
+        order=order,
         shape=columns,
         spans=spans,
-        soft=order.soft,
-        now_us=order.now_us,
+        incarnations=incarnations,
     )
     # first: a row that is gone without a memory could come back
     remember(tombstones, made.tombstones, table=order.table, mark=order.mark)
-    return made, made.spans != spans
+    properties = {}
+    if made.spans != spans:
+        properties[PROPERTY] = to_text(made.spans)
+    # what an operator has said about a source that goes back must not be asked again
+    answered = order.undecided != "refuse" and text is None
+    if made.incarnations != incarnations or answered:
+        properties[INCARNATIONS] = made.incarnations.to_text()
+    return made, properties
 
 
 def _commit(
@@ -684,7 +772,7 @@ def _commit(
     columns: Shape,
     made: Plan,
     *,
-    new_keys: bool,
+    properties: dict[str, str],
     mark: Mark | None,
 ) -> int:
     """Write what changes, if anything does; returns the table's newest version."""
@@ -693,7 +781,7 @@ def _commit(
         # nothing to put in a table: it may have no key, or its rows are all gone
         return -1
     changed = made.winners.num_rows or any(map(made.changed, made.parts))
-    if before is not None and not (changed or columns.changed or new_keys):
+    if before is not None and not (changed or columns.changed or properties):
         return before.version
     vectors = order.deletes_as == "vectors"
     done = rewrite(target, made, columns, folder=order.path, vectors=vectors)
@@ -703,7 +791,7 @@ def _commit(
         order.table,
         comment=order.comment,
         fields=columns.fields if columns.changed else None,
-        properties={PROPERTY: to_text(made.spans)} if new_keys else {},
+        properties=properties,
         removed=done.removed,
         added=done.added,
         vectors=done.vectors,

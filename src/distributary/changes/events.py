@@ -103,6 +103,41 @@ def _dense(keys: Sequence[Ints]) -> Ints:
     return rank
 
 
+# Places of before positions alone decided: the source's time stood in front of them.
+
+
+def by_position(seq: pa.StructArray) -> Flags:
+    """Mark the changes whose position decides, whatever their time."""
+    return _positioned(seq) & (_numbers(seq, "ts") == 0)
+
+
+def by_time(seq: pa.StructArray) -> Flags:
+    """Mark the changes that have a position, and a time in front of it."""
+    return _positioned(seq) & (_numbers(seq, "ts") != 0)
+
+
+def without_times(rows: pa.Table) -> pa.Table:
+    """Return rows in whose places no time stands in front of a change's position."""
+    seq = whole([rows.column("_seq")])
+    timed = by_time(seq)
+    if not timed.any():
+        return rows
+    fields = {field.name: seq.field(field.name) for field in SEQ}
+    fields["ts"] = pa.array(np.where(timed, 0, _numbers(seq, "ts")))
+    at = rows.schema.get_field_index("_seq")
+    places_ = pa.StructArray.from_arrays([*fields.values()], fields=[*SEQ])
+    return rows.set_column(at, rows.schema.field(at), places_)
+
+
+def _positioned(seq: pa.StructArray) -> Flags:
+    seq = whole([seq])
+    known = np.zeros(len(seq), np.bool_)
+    for name in "abc":
+        known |= _numbers(seq, name) > 0
+    changed: Flags = (_numbers(seq, "phase") & 1) == 1
+    return known & changed
+
+
 # Keys of rows: which rows of two tables have equal ones, whatever the types of their columns.
 #
 # Null equals null, and so do two NaN and the two zeros of floating point, as they do in Spark.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +28,8 @@ from distributary.changes.events import (
     Ints,
     KeyIndex,
     Place,
+    by_position,
+    by_time,
     combined,
     definitions_of,
     highest,
@@ -37,7 +40,9 @@ from distributary.changes.events import (
     ranks,
     read_in_turn,
     read_old_keys,
+    without_times,
 )
+from distributary.changes.incarnations import incarnations_of
 from distributary.changes.shape import (
     SEQ_COLUMN,
     TIME_COLUMN,
@@ -55,6 +60,7 @@ from distributary.delta.tables import committing, until_not_overtaken
 from distributary.errors import PublishError
 from distributary.evolve.types import fold
 from distributary.model.change import CHANGE_COLUMNS
+from distributary.model.incarnation import Incarnations
 from distributary.model.manifest import Mark, StagedFile
 from distributary.model.record import TIMESTAMP
 from distributary.model.table import Column
@@ -404,8 +410,12 @@ def find_versions(
     of: pa.Table | None,
     key: Definition,
     closed: bool,
+    positional: bool,
 ) -> Stored:
-    """The versions of the rows that are in a table, or all; those in closed files if asked to."""
+    """Find the versions of the rows that are in a table, or all; in closed files if asked to.
+
+    Where the new events are `positional`, times in front of positions count for nothing.
+    """
     index = None if of is None else KeyIndex(of, key)
     wanted = None if of is None else Keys(of, key)
     found: list[pa.Table] = []
@@ -421,7 +431,7 @@ def find_versions(
             at = np.flatnonzero(index.find(before.read(file, names)) >= 0)
             if not len(at):
                 continue
-        rows = before.read(file, schema)
+        rows = without_times(before.read(file, schema)) if positional else before.read(file, schema)
         at = np.arange(rows.num_rows) if at is None else at
         found.append(rows.take(at))
         places.append((file, at))
@@ -488,8 +498,10 @@ def _attempt(order: MergeOrder) -> MergeResult:
         return MergeResult(order.table, before.version, skipped=True)
     payload = pa.schema([field for field in columns.schema if field.name not in HISTORY_NAMES])
     version = -1
+    incarnations = incarnations_of(order.current) if order.current else Incarnations()
     for events, last in read_in_turn(order.files, payload):
-        version = _apply(order, before, columns, events, order.mark if last else None)
+        numbered = Events(incarnations.applied(events.rows))
+        version = _apply(order, before, columns, numbered, order.mark if last else None)
         if not last:
             before, columns = _open(order)
     return MergeResult(order.table, version)
@@ -549,14 +561,18 @@ def _settle(
     old = read_old_keys(new.column(OLD_KEY.name), moved, new.schema)
     everything |= any(each.definition != key for each in old)
     about = pa.concat_tables([new.select(key), *(each.rows.select(key) for each in old)])
+    positional = bool(by_position(combined(new.column("_seq"))).any())
+    find = partial(find_versions, before, columns.schema, key=key)
     if not everything and not old:
-        stored = find_versions(before, columns.schema, of=about, key=key, closed=False)
-        settled = _bounded(stored, new, ends, whole=False, everything=False)
+        stored = find(of=about, closed=False, positional=False)
+        # in versions of before positions alone decided, any may be the last
+        timed = positional and by_time(combined(stored.rows.column("_seq"))).any()
+        settled = None if timed else _bounded(stored, new, ends, whole=False, everything=False)
         if settled is not None:
             return settled
     everything |= several
     of = None if everything else about
-    stored = find_versions(before, columns.schema, of=of, key=key, closed=True)
+    stored = find(of=of, closed=True, positional=positional)
     settled = _bounded(stored, new, ends, whole=True, everything=everything)
     if settled is None:
         raise AssertionError("all versions were read")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import zlib
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,9 @@ import pyarrow.compute as pc
 
 from distributary.changes.apply import (
     MemoryTarget,
+    OldOrderError,
     clustering,
+    merge_table,
     open_target,
     plan,
     staying,
@@ -28,6 +31,7 @@ from distributary.changes.events import (
     Ints,
     KeyIndex,
     Span,
+    by_time,
     combined,
     comparable,
     definitions_of,
@@ -35,8 +39,9 @@ from distributary.changes.events import (
     left_out_in,
     read_events,
     to_text,
+    without_times,
 )
-from distributary.changes.shape import MergeOrder, Shape
+from distributary.changes.shape import MergeOrder, MergeResult, Shape
 from distributary.changes.tombstones import SCHEMA as TOMBSTONES
 from distributary.changes.tombstones import (
     Tombstones,
@@ -46,11 +51,13 @@ from distributary.changes.tombstones import (
     replace_all,
 )
 from distributary.decode.base import truths
+from distributary.decode.change.order.kinds import is_positional
 from distributary.delta.commit import Change, rewrite_files
 from distributary.delta.log import Snapshot, snapshot_of
 from distributary.delta.parquet import read_file
 from distributary.delta.tables import OvertakenError, committing
 from distributary.errors import ErrorCode, PublishError
+from distributary.model.incarnation import INCARNATIONS, Incarnations
 from distributary.retries import attempts_on
 
 # The rows that a table should have, from its whole log, without holding the log in memory.
@@ -58,6 +65,8 @@ from distributary.retries import attempts_on
 # Only keys, places and what events leave out are kept for every row, and the log file and the row
 # in it that has the rest. Chunks of the log are merged into that one after the other, by the same
 # decisions as batches into a table.
+
+_log = logging.getLogger(__name__)
 
 CHUNK_ROWS = 1_000_000
 """Rows of the log that are looked at together."""
@@ -72,6 +81,7 @@ class Replayed:
     files: tuple[str, ...]
     tombstones: pa.Table
     spans: tuple[Span, ...]
+    incarnations: Incarnations
     file_name: str
     row_name: str
 
@@ -95,6 +105,21 @@ class Replayed:
             yield own.select(schema.names)
 
 
+def merge_in_order(order: MergeOrder) -> MergeResult:
+    """Apply an order, to a table that was merged by times after it was made again from its log.
+
+    Raises PublishError.
+    """
+    try:
+        return merge_table(order)
+    except OldOrderError:
+        if not order.log:
+            raise
+        _log.warning("table %s was merged by times: it is made again from its log", order.table)
+        rebuild(order.log, order)
+        return merge_table(order)
+
+
 @dataclass(frozen=True, slots=True)
 class _Survey:
     """What has to be known of a log before its events can be looked at."""
@@ -104,13 +129,27 @@ class _Survey:
     rows: tuple[int, ...]
     columns: frozenset[str]
     """Parts of keys, and columns that events leave out."""
+    positional: bool
+    """Whether positions decide, whatever time stands in front of them."""
 
 
 def replay(
-    log_path: str, order: MergeOrder, shape: Shape, *, as_of_us: int | None = None
+    log_path: str,
+    order: MergeOrder,
+    shape: Shape,
+    *,
+    before: Snapshot | None,
+    as_of_us: int | None = None,
 ) -> Replayed:
-    """Merge a whole log, or what its source did up to a moment, into nothing."""
+    """Merge a whole log, or what its source did up to a moment, into nothing.
+
+    `before` is the table: what it knows of its source's incarnations is not asked again.
+    """
     survey = _survey(log_path, order, shape)
+    text = None if before is None else before.property(INCARNATIONS)
+    incarnations = Incarnations.from_text(text)
+    if text is not None:
+        order = replace(order, arrival="unknown")
     file_name, row_name = (_free(name, shape.names) for name in ("_file", "_row"))
     narrow = _narrow(shape, survey, file_name, row_name)
     rows = narrow.schema.empty_table()
@@ -118,22 +157,25 @@ def replay(
     tombstones = Tombstones("", TOMBSTONES.empty_table(), since_us=0)
     for numbers in _chunks(survey.rows):
         events = _events(survey, numbers, narrow.schema, file_name, row_name)
+        if survey.positional:
+            events = Events(without_times(events.rows))
         events = events if as_of_us is None else _until(events, as_of_us)
         made = plan(
             events,
             MemoryTarget(rows),
             tombstones,
+            order=order,
             shape=narrow,
             spans=spans,
-            soft=order.soft,
-            now_us=order.now_us,
+            incarnations=incarnations,
         )
         kept = staying(rows, made.parts[0], made.decision)
         rows, spans = pa.concat_tables([kept, made.winners]), made.spans
+        incarnations = made.incarnations
         remembered = latest(pa.concat_tables([tombstones.rows, made.tombstones]))
         tombstones = Tombstones("", remembered, since_us=0)
     rows = rows.sort_by([(file_name, "ascending"), (row_name, "ascending")])
-    return Replayed(rows, survey.files, tombstones.rows, spans, file_name, row_name)
+    return Replayed(rows, survey.files, tombstones.rows, spans, incarnations, file_name, row_name)
 
 
 def _survey(log_path: str, order: MergeOrder, shape: Shape) -> _Survey:
@@ -162,7 +204,23 @@ def _survey(log_path: str, order: MergeOrder, shape: Shape) -> _Survey:
         tuple(f"{snapshot.folder}/{path}" for _, path, _ in files),
         tuple(rows for _, _, rows in files),
         frozenset(columns),
+        _is_positional(snapshot),
     )
+
+
+def _is_positional(log: Snapshot) -> bool:
+    """Return whether the events of a log come from a database whose changes have positions.
+
+    Logs of Datastream's events have times in front of positions that were written before these
+    alone decided, and those of other sources still have: the events' own envelope tells which.
+    """
+    schema = pa.schema([pa.field("_envelope", pa.string()), CHANGE_SCHEMA.field("_seq")])
+    for file in log.files.values():
+        rows = log.read(file, schema)
+        timed = np.flatnonzero(by_time(combined(rows.column("_seq"))))
+        if len(timed):
+            return is_positional(rows.column("_envelope")[int(timed[0])].as_py() or "")
+    return False
 
 
 def _narrow(shape: Shape, survey: _Survey, file_name: str, row_name: str) -> Shape:
@@ -233,7 +291,7 @@ def rebuild(log_path: str, order: MergeOrder, *, as_of_us: int | None = None) ->
 
 def _attempt(log_path: str, order: MergeOrder, as_of_us: int | None) -> tuple[int, int]:
     before, columns = open_target(order)
-    replayed = replay(log_path, order, columns, as_of_us=as_of_us)
+    replayed = replay(log_path, order, columns, before=before, as_of_us=as_of_us)
     rows = replayed.rows.num_rows
     if before is None and rows == 0:
         return -1, 0
@@ -248,7 +306,8 @@ def _attempt(log_path: str, order: MergeOrder, as_of_us: int | None) -> tuple[in
         order.table,
         comment=order.comment,
         fields=columns.fields if columns.changed else None,
-        properties={PROPERTY: to_text(replayed.spans)} if replayed.spans else {},
+        properties={INCARNATIONS: replayed.incarnations.to_text()}
+        | ({PROPERTY: to_text(replayed.spans)} if replayed.spans else {}),
         removed=() if before is None else list(before.files.values()),
         added=added,
         metrics={"numOutputRows": rows, "numFiles": len(added)},
@@ -399,7 +458,7 @@ def verify(log_path: str, order: MergeOrder, *, as_of_us: int | None = None) -> 
     started = time.perf_counter()
     with committing(order.path, doing="verify a table"):
         before, columns = open_target(replace(order, evolution="none"))
-        replayed = replay(log_path, order, columns, as_of_us=as_of_us)
+        replayed = replay(log_path, order, columns, before=before, as_of_us=as_of_us)
         pairs = _pairs(replayed, before, columns.schema)
         unlike, differences, sums = _compare(replayed, before, columns.schema, pairs)
     return Verified(

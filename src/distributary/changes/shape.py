@@ -25,6 +25,12 @@ Deletes = Literal["hard", "soft"]
 DeletesAs = Literal["rewrite", "vectors"]
 Evolution = Literal["mergeSchema", "overwriteSchema", "none"]
 
+Arrival = Literal["partitions", "files", "unknown"]
+"""What the order of arrival says. partitions: the changes of a row come in their order; files:
+they come in any order; unknown: nothing, as of dead letters that are sent again."""
+Undecided = Literal["refuse", "replaced", "repeated"]
+"""What a source was that goes back without a clear reason, by the word of an operator."""
+
 HORIZON_SECONDS = 7 * 24 * 3600
 """How long it is remembered what was removed, unless somebody says otherwise."""
 
@@ -59,6 +65,12 @@ class MergeOrder:
     """Seconds for which a row that was removed cannot come back with an older event."""
     source_hash: str = ""
     comment: str = ""
+    log: str = ""
+    """The folder of the log; empty where none is kept."""
+    current: str = ""
+    """Of a history: the folder of the merged table, which knows the source's incarnations."""
+    arrival: Arrival = "unknown"
+    undecided: Undecided = "refuse"
 
     @property
     def mark(self) -> Mark:

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from distributary.changes.apply import MemoryTarget, Part, Plan, events_schema, look_at, prepare
-from distributary.changes.events import PROPERTY, KeyIndex, Span, read_in_turn, to_text
+from distributary.changes.events import KeyIndex, Span, read_in_turn
 from distributary.changes.shape import MergeOrder, MergeResult, Shape
 from distributary.changes.tombstones import Known
 from distributary.delta.columns import merge_fields, schema_string
@@ -68,9 +68,9 @@ def _attempt(session: SparkSession, order: MergeOrder) -> MergeResult:
             _give_columns(session, before, columns)
         for events, last in read_in_turn(order.files, events_schema(columns)):
             target = SparkTarget(session, order.path, columns)
-            made, new_keys = prepare(order, before, columns, events, target)
-            if new_keys:
-                _set(session, order.path, PROPERTY, to_text(made.spans))
+            made, properties = prepare(order, before, columns, events, target)
+            for name, text in properties.items():
+                _set(session, order.path, name, text)
             _merge(session, order, before, columns, target, made, order.mark if last else None)
             before = snapshot_of(order.path) or before
     except (Py4JError, PySparkException) as error:

@@ -419,6 +419,13 @@ def _bounds(files: Sequence[DataFile]) -> Bounds:
     )
 
 
+def files_at(log: Snapshot, times: Ints) -> list[DataFile]:
+    """Return the files of a log that may have events of these times, in microseconds."""
+    bounds, times = bounds_of(log), np.sort(times)
+    inside = np.searchsorted(times, bounds.high, "right") > np.searchsorted(times, bounds.low)
+    return [bounds.files[n] for n in np.flatnonzero(inside | bounds.no_time).tolist()]
+
+
 # Events that were delivered before: their log has one with the same id and the same content.
 #
 # Most batches bring nothing twice, and most files of a log are about other times: the bounds that

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from distributary.cli.command.lakes import find_lake, find_table, open_pipeline, pipeline_of
 from distributary.cli.command.output import Paper, confirmed, counted, duration, number, styled
@@ -52,6 +52,14 @@ def resume(
     lake: LakeOption = None,
     pipeline: PipelineName = None,
     file: FileOption = None,
+    source_was: Annotated[
+        Literal["replaced", "repeated"] | None,
+        option(
+            "--source-was",
+            "Why a source goes back in its log (SOURCE_WENT_BACK). replaced: another server took "
+            "over, and counts anew; repeated: it has sent old events again.",
+        ),
+    ] = None,
     dry_run: DryRun = False,
 ) -> int:
     """Give a parked table the batches that wait for it, in order."""
@@ -65,7 +73,9 @@ def resume(
     refuse_lost_waiting(mine, known.table)
     batches = waiting(mine, known.table)
     records = sum(batch.entry.records for batch in batches)
-    done = publish_waiting(mine, known.table) if batches and not dry_run else []
+    done = []
+    if batches and not dry_run:
+        done = publish_waiting(mine, known.table, undecided=source_was or "refuse")
     failed = next((result for result in done if result.outcome is Outcome.PARKED), None)
     published = sum(result.outcome is not Outcome.PARKED for result in done)
     data = {

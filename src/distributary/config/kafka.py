@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -297,6 +297,9 @@ BootstrapServers = Annotated[
 
 class KafkaSource(Section):
     """Records of one or more Kafka topics."""
+
+    # changes of a row have one key, and are in one partition
+    in_order: ClassVar[bool] = True
 
     type: Literal["kafka"]
     """Kind of source."""

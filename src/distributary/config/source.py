@@ -42,6 +42,9 @@ _BUCKET = re.compile(r"(gs|s3|s3a|abfs|abfss)://[^/\s]+(/.*)?")
 class DeltaSource(Section):
     """Rows of a Delta table, each one a record."""
 
+    # as they were put into the topic that the table was filled from
+    in_order: ClassVar[bool] = True
+
     type: Literal["delta"]
     """Kind of source."""
     path: Text = Field(examples=["./lake/wrapper"])
@@ -96,6 +99,8 @@ class DeltaSource(Section):
 class FilesSource(Section):
     """Change files that another system writes into a folder or a bucket."""
 
+    # files arrive in any order: late, or several for one minute
+    in_order: ClassVar[bool] = False
     # a row of a file has no key beside its value
     tombstones: ClassVar[Literal["dead_letter", "skip"]] = "dead_letter"
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from pyspark.errors import PySparkException
 
+from distributary.changes.shape import Undecided
 from distributary.config.engine import Trigger, TriggerKind
 from distributary.engine.batch import ReadAhead, run_batch
 from distributary.engine.parts import RunContext
@@ -27,6 +28,7 @@ from distributary.engine.requests import (
     answered,
     drained,
     requests,
+    undecided_of,
     wanted,
 )
 from distributary.engine.tables import primary_role
@@ -365,7 +367,7 @@ class StreamRun:
     def _resume_on_request(self) -> None:
         context = self._context
         for table in requests(context.parking):
-            done = self._resumed(table)
+            done = self._resumed(table, undecided_of(context.parking, table))
             answered(context.parking, table)
             waits = any(result.outcome is Outcome.PARKED for result in done)
             self._tell_resumed(table, waits=waits)
@@ -385,7 +387,7 @@ class StreamRun:
                 outcomes = {r.outcome for r in done if r.table == table}
                 self._tell_resumed(table, waits=Outcome.PARKED in outcomes)
 
-    def _resumed(self, table: str) -> list[Published]:
+    def _resumed(self, table: str, undecided: Undecided = "refuse") -> list[Published]:
         """Publish what waits for a table; however that fails, it waits on."""
         context = self._context
         with context.publishing:
@@ -398,6 +400,7 @@ class StreamRun:
                     config=context.config,
                     table=table,
                     spark=context.spark,
+                    undecided=undecided,
                 )
             except Exception as error:
                 _log.info("table %s still waits: %s", table, error)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
-from distributary.changes.apply import merge_table
 from distributary.changes.history import merge_history
-from distributary.changes.shape import MergeOrder
+from distributary.changes.rebuild import merge_in_order
+from distributary.changes.shape import Arrival, MergeOrder, Undecided
 from distributary.changes.spark import merge_table_with_spark, needs_spark
 from distributary.config.lake import Lake
 from distributary.config.pipeline import PipelineConfig
@@ -26,6 +26,7 @@ from distributary.delta.log import snapshot_of
 from distributary.delta.tables import committing, may_pass, until_not_overtaken
 from distributary.engine.parts import Moment, RunContext, reached
 from distributary.engine.tables import (
+    LOG,
     Pending,
     files_of_commit,
     log_files,
@@ -210,9 +211,21 @@ def derived_entries(
 
 
 def merge_of(
-    config: PipelineConfig, cdc: Cdc, entry: TableEntry, mark: Mark, files: Sequence[str]
+    config: PipelineConfig,
+    cdc: Cdc,
+    entry: TableEntry,
+    mark: Mark,
+    files: Sequence[str],
+    *,
+    undecided: Undecided = "refuse",
 ) -> MergeOrder:
-    """What a merge is told about one table."""
+    """Return what a merge needs to know about one table."""
+    log = log_of(entry.table.name)
+    arrival: Arrival = "partitions" if config.source.in_order else "files"
+    if mark.app_id.endswith("/replay"):
+        # dead letters that are sent again come late, whatever the source does
+        arrival = "unknown"
+    is_history = entry.table.role is Role.HISTORY
     return MergeOrder(
         table=entry.table.name,
         role=entry.table.role,
@@ -229,6 +242,10 @@ def merge_of(
         horizon=int(cdc.keep_tombstones.total_seconds()),
         source_hash=mark.source_hash,
         comment=entry.table.comment,
+        log=table_folder(config, log) if cdc.log else "",
+        current=table_folder(config, log.removesuffix(LOG)) if is_history else "",
+        arrival=arrival,
+        undecided=undecided,
     )
 
 
@@ -275,7 +292,7 @@ def merged(order: MergeOrder, *, spark: SparkSession | None = None) -> Published
         if order.role is Role.HISTORY:
             result = merge_history(order)
         elif spark is None:
-            result = merge_table(order)
+            result = merge_in_order(order)
         else:
             result = merge_table_with_spark(spark, order)
         outcome = Outcome.SKIPPED if result.skipped else Outcome.PUBLISHED
@@ -296,6 +313,7 @@ def publish_waiting(
     mark: Mark,
     *,
     spark: SparkSession | None = None,
+    undecided: Undecided = "refuse",
 ) -> Published:
     """Commit the files of an entry that waits, or merge the batch of its log.
 
@@ -323,7 +341,7 @@ def publish_waiting(
     # a table without any batch of this life may lack what an earlier one has left in the log
     first = publisher.committed(entry.table.path, mark) is None
     files = log_files(path, None if first else mark.batch)
-    order = merge_of(config, cdc, entry, mark, files)
+    order = merge_of(config, cdc, entry, mark, files, undecided=undecided)
     result = merged(order, spark=spark if _needs_spark(order) else None)
     if result.outcome is Outcome.PARKED:
         raise PublishError(
@@ -381,14 +399,29 @@ def derive(
         files = _files(context, entries[log], mark, results[log], whole=whole, fresh=fresh)
         if files:
             merges.append(merge_of(context.config, cdc, entry, mark, files))
-    for result in _merged(context, merges, manifest.batch):
-        failed = result.outcome is Outcome.PARKED
-        entry = entries[result.table]
-        results[result.table] = (
-            park_failed(context, entry, mark, result.error) if failed else result
-        )
+    current = [order for order in merges if order.role is not Role.HISTORY]
+    for result in _merged(context, current, manifest.batch):
+        results[result.table] = _kept(context, entries[result.table], mark, result)
+    # a history asks its table which incarnations of the source there are
+    histories = []
+    for order in merges:
+        table = log_of(order.table).removesuffix(LOG)
+        if order.role is Role.HISTORY and results[table].outcome is Outcome.PARKED:
+            waits = Published(order.table, Outcome.PARKED, error=f"waits for {table}")
+            results[order.table] = _kept(context, entries[order.table], mark, waits)
+        elif order.role is Role.HISTORY:
+            histories.append(order)
+    for result in _merged(context, histories, manifest.batch):
+        results[result.table] = _kept(context, entries[result.table], mark, result)
     context.followed.update(_written(entries.values(), results))
     return tuple(results[entry.table.name] for entry in manifest.tables)
+
+
+def _kept(context: RunContext, entry: TableEntry, mark: Mark, result: Published) -> Published:
+    """Park a table that could not be merged, and return its result."""
+    if result.outcome is not Outcome.PARKED:
+        return result
+    return park_failed(context, entry, mark, result.error)
 
 
 def _merged(context: RunContext, merges: list[MergeOrder], batch: int) -> list[Published]:

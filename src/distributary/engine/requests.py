@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from distributary.changes.rebuild import rebuild
-from distributary.changes.shape import MergeOrder
+from distributary.changes.shape import MergeOrder, Undecided
 from distributary.config.pipeline import PipelineConfig
 from distributary.engine.progress.recovery import accept_rebuilt
 from distributary.engine.publish import merge_of, publish_waiting
@@ -94,6 +94,7 @@ def drained(
     config: PipelineConfig,
     table: str,
     spark: SparkSession | None = None,
+    undecided: Undecided = "refuse",
 ) -> list[Published]:
     """Drain the queues of a table and of its log, and say so in the ledger."""
     done: list[Published] = []
@@ -112,7 +113,7 @@ def drained(
 
         done += drain(
             publisher,
-            publish=partial(publish_waiting, publisher, config, spark=spark),
+            publish=partial(publish_waiting, publisher, config, spark=spark, undecided=undecided),
             folder=folder,
             table=name,
             lake=config.lake.address,
@@ -121,8 +122,8 @@ def drained(
                 batch.mark.app_id, batch.entry, result, batch=batch.mark.batch
             ),
         )
-        if name == log_of(name) and done[-1].outcome is Outcome.PARKED:
-            # what is made of a log cannot be ahead of it
+        if config.cdc is not None and done[-1].outcome is Outcome.PARKED:
+            # no table can be ahead of its log, and no history ahead of its table
             break
     return done
 
@@ -136,6 +137,16 @@ def _asked(parking: Store, suffix: str) -> list[str]:
     """The files by which the owner is asked for something."""
     with reaching(parking.address):
         return sorted(file.name for file in parking.files() if file.name.endswith(suffix))
+
+
+def undecided_of(folder: str, table: str) -> Undecided:
+    """Read what an operator says about a source that goes back."""
+    try:
+        word = at(folder).read(request_name(table))
+    except FileNotFoundError:
+        return "refuse"
+    known: dict[bytes, Undecided] = {b"replaced": "replaced", b"repeated": "repeated"}
+    return known.get(word, "refuse")
 
 
 def answered(folder: str, table: str) -> None:

@@ -29,10 +29,11 @@ SEQ = pa.struct(
 )
 """The place of an event in the order of its source: compared field by field, never null.
 
-`phase` is 0 for what was backfilled and 1 for what changed, or 0 for both where time alone decides;
-`ts` the source's time in milliseconds, 0 where positions alone decide; `a`, `b`, `c` the position
-in the source's log as numbers; `half` 0 for the row that a change of key removes and 1 for all
-else; `tie` the source's own last word: text that sorts as the source ordered the events.
+`phase` is twice the number of the source's incarnation, and one more for what changed and was not
+backfilled, unless time alone decides; `ts` the source's time in milliseconds, 0 where positions
+decide; `a`, `b`, `c` the position in the source's log as numbers; `half` 0 for the row that a
+change of key removes and 1 for all else; `tie` the source's own last word: text that sorts as the
+source ordered the events.
 """
 
 CHANGE_COLUMNS: tuple[Column, ...] = (

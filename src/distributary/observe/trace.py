@@ -17,11 +17,13 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as pa_fs
 
+from distributary.delta.log import snapshot_of
 from distributary.delta.tables import lake_files, reaching
 from distributary.errors import ConfigError, missing
 from distributary.evolve.types import fold
 from distributary.model import layout
 from distributary.model.change import CHANGE_NAMES, SEQ
+from distributary.model.incarnation import INCARNATIONS, Incarnations
 from distributary.model.table import Role
 from distributary.observe.deadletters import DeadLetters
 from distributary.observe.health import DERIVED, Readable, files_of, open_readable
@@ -465,6 +467,7 @@ def trace_key(
     if here is None:
         raise missing("no such table", log.table, [])
     current = _open(lake, table)
+    incarnations = _incarnations(current)
     named = _named(conditions, here)
     where = _where(named, here.schema)
     rows = here.rows(where=where, limit=MOST_EVENTS).to_pylist()
@@ -472,7 +475,7 @@ def trace_key(
     keys = {str(key): key for key in map(_key_of_event, rows) if key}
     for key in list(keys.values())[:_MOST_KEYS]:
         of_row = _equal(key, here.schema) | (pc.field("_op") == _TRUNCATE)
-        events = here.rows(where=of_row, limit=MOST_EVENTS).to_pylist()
+        events = incarnations.applied(here.rows(where=of_row, limit=MOST_EVENTS)).to_pylist()
         row = None if current is None or table.role != Role.MERGED else _row_of(current, key)
         stories.append(RowStory(dict(key), row, tuple(_events(events, row))))
     return tuple(stories)
@@ -640,12 +643,13 @@ def _events_in(
         return None
     topic = text("_topic")
     inside = pc.starts_with(topic, pattern=f"{path}/" if path else "")
-    rows = here.rows(where=(topic == path) | inside, limit=MOST_EVENTS + 1).to_pylist()
-    if not rows:
+    found = here.rows(where=(topic == path) | inside, limit=MOST_EVENTS + 1)
+    if not found.num_rows:
         return None
     merged = (t for t in tables if t.role == Role.MERGED)
     made = next((t for t in merged if (t.pipeline, t.type) == (log.pipeline, log.type)), None)
     current = None if made is None else _open(lake, made)
+    rows = _incarnations(current).applied(found).to_pylist()
     states = None if current is None else _states(current, rows)
     events = [_event(row, states) for row in rows[:MOST_EVENTS]]
     events.sort(key=lambda event: (event.source.topic, event.source.partition, event.source.offset))
@@ -681,6 +685,12 @@ def _states(table: Readable, events: Sequence[Mapping[str, Any]]) -> set[str]:
 
 def _state(row: Mapping[str, Any]) -> str:
     return repr((sorted(dict(_key_of_event(row)).items()), row["_seq"]))
+
+
+def _incarnations(table: Readable | None) -> Incarnations:
+    """Read which servers have taken over in the source of a table of current rows."""
+    snapshot = None if table is None else snapshot_of(table.path)
+    return Incarnations.from_text(snapshot.property(INCARNATIONS) if snapshot else None)
 
 
 def _open(lake: str, table: TableSummary) -> Readable | None:

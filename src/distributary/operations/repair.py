@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from distributary.changes.rebuild import Verified, verify
+from distributary.changes.shape import Undecided
 from distributary.config.kafka import KafkaSource, Registry
 from distributary.config.pipeline import PipelineConfig
 from distributary.engine.catalog import unregister
@@ -77,8 +78,11 @@ def waiting(pipeline: Pipeline, table: str | None = None) -> list[ParkedBatch]:
     return [p for p in parked(folder) if names is None or p.table in names]
 
 
-def resume(pipeline: Pipeline, table: str) -> list[Published]:
-    """Publish what waits for a table; stops at the first batch that still fails."""
+def resume(pipeline: Pipeline, table: str, *, undecided: Undecided = "refuse") -> list[Published]:
+    """Publish what waits for a table; stops at the first batch that still fails.
+
+    `undecided` says what the source was, where it goes back in its log for no clear reason.
+    """
     finish_removal(pipeline)
     folder = pipeline.parking
     refuse_lost_waiting(pipeline, table)
@@ -93,10 +97,17 @@ def resume(pipeline: Pipeline, table: str) -> list[Published]:
     try:
         claim = Claim.take(pipeline.checkpoint, lease=lease)
     except OwnedError:
-        return _ask_the_owner(pipeline, at(folder), table)
+        return _ask_the_owner(pipeline, at(folder), table, undecided)
     try:
         publisher = make_publisher(pipeline.config)
-        return drained(publisher, pipeline.ledger(), folder, config=pipeline.config, table=table)
+        return drained(
+            publisher,
+            pipeline.ledger(),
+            folder,
+            config=pipeline.config,
+            table=table,
+            undecided=undecided,
+        )
     finally:
         claim.release()
 
@@ -109,10 +120,13 @@ def refuse_lost_waiting(pipeline: Pipeline, table: str) -> None:
         refuse_lost_parking(pipeline.config, pipeline.ledger(), checkpoint.life, names)
 
 
-def _ask_the_owner(pipeline: Pipeline, parking: Store, table: str) -> list[Published]:
+def _ask_the_owner(
+    pipeline: Pipeline, parking: Store, table: str, undecided: Undecided
+) -> list[Published]:
     before = waiting(pipeline, table)
     request = request_name(table)
-    parking.write(request, b"", durable=False)
+    word = b"" if undecided == "refuse" else undecided.encode()
+    parking.write(request, word, durable=False)
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while (unanswered := parking.look(request) is not None) and time.monotonic() < deadline:
         time.sleep(0.2)

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from distributary.decode.change.base import Events, Place, datastream_places, debezium_places
+from distributary.decode.change.base import Events
+from distributary.decode.change.order.kinds import datastream_places, debezium_places
+from distributary.decode.change.order.place import Place
 
 NAMES = {
     "mysql": {"log_file": "file", "log_position": "pos"},

@@ -123,6 +123,9 @@ def orders(reads: list[Read], *, backfill: str) -> list[tuple[Any, ...]]:
             if before.file == read.file and numbers(before.metadata) == place:
                 moment = before.millis
         phase = int(not read.is_backfill) if backfill == "before_cdc" else 0
+        if phase and any(place):
+            # the position in the log alone decides
+            moment = 0
         found.append((phase, moment, place, int(not half)))
         before = read
     return found

@@ -87,7 +87,7 @@ def test_a_backfill_tells_a_later_time_than_a_change_of_its_rows(source_type: So
 
 def test_rows_that_were_there_before_come_by_a_backfill_only(mysql: Told) -> None:
     first: dict[Any, Op] = {}
-    for change in sorted(mysql.arrived, key=lambda c: c.order("by_timestamp")):
+    for change in sorted(mysql.arrived, key=lambda c: c.order("before_cdc")):
         first.setdefault((change.shape.claim, change.serial), change.op)
     read = {(c.shape.claim, c.serial) for c in mysql.arrived if c.op is Op.READ}
     assert {op for row, op in first.items() if row not in read} == {Op.INSERT}

@@ -33,17 +33,18 @@ from distributary.decode.change.base import (
     SKIPPED,
     Events,
     Keys,
-    Place,
     content_hashes,
-    datastream_places,
-    is_backfill,
-    kind_of,
-    sequence,
-    with_halves_together,
     with_members,
 )
 from distributary.decode.change.datastream.avro import AvroEvents
 from distributary.decode.change.datastream.json import JsonEvents
+from distributary.decode.change.order.kinds import (
+    datastream_places,
+    is_backfill,
+    kind_of,
+    with_halves_together,
+)
+from distributary.decode.change.order.place import Place, sequence
 from distributary.decode.json import columns
 from distributary.errors import DecodeError, ErrorCode
 from distributary.evolve.unified import json_texts
@@ -108,7 +109,13 @@ class DatastreamDecoder:
         change = pc.utf8_upper(_texts_of(events.metadata.get("change_type"), count))
         micros, untimed = moments(events.top.get("source_timestamp"), count, unit=events.unit)
         ts = with_halves_together(events, micros // 1_000, change)
-        place = _placed(events, codes, [kind_of(name, settings, told) for name in names], ts)
+        databases = [kind_of(name, settings, told) for name in names]
+        place = _placed(events, codes, databases, ts)
+        if settings.backfill == "before_cdc":
+            # positions order the changes of one log, and times do not: MySQL's are those of
+            # statements, which may wait for a lock until later ones are committed
+            positioned: Mask = np.array([bool(kind) for kind in databases])[codes] & ~backfilled
+            ts = np.where(positioned & place.known, 0, ts)
         deleted = truths(pc.is_in(change, _DELETES))
         deleted = deleted | _flags(events.metadata.get("is_deleted"), count)
         keys = keys_of(events, self._inner.names)

@@ -23,15 +23,7 @@ from pyarrow import types as kinds
 
 from distributary.decode.avro.decoder import AvroDecoder
 from distributary.decode.base import DecodeLimits, Gathered, Mask, Positions, truths
-from distributary.decode.change.base import (
-    Keys,
-    Place,
-    column_names,
-    content_hashes,
-    debezium_places,
-    sequence,
-    ties,
-)
+from distributary.decode.change.base import Keys, column_names, content_hashes
 from distributary.decode.change.debezium.json import ConnectJson, InferredJson
 from distributary.decode.change.debezium.messages import (
     HEAD,
@@ -67,6 +59,8 @@ from distributary.decode.change.debezium.values import (
     plan,
     source_times,
 )
+from distributary.decode.change.order.kinds import debezium_places
+from distributary.decode.change.order.place import Place, sequence, ties
 from distributary.errors import ErrorCode
 from distributary.evolve.types import compact
 from distributary.evolve.unified import rest_as_json
@@ -268,7 +262,7 @@ def identities(
     `names` are the columns of the rows. What is `flat` has no envelope: the times that it tells may
     be the connector's own.
     """
-    known = keyed & ((place.a != 0) | (place.b != 0) | (place.c != 0))
+    known = keyed & place.known
     kind = _own_positions(events.parts.source)
     if not known.any() or not kind:
         none = pa.repeat(pa.scalar("", pa.string()), len(events))

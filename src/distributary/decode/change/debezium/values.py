@@ -21,8 +21,9 @@ from pyarrow import types as kinds
 
 from distributary.decode.base import Mask, nulls, owners, truths, where
 from distributary.decode.change import values
-from distributary.decode.change.base import Place, with_members
+from distributary.decode.change.base import with_members
 from distributary.decode.change.debezium.schema import DECIMAL, PRECISION, Parts, Type
+from distributary.decode.change.order.place import Place
 from distributary.decode.change.values import Read, Reading
 from distributary.decode.json import columns
 from distributary.evolve.types import compact, with_values

@@ -435,6 +435,8 @@ class Change:
     position: Position
     late: bool = False
     """It must arrive after what happened to the row later."""
+    committed: int = 0
+    """How many events of its table were committed before it: the order that no event tells."""
 
     @property
     def deleted(self) -> bool:
@@ -447,9 +449,10 @@ class Change:
         return self.shape.key_of(self.row) if self.shape.key else (self.serial,)
 
     def order(self, backfill: Backfill) -> tuple[int, ...]:
-        """Its place in the order of the source."""
-        changed = backfill == "before_cdc" and self.op is not Op.READ
-        return (int(changed), self.ts, *self.position.numbers, int(self.op is not Op.KEY_DELETE))
+        """Return its place in the order of the source."""
+        if backfill == "before_cdc" and self.op is not Op.READ:
+            return (1, self.committed)
+        return (0, self.ts, *self.position.numbers, int(self.op is not Op.KEY_DELETE))
 
 
 Unit = tuple[Change, ...]

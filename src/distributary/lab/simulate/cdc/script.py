@@ -26,6 +26,9 @@ _FIRST_INSERTS = 3
 _MOST_AT_ONCE = 4
 """So many events must be left for anything that makes several."""
 _READ_AGAIN = 0.1
+_WAITS = 0.2
+_LONGEST_WAIT = 30_000
+"""Milliseconds: less than those after which MySQL gives up."""
 
 Action = Callable[[int], list[Unit]]
 """Makes events, at most so many; none where nothing can be done."""
@@ -316,12 +319,21 @@ class ChangeModel:
         # MySQL logs both halves of a change of key as one
         shared = old and table.shape.source_type is SourceType.MYSQL
         position = old[0].position if shared else self._log.next()
-        ts = self._rounded(self._now)
+        ts = self._rounded(self._now - self._waited(table, op))
         # a row that is as old as its table has no value in a column that came later
         row = {name: row.get(name) for name in table.shape.names}
-        change = Change(table.shape, op, row, before, serial, ts, ts, position, late)
+        change = Change(
+            table.shape, op, row, before, serial, ts, ts, position, late, committed=table.events
+        )
         table.put(change)
         return (change,)
+
+    def _waited(self, table: LiveTable, op: Op) -> int:
+        """Return how long a statement waited for a lock: MySQL's times are those of statements."""
+        is_mysql = table.shape.source_type is SourceType.MYSQL
+        if not (self.plan.has(Feature.LOCK_WAITS) and is_mysql and op is Op.UPDATE):
+            return 0
+        return self._dice.below(_LONGEST_WAIT) if self._dice.chance(_WAITS) else 0
 
     def _rounded(self, millis: int) -> int:
         return millis // self._tick * self._tick

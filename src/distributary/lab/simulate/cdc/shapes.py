@@ -47,6 +47,8 @@ class Feature(StrEnum):
     """The key of a row changes."""
     BURSTS = "bursts"
     """Many changes of one row in one instant: only the position in the log orders them."""
+    LOCK_WAITS = "lock_waits"
+    """MySQL: updates that waited for a lock come later in the log, with earlier times."""
     LOG_ROLLOVER = "log_rollover"
     """MySQL: in the middle of a burst, bin.1000000 follows bin.999999."""
     LATE_UPDATES = "late_updates"

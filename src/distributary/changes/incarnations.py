@@ -1,0 +1,409 @@
+"""Whether events that go back in their source's log are of a server that took over.
+
+A promoted replica, a restored dump or `RESET MASTER` leaves a server whose positions begin below
+those of the server before it. By positions alone, every later change of a known row would lose for
+ever. So each event has the number of an incarnation, which stands before its position in `_seq`.
+
+An event goes back when it arrives after a change of the same row and has a lower position. Events
+that were sent again go back too, and late files do: which of these it is decides what is known of
+the event, of the change before it, and of the log. What cannot be decided is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.changes.events import Definition, Flags, Ints, KeyIndex, combined
+from distributary.changes.shape import TIME_COLUMN, MergeOrder
+from distributary.changes.tombstones import Contest, files_at
+from distributary.delta.log import snapshot_of
+from distributary.errors import SourceWentBackError
+from distributary.model.change import SEQ
+from distributary.model.incarnation import (
+    INCARNATIONS,
+    UNKNOWN,
+    Incarnations,
+    Start,
+    as_integers,
+    below,
+    integers,
+    positions,
+)
+
+MOST_STARTS = 1_000
+"""Beginnings of incarnations, in all partitions, that a table can have."""
+STATEMENT_US = 60_000_000
+"""Microseconds by which a statement may be older than one that was committed before it. MySQL's
+times are those of statements, and one that waits for a lock gives up after 50 seconds."""
+CLOCK_US = 2_000_000
+"""Microseconds by which times of one clock, rounded to seconds, may seem to go back."""
+_NEIGHBOURS = 1
+"""Files of a binary log between two statements that met at one lock."""
+_SHOWN = 3
+TIME_FIELD = pa.field(TIME_COLUMN.name, TIME_COLUMN.type)
+
+
+def incarnations_of(folder: str) -> Incarnations:
+    """Read the incarnations that the table in a folder has met."""
+    snapshot = snapshot_of(folder)
+    return Incarnations.from_text(snapshot.property(INCARNATIONS) if snapshot else None)
+
+
+def with_starts(known: Incarnations, starts: Sequence[Start], order: MergeOrder) -> Incarnations:
+    """Return incarnations and further ones. Raises SourceWentBackError."""
+    if len(known.starts) + len(starts) > MOST_STARTS:
+        raise SourceWentBackError(
+            f"the source of table {order.table} goes back in its log again and again",
+            where=order.path,
+            evidence=f"more than {MOST_STARTS} servers seem to have taken over",
+            next_step="look at the source: events of several servers may share a topic",
+        )
+    return replace(known, starts=(*known.starts, *starts))
+
+
+class _Pair(NamedTuple):
+    """Events that go back, and for each the latest change of the same row before it."""
+
+    event: Ints
+    before: Ints
+    """The number of an event; of a known row, counted on behind the events; or of a tombstone."""
+
+
+def find_starts(
+    contest: Contest,
+    definitions: Sequence[Definition],
+    order: MergeOrder,
+    known_times: pa.ChunkedArray | None,
+) -> list[Start] | None:
+    """Find the incarnations that the events of a batch begin.
+
+    Returns None where the times of known rows are needed and were not given. Raises
+    SourceWentBackError.
+    """
+    if order.arrival == "unknown":
+        return []
+    table = _Places.of(contest, known_times)
+    starts: list[Start] = []
+    for number, definition in enumerate(definitions):
+        pair = _going_back(contest, table, number, in_files=order.arrival == "files")
+        if not len(pair.event):
+            continue
+        if known_times is None:
+            return None
+        starts += _judged(contest, table, pair, definition, order)
+    return _first_of_each(starts)
+
+
+def _first_of_each(starts: Sequence[Start]) -> list[Start]:
+    """Return one beginning for each partition: the earliest."""
+    first: dict[tuple[str | None, int], Start] = {}
+    for start in sorted(starts, key=lambda each: (each.at, each.number)):
+        first.setdefault((start.topic, start.partition), start)
+    return list(first.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Numbers of all that is compared: events first, then known rows, then tombstones."""
+
+    rank: Ints
+    change: Flags
+    """Which are changes, not rows that were read."""
+    positions: Ints
+    """Incarnation, a, b, c: one row each."""
+    time: Ints
+    """Microseconds of the source's time; UNKNOWN where it is not known."""
+    events: int
+    known: int
+
+    @classmethod
+    def of(cls, contest: Contest, known_times: pa.ChunkedArray | None) -> _Places:
+        seqs = [contest.events.seq, contest.known.seq, contest.memory.seq]
+        sizes = [len(seq) for seq in seqs]
+        seq = pa.concat_arrays([*(pa.concat_arrays([s, pa.array([], SEQ)]) for s in seqs)])
+        phase = _numbers(seq, "phase")
+        columns = [phase >> 1, *(_numbers(seq, name) for name in "abc")]
+        rows = contest.events.rows
+        times = [
+            integers(rows, "_source_ts"),
+            np.full(sizes[1], UNKNOWN) if known_times is None else as_integers(known_times),
+            np.full(sizes[2], UNKNOWN),
+        ]
+        return cls(
+            rank=np.concatenate([contest.rank, contest.known_rank, contest.memory_rank]),
+            change=(phase & 1) == 1,
+            positions=np.stack(columns, axis=1) if len(phase) else np.zeros((0, 4), np.int64),
+            time=np.concatenate(times),
+            events=sizes[0],
+            known=sizes[1],
+        )
+
+    def lower(self, pair: _Pair) -> Flags:
+        """Mark the pairs whose event has a position, and one below that of the change before."""
+        mine, other = self.positions[pair.event], self.positions[pair.before]
+        lower: Flags = np.zeros(len(mine), np.bool_)
+        same = np.ones(len(mine), np.bool_)
+        for column in range(4):
+            lower |= same & (mine[:, column] < other[:, column])
+            same &= mine[:, column] == other[:, column]
+        return lower & (mine[:, 1:] != 0).any(axis=1) & (other[:, 1:] != 0).any(axis=1)
+
+
+def _going_back(contest: Contest, table: _Places, number: int, *, in_files: bool) -> _Pair:
+    """Find the events under one key that go back."""
+    index = contest.keys[number]
+    own = np.flatnonzero(contest.valid & ~contest.twins & (contest.owner == number))
+    groups = index.groups[own]
+    pairs = [
+        _behind_known(contest, table, number, own, groups),
+        _behind_events(contest, table, own, groups, in_files=in_files),
+    ]
+    pair = _Pair(*(np.concatenate(parts) for parts in zip(*pairs, strict=True)))
+    lower = table.lower(pair)
+    return _Pair(pair.event[lower], pair.before[lower])
+
+
+def _behind_known(contest: Contest, table: _Places, number: int, own: Ints, groups: Ints) -> _Pair:
+    """Pair events with the row or the tombstone that was there before the batch."""
+    rows = np.flatnonzero(contest.known.groups[number] >= 0)
+    gone = np.flatnonzero(contest.memory.owner == number)
+    there = np.concatenate([table.events + rows, table.events + table.known + gone])
+    of_there = np.concatenate([contest.known.groups[number][rows], contest.memory.groups[gone]])
+    changes = table.change[there]
+    there, of_there = there[changes], of_there[changes]
+    if not len(there) or not len(own):
+        return _Pair(own[:0], own[:0])
+    best = np.full(contest.keys[number].count, -1, np.int64)
+    order = np.argsort(table.rank[there], kind="stable")
+    best[of_there[order]] = there[order]
+    before = best[groups]
+    met = before >= 0
+    later = np.zeros(len(own), np.bool_)
+    later[met] = table.rank[own[met]] < table.rank[before[met]]
+    # a merge that was cut off has put events of this very batch into the table
+    width = int(table.rank.max(initial=0)) + 1
+    again = np.isin(groups * width + table.rank[before], groups * width + table.rank[own])
+    chosen = later & ~again
+    return _Pair(own[chosen], before[chosen])
+
+
+def _behind_events(
+    contest: Contest, table: _Places, own: Ints, groups: Ints, *, in_files: bool
+) -> _Pair:
+    """Pair events with the latest change of the same row that arrived before them."""
+    rows = contest.events.rows
+    topics = pc.dictionary_encode(combined(rows.column("_topic")).fill_null("")).indices
+    lines = topics.to_numpy().astype(np.int64)[own]
+    partitions = integers(rows, "_partition")[own]
+    arrival = [integers(rows, "_offset")[own], partitions, integers(rows, "_batch")[own]]
+    if not in_files:
+        # offsets of different partitions say nothing about each other
+        lines = lines * (int(partitions.max(initial=0)) + 2) + np.maximum(partitions, -1)
+        arrival = arrival[:1]
+    order = np.lexsort([*arrival, lines, groups])
+    rank = table.rank[own[order]]
+    if not len(order):
+        return _Pair(own, own)
+    same = np.zeros(len(order), np.bool_)
+    ordered = [column[order] for column in (lines, groups)]
+    same[1:] = (ordered[0][1:] == ordered[0][:-1]) & (ordered[1][1:] == ordered[1][:-1])
+    if not (same[1:] & (rank[1:] < rank[:-1])).any():
+        # as a source sends them: each row's changes one after the other
+        return _Pair(own[:0], own[:0])
+    stretch = np.cumsum(~same) * (int(rank.max()) + 2)
+    height = stretch + np.where(table.change[own[order]], rank, -1)
+    top = np.maximum.accumulate(height)
+    at = np.arange(len(order))
+    setter = np.maximum.accumulate(np.where(np.append(True, height[1:] > top[:-1]), at, 0))
+    before = np.append(0, setter[:-1])
+    behind = same & (top[before] > stretch + rank) & (table.change[own[order[before]]])
+    return _Pair(own[order[behind]], own[order[before[behind]]])
+
+
+def _judged(
+    contest: Contest,
+    table: _Places,
+    pair: _Pair,
+    definition: Definition,
+    order: MergeOrder,
+) -> Iterator[Start]:
+    """Decide for events that go back whether they begin a new incarnation."""
+    mine, other = table.time[pair.event], table.time[pair.before]
+    timed = (mine != UNKNOWN) & (other != UNKNOWN)
+    since = np.where(timed, mine - other, 0)
+    if order.arrival == "files":
+        yield from _judged_files(table, pair, since, timed, order)
+        return
+    if order.log:
+        again = _sent_again(contest, table, pair, definition, order.log)
+        pair, since, timed = (
+            _Pair(pair.event[~again], pair.before[~again]),
+            since[~again],
+            timed[~again],
+        )
+        new, unclear = ~timed | (since >= -STATEMENT_US), timed & (since < -STATEMENT_US)
+    else:
+        # without a log it is unknown which events were seen before
+        new, unclear = timed & (since > STATEMENT_US), ~timed | (since > 0)
+    unclear &= ~new
+    if unclear.any():
+        new |= unclear & _answer(contest, table, pair, unclear, order)
+    rows = contest.events.rows
+    topics = combined(rows.column("_topic"))
+    partitions, offsets = integers(rows, "_partition"), integers(rows, "_offset")
+    for event, before in zip(pair.event[new].tolist(), pair.before[new].tolist(), strict=True):
+        number = int(table.positions[before, 0]) + 1
+        yield Start(number, topics[event].as_py(), int(partitions[event]), int(offsets[event]))
+
+
+def _judged_files(
+    table: _Places, pair: _Pair, since: Ints, timed: Flags, order: MergeOrder
+) -> Iterator[Start]:
+    """Decide it for files, which arrive in any order: by the times of the source.
+
+    In one log, a change at a lower position is older, but for the time that a statement may take.
+    """
+    apart = table.positions[pair.before, 1] - table.positions[pair.event, 1] > _NEIGHBOURS
+    new = timed & (since > np.where(apart, CLOCK_US, STATEMENT_US))
+    if not new.any():
+        return
+    first = pair.event[new][np.argmin(table.time[pair.event[new]])]
+    before = pair.before[new]
+    number = int(table.positions[before, 0].max()) + 1
+    at, position = int(table.time[first]), tuple(table.positions[first, 1:].tolist())
+    times, places = table.time[before], table.positions[before, 1:]
+    if order.log:
+        times, places = _log_places(order.log)
+    # the new server's log had not come further by then: what is higher and earlier is the old one's
+    old = (times < at) & ~below(places, position) & (places != 0).any(axis=1)
+    after = int(times[old].max(initial=int(table.time[before].max())))
+    earlier = places[times <= after]
+    highest = earlier[np.lexsort(earlier.T[::-1])[-1]]
+    yield Start(number, None, -1, at, after, tuple(highest.tolist()))
+
+
+def _log_places(log_path: str) -> tuple[Ints, Ints]:
+    """Read the times and positions of all events of a log: once for each server that takes over."""
+    log = snapshot_of(log_path)
+    schema = pa.schema([TIME_FIELD, pa.field("_seq", SEQ)])
+    rows = schema.empty_table() if log is None else log.rows(schema)
+    return integers(rows, TIME_FIELD.name), positions(rows)
+
+
+def _answer(
+    contest: Contest, table: _Places, pair: _Pair, unclear: Flags, order: MergeOrder
+) -> bool:
+    """Return whether unclear events begin an incarnation, if an operator has said it."""
+    if order.undecided == "refuse":
+        raise _went_back(
+            contest,
+            table,
+            _Pair(pair.event[unclear], pair.before[unclear]),
+            order,
+            f"if another server has taken over, `distributary resume {order.table} --source-was "
+            f"replaced`; if these events were sent before, `distributary resume {order.table} "
+            "--source-was repeated`",
+        )
+    return order.undecided == "replaced"
+
+
+def _went_back(
+    contest: Contest, table: _Places, pair: _Pair, order: MergeOrder, next_step: str
+) -> SourceWentBackError:
+    """Describe events that go back, each with the change before it."""
+    rows = contest.events.rows
+    shown = []
+    for event, before in zip(
+        pair.event[:_SHOWN].tolist(), pair.before[:_SHOWN].tolist(), strict=True
+    ):
+        arrived = rows.slice(event, 1).select(["_topic", "_partition", "_offset"]).to_pylist()[0]
+        shown.append(
+            f"{arrived['_topic']}/{arrived['_partition']}/{arrived['_offset']} is at position "
+            f"{_position(table, event)} of {_time(table.time[event])}, after a change at "
+            f"{_position(table, before)} of {_time(table.time[before])}"
+        )
+    more = f", and {len(pair.event) - _SHOWN:,} more" if len(pair.event) > _SHOWN else ""
+    return SourceWentBackError(
+        f"the source of table {order.table} goes back in its log",
+        where=order.path,
+        evidence="; ".join(shown) + more,
+        next_step=next_step,
+    )
+
+
+def _position(table: _Places, number: int) -> str:
+    a, b, c = table.positions[number, 1:].tolist()
+    return "/".join(map(str, (a, b, c) if c else (a, b) if b else (a,)))
+
+
+def _time(micros: int) -> str:
+    if micros == UNKNOWN:
+        return "an unknown time"
+    return datetime.fromtimestamp(micros / 1e6, UTC).isoformat(timespec="seconds")
+
+
+def _sent_again(
+    contest: Contest, table: _Places, pair: _Pair, definition: Definition, log_path: str
+) -> Flags:
+    """Mark the events of which the log has another copy: same row, same position."""
+    log = snapshot_of(log_path)
+    again = np.zeros(len(pair.event), np.bool_)
+    if log is None or not len(pair.event):
+        return again
+    asked = contest.events.rows.take(pa.array(pair.event))
+    wanted = _with_position(asked.select([*definition, "_seq", *_COORDINATES.names]))
+    names = (*definition, "a", "b", "c")
+    index = KeyIndex(wanted, names)
+    have = {field["name"] for field in log.fields}
+    if not have.issuperset(definition):
+        return again
+    schema = pa.schema(
+        [
+            *(asked.schema.field(name) for name in definition),
+            pa.field("_seq", SEQ),
+            *_COORDINATES,
+        ]
+    )
+    here = _coordinates(wanted)
+    for file in files_at(log, integers(asked, "_source_ts")):
+        rows = _with_position(log.read(file, schema, lenient=True))
+        groups = index.find(rows)
+        met = np.flatnonzero(groups >= 0)
+        there = _coordinates(rows.take(pa.array(met)))
+        for group, place in zip(groups[met].tolist(), there, strict=True):
+            for number in np.flatnonzero(index.groups == group).tolist():
+                again[number] |= place < here[number]
+    return again
+
+
+_COORDINATES = pa.schema(
+    [
+        pa.field("_batch", pa.int64()),
+        pa.field("_partition", pa.int32()),
+        pa.field("_offset", pa.int64()),
+    ]
+)
+
+
+def _coordinates(rows: pa.Table) -> list[tuple[int, ...]]:
+    """Return where each event came in, in the order of arrival."""
+    columns = [integers(rows, name).tolist() for name in _COORDINATES.names]
+    return list(zip(*columns, strict=True))
+
+
+def _with_position(rows: pa.Table) -> pa.Table:
+    for name, column in zip("abc", positions(rows).T, strict=True):
+        rows = rows.append_column(name, pa.array(column))
+    return rows
+
+
+def _numbers(seq: pa.StructArray, name: str) -> Ints:
+    values: Ints = seq.field(name).cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    return values

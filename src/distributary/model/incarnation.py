@@ -1,0 +1,127 @@
+"""The incarnations of a source: servers that take over from each other, and count anew.
+
+A merged table keeps in a property where each incarnation begins. So the number of an event depends
+on nothing but the event, and whatever reads a log can ask for it. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.model.change import SEQ
+
+INCARNATIONS = "distributary.incarnations"
+"""The table property that holds where incarnations begin."""
+UNKNOWN = -(2**63)
+"""In place of a time or an offset that an event does not have."""
+
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where an incarnation begins: at an offset of a partition, or at a time of the source."""
+
+    number: int
+    topic: str | None
+    """None: the source's time says it, because files arrive in any order."""
+    partition: int
+    at: int
+    """The first offset; or the first time, in microseconds since 1970, that is surely behind it."""
+    after: int = 0
+    """The last time that is surely before it."""
+    position: tuple[int, ...] = ()
+    """The highest of the server before: between the two times, higher ones are still its own."""
+
+    def covers(self, rows: pa.Table) -> Flags:
+        """Mark the events that are behind this beginning."""
+        if self.topic is None:
+            time = integers(rows, "_source_ts")
+            between = (time > self.after) & (time < self.at)
+            if between.any():
+                between &= below(positions(rows), self.position)
+            return (time >= self.at) | between
+        if "_topic" not in rows.column_names:
+            return np.zeros(rows.num_rows, np.bool_)
+        here: Flags = pc.equal(rows.column("_topic"), self.topic).fill_null(False).to_numpy()
+        here = here & (integers(rows, "_partition") == self.partition)
+        return here & (integers(rows, "_offset") >= self.at)
+
+
+@dataclass(frozen=True, slots=True)
+class Incarnations:
+    """Where the incarnations of a table's source begin, as far as events have shown it."""
+
+    starts: tuple[Start, ...] = ()
+
+    def applied(self, rows: pa.Table) -> pa.Table:
+        """Return rows of a log with the number of their incarnation in `_seq`."""
+        numbers = np.zeros(rows.num_rows, np.int64)
+        for start in self.starts:
+            numbers = np.maximum(numbers, np.where(start.covers(rows), start.number, 0))
+        if not numbers.any():
+            return rows
+        seq = whole_places(rows)
+        fields = {field.name: seq.field(field.name) for field in SEQ}
+        phases = fields["phase"].fill_null(0).to_numpy(zero_copy_only=False)
+        fields["phase"] = pa.array((phases + 2 * numbers).astype(np.int32))
+        numbered = pa.StructArray.from_arrays([*fields.values()], fields=[*SEQ])
+        at = rows.schema.get_field_index("_seq")
+        return rows.set_column(at, rows.schema.field(at), numbered)
+
+    def to_text(self) -> str:
+        """Format the property."""
+        starts = [[s.number, s.topic, s.partition, s.at, s.after, s.position] for s in self.starts]
+        return json.dumps({"version": 1, "starts": starts}, ensure_ascii=False)
+
+    @classmethod
+    def from_text(cls, text: str | None) -> Incarnations:
+        """Parse the property; a text of another origin has no incarnations."""
+        try:
+            starts = json.loads(text or "{}").get("starts", ())
+            return cls(tuple(Start(*rest, tuple(place)) for *rest, place in starts))
+        except (ValueError, TypeError, AttributeError):
+            return cls()
+
+
+def whole_places(rows: pa.Table) -> pa.StructArray:
+    """Return `_seq` of all rows as one array whose fields have no offset of their own."""
+    return pa.concat_arrays([*rows.column("_seq").chunks, pa.array([], SEQ)])
+
+
+def positions(rows: pa.Table) -> Ints:
+    """Return a, b, c of each place, one row each."""
+    seq = whole_places(rows)
+    columns = [seq.field(name).fill_null(0).to_numpy(zero_copy_only=False) for name in "abc"]
+    return np.stack(columns, axis=1)
+
+
+def below(places: Ints, position: Sequence[int]) -> Flags:
+    """Mark the places that are lower than a position."""
+    lower = np.zeros(len(places), np.bool_)
+    same = np.ones(len(places), np.bool_)
+    for column, part in enumerate(position):
+        lower |= same & (places[:, column] < part)
+        same &= places[:, column] == part
+    return lower
+
+
+def integers(rows: pa.Table, name: str) -> Ints:
+    """Return a column as 64-bit integers; UNKNOWN where a row, or all of them, have no value."""
+    if name not in rows.column_names:
+        return np.full(rows.num_rows, UNKNOWN)
+    return as_integers(rows.column(name))
+
+
+def as_integers(column: pa.ChunkedArray) -> Ints:
+    """Return values as 64-bit integers; UNKNOWN where there is none."""
+    values: Ints = column.cast(pa.int64()).fill_null(UNKNOWN).to_numpy()
+    return values
