@@ -108,12 +108,14 @@ def _dense(keys: Sequence[Ints]) -> Ints:
 
 def by_position(seq: pa.StructArray) -> Flags:
     """Mark the changes whose position decides, whatever their time."""
-    return _positioned(seq) & (_numbers(seq, "ts") == 0)
+    untimed: Flags = _numbers(seq, "ts") == 0
+    return _positioned(seq) & untimed
 
 
 def by_time(seq: pa.StructArray) -> Flags:
     """Mark the changes that have a position, and a time in front of it."""
-    return _positioned(seq) & (_numbers(seq, "ts") != 0)
+    timed: Flags = _numbers(seq, "ts") != 0
+    return _positioned(seq) & timed
 
 
 def without_times(rows: pa.Table) -> pa.Table:

@@ -153,7 +153,8 @@ class _Places:
         for column in range(4):
             lower |= same & (mine[:, column] < other[:, column])
             same &= mine[:, column] == other[:, column]
-        return lower & (mine[:, 1:] != 0).any(axis=1) & (other[:, 1:] != 0).any(axis=1)
+        known: Flags = (mine[:, 1:] != 0).any(axis=1) & (other[:, 1:] != 0).any(axis=1)
+        return lower & known
 
 
 def _going_back(contest: Contest, table: _Places, number: int, *, in_files: bool) -> _Pair:

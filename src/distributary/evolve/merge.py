@@ -221,10 +221,10 @@ class Fields:
         comment = ordinary_comment(column.comment)
         self._append(replace(column, name=name, type=settled(column.type), comment=comment))
         self.placed.append((column.name, name))
-        before = ""
+        before, done = "", str(action)
         if former is not None:
-            before, action = self._at(self.columns[former].name), self._policy.renamed
-        self._note(ChangeKind.COLUMN_ADDED, name, before, after, action)
+            before, done = self._at(self.columns[former].name), self._policy.renamed
+        self._note(ChangeKind.COLUMN_ADDED, name, before, after, done)
 
     def _keep_name(self, column: Column, former: int) -> None:
         old = self.columns[former]

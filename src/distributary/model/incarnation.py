@@ -87,7 +87,9 @@ class Incarnations:
         """Parse the property; a text of another origin has no incarnations."""
         try:
             starts = json.loads(text or "{}").get("starts", ())
-            return cls(tuple(Start(*rest, tuple(place)) for *rest, place in starts))
+            return cls(
+                tuple(Start(n, t, p, at, after, tuple(x)) for n, t, p, at, after, x in starts)
+            )
         except (ValueError, TypeError, AttributeError):
             return cls()
 
