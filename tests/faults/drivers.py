@@ -114,10 +114,12 @@ class Driver:
         """To the driver alone, or to its whole group."""
         if self.ended:
             return
-        if group:
-            os.killpg(self.pid, kind)
-        else:
-            os.kill(self.pid, kind)
+        # it may end before it is reached
+        with suppress(ProcessLookupError):
+            if group:
+                os.killpg(self.pid, kind)
+            else:
+                os.kill(self.pid, kind)
 
     def kill(self, *, group: bool = True) -> Outcome:
         self.signal(signal.SIGKILL, group=group)

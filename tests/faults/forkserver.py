@@ -35,6 +35,7 @@ class ForkServer:
 
     def __init__(self, log: Path) -> None:
         self._ended: dict[int, int] = {}
+        self._unread = b""
         with log.open("wb") as errors:
             self._server: subprocess.Popen[str] = subprocess.Popen(  # type: ignore[call-overload]
                 [sys.executable, "-m", "tests.faults.forkserver", str(log)],
@@ -70,14 +71,21 @@ class ForkServer:
     def _stdin(self) -> Any:
         return self._server.stdin
 
+    @property
+    def _stdout(self) -> int:
+        return self._server.stdout.fileno() if self._server.stdout else -1
+
     def _answer(self, seconds: float | None) -> dict[str, int]:
         """Read one answer and note what it says; empty if none comes in time."""
-        ready, _, _ = select.select([self._server.stdout], [], [], seconds)
-        if not ready:
-            return {}
-        line = self._server.stdout.readline() if self._server.stdout else ""
-        if not line:
-            raise RuntimeError("the fork server has died")
+        # without a buffer of Python's, which `select` does not see
+        while b"\n" not in self._unread:
+            if not select.select([self._stdout], [], [], seconds)[0]:
+                return {}
+            data = os.read(self._stdout, 65536)
+            if not data:
+                raise RuntimeError("the fork server has died")
+            self._unread += data
+        line, self._unread = self._unread.split(b"\n", 1)
         answer: dict[str, int] = json.loads(line)
         if "ended" in answer:
             self._ended[answer["ended"]] = answer["status"]
