@@ -233,11 +233,9 @@ class _Watch:
         """
         for name in ("tables", "schemas"):
             self._look([ledger_folder(name)])
-        memories, others = [], []
-        for folder in sorted(known_tables(self.lake)):
-            is_memory = folder.startswith(f"{layout.HOME}/tombstones/")
-            (memories if is_memory else others).append(folder)
-        self._look(others)
+        folders = sorted(known_tables(self.lake))
+        memories = [f for f in folders if f.startswith(f"{layout.HOME}/tombstones/")]
+        self._look([folder for folder in folders if folder not in memories])
         self._look(memories)
 
     def _look(self, folders: Sequence[str]) -> None:
@@ -256,7 +254,8 @@ class _Watch:
     def _commits(self, folder: str) -> list[tuple[int, Mapping[str, int]]]:
         noted = self.noted.get(folder)
         store = at(layout.join(self.lake, folder))
-        version, commits = -1 if noted is None else noted.version, []
+        version = -1 if noted is None else noted.version
+        commits: list[tuple[int, Mapping[str, int]]] = []
         while True:
             try:
                 data = store.read(commit_name(version + 1))
@@ -726,8 +725,8 @@ class _State:
             staged.pop(folder, None)
             store = at(layout.join(self.lake, folder))
             stay_inside(self.lake, store.address)
-            files = [f for f in store.files(recursive=True) if not f.name.endswith("/lock")]
-            listed = tuple(FileSize(file.name, file.size) for file in files)
+            there = [f for f in store.files(recursive=True) if not f.name.endswith("/lock")]
+            listed = tuple(FileSize(file.name, file.size) for file in there)
             tables.append(TableState(folder, -1, "parquet", listed))
         tables += [TableState(folder, -1, files=tuple(f)) for folder, f in sorted(staged.items())]
         pipelines = tuple(self._pipeline(one) for one in self.progress.values())
