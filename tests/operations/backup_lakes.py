@@ -16,7 +16,12 @@ from deltalake import DeltaTable
 from distributary.config.load import load
 from distributary.delta.commit import Change, rewrite_files
 from distributary.delta.log import snapshot_of
-from distributary.engine.progress.checkpoint import Checkpoint, ManifestCopy, Manifests
+from distributary.engine.progress.checkpoint import (
+    Checkpoint,
+    ManifestCopy,
+    Manifests,
+    unfinished_replays,
+)
 from distributary.engine.progress.recovery import refuse_behind
 from distributary.model.manifest import Manifest, Mark, TableEntry
 from distributary.model.table import Role
@@ -26,7 +31,6 @@ from distributary.observe.ledger import Ledger
 from distributary.observe.recording import BatchTimes
 from distributary.operations.backup.restore import Restored, choose_point, restore
 from distributary.operations.backup.take import Taken, take_backup
-from distributary.operations.replay import unfinished
 from distributary.publish.base import Outcome, Published
 from distributary.publish.direct import DirectPublisher
 from distributary.publish.parking import ParkedBatch, in_lake, park, parked, resume
@@ -191,7 +195,7 @@ def finish(live: Live, lake: Path) -> dict[str, int]:
         newest[lane] = manifests.newest()
     for table in sorted({p.table for p in parked(parking)}):
         _resume(table, ledger, str(lake), parking)
-    for number in unfinished(place):
+    for number in unfinished_replays(place):
         assert number <= newest["replay"] + 1
         if number <= newest["replay"]:
             ids = pq.read_table(place.address + f"/replay/selection-{number:08d}.parquet")["id"]

@@ -298,15 +298,16 @@ def replay(
     Each reaches its table exactly once, and no other reader of the topic sees anything of it.
     """
     from distributary.cli.command.live import start_spark
+    from distributary.engine.progress.checkpoint import unfinished_replays
     from distributary.engine.progress.removal import dead_letters_of
-    from distributary.operations.replay import LANE, finish, try_replay, unfinished
+    from distributary.operations.replay import LANE, finish, try_replay
     from distributary.operations.replay import replay as send_again
 
     wanted = chosen.criteria(call)
     mine = pipeline_of(call, find_lake(call, lake, file), name=pipeline)
     letters, name = dead_letters_of(mine), mine.config.name
     count = _select(letters, wanted, name, ("id",)).num_rows
-    if not count and (dry_run or not unfinished(mine.checkpoint)):
+    if not count and (dry_run or not unfinished_replays(mine.checkpoint)):
         return _show_replay(call, [], dry_run=dry_run)
     meant = counted(count, "dead letter")
     ask = chosen.is_everything and count > 0 and not dry_run

@@ -7,7 +7,6 @@ checkpoint, so that a replay which was killed goes on with the same records and 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +21,8 @@ from distributary.decode.formats import VIEWS
 from distributary.engine.batch import run_batch
 from distributary.engine.parts import RunContext
 from distributary.engine.pipeline import Pipeline
+from distributary.engine.progress.checkpoint import REPLAY as LANE
+from distributary.engine.progress.checkpoint import unfinished_replays
 from distributary.engine.progress.removal import dead_letters_of
 from distributary.engine.schemas import SchemaLookup, choose_envelope
 from distributary.engine.stage import drop_files, stage_records
@@ -38,9 +39,6 @@ from distributary.stage.exchange import group, positions
 from distributary.stage.parts import failures
 from distributary.stage.unwrap import Unwrapped, unwrap
 from distributary.store.base import Store, at, reaching
-
-LANE = "replay"
-_SELECTION = re.compile(r"selection-([0-9]+)\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +105,10 @@ def replay(context: RunContext, dead_letters: DeadLetters, letters: pa.Table) ->
 
 def finish(context: RunContext, dead_letters: DeadLetters) -> list[Replayed]:
     """Complete the replays that were begun and not ended."""
-    return [_run(context, dead_letters, number) for number in unfinished(context.checkpoint.store)]
-
-
-def unfinished(checkpoint: Store) -> list[int]:
-    """The replays that were begun and not ended, the oldest first."""
-    found = (_SELECTION.fullmatch(file.name) for file in checkpoint.below(LANE).files())
-    return sorted(int(one[1]) for one in found if one)
+    return [
+        _run(context, dead_letters, number)
+        for number in unfinished_replays(context.checkpoint.store)
+    ]
 
 
 def _run(context: RunContext, dead_letters: DeadLetters, number: int) -> Replayed:

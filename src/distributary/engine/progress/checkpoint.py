@@ -33,6 +33,9 @@ from distributary.store.base import Store, at, is_remote, packed, reaching, unpa
 _NAME = re.compile(r"([0-9]{20})\.json(\.zst)?")
 _SETTLED = re.compile(r"([0-9]{20})\.settled")
 _ASIDE = re.compile(r"([0-9]{20})\.broken-.*")
+_SELECTION = re.compile(r"selection-([0-9]+)\.parquet")
+REPLAY = "replay"
+"""The lane of dead letters that are sent again."""
 _PRUNED_EVERY = 10
 """Batches, where each look costs a request."""
 
@@ -353,3 +356,9 @@ def _settled_before(store: Store) -> int:
         return int(store.read("settled"))
     except (FileNotFoundError, ValueError):
         return -1
+
+
+def unfinished_replays(checkpoint: Store) -> list[int]:
+    """Return the replays of dead letters that were begun and not ended, the oldest first."""
+    found = (_SELECTION.fullmatch(file.name) for file in checkpoint.below(REPLAY).files())
+    return sorted(int(one[1]) for one in found if one)

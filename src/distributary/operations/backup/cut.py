@@ -29,7 +29,12 @@ from tenacity import Retrying
 
 from distributary.delta.log import BrokenLogError, Snapshot, commit_name, load, parse_commit
 from distributary.engine.names import Entry
-from distributary.engine.progress.checkpoint import Checkpoint, ManifestCopy
+from distributary.engine.progress.checkpoint import (
+    REPLAY,
+    Checkpoint,
+    ManifestCopy,
+    unfinished_replays,
+)
 from distributary.engine.progress.claim import living_owner
 from distributary.errors import CheckpointError, ConfigError, DistributaryError, ErrorCode
 from distributary.model import layout
@@ -43,8 +48,6 @@ from distributary.observe.pipelines import (
     unfinished_removal,
 )
 from distributary.observe.recording import batch_key
-from distributary.operations.replay import LANE as REPLAY
-from distributary.operations.replay import unfinished
 from distributary.publish.parking import ENTRY, ParkedBatch, parked
 from distributary.publish.parquet import format_of
 from distributary.retries import attempts_on
@@ -373,7 +376,7 @@ class _Progress:
             )
         life = found.life if found else None
         progress = cls(name, store, life, marks.get(app_id(name, life or "", REPLAY), -1))
-        progress._read_selections(unfinished(store))
+        progress._read_selections(unfinished_replays(store))
         return progress
 
     def check_life(self) -> None:
@@ -400,7 +403,7 @@ class _Progress:
                 for file in self.store.files(folder)
                 if (match := _MANIFEST.fullmatch(file.name.rpartition("/")[2]))
             }
-        self._read_selections(set(unfinished(self.store)) - set(self.selections))
+        self._read_selections(set(unfinished_replays(self.store)) - set(self.selections))
         if not any(name.startswith("files/") for name in self.documents):
             # the numbers of files are in the checkpoint alone, so that only its manifests count
             self._read_copy(lake)
