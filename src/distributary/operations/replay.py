@@ -21,8 +21,7 @@ from distributary.decode.formats import VIEWS
 from distributary.engine.batch import run_batch
 from distributary.engine.parts import RunContext
 from distributary.engine.pipeline import Pipeline
-from distributary.engine.progress.checkpoint import REPLAY as LANE
-from distributary.engine.progress.checkpoint import unfinished_replays
+from distributary.engine.progress.checkpoint import REPLAY, unfinished_replays
 from distributary.engine.progress.removal import dead_letters_of
 from distributary.engine.schemas import SchemaLookup, choose_envelope
 from distributary.engine.stage import drop_files, stage_records
@@ -39,6 +38,8 @@ from distributary.stage.exchange import group, positions
 from distributary.stage.parts import failures
 from distributary.stage.unwrap import Unwrapped, unwrap
 from distributary.store.base import Store, at, reaching
+
+LANE = REPLAY
 
 
 @dataclass(frozen=True, slots=True)
