@@ -228,7 +228,7 @@ def test_many_changes_in_a_few_batches(merge: Merge, tmp_path: Path, deletes: st
     for number in range(600):
         row = {"id": dice.randrange(60), "region": dice.choice("ABC"), "price": float(number)}
         op = dice.choice(["insert", "update", "update", "delete"])
-        events.append(event((1, number // 9, dice.randrange(3), number, 0, 1, ""), op, **row))
+        events.append(event((1, 1 + number // 9, dice.randrange(3), number, 0, 1, ""), op, **row))
     dice.shuffle(events)
     batches = [events[:300], events[300:500], events[450:]]
     shop = Shop(tmp_path, settings={"deletes": deletes})

@@ -246,6 +246,7 @@ def test_backups_one_after_the_other_of_a_process_that_is_killed(
             point = back_up(Pipeline.load(tmp_path / "games.yaml"), tmp_path / "backup")
             for one in point.pipelines:
                 points[one.settled["stream"], *one.under_way.items()] = point
+    process.communicate()
     assert process.returncode == -signal.SIGKILL
     gone(process)
     assert len(points) > 3 and (8, ("stream", 9)) in points

@@ -16,16 +16,21 @@ from deltalake import DeltaTable
 from distributary.config.load import load
 from distributary.delta.commit import Change, rewrite_files
 from distributary.delta.log import snapshot_of
-from distributary.engine.progress.checkpoint import Checkpoint, ManifestCopy, Manifests
+from distributary.engine.progress.checkpoint import (
+    Checkpoint,
+    ManifestCopy,
+    Manifests,
+    unfinished_replays,
+)
 from distributary.engine.progress.recovery import refuse_behind
 from distributary.model.manifest import Manifest, Mark, TableEntry
+from distributary.model.table import Role
 from distributary.observe import ledger as ledger_module
 from distributary.observe.deadletters import DeadLetters
 from distributary.observe.ledger import Ledger
 from distributary.observe.recording import BatchTimes
 from distributary.operations.backup.restore import Restored, choose_point, restore
 from distributary.operations.backup.take import Taken, take_backup
-from distributary.operations.replay import unfinished
 from distributary.publish.base import Outcome, Published
 from distributary.publish.direct import DirectPublisher
 from distributary.publish.parking import ParkedBatch, in_lake, park, parked, resume
@@ -190,7 +195,7 @@ def finish(live: Live, lake: Path) -> dict[str, int]:
         newest[lane] = manifests.newest()
     for table in sorted({p.table for p in parked(parking)}):
         _resume(table, ledger, str(lake), parking)
-    for number in unfinished(place):
+    for number in unfinished_replays(place):
         assert number <= newest["replay"] + 1
         if number <= newest["replay"]:
             ids = pq.read_table(place.address + f"/replay/selection-{number:08d}.parquet")["id"]
@@ -247,11 +252,18 @@ def assert_all_exact(pipelines: Sequence[tuple[Live, dict[str, int]]], lake: Pat
         for number, ids in live.replayed.items():
             replayed |= set(ids) if number <= newest["replay"] else set()
     found: Counter[int] = Counter()
+    counts: Counter[str] = Counter()
     for table in sorted(lake.glob("silver_*")):
         if (table / "_delta_log").exists():
             rows = DeltaTable(str(table)).to_pyarrow_table(columns=["_offset", "move"])
             found.update(rows["_offset"].to_pylist())
+            counts[table.name] = rows.num_rows
     assert found == expected
+    told: Counter[str] = Counter()
+    for summary in Ledger(str(lake)).tables(schema_ids=False):
+        if summary.role == Role.EACH:
+            told[summary.table] += summary.rows
+    assert told == counts
     if (lake / LETTERS / "_delta_log").exists():
         letters = DeltaTable(str(lake / LETTERS)).to_pyarrow_table().to_pylist()
         mine = {letter["id"]: letter["status"] for letter in letters}

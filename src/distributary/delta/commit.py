@@ -30,7 +30,9 @@ from distributary.delta.log import (
     DataFile,
     Snapshot,
     commit_name,
+    is_lost,
     keep_following,
+    load,
     replayed,
 )
 from distributary.delta.parquet import UPLOADS, write_file
@@ -237,6 +239,18 @@ def _actions(before: Snapshot | None, change: Change) -> list[Action]:
         }
         actions.append({"add": add})
     return actions
+
+
+def mend_lost_commit(store: Store) -> None:
+    """Put a commit that does nothing in the place of an empty one at the end of a table's log.
+
+    What it said is lost; with other commits behind it the log could not be read any more.
+    """
+    snapshot = load(store, files=False)
+    name = None if snapshot is None else commit_name(snapshot.version)
+    if name is not None and is_lost(store.read(name)):
+        info = {"timestamp": int(time.time() * 1000), "operation": "ACCEPT"}
+        store.write(name, f"{compact({'commitInfo': info})}\n".encode())
 
 
 _TIGHT = '"tightBounds":true}'

@@ -338,24 +338,35 @@ class Commit:
     marks: dict[str, int]
 
 
-def actions_in(data: bytes, *, files: bool = True) -> list[Action]:
+def actions_in(data: bytes, *, files: bool = True, last: bool = False) -> list[Action]:
     """Return the actions of a commit, one a line; without `files` those that name no file.
 
     Raises BrokenLogError for a commit without any action: no writer makes one, so its content is
-    lost, and with it the rows that it added.
+    lost, and with it the rows that it added. The `last` one may be empty, as a power cut leaves it:
+    then the table ends with the commit before, and lacks a mark that its pipeline looks for.
     """
-    if not data or data.isspace():
+    if is_lost(data) and not last:
         raise BrokenLogError("a commit in its log is empty")
     lines = (line for line in data.split(b"\n") if not line.isspace())
     return [parsed(line) for line in lines if line and (files or not line.startswith(_FILES))]
 
 
-def parse_commit(data: bytes) -> Commit:
-    """What a commit says of itself."""
+def is_lost(data: bytes) -> bool:
+    """Return whether a commit has no action."""
+    return not data or data.isspace()
+
+
+def commits_in(data: Sequence[bytes], *, files: bool) -> list[list[Action]]:
+    """Return the actions of commits, of which the last is the newest of the table."""
+    return [actions_in(each, files=files, last=at == len(data)) for at, each in enumerate(data, 1)]
+
+
+def parse_commit(data: bytes, *, last: bool = False) -> Commit:
+    """Return what a commit says of itself."""
     info: dict[str, Any] = {}
     metadata = None
     marks: dict[str, int] = {}
-    for action in actions_in(data, files=False):
+    for action in actions_in(data, files=False, last=last):
         info = action.get("commitInfo", info)
         metadata = action.get("metaData", metadata)
         if "txn" in action:
@@ -379,7 +390,7 @@ def commits_back(snapshot: Snapshot) -> Iterator[Commit]:
             data = snapshot.store.read(commit_name(version))
         except FileNotFoundError:
             return
-        yield parse_commit(data)
+        yield parse_commit(data, last=version == snapshot.version)
 
 
 def replayed(
@@ -529,17 +540,18 @@ def load(store: Store, *, files: bool = True, version: int | None = None) -> Sna
 
 def follow(seen: Snapshot, *, loading: bool = False) -> Snapshot:
     """The same table at its newest version, by the commits since."""
-    commits: list[list[Action]] = []
+    commits: list[bytes] = []
     identity = seen.identity
     while True:
         try:
             data, identity = seen.store.fetch(commit_name(seen.version + len(commits) + 1))
         except (FileNotFoundError, NotADirectoryError):
             break
-        commits.append(actions_in(data, files=seen.has_files))
+        commits.append(data)
     if not commits:
         return seen
-    return replayed(seen, commits, seen.version + len(commits), identity, loading=loading)
+    actions = commits_in(commits, files=seen.has_files)
+    return replayed(seen, actions, seen.version + len(commits), identity, loading=loading)
 
 
 def _load(store: Store, *, files: bool, version: int | None) -> Snapshot | None:
@@ -561,7 +573,7 @@ def _load(store: Store, *, files: bool, version: int | None) -> Snapshot | None:
     tail = [version for version in names.commits if version > start]
     if tail == list(range(start + 1, start + 1 + len(tail))) and tail:
         found = fetch_commits(store, tail)
-        commits = [actions_in(data, files=files) for data, _ in found]
+        commits = commits_in([data for data, _ in found], files=files)
         state = replayed(state, commits, tail[-1], found[-1][1], loading=True)
     elif tail:
         raise BrokenLogError(f"its log goes from {start} to {tail[-1]}, and not all is there")

@@ -18,6 +18,7 @@ from distributary.changes.rebuild import Verified, verify
 from distributary.changes.shape import Undecided
 from distributary.config.kafka import KafkaSource, Registry
 from distributary.config.pipeline import PipelineConfig
+from distributary.delta.commit import mend_lost_commit
 from distributary.engine.catalog import unregister
 from distributary.engine.parts import make_publisher
 from distributary.engine.pipeline import Pipeline
@@ -333,6 +334,7 @@ def plan_acceptance(pipeline: Pipeline, table: str) -> Acceptance:
 def accept(pipeline: Pipeline, plan: Acceptance) -> None:
     """Write it down. Whoever writes to the table must not run meanwhile."""
     refuse_running(pipeline, plan)
+    mend_lost_commit(at(plan.check.path))
     pipeline.ledger().accept(plan.taken)
 
 

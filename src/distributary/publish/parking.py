@@ -359,7 +359,7 @@ def _carries(store: Store, expected: Expected) -> bool:
     mark = compact({"appId": expected.app_id, "version": expected.batch})[:-1]
     if f'"txn":{mark}'.encode() in text:
         return True
-    return parse_commit(text).marks.get(expected.app_id, -1) >= expected.batch
+    return parse_commit(text, last=True).marks.get(expected.app_id, -1) >= expected.batch
 
 
 def _has_commit(store: Store, expected: Expected) -> bool:

@@ -34,6 +34,7 @@ from distributary.engine.progress.claim import living_owner
 from distributary.errors import CheckpointError, ConfigError, DistributaryError, ErrorCode
 from distributary.model import layout
 from distributary.model.manifest import Manifest, TableEntry, app_id
+from distributary.observe.deadletters import REPLAYS, unfinished
 from distributary.observe.health import DERIVED
 from distributary.observe.ledger import Ledger
 from distributary.observe.pipelines import (
@@ -43,8 +44,6 @@ from distributary.observe.pipelines import (
     unfinished_removal,
 )
 from distributary.observe.recording import batch_key
-from distributary.operations.replay import LANE as REPLAY
-from distributary.operations.replay import unfinished
 from distributary.publish.parking import ENTRY, ParkedBatch, parked
 from distributary.publish.parquet import format_of
 from distributary.retries import attempts_on
@@ -57,12 +56,14 @@ from distributary.store.base import (
     stay_inside,
     unpacked,
 )
+from distributary.store.seal import unseal
 
 THREADS = 16
 _ATTEMPTS, _PAUSE, _JITTER = 8, 0.5, 0.5
-_LANES = ("stream", REPLAY)
+_PUT_BACK = "put the checkpoint back from a copy; do not delete the manifest"
+_LANES = ("stream", REPLAYS)
 _MANIFEST = re.compile(r"([0-9]{20})\.json(?:\.zst)?")
-_NOT_PROGRESS = ("claims/", "runs/", "manifests/", f"{REPLAY}/", "parked/")
+_NOT_PROGRESS = ("claims/", "runs/", "manifests/", f"{REPLAYS}/", "parked/")
 """Folders of a checkpoint that are not copied as they are: owners, work under way, batches."""
 _MOMENTARY = frozenset({"pulse.json", "failure.json"})
 
@@ -233,11 +234,9 @@ class _Watch:
         """
         for name in ("tables", "schemas"):
             self._look([ledger_folder(name)])
-        memories, others = [], []
-        for folder in sorted(known_tables(self.lake)):
-            is_memory = folder.startswith(f"{layout.HOME}/tombstones/")
-            (memories if is_memory else others).append(folder)
-        self._look(others)
+        folders = sorted(known_tables(self.lake))
+        memories = [f for f in folders if f.startswith(f"{layout.HOME}/tombstones/")]
+        self._look([folder for folder in folders if folder not in memories])
         self._look(memories)
 
     def _look(self, folders: Sequence[str]) -> None:
@@ -256,7 +255,8 @@ class _Watch:
     def _commits(self, folder: str) -> list[tuple[int, Mapping[str, int]]]:
         noted = self.noted.get(folder)
         store = at(layout.join(self.lake, folder))
-        version, commits = -1 if noted is None else noted.version, []
+        version = -1 if noted is None else noted.version
+        commits: list[tuple[int, Mapping[str, int]]] = []
         while True:
             try:
                 data = store.read(commit_name(version + 1))
@@ -373,7 +373,7 @@ class _Progress:
                 next_step="`distributary recover FILE` makes it again; then take the backup",
             )
         life = found.life if found else None
-        progress = cls(name, store, life, marks.get(app_id(name, life or "", REPLAY), -1))
+        progress = cls(name, store, life, marks.get(app_id(name, life or "", REPLAYS), -1))
         progress._read_selections(unfinished(store))
         return progress
 
@@ -395,7 +395,7 @@ class _Progress:
             if name.startswith(_NOT_PROGRESS) or name in _MOMENTARY:
                 continue
             self.documents[name] = _text(self.store, name)
-        for lane, folder in (("stream", "manifests"), (REPLAY, REPLAY)):
+        for lane, folder in (("stream", "manifests"), (REPLAYS, REPLAYS)):
             self.manifests[lane] = {
                 int(match[1]): (file.name, b"")
                 for file in self.store.files(folder)
@@ -416,7 +416,7 @@ class _Progress:
 
     def _read_selections(self, numbers: Iterable[int]) -> None:
         for number in numbers:
-            name = f"{REPLAY}/selection-{number:08d}.parquet"
+            name = f"{REPLAYS}/selection-{number:08d}.parquet"
             self.selections[number] = name, _text(self.store, name)
 
     def manifest(self, lane: str, batch: int) -> tuple[str, bytes]:
@@ -433,14 +433,16 @@ class _Progress:
         """Return a decided batch, and its text. Raises MovedError."""
         name, data = self.manifest(lane, batch)
         text = unpacked(data) if name.endswith(".zst") else data
+        where = f"{self.store.address}/{name}"
         try:
-            return Manifest.from_json(text.decode()), text
+            document = unseal(text, where=where, next_step=_PUT_BACK)
+            return Manifest.from_json(document.decode()), text
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 "a manifest cannot be read, so that the pipeline cannot be backed up",
-                where=f"{self.store.address}/{name}",
+                where=where,
                 evidence=f"{type(error).__name__}: {error}",
-                next_step="put the checkpoint back from a copy; do not delete the manifest",
+                next_step=_PUT_BACK,
             ) from error
 
 
@@ -549,7 +551,7 @@ class _State:
     def _check_replays(self) -> None:
         """Raise MovedError if a replay came and went: no selection is left to finish it by."""
         for one in self.progress.values():
-            for number in range(one.replayed + 1, self.settled.get(one.app(REPLAY), -1) + 1):
+            for number in range(one.replayed + 1, self.settled.get(one.app(REPLAYS), -1) + 1):
                 if number not in one.selections:
                     raise MovedError(f"replay {number} of pipeline {one.name} ended")
 
@@ -726,8 +728,8 @@ class _State:
             staged.pop(folder, None)
             store = at(layout.join(self.lake, folder))
             stay_inside(self.lake, store.address)
-            files = [f for f in store.files(recursive=True) if not f.name.endswith("/lock")]
-            listed = tuple(FileSize(file.name, file.size) for file in files)
+            there = [f for f in store.files(recursive=True) if not f.name.endswith("/lock")]
+            listed = tuple(FileSize(file.name, file.size) for file in there)
             tables.append(TableState(folder, -1, "parquet", listed))
         tables += [TableState(folder, -1, files=tuple(f)) for folder, f in sorted(staged.items())]
         pipelines = tuple(self._pipeline(one) for one in self.progress.values())
@@ -753,13 +755,13 @@ class _State:
             self.documents[f"checkpoint/{home}/{name}"] = data
         settled = {lane: self.settled.get(one.app(lane), -1) for lane in _LANES}
         under_way: dict[str, int] = {}
-        for lane, folder in (("stream", "manifests"), (REPLAY, REPLAY)):
+        for lane, folder in (("stream", "manifests"), (REPLAYS, REPLAYS)):
             batches = {settled[lane]} - {-1}
             if (decided := self.under_way.get(one.app(lane))) is not None:
                 under_way[lane] = decided
                 # it says where the one before has ended
                 batches = (batches & one.manifests[lane].keys()) | {decided}
-            if lane == REPLAY:
+            if lane == REPLAYS:
                 begun = {n for n in one.selections if n <= settled[lane] + 1}
                 batches |= begun & one.manifests[lane].keys() & set(range(settled[lane] + 1))
                 for number in begun:

@@ -7,7 +7,9 @@ checkpoints; the document goes last.
 
 from __future__ import annotations
 
+import itertools
 import json
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -25,7 +27,13 @@ from distributary.operations.backup.points import (
     read_documents,
     read_point,
 )
-from distributary.operations.backup.take import OnTable, copy_files, log_files, table_files
+from distributary.operations.backup.take import (
+    OnTable,
+    copy_files,
+    log_files,
+    table_files,
+    table_threads,
+)
 from distributary.store.base import Store, at, reaching
 
 _CARD = "/pipeline.json"
@@ -159,6 +167,7 @@ class _Restoring:
         self.backup, self.point, self.lake, self.places = backup, point, lake, places
         self.named, self.dry_run = named, dry_run
         self.files = self.bytes = self.copied = 0
+        self._counting = threading.Lock()
 
     def run(self, on_table: OnTable) -> None:
         """Do it, in an order in which a kill is noticed."""
@@ -167,9 +176,14 @@ class _Restoring:
         with reaching(self.lake):
             if not self.dry_run:
                 self._announce(home)
-            for number, table in enumerate(self.point.tables, 1):
-                on_table(table.state.folder, number, len(self.point.tables))
+            done = itertools.count(1)
+
+            def put_back(table: StoredTable) -> None:
                 self._table(table)
+                on_table(table.state.folder, next(done), len(self.point.tables))
+
+            threads = table_threads(self.lake, self.backup.address)
+            each(put_back, self.point.tables, threads=threads)
             for batch in self.point.parked:
                 stored = f"parked/{layout.folder_name(batch.pipeline)}/{batch.place}"
                 parking = parking_of(self.lake, batch.pipeline, self.places[batch.pipeline])
@@ -209,8 +223,6 @@ class _Restoring:
             ) from error
 
     def _copy(self, stored: Store, files: list[FileSize], to: Store) -> None:
-        self.files += len(files)
-        self.bytes += sum(file.size for file in files)
         if not files:
             return
         size = to.sizes()
@@ -219,9 +231,12 @@ class _Restoring:
         for file in lacking:
             if held(file.path) != file.size:
                 raise FileNotFoundError(f"{file.path} has {held(file.path)} bytes of {file.size}")
-        if not self.dry_run:
+        if lacking and not self.dry_run:
             copy_files(stored, lacking, to=to)
-        self.copied += len(lacking)
+        with self._counting:
+            self.files += len(files)
+            self.bytes += sum(file.size for file in files)
+            self.copied += len(lacking)
 
     def _documents(self, documents: Mapping[str, bytes]) -> None:
         """Write what belongs beside tables, then the checkpoints; each life last."""

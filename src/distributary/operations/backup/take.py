@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,7 +43,7 @@ from distributary.operations.backup.points import (
     point_ids,
     write_point,
 )
-from distributary.store.base import Store, at, reaching, same_place
+from distributary.store.base import Store, at, is_remote, reaching, same_place
 
 OnTable = Callable[[str, int, int], None]
 """Called with the name of a table that is copied, and how many of how many are."""
@@ -174,6 +176,7 @@ class _Copy:
 
     def __init__(self, cut: Cut, backup: Store, totals: _Totals, *, dry_run: bool) -> None:
         self.cut, self.backup, self.totals, self.dry_run = cut, backup, totals, dry_run
+        self._counting = threading.Lock()
 
     def all(self, on_table: OnTable) -> list[StoredTable]:
         """Copy what the backup lacks: what others remove soon first, then table by table."""
@@ -182,21 +185,25 @@ class _Copy:
                 to = f"parked/{layout.folder_name(batch.pipeline)}/{batch.place}"
                 self._files(at(batch.source), batch.files, to=self.backup.below(to))
             tables = sorted(self.cut.tables, key=_urgency)
-            stored: list[StoredTable] = []
-            staged = [table for table in tables if table.files and table.format == "delta"]
-            folders = {table.folder: self._folder(table) for table in tables}
-            for table in staged:
-                to = self.backup.below(folders[table.folder])
-                self._files(self._source(table), table.files, to=to)
-            for number, table in enumerate(tables, 1):
-                on_table(table.folder, number, len(tables))
-                to = self.backup.below(folders[table.folder])
-                if table.format == "parquet":
-                    self._files(self._source(table), table.files, to=to)
-                elif table.version >= 0:
-                    self._delta(table, to)
-                stored.append(StoredTable(table, folders[table.folder]))
+            stored = list(map(StoredTable, tables, each(self._folder, tables)))
+            for one in stored:
+                if one.state.format == "delta":
+                    to_table = self.backup.below(one.stored)
+                    self._files(self._source(one.state), one.state.files, to=to_table)
+            done = itertools.count(1)
+
+            def copy(one: StoredTable) -> None:
+                self._table(one.state, self.backup.below(one.stored))
+                on_table(one.state.folder, next(done), len(stored))
+
+            each(copy, stored, threads=table_threads(self.cut.lake, self.backup.address))
         return sorted(stored, key=lambda one: one.state.folder)
+
+    def _table(self, table: TableState, to: Store) -> None:
+        if table.format == "parquet":
+            self._files(self._source(table), table.files, to=to)
+        elif table.version >= 0:
+            self._delta(table, to)
 
     def _source(self, table: TableState) -> Store:
         return at(layout.join(self.cut.lake, table.folder))
@@ -235,15 +242,16 @@ class _Copy:
 
     def _files(self, source: Store, files: Iterable[FileSize], *, to: Store) -> None:
         wanted = list(files)
-        self.totals.files += len(wanted)
-        self.totals.bytes += sum(file.size for file in wanted)
         size = to.sizes() if wanted else None
         lacking = [file for file in wanted if size and size(file.path) != file.size]
-        if not self.dry_run:
+        if lacking and not self.dry_run:
             with _still_there(source.address):
                 copy_files(source, lacking, to=to)
-        self.totals.copied_files += len(lacking)
-        self.totals.copied_bytes += sum(file.size for file in lacking)
+        with self._counting:
+            self.totals.files += len(wanted)
+            self.totals.bytes += sum(file.size for file in wanted)
+            self.totals.copied_files += len(lacking)
+            self.totals.copied_bytes += sum(file.size for file in lacking)
 
 
 def _urgency(table: TableState) -> int:
@@ -261,6 +269,11 @@ def _still_there(where: str) -> Iterator[None]:
         raise MovedError(f"a file of {where} is gone: {error}") from error
     except BrokenLogError as error:
         raise MovedError(f"{where}: {error}") from error
+
+
+def table_threads(*places: str) -> int:
+    """Return how many tables are copied side by side: a bucket answers many at once."""
+    return _FEW_THREADS if any(map(is_remote, places)) else 1
 
 
 def copy_files(source: Store, files: Sequence[FileSize], *, to: Store) -> None:
