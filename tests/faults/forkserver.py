@@ -151,9 +151,16 @@ def _serve(log: Path) -> None:
             return
         *lines, pending = (pending + chunk).split(b"\n")
         for line in lines:
+            begun, begin = os.pipe()
             pid = os.fork()
             if pid == 0:
+                os.setsid()
+                os.write(begin, b".")
                 _command(context, *json.loads(line))
+            # a signal to its group reaches it only once it has one
+            os.read(begun, 1)
+            os.close(begun)
+            os.close(begin)
             running.add(pid)
             answers.write(json.dumps({"started": pid}) + "\n")
 
@@ -177,7 +184,6 @@ def _command(
     """Become the process of one command."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    os.setsid()
     for number, path in ((1, out), (2, err)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), number)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
