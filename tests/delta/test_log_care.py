@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from distributary.delta.checkpoint import care_for_log
+from distributary.delta.commit import mend_lost_commit
 from distributary.delta.log import BrokenLogError, Snapshot, follow, load, log_names
 from distributary.publish.base import CommittedMark
 from distributary.publish.direct import DirectPublisher
@@ -143,8 +144,8 @@ def test_broken_log_is_told(folder: Path) -> None:
     assert load(at(folder / "nothing")) is None
 
 
-@pytest.mark.parametrize("version", [1, 4])
-def test_emptied_commit_is_a_broken_log(folder: Path, version: int) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_emptied_commit_inside_a_log_is_a_broken_log(folder: Path, version: int) -> None:
     publish(folder, range(4))
     seen = load(at(folder), version=version - 1)
     (folder / "_delta_log" / f"{version:020d}.json").write_bytes(b"")
@@ -153,6 +154,23 @@ def test_emptied_commit_is_a_broken_log(folder: Path, version: int) -> None:
     assert seen is not None
     with pytest.raises(BrokenLogError):
         follow(seen)
+
+
+def test_a_log_that_ends_with_an_emptied_commit_is_mended_for_what_comes_next(
+    folder: Path,
+) -> None:
+    publish(folder, range(4))
+    before = load(at(folder), version=2)
+    (folder / "_delta_log" / f"{3:020d}.json").write_bytes(b"")
+    found = load(at(folder))
+    assert before is not None
+    assert found is not None
+    assert (found.version, found.files) == (3, before.files)
+    mend_lost_commit(at(folder))
+    publish(folder, range(4, 6))
+    after = load(at(folder))
+    assert after is not None
+    assert after.files.keys() > before.files.keys()
 
 
 @pytest.mark.spark
