@@ -129,9 +129,9 @@ lake: {{path: {self.lake}}}
 
     def _manifest(self, number: int, events: Sequence[Event], *, files: bool) -> Manifest:
         count = len(events)
-        covered = SourceRange("orders", 0, number * 100, number * 100 + count, count)
+        covered = SourceRange("orders", 0, number * 100, number * 100 + 100, count)
         if files:
-            ends = (number << 32 | 77, number + 1 << 32 | 99)
+            ends = (number << 32 | 77, number + 1 << 32 | 77)
             covered = SourceRange(f"{self.root}/datastream", 0, *ends, count)
         moments = [e.place[1] * 1000 for e in events if e.time is None]
         facts = ChangeFacts(Counter(e.op for e in events), max(moments, default=None))

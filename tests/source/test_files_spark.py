@@ -38,7 +38,8 @@ def test_a_batch_is_read_by_tasks(spark: SparkSession, tmp_path: Path) -> None:
     put(tmp_path / "in", named(table="worse"), b"no Avro")
     one = source(tmp_path / "in", tmp_path / "checkpoint", max_files_per_batch=13)
     end = one.advance(one.first(), one.newest())
-    assert end == {"files": 13}
+    assert end is not None
+    assert end["files"] == 13
     batch = one.open(spark, one.first(), end)
     read = collected(spark, batch)
     assert (batch.counted, len(read)) == (False, 121)
@@ -63,7 +64,7 @@ def test_the_same_positions_are_the_same_batch(spark: SparkSession, tmp_path: Pa
     again = after.open(spark, after.first(), end)
     assert source_hash(again.ranges) == source_hash(first.ranges)
     assert collected(spark, again).equals(collected(spark, first))
-    assert after.retrace(after.first(), first.ranges) == end
+    assert after.retrace(after.first(), first.ranges)["files"] == end["files"]
     other = source(tmp_path / "in", tmp_path / "other")
     other.newest()
     assert source_hash(other.open(spark, other.first(), end).ranges) != source_hash(first.ranges)
