@@ -110,7 +110,7 @@ class Lake(Shop):
     def commit(self, events: Sequence[Event], **settings: Any) -> None:
         """Write a batch into the log, without what it has, and merge it."""
         order = self.written(events, **settings)
-        merge_table(order)
+        merge_in_order(order)
         merge_history(replace(order, path=str(self.folder / "orders_history"), current=order.path))
         self.last = order
 

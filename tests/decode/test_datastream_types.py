@@ -26,6 +26,7 @@ from tests.decode.datastream_samples import (
     event,
     raw,
     rows,
+    settings,
 )
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -216,7 +217,8 @@ def test_source_times_in_microseconds() -> None:
     bare = avro_schema()
     bare["fields"][2]["type"] = "long"
     events = [event(source_timestamp=1_640_410_924_408_123)]
-    (row,) = rows(avro_decoder(schema).decode(avro_data(bare, events), raw(1)))
+    decoder = avro_decoder(schema, settings(backfill="by_timestamp"))
+    (row,) = rows(decoder.decode(avro_data(bare, events), raw(1)))
     assert row["_seq"]["ts"] == 1_640_410_924_408
     assert row["_source_ts"].microsecond == 408_123
 

@@ -184,7 +184,8 @@ def test_spark_s_old_calendar_is_refused(
 def test_each_lake_is_opened_with_its_own_login(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, object] = {}
 
-    def opened(path: str, *, storage_options: object) -> None:
+    def opened(path: str, *, version: int | None, storage_options: object) -> None:
+        assert version is None
         asked[path] = storage_options
 
     monkeypatch.setattr(tables, "DeltaTable", opened)

@@ -50,7 +50,14 @@ from distributary.changes.events import (
     to_text,
 )
 from distributary.changes.incarnations import find_starts, with_starts
-from distributary.changes.shape import TIME_COLUMN, MergeOrder, MergeResult, Shape, shape
+from distributary.changes.shape import (
+    TIME_COLUMN,
+    MergeOrder,
+    MergeResult,
+    RebuildNeededError,
+    Shape,
+    shape,
+)
 from distributary.changes.tombstones import (
     NOBODY,
     Contest,
@@ -68,7 +75,6 @@ from distributary.delta.log import DataFile, Snapshot, snapshot_of
 from distributary.delta.skipping import Keys
 from distributary.delta.tables import committing, until_not_overtaken
 from distributary.delta.vectors import Vector, write_vectors
-from distributary.errors import PublishError
 from distributary.evolve.types import is_nested
 from distributary.model.incarnation import INCARNATIONS, Incarnations, Start
 from distributary.model.manifest import Mark, StagedFile
@@ -108,12 +114,6 @@ def at_once(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
         return [work(item) for item in items]
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(work, items))
-
-
-class OldOrderError(PublishError):
-    """A table has rows of before positions alone decided which change is the last."""
-
-    retryable = False
 
 
 class Target:
@@ -351,7 +351,7 @@ def _match(
     for columns in (extra, [*extra, TIME_COLUMN.name]):
         known, parts, values = target.find(keys, spans=spans, extra=columns, everything=everything)
         if by_position(events.seq).any() and by_time(known.seq).any():
-            raise OldOrderError(
+            raise RebuildNeededError(
                 f"table {order.table} was merged by the source's times, and not by positions",
                 where=order.path,
                 next_step=f"`distributary rebuild {order.table}` makes it again from its log",

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.changes.events import Definition, Flags, Ints, KeyIndex, combined
-from distributary.changes.shape import TIME_COLUMN, MergeOrder
+from distributary.changes.shape import TIME_COLUMN, MergeOrder, RebuildNeededError
 from distributary.changes.tombstones import Contest, files_at
 from distributary.delta.log import snapshot_of
 from distributary.errors import SourceWentBackError
@@ -47,7 +47,13 @@ CLOCK_US = 2_000_000
 _NEIGHBOURS = 1
 """Files of a binary log between two statements that met at one lock."""
 _SHOWN = 3
-TIME_FIELD = pa.field(TIME_COLUMN.name, TIME_COLUMN.type)
+_LOG_PLACES = pa.schema(
+    [
+        pa.field(TIME_COLUMN.name, TIME_COLUMN.type),
+        pa.field("_seq", SEQ),
+        pa.field("_batch", pa.int64()),
+    ]
+)
 
 
 def incarnations_of(folder: str) -> Incarnations:
@@ -287,15 +293,29 @@ def _judged_files(
     after = int(times[old].max(initial=int(table.time[before].max())))
     earlier = places[times <= after]
     highest = earlier[np.lexsort(earlier.T[::-1])[-1]]
-    yield Start(number, None, -1, at, after, tuple(highest.tolist()))
+    start = Start(number, None, -1, at, after, tuple(highest.tolist()))
+    if order.log and order.batch >= 0:
+        _refuse_merged(start, order)
+    yield start
+
+
+def _refuse_merged(start: Start, order: MergeOrder) -> None:
+    """Raise if earlier batches have brought events of a server that is found only now."""
+    log = snapshot_of(order.log)
+    rows = _LOG_PLACES.empty_table() if log is None else log.rows(_LOG_PLACES)
+    if (start.covers(rows) & (integers(rows, "_batch") < order.batch)).any():
+        raise RebuildNeededError(
+            f"the source of table {order.table} was replaced while earlier batches were written",
+            where=order.path,
+            next_step=f"`distributary rebuild {order.table}` makes it again from its log",
+        )
 
 
 def _log_places(log_path: str) -> tuple[Ints, Ints]:
     """Read the times and positions of all events of a log: once for each server that takes over."""
     log = snapshot_of(log_path)
-    schema = pa.schema([TIME_FIELD, pa.field("_seq", SEQ)])
-    rows = schema.empty_table() if log is None else log.rows(schema)
-    return integers(rows, TIME_FIELD.name), positions(rows)
+    rows = _LOG_PLACES.empty_table() if log is None else log.rows(_LOG_PLACES)
+    return integers(rows, TIME_COLUMN.name), positions(rows)
 
 
 def _answer(

@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 
 from distributary.changes.apply import (
     MemoryTarget,
-    OldOrderError,
     clustering,
     merge_table,
     open_target,
@@ -41,7 +40,7 @@ from distributary.changes.events import (
     to_text,
     without_times,
 )
-from distributary.changes.shape import MergeOrder, MergeResult, Shape
+from distributary.changes.shape import MergeOrder, MergeResult, RebuildNeededError, Shape
 from distributary.changes.tombstones import SCHEMA as TOMBSTONES
 from distributary.changes.tombstones import (
     Tombstones,
@@ -106,17 +105,18 @@ class Replayed:
 
 
 def merge_in_order(order: MergeOrder) -> MergeResult:
-    """Apply an order, to a table that was merged by times after it was made again from its log.
+    """Apply an order; make the table again from its log before, if its rows are in another order.
 
     Raises PublishError.
     """
     try:
         return merge_table(order)
-    except OldOrderError:
+    except RebuildNeededError as error:
         if not order.log:
             raise
-        _log.warning("table %s was merged by times: it is made again from its log", order.table)
-        rebuild(order.log, order)
+        _log.warning("%s: the table is made again from its log", error.what)
+        # as a whole: no batch of its log is an earlier one
+        rebuild(order.log, replace(order, batch=-1))
         return merge_table(order)
 
 
@@ -148,8 +148,24 @@ def replay(
     survey = _survey(log_path, order, shape)
     text = None if before is None else before.property(INCARNATIONS)
     incarnations = Incarnations.from_text(text)
-    if text is not None:
+    if text is not None and order.arrival != "files":
         order = replace(order, arrival="unknown")
+    while True:
+        replayed = _replay(survey, order, shape, incarnations, as_of_us=as_of_us)
+        if replayed.incarnations == incarnations or order.arrival != "files":
+            return replayed
+        # files come in any order: events of before may be those of a server that was found later
+        incarnations = replayed.incarnations
+
+
+def _replay(
+    survey: _Survey,
+    order: MergeOrder,
+    shape: Shape,
+    incarnations: Incarnations,
+    *,
+    as_of_us: int | None,
+) -> Replayed:
     file_name, row_name = (_free(name, shape.names) for name in ("_file", "_row"))
     narrow = _narrow(shape, survey, file_name, row_name)
     rows = narrow.schema.empty_table()

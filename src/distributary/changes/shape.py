@@ -15,6 +15,7 @@ from distributary.delta.columns import (
     fields_of,
     merge_fields,
 )
+from distributary.errors import PublishError
 from distributary.model.change import CHANGE_COLUMNS
 from distributary.model.manifest import Mark
 from distributary.model.table import Column, Role
@@ -37,6 +38,16 @@ HORIZON_SECONDS = 7 * 24 * 3600
 _CHANGE = {column.name: column for column in CHANGE_COLUMNS}
 SEQ_COLUMN, TIME_COLUMN = _CHANGE["_seq"], _CHANGE["_source_ts"]
 DELETED_COLUMN = Column("_deleted", _CHANGE["_deleted"].type, "whether the source deleted the row")
+
+
+class RebuildNeededError(PublishError):
+    """The rows of a table are in another order than events will be: its log has to be merged anew.
+
+    That is so where the source's times decided once, and where files show late that a server had
+    taken over while they were written.
+    """
+
+    retryable = False
 
 
 @dataclass(frozen=True, slots=True)
