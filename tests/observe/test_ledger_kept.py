@@ -12,7 +12,7 @@ from deltalake.exceptions import DeltaError
 
 from distributary.delta.compact import BusyError
 from distributary.model import layout
-from distributary.model.manifest import Counts
+from distributary.model.manifest import Counts, app_id
 from distributary.model.table import Role
 from distributary.observe import ledger as module
 from distributary.observe.ledger import Ledger, Store
@@ -44,7 +44,7 @@ def answers(path: str) -> dict[str, Any]:
         "ranges": sorted(map(str, ledger.read_ranges().to_pylist())),
         "covered": sorted(map(str, ledger.covered().to_pylist())),
         "found": [each.batch.key for each in ledger.find_batch("wrapper", 0, 15)],
-        "newest": ledger.newest_batch("games", "life1", "stream"),
+        "newest": ledger.newest_settled(app_id("games", "life1")),
     }
     for name in ledger.pipelines():
         found[f"totals {name}"] = ledger.totals(name)

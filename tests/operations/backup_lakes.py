@@ -20,13 +20,12 @@ from distributary.engine.progress.checkpoint import (
     Checkpoint,
     ManifestCopy,
     Manifests,
-    unfinished_replays,
 )
 from distributary.engine.progress.recovery import refuse_behind
 from distributary.model.manifest import Manifest, Mark, TableEntry
 from distributary.model.table import Role
 from distributary.observe import ledger as ledger_module
-from distributary.observe.deadletters import DeadLetters
+from distributary.observe.deadletters import DeadLetters, unfinished
 from distributary.observe.ledger import Ledger
 from distributary.observe.recording import BatchTimes
 from distributary.operations.backup.restore import Restored, choose_point, restore
@@ -195,7 +194,7 @@ def finish(live: Live, lake: Path) -> dict[str, int]:
         newest[lane] = manifests.newest()
     for table in sorted({p.table for p in parked(parking)}):
         _resume(table, ledger, str(lake), parking)
-    for number in unfinished_replays(place):
+    for number in unfinished(place):
         assert number <= newest["replay"] + 1
         if number <= newest["replay"]:
             ids = pq.read_table(place.address + f"/replay/selection-{number:08d}.parquet")["id"]

@@ -41,7 +41,7 @@ def test_tables_are_searched_sorted_and_paged(page_of_busy: Running) -> None:
     told = page_of_busy.get("/api/tables")
     assert (told["total"], told["pages"]) == (4, 1)
     assert told["tables"][0]["table"]["table"] == "silver_go"
-    none = {"missing": 0, "behind": 0, "stale": 0, "absent": 0}
+    none = {"missing": 0, "behind": 0, "stale": 0, "absent": 0, "refusing": 0, "doubtful": 0}
     assert told["counts"] == {**none, "parked": 1, "healthy": 3}
     names = [t["table"]["table"] for t in page_of_busy.get("/api/tables?sort=table")["tables"]]
     assert names == sorted(names)

@@ -236,12 +236,12 @@ class DeltaLog:
             text = self._commit_text(version)
         except FileNotFoundError as error:
             raise self._lost(version) from error
-        self._digests.get(version, lambda: _digest(text))
-        self._rewritten.get(version, lambda: _rewritten(text))
         try:
             actions = actions_in(text)
         except BrokenLogError as error:
             raise self._unavailable(error) from error
+        self._digests.get(version, lambda: _digest(text))
+        self._rewritten.get(version, lambda: _rewritten(text))
         self._refuse_changes(version, actions)
         adds = [action["add"] for action in actions if "add" in action]
         return tuple(
