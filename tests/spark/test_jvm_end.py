@@ -116,7 +116,7 @@ def test_a_jvm_that_is_ended_with_the_run_is_a_stop(tmp_path: Path) -> None:
         assert gone(jvm.pid)
         os.kill(process.pid, signal.SIGCONT)
         out, err = process.communicate(timeout=200)
-        assert process.returncode == 143, err
+        assert process.returncode == 143, err + out
         assert json.loads(out)["stopped"] == "stopped"
 
 

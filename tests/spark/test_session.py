@@ -58,6 +58,7 @@ report["name"] = spark.sparkContext.appName
 report["logs"] = sorted(p.name for p in log.parent.iterdir())
 report["gateway"] = bool(spark.sparkContext._gateway.gateway_parameters.auth_token)
 report["listens"] = sorted({c.laddr.ip for c in jvm.net_connections() if c.status == "LISTEN"})
+report["python"] = [str(c) for c in psutil.Process().net_connections() if c.status == "LISTEN"]
 guard = spark._jvm.org.apache.spark.SparkEnv.get().securityManager()
 made = guard.getSecretKey()
 report["authenticates"] = [guard.isAuthenticationEnabled(), len(made) >= 32]
@@ -76,6 +77,7 @@ from distributary.spark.settings import SparkSettings
 
 spark = spark_session(SparkSettings(master="local[7]"), app_name="ours")
 names = ("spark.master", "spark.app.name", "spark.ui.enabled", "spark.sql.session.timeZone")
+names += ("spark.python.unix.domain.socket.enabled",)
 answer = {name: spark.conf.get(name) for name in names}
 Path(sys.argv[1], "report.json").write_text(json.dumps(answer))
 """
@@ -168,6 +170,7 @@ def test_nothing_is_printed_and_no_secret_is_on_a_command_line(tmp_path: Path) -
     assert report["gateway"]
     assert report["authenticates"] == [True, True]
     assert report["told"] == []
+    assert report["python"] == []
     assert {ip.removeprefix("::ffff:") for ip in report["listens"]} == {"127.0.0.1"}
     names = sorted(p.name for p in tmp_path.iterdir())
     assert names == ["events", "logs", "report.json", "table"]
@@ -188,6 +191,8 @@ def test_spark_submit_decides_where_it_was_used(tmp_path: Path) -> None:
         "spark.app.name": "theirs",
         "spark.ui.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
+        # its workers are on this machine
+        "spark.python.unix.domain.socket.enabled": "true",
     }
 
 

@@ -53,6 +53,7 @@ from distributary.spark.settings import (
     secret_options,
     spark_conf,
 )
+from distributary.spark.sockets import socket_folder
 from distributary.store.base import TransferError
 from distributary.threads import begun
 
@@ -264,7 +265,12 @@ def _started(settings: SparkSettings, app_name: str, progress: Progress | None) 
     if first:
         options += archive_options(java, [spark_jars(), *jars], train=settings.short_lived)
     conf = spark_conf(
-        settings, app_name=app_name, jars=jars, jars_first=first, java_options=options
+        settings,
+        app_name=app_name,
+        jars=jars,
+        jars_first=first,
+        java_options=options,
+        sockets=socket_folder() if settings.is_local else None,
     )
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", _LAUNCHER)
     if settings.is_local:
@@ -377,7 +383,8 @@ def _submitted(settings: SparkSettings, app_name: str) -> SparkSession:
     conf = SparkConf(_jvm=gateway.jvm)
     # what a local master gets would be wrong on the cluster that was named there
     there = replace(settings, master=conf.get("spark.master", settings.master))
-    for name, value in spark_conf(there, app_name=app_name).items():
+    sockets = socket_folder() if there.is_local else None
+    for name, value in spark_conf(there, app_name=app_name, sockets=sockets).items():
         conf.setIfMissing(name, value)
     session = SparkSession(SparkContext(conf=conf, gateway=gateway))
     return _of_this_spark(_required(session), f"master {there.master}")

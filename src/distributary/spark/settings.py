@@ -149,11 +149,13 @@ def spark_conf(
     jars: Sequence[Path] = (),
     jars_first: bool = False,
     java_options: Sequence[str] = (),
+    sockets: Path | None = None,
 ) -> dict[str, str]:
     """Every setting of a new session; ConfigError if the user's contradict what must hold.
 
     `jars_first` puts the jars on the class path before Spark's own, which is faster and needs one
-    process and jars that hold nothing of Spark's.
+    process and jars that hold nothing of Spark's. `sockets` is a folder on this machine for the
+    sockets of Python workers, who ask for no secret there; without it they listen at a port.
     """
     user = settings.conf
     for name, value in REQUIRED.items():
@@ -169,6 +171,7 @@ def spark_conf(
         **_DEFAULTS,
         **(_local_defaults(settings.master) if settings.is_local else _CLUSTER),
         **({_AUTHENTICATE: "true"} if settings.authenticates else {}),
+        **(_unix_sockets(sockets) if sockets is not None else {}),
         **(_QUICK if settings.short_lived else {}),
         "spark.app.name": app_name,
         **user,
@@ -265,6 +268,13 @@ def _local_defaults(master: str) -> dict[str, str]:
         "spark.python.daemon.module": "distributary.engine.worker",
         # Delta's 50 makes every read of a small table 50 tasks
         "spark.databricks.delta.snapshotPartitions": "2",
+    }
+
+
+def _unix_sockets(folder: Path) -> dict[str, str]:
+    return {
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.unix.domain.socket.dir": str(folder),
     }
 
 

@@ -26,9 +26,14 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from distributary.errors import ConfigError
 from distributary.store.base import REQUESTS, Info, Store, hidden, options_of
+from distributary.threads import begun
 
 _RETRIES: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=30)}
 """Of one request; whoever asks has patience of its own."""
+_LONG_LISTING = 10.0
+"""Seconds after which a folder's listing that has not ended is suspected of repeating itself."""
+_LONGEST_LISTING = 300.0
+"""Seconds in which a store lists millions of files of one folder."""
 
 
 class Bucket(Store):
@@ -113,13 +118,12 @@ class Bucket(Store):
                 return [each for each, name in split if name[0] == folder and name[2] > after]
             if recursive:
                 return list(self._listed(key))
-            listed = obstore.list_with_delimiter(self.connection, key or None)
-            return [self._info(found) for found in listed["objects"]]
+            return [self._info(found) for found in self._in_folder(key)["objects"]]
 
     def folders(self, folder: str = "") -> list[str]:
         """The names of the folders in it, or in a folder of it."""
         with self._asked("list"):
-            listed = obstore.list_with_delimiter(self.connection, self.key(folder) or None)
+            listed = self._in_folder(self.key(folder))
         return sorted(prefix.rstrip("/").rpartition("/")[2] for prefix in listed["common_prefixes"])
 
     def exists(self, folder: str = "") -> bool:
@@ -174,13 +178,51 @@ class Bucket(Store):
         A server that gives the same page again, with a word to go on from there, would be followed
         until memory ends.
         """
-        begun: set[str] = set()
+        beginnings: set[str] = set()
         for page in obstore.list(self.connection, key or None, offset=offset):
-            if page:
-                if page[0]["path"] in begun:
-                    raise OSError(f"the store lists {page[0]['path'][:200]} again and again")
-                begun.add(page[0]["path"])
+            _refuse_repeated(page, beginnings)
             yield from map(self._info, page)
+
+    def _in_folder(self, key: str) -> Any:
+        """List the files and folders in a key. Raises OSError for a listing that never ends."""
+        # commands that list no folder of a bucket start without it
+        import asyncio
+
+        # in a thread of its own: the caller's thread may run a loop, and no thread runs two
+        listing = begun(lambda: asyncio.run(self._bounded(key)), name="distributary-list")
+        try:
+            return listing.result()
+        except TimeoutError:
+            raise OSError(
+                f"the listing of {self.address} has no end after {_LONGEST_LISTING:g} seconds"
+            ) from None
+
+    async def _bounded(self, key: str) -> Any:
+        """List a key while the listing below it, whose pages can be seen, does not repeat itself.
+
+        The library follows the pages of a folder by itself, and gives none before the last.
+        """
+        import asyncio
+
+        async with asyncio.timeout(_LONGEST_LISTING):
+            listing = obstore.list_with_delimiter_async(self.connection, key or None)
+            whole = asyncio.ensure_future(listing)
+            try:
+                await asyncio.wait([whole], timeout=_LONG_LISTING)
+                if not whole.done():
+                    look = asyncio.create_task(self._look_for_repeats(key))
+                    await asyncio.wait([whole, look], return_when=asyncio.FIRST_COMPLETED)
+                    if look.done() and not whole.done():
+                        look.result()
+                    look.cancel()
+                return await whole
+            finally:
+                whole.cancel()
+
+    async def _look_for_repeats(self, key: str) -> None:
+        beginnings: set[str] = set()
+        async for page in obstore.list(self.connection, key or None):
+            _refuse_repeated(page, beginnings)
 
     def _put(self, name: str, data: bytes, mode: Any) -> str:
         # one request, however large: several would cost more, and cannot be conditional everywhere
@@ -222,6 +264,15 @@ class Bucket(Store):
 
     def _words(self, error: Exception) -> str:
         return hidden(str(error).partition("\n")[0], self._said)
+
+
+def _refuse_repeated(page: Sequence[Any], beginnings: set[str]) -> None:
+    """Raise OSError for a page that begins as one before it; add its beginning to the others."""
+    if page:
+        path = page[0]["path"]
+        if path in beginnings:
+            raise OSError(f"the listing repeats itself: {path[:200]} comes again and again")
+        beginnings.add(path)
 
 
 class _Ranges(io.RawIOBase):
