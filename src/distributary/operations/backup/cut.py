@@ -484,6 +484,17 @@ class _State:
         different times. What is taken back is read from the source again.
         """
         ledger = Ledger(self.lake)
+        while True:
+            before = dict(self.settled)
+            self._make_each_agree(ledger)
+            # a ledger that was taken back for one pipeline has fewer batches of the others, too
+            batches = self.watch.noted[ledger_folder("batches")]
+            marks = {} if batches is None else batches.marks
+            self.settled = {app: min(n, marks.get(app, -1)) for app, n in self.settled.items()}
+            if self.settled == before:
+                return
+
+    def _make_each_agree(self, ledger: Ledger) -> None:
         for one in self.progress.values():
             app = one.app("stream")
             settled = self.settled.get(app, -1)
