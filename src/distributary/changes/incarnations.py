@@ -304,23 +304,22 @@ def _judged_files(
     number = int(table.positions[before, 0].max()) + 1
     at, position = int(table.time[first]), tuple(table.positions[first, 1:].tolist())
     times, places = table.time[before], table.positions[before, 1:]
-    if order.log:
-        times, places = _log_places(order.log)
+    rows = _log_places(order.log) if order.log else None
+    if rows is not None:
+        times, places = integers(rows, TIME_COLUMN.name), positions(rows)
     # the new server's log had not come further by then: what is higher and earlier is the old one's
     old = (times < at) & ~below(places, position) & (places != 0).any(axis=1)
     after = int(times[old].max(initial=int(table.time[before].max())))
     earlier = places[times <= after]
     highest = earlier[np.lexsort(earlier.T[::-1])[-1]]
     start = Start(number, None, -1, at, after, tuple(highest.tolist()))
-    if order.log and order.batch >= 0:
-        _refuse_merged(start, order)
+    if rows is not None and order.batch >= 0:
+        _refuse_merged(start, rows, order)
     yield start
 
 
-def _refuse_merged(start: Start, order: MergeOrder) -> None:
+def _refuse_merged(start: Start, rows: pa.Table, order: MergeOrder) -> None:
     """Raise if earlier batches have brought events of a server that is found only now."""
-    log = snapshot_of(order.log)
-    rows = _LOG_PLACES.empty_table() if log is None else log.rows(_LOG_PLACES)
     if (start.covers(rows) & (integers(rows, "_batch") < order.batch)).any():
         raise RebuildNeededError(
             f"the source of table {order.table} was replaced while earlier batches were written",
@@ -329,11 +328,10 @@ def _refuse_merged(start: Start, order: MergeOrder) -> None:
         )
 
 
-def _log_places(log_path: str) -> tuple[Ints, Ints]:
-    """Read the times and positions of all events of a log: once for each server that takes over."""
+def _log_places(log_path: str) -> pa.Table:
+    """Read the times and places of all events of a log: once for each server that takes over."""
     log = snapshot_of(log_path)
-    rows = _LOG_PLACES.empty_table() if log is None else log.rows(_LOG_PLACES)
-    return integers(rows, TIME_COLUMN.name), positions(rows)
+    return _LOG_PLACES.empty_table() if log is None else log.rows(_LOG_PLACES)
 
 
 def _answer(
