@@ -11,23 +11,28 @@ PYTEST = $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadscope --no-load
 unexport PYTHONDONTWRITEBYTECODE
 BENCH_ARGS ?=
 FAULTS_ARGS ?=
+TAKEOVER_ARGS ?=
 SOAK_ARGS ?=
 DEMO_ARGS ?=
 # --upgrade takes the newest versions, --upgrade-package NAME one of them
 LOCK_ARGS ?=
 
 BIN := $(VENV)/bin
+# what a run needs is installed, and what developers need beside it
+RUN_STAMP := $(VENV)/.installed-for-runs
 STAMP := $(VENV)/.installed
-# what an image needs, what builds the source packages of it, and what developers need beside it
+# what an image needs, what builds the source packages of it, what builds this project, and what
+# developers need beside it
 LOCK := src/distributary/deploy/requirements.lock
 BUILD_LOCK := src/distributary/deploy/build.lock
+EDITABLE_LOCK := tools/editable.lock
 DEV_LOCK := requirements-dev.lock
-PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+INSTALLER_LOCK := tools/installer.lock
 COMPILE = $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annotate \
 	--custom-compile-command 'make lock' $(LOCK_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help install java connectors services demo dev-up dev-down test test-slow test-cluster test-properties test-fast faults lint format typecheck docs pictures lock sbom dist image bench bench-check soak clean
+.PHONY: help install java connectors services demo dev-up dev-down test test-slow test-cluster test-properties test-fast faults takeover lint format typecheck docs layers pictures lock sbom dist image bench bench-check soak clean
 
 ##@ Start
 
@@ -35,41 +40,42 @@ help: ## Show this page
 	@awk 'BEGIN {FS = ":.*##"} \
 		/^##@/ {printf "\n\033[1m%s\033[0m\n", substr($$0, 5)} \
 		/^[a-z-]+:.*##/ {printf "  \033[36mmake %-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@printf '\nKnobs: PYTHON=%s VENV=%s PYTEST_ARGS= DEMO_ARGS= BENCH_ARGS= SOAK_ARGS= FAULTS_ARGS= LOCK_ARGS=\n' '$(PYTHON)' '$(VENV)'
+	@printf '\nKnobs: PYTHON=%s VENV=%s PYTEST_ARGS= DEMO_ARGS= BENCH_ARGS= SOAK_ARGS= FAULTS_ARGS= TAKEOVER_ARGS= LOCK_ARGS=\n' '$(PYTHON)' '$(VENV)'
 
 install: $(STAMP) ## Create .venv with everything in it (again only when a version changes)
 
-$(STAMP): pyproject.toml $(BUILD_LOCK) $(DEV_LOCK)
+$(RUN_STAMP): pyproject.toml $(BUILD_LOCK) $(EDITABLE_LOCK) $(LOCK) $(INSTALLER_LOCK)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11, 5))' || \
 		{ echo 'Python 3.11.5 or newer is needed: make PYTHON=python3.11 ...' >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@# nothing is fetched that the locks do not name, not even what builds a source package
-	$(PIP) --require-hashes --requirement $(BUILD_LOCK)
-	$(PIP) --require-hashes --no-build-isolation --requirement $(DEV_LOCK)
-	$(PIP) --no-deps --no-build-isolation --editable .
-	@# on all cores, which pip does not; without it every start compiles what it imports
-	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib src benchmarks >/dev/null || true
+	tools/install.sh $(VENV) $(BUILD_LOCK) $(EDITABLE_LOCK) $(LOCK)
 	@touch $@
 	@$(BIN)/python -m distributary.spark.java >/dev/null || true
 
-java: $(STAMP)
+$(STAMP): $(RUN_STAMP) $(DEV_LOCK)
+	tools/install.sh $(VENV) $(DEV_LOCK)
+	@# on all cores, which no installer does; without it every start compiles what it imports
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib src benchmarks >/dev/null || true
+	@touch $@
+
+java: $(RUN_STAMP)
 	@$(BIN)/python -m distributary.spark.java >/dev/null
 
 connectors: java ## Fetch the JVM connectors into the user's cache (once)
 	@$(BIN)/python -m distributary.spark.jars
 
-services: java ## Fetch Kafka, the registry, Debezium and Iceberg's catalog into the user's cache (once)
-	@$(BIN)/python -m distributary.lab.services.servers
+services: $(STAMP) java ## Fetch Kafka, the registry, Debezium and Iceberg's catalog into the user's cache (once)
+	@$(BIN)/python -m distributary_lab.services.servers
 	@$(BIN)/python -m tests.services.debezium
 	@$(BIN)/python -m tests.services.iceberg
 
 demo: connectors ## Simulate, ingest and show the result, without Kafka
 	@$(BIN)/distributary demo games $(DEMO_ARGS)
 
-dev-up: services ## Start Kafka and the registry on this machine
+dev-up: connectors ## Start Kafka and the registry on this machine
 	@$(BIN)/distributary dev up
 
-dev-down: $(STAMP) ## Stop them; their data stays
+dev-down: $(RUN_STAMP) ## Stop them; their data stays
 	@$(BIN)/distributary dev down
 
 ##@ Check
@@ -92,11 +98,15 @@ test-fast: $(STAMP) ## Run the tests that need no JVM
 faults: connectors services ## Kill, stop, fill, damage and put back for half an hour; FAULTS_ARGS="--seed 7 --only kill,back:lake"
 	$(BIN)/python -m tests.faults $(FAULTS_ARGS)
 
-lint: $(STAMP) ## Style, types, layers, changelog
+takeover: connectors services ## Have servers take over from each other, and compare every row; TAKEOVER_ARGS="--kinds mariadb --changes 50000"
+	$(BIN)/python -m tests.servers $(TAKEOVER_ARGS)
+
+lint: $(STAMP) ## Style, types, layers, words, changelog
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.words
 	@version=$$($(BIN)/python -c 'import distributary; print(distributary.__version__)'); \
 		grep -q "^## \[$$version\]" CHANGELOG.md || \
 		{ echo "CHANGELOG.md has no section [$$version]" >&2; exit 1; }
@@ -112,6 +122,9 @@ docs: $(STAMP) ## Build the documentation site into build/site; any warning fail
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo 'Open build/site/index.html in a browser: no server is needed'
 
+layers: $(STAMP) ## Draw the layers of ARCHITECTURE.md again, from the folders and their contract
+	$(BIN)/python -m tools.layers
+
 pictures: connectors ## Draw the README's pictures again, from a run of the demo
 	$(BIN)/python -m tools.pictures
 
@@ -122,6 +135,9 @@ lock: $(STAMP) ## Write the locks again; LOCK_ARGS=--upgrade takes the newest ve
 	echo setuptools | $(COMPILE) --python-version 3.11 --constraint $(LOCK) --output-file $(BUILD_LOCK) -
 	$(COMPILE) --python-version 3.11.5 --all-extras --constraint $(LOCK) \
 		--output-file $(DEV_LOCK) pyproject.toml
+	printf 'hatchling\neditables\n' | \
+		$(COMPILE) --python-version 3.11 --constraint $(DEV_LOCK) --output-file $(EDITABLE_LOCK) -
+	echo uv | $(COMPILE) --python-version 3.11 --constraint $(DEV_LOCK) --output-file $(INSTALLER_LOCK) -
 
 sbom: $(STAMP) ## List what is shipped, with its checksums, in build/sbom.cdx.json (CycloneDX)
 	@$(BIN)/python -m tools.sbom build/sbom.cdx.json

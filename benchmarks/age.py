@@ -26,7 +26,7 @@ from benchmarks.ledgers import LIFE, PIPELINE, TOPIC, grow_ledger
 from benchmarks.order import Order, Row, Suite, summarised
 from distributary.model.manifest import Mark, StagedFile, TableEntry
 from distributary.model.table import Role, TablePlan
-from distributary.observe.ledger import Ledger
+from distributary.observe.ledger.ledger import Ledger
 from distributary.observe.status import settled_status
 from distributary.publish.direct import DirectPublisher
 

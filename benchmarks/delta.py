@@ -15,8 +15,8 @@ from benchmarks.clock import timed
 from benchmarks.engine import GAMES, MASTER, bare_session, ingested, write_pipeline
 from benchmarks.games import Games
 from benchmarks.order import Order, Pair, Row, Suite, summarised
-from distributary.lab.simulate.base import DeltaSink
 from distributary.registry.folder import FileRegistry
+from distributary_lab.simulate.base import DeltaSink
 
 FILES_PER_BATCH = 4
 _DISTINCT_BATCHES = 3

@@ -14,10 +14,10 @@ from benchmarks.delta import FILES_PER_BATCH, delta_pipeline, source_of
 from benchmarks.engine import ingested
 from benchmarks.games import VERSIONS
 from benchmarks.order import Order, Row, Suite, summarised
-from distributary.lab.simulate.base import DeltaSink
-from distributary.lab.simulate.game_records import GamesPlan
-from distributary.lab.simulate.games import stream_rounds
 from distributary.registry.folder import FileRegistry
+from distributary_lab.simulate.base import DeltaSink
+from distributary_lab.simulate.game_records import GamesPlan
+from distributary_lab.simulate.games import stream_rounds
 
 _STEADY = 3
 """Batches between those with something new."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from distributary.lab.simulate.base import SchemaSink
-from distributary.lab.simulate.game_records import GamesPlan
-from distributary.lab.simulate.games import stream_rounds
+from distributary_lab.simulate.base import SchemaSink
+from distributary_lab.simulate.game_records import GamesPlan
+from distributary_lab.simulate.games import stream_rounds
 
 VERSIONS = 4
 

@@ -1,6 +1,7 @@
 """Suites `json`, `json-types` and `json-many`: orders as JSON without a schema.
 
-The first two are compared with Spark's `from_json`; the third one compares 1,000 types with 10.
+The first two are compared with Spark's `from_json`; the third one compares 1,000 types with 10, and
+with the same records of which a registry has the schemas.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from benchmarks.baseline import append, append_each, expect_rows
 from benchmarks.clock import timed
 from benchmarks.engine import bare_session, ingested, kafka_pipeline
 from benchmarks.order import Order, Pair, Row, Suite, summarised
-from benchmarks.topic import batch_frame, fill, serving
+from benchmarks.topic import batch_frame, fill, registry_of, serving
+from distributary.model.record import Format
 
 _ROWS = 10_000
 _COUNTRIES = ("AT", "BR", "CZ", "DE", "ES", "FI", "FR", "JP", "KE", "US")
@@ -68,6 +70,21 @@ def first_case(order: Order) -> Row:
     return summarised(ingested(path, trigger="continuous", batches=1), warm=0)
 
 
+def typed_case(order: Order) -> Row:
+    """The same records, of which a registry has a schema for each type."""
+    registry = registry_of(order)
+    for name in _types(order):
+        registry.register(f"{name}-value", json.dumps(_schema(name)), format=Format.JSON)
+    path = kafka_pipeline(
+        order,
+        name="typed",
+        message="payload: {format: json}",
+        tables='{each: "{field:event}"}',
+    )
+    batches = ingested(path, trigger="continuous", batches=order.all_batches)
+    return summarised(batches, warm=order.warm)
+
+
 def from_json_case(order: Order) -> Row:
     """Spark's decoder and Delta's Spark writer, with the columns that our tables have.
 
@@ -111,6 +128,22 @@ def _decoded(raw: DataFrame, name: str, *, batch: int) -> DataFrame:
         F.lit(1).cast("long").alias("_schema_id"),
         F.lit(batch).cast("long").alias("_batch"),
     )
+
+
+def _schema(name: str) -> dict[str, Any]:
+    """The schema that our engine finds by itself, as a producer would write it down."""
+    texts = ("event", "customer", "created_at", _own_field(name))
+    return _closed(
+        {text: {"type": "string"} for text in texts}
+        | {"order_id": {"type": "integer"}, "quantity": {"type": "integer"}}
+        | {"price": {"type": "number"}, "paid": {"type": "boolean"}}
+        | {"address": _closed({text: {"type": "string"} for text in ("country", "street")})}
+        | {"tags": {"type": "array", "items": {"type": "string"}}}
+    )
+
+
+def _closed(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
 def _own_field(name: str) -> str:
@@ -181,7 +214,8 @@ MANY_SUITE = Suite(
     name="json-many",
     tables=(10, 1000),
     prepared=prepared,
-    cases={"direct": direct_case, "first": first_case},
+    cases={"direct": direct_case, "typed": typed_case, "first": first_case},
+    pairs=(Pair("json_inferred_vs_typed", "direct", "typed"),),
     growth="json_",
     derived=_growth_of_first,
 )

@@ -14,8 +14,14 @@ import pyarrow as pa
 
 from distributary.model.manifest import Counts, Manifest, SourceRange, StagedFile, TableEntry
 from distributary.model.table import Column, Role, TablePlan
-from distributary.observe.ledger import Ledger
-from distributary.observe.recording import BATCHES, BatchTimes, batch_key, batch_row, table_rows
+from distributary.observe.ledger.ledger import Ledger
+from distributary.observe.ledger.recording import (
+    BATCHES,
+    BatchTimes,
+    batch_key,
+    batch_row,
+    table_rows,
+)
 from distributary.publish.base import Outcome, Published
 
 PIPELINE, LIFE, TOPIC = "aged", "life1", "events"

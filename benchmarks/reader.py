@@ -14,9 +14,9 @@ from benchmarks.engine import bare_session
 from benchmarks.kafka import floor_case, prepared_with
 from benchmarks.order import Order, Pair, Row, Suite, summarised
 from benchmarks.topic import PARTITIONS
-from distributary.config.kafka import KafkaSource as Config
+from distributary.config.sources.kafka import KafkaSourceConfig as Config
 from distributary.source.base import Position
-from distributary.source.kafka import KafkaSource
+from distributary.source.kafka.source import KafkaSource
 
 
 def case(way: str, *, first: bool = False) -> Callable[[Order], Row]:

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from benchmarks.delta import delta_pipeline, source_of
 from benchmarks.games import Games
 from benchmarks.order import Order, Row, Suite
-from distributary.lab.simulate.base import DeltaSink
 from distributary.registry.folder import FileRegistry
+from distributary_lab.simulate.base import DeltaSink
 
 _RECORDS = 10_000
 _TRIES = 3

@@ -17,10 +17,10 @@ from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.order import Order
-from distributary.config.kafka import Registry
-from distributary.lab.services.services import Services
-from distributary.lab.simulate.kafka import Topics
+from distributary.config.registry import RegistryConfig
 from distributary.registry.http.registry import HttpRegistry
+from distributary_lab.services.services import Services
+from distributary_lab.simulate.kafka import Topics
 
 PARTITIONS = 4
 _TOPIC = "bench"
@@ -53,7 +53,7 @@ def serving(order: Order) -> Iterator[Order]:
 
 def registry_of(order: Order) -> HttpRegistry:
     """The registry, to write to."""
-    return HttpRegistry(Registry.model_validate({"url": order.registry}))
+    return HttpRegistry(RegistryConfig.model_validate({"url": order.registry}))
 
 
 def fill(order: Order, batches: Iterable[pa.RecordBatch]) -> None:

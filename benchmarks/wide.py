@@ -11,8 +11,8 @@ import pyarrow as pa
 from benchmarks.kafka import direct_case, floor_case, foreachbatch_case, noop_case
 from benchmarks.order import Order, Pair, Suite
 from benchmarks.topic import fill, registry_of, serving
-from distributary.lab.simulate.base import SchemaSink
-from distributary.lab.simulate.dice import WRAPPER, WRAPPER_SUBJECT
+from distributary_lab.simulate.base import SchemaSink
+from distributary_lab.simulate.dice import WRAPPER, WRAPPER_SUBJECT
 
 VERSIONS = 4
 _BYTES = 2_000

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import packages_distributions
@@ -19,7 +20,8 @@ import distributary
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "distributary"
-MODULES = sorted(SOURCE.rglob("*.py"))
+LAB = SOURCE.with_name("distributary_lab")
+MODULES = sorted([*SOURCE.rglob("*.py"), *LAB.rglob("*.py")])
 BANNED_NAMES = {"utils", "util", "common", "helpers", "helper", "core", "misc"}
 # `spark*` is the name of a module that needs Spark in a folder that does not
 MAY_IMPORT_PYSPARK = (
@@ -74,7 +76,7 @@ def names_in(requirements: list[str]) -> set[str]:
 
 
 def name_of(path: Path) -> str:
-    return path.relative_to(SOURCE).as_posix()
+    return path.relative_to(SOURCE if path.is_relative_to(SOURCE) else LAB.parent).as_posix()
 
 
 @pytest.mark.parametrize("folder", ["src", "tests", "benchmarks"])
@@ -99,7 +101,8 @@ def test_every_imported_package_is_declared() -> None:
     extras = PYPROJECT["project"]["optional-dependencies"]
     declared = names_in(PYPROJECT["project"]["dependencies"]).union(*map(names_in, extras.values()))
     # parts of declared packages that have a distribution of their own
-    declared |= {"pydantic-core", "annotated-types", "botocore", "py4j", "distributary"}
+    declared |= {"pydantic-core", "annotated-types", "botocore", "py4j"}
+    declared |= {"distributary", "distributary_lab"}
     homes = packages_distributions()
     missing = {}
     for path in MODULES:
@@ -168,3 +171,70 @@ def test_a_package_of_one_person_has_one_importer(package: str) -> None:
 
 def _top(module: str) -> str:
     return module.partition(".")[0]
+
+
+def test_a_source_is_one_entry_in_one_table() -> None:
+    """No module but its own asks which source it is; each type has settings and an entry."""
+    from distributary.config.sources.table import SOURCES, settings_of, type_of
+    from distributary.source.entry import SourceEntry, entry_of
+
+    names = {settings.__name__ for settings in SOURCES}
+    seam = ("config/", "source/")
+    outside = [path for path in MODULES if not name_of(path).startswith(seam)]
+    assert len(outside) > 200
+    assert not [name_of(path) for path in outside if names & set(_types_asked_for(path))]
+    for settings in SOURCES:
+        assert settings_of(type_of(settings)) is settings
+        assert isinstance(entry_of(settings.model_construct()), SourceEntry)
+
+
+def _types_asked_for(path: Path) -> Iterator[str]:
+    """Yield the names of classes that a module tests values for."""
+    for node in ast.walk(ast.parse(text_of(path))):
+        is_test = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance"
+        if is_test or isinstance(node, ast.MatchClass):
+            yield from (name.id for name in ast.walk(node) if isinstance(name, ast.Name))
+            yield from (name.attr for name in ast.walk(node) if isinstance(name, ast.Attribute))
+
+
+def test_a_table_format_is_one_entry_in_one_table() -> None:
+    """No module but its own asks which format a table has; each name has facts and an entry."""
+    from distributary.model.table_format import DELTA, TABLE_FORMATS
+    from distributary.publish.formats.entry import TableFormatEntry, format_entry
+
+    names = set(TABLE_FORMATS) - {DELTA}
+    seam = ("model/table_format.py", "publish/", "source/files/", "config/sources/", "lab/")
+    outside = [path for path in MODULES if not name_of(path).startswith(seam)]
+    assert len(outside) > 200
+    compared = {
+        name_of(path) for path in outside for text in _texts_compared(path) if text in names
+    }
+    assert not compared
+    for name in TABLE_FORMATS:
+        assert isinstance(format_entry(name), TableFormatEntry)
+
+
+def _texts_compared(path: Path) -> Iterator[str]:
+    """Yield the texts that a module compares values with."""
+    for node in ast.walk(ast.parse(text_of(path))):
+        if isinstance(node, ast.Compare | ast.MatchValue):
+            for value in ast.walk(node):
+                if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                    yield value.value
+
+
+def test_a_deploy_target_is_one_entry_in_one_table() -> None:
+    """No module but its own asks which target it is; each name has an entry and a section."""
+    from distributary.config.deploy import Deploy
+    from distributary.deploy.targets.entry import TargetEntry
+    from distributary.deploy.targets.table import TARGETS, target_entry
+
+    seam = ("deploy/targets/", "config/")
+    outside = [path for path in MODULES if not name_of(path).startswith(seam)]
+    compared = {(name_of(p), text) for p in outside for text in _texts_compared(p)}
+    # `grants --through databricks` is no target of `install`
+    assert not {p for p, text in compared if text in TARGETS and p != "deploy/grants.py"}
+    for name in TARGETS:
+        entry = target_entry(name)
+        assert isinstance(entry, TargetEntry)
+        assert (entry.name, entry.section in Deploy.model_fields) == (name, True)

@@ -17,11 +17,15 @@ SOURCE = ROOT / "src" / "distributary"
 LOCK = SOURCE / "deploy" / "requirements.lock"
 BUILD_LOCK = SOURCE / "deploy" / "build.lock"
 DEV_LOCK = ROOT / "requirements-dev.lock"
-LOCKS = pytest.mark.parametrize("path", [LOCK, BUILD_LOCK, DEV_LOCK], ids=lambda p: p.name)
+EDITABLE_LOCK = ROOT / "tools" / "editable.lock"
+INSTALLER_LOCK = ROOT / "tools" / "installer.lock"
+LOCKS = pytest.mark.parametrize(
+    "path", [LOCK, BUILD_LOCK, DEV_LOCK, EDITABLE_LOCK, INSTALLER_LOCK], ids=lambda p: p.name
+)
 JVM_LOCKS = pytest.mark.parametrize(
     "folder",
     [
-        *(SOURCE / "spark/jvm", SOURCE / "lab/services/jvm"),
+        *(SOURCE / "spark/jvm", SOURCE.parent / "distributary_lab/services/jvm"),
         *(ROOT / "tests/services/jvm_connect", ROOT / "tests/services/jvm_iceberg"),
     ],
     ids=lambda folder: folder.name,
@@ -64,13 +68,13 @@ def test_the_locks_name_everything_that_is_declared() -> None:
     )
     assert everything <= set(entries(DEV_LOCK))
     # without build isolation these must be installed before whatever they build
-    assert names_in(PROJECT["build-system"]["requires"]) <= set(entries(DEV_LOCK))
+    assert names_in(PROJECT["build-system"]["requires"]) <= set(entries(EDITABLE_LOCK))
     assert set(entries(BUILD_LOCK)) == {"setuptools"}
 
 
 def test_what_is_tested_is_what_is_shipped() -> None:
     tested = entries(DEV_LOCK)
-    for path in (LOCK, BUILD_LOCK):
+    for path in (LOCK, BUILD_LOCK, EDITABLE_LOCK, INSTALLER_LOCK):
         assert {name: tested[name] for name in entries(path)} == entries(path)
 
 

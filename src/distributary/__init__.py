@@ -9,8 +9,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from distributary.engine.loop import RunSummary
-    from distributary.engine.pipeline import Pipeline
     from distributary.errors import DistributaryError, ErrorCode
+    from distributary.supervise.pipeline import Pipeline
 
 __all__ = ["DistributaryError", "ErrorCode", "Pipeline", "RunSummary", "__version__"]
 
@@ -18,7 +18,7 @@ __all__ = ["DistributaryError", "ErrorCode", "Pipeline", "RunSummary", "__versio
 _HOMES = {
     "DistributaryError": "distributary.errors",
     "ErrorCode": "distributary.errors",
-    "Pipeline": "distributary.engine.pipeline",
+    "Pipeline": "distributary.supervise.pipeline",
     "RunSummary": "distributary.engine.loop",
 }
 

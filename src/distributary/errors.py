@@ -1,4 +1,4 @@
-"""Every error Distributary raises, and every code a record can be dead-lettered with.
+"""All errors of Distributary, and all codes of dead letters.
 
 DistributaryError
 ├── ConfigError            the pipeline file or the command line is wrong        exit 2
@@ -11,24 +11,24 @@ DistributaryError
 ├── SourceError
 │   └── SourceUnavailableError     unreachable, try again                        exit 75
 ├── DecodeError            raised only for a whole schema, never for one record
-├── EvolutionError         a policy says `fail`
-│   └── SchemaGrewError    a declarative update must start over, try again       exit 75
+├── EvolutionError         a schema change that the policy refuses
+│   └── SchemaGrewError    a declarative update must start again, try again      exit 75
 ├── CheckpointError
-│   ├── FencedError        another process took this checkpoint over
+│   ├── FencedError        another process has taken over this checkpoint
 │   ├── OwnedError         another process is running on this checkpoint         exit 75
-│   ├── DivergedError      the checkpoint and the tables tell different stories
-│   └── TableBehindError   a table does not hold batches that were settled
+│   ├── DivergedError      the checkpoint and the tables disagree
+│   └── TableBehindError   a table lacks batches that were settled
 ├── ExpectationError       rows break a rule whose action is `fail`
-├── AccountingError        read != written + dead-lettered + parked
+├── AccountingError        read != written + dead-lettered + parked + skipped
 ├── CatalogError           a table cannot be registered under its name
 │   └── CatalogUnavailableError    the catalog did not answer, try again         exit 75
-├── DeployError            a job, a file or a grant cannot be put where it belongs
+├── DeployError            a job, a file or a grant cannot be installed
 │   └── DeployUnavailableError     the workspace did not answer, try again       exit 75
 └── PublishError
     ├── LakeUnavailableError       cannot reach or write the lake, try again     exit 75
-    ├── SourceWentBackError        a source goes back in its log, for no clear reason
+    ├── SourceWentBackError        a source goes back in its log for an unknown reason
     ├── OutsideLakeError   a path or a link in the lake leads out of it
-    ├── DamagedFileError   a data file of a table is not what was written
+    ├── DamagedFileError   a data file of a table was changed after it was written
     └── StagedFileError    a staged file is gone or changed before its commit; staged again
 """
 
@@ -43,9 +43,9 @@ from typing import Any
 
 
 class ErrorCode(StrEnum):
-    """One name from exception to dead letter, metric, dashboard and docs page."""
+    """The codes of errors, the same in exceptions, dead letters, metrics, dashboard and docs."""
 
-    # about the installation and the command line
+    # About the installation and the command line.
     CONFIG_INVALID = "CONFIG_INVALID"
     CONFIG_MISSING_VARIABLE = "CONFIG_MISSING_VARIABLE"
     CONFIG_UNREADABLE = "CONFIG_UNREADABLE"
@@ -72,7 +72,7 @@ class ErrorCode(StrEnum):
     QUERY_INVALID = "QUERY_INVALID"
     QUERY_STOPPED = "QUERY_STOPPED"
 
-    # about the world around a run
+    # About the systems around a run.
     REGISTRY_UNAVAILABLE = "REGISTRY_UNAVAILABLE"
     REGISTRY_AUTH = "REGISTRY_AUTH"
     REGISTRY_REFUSED = "REGISTRY_REFUSED"
@@ -86,6 +86,7 @@ class ErrorCode(StrEnum):
     SOURCE_DATA_LOST = "SOURCE_DATA_LOST"
     SOURCE_REPLACED = "SOURCE_REPLACED"
     SOURCE_WENT_BACK = "SOURCE_WENT_BACK"
+    SOURCE_BUSY = "SOURCE_BUSY"
     SHARD_WAITING = "SHARD_WAITING"
     LAKE_UNAVAILABLE = "LAKE_UNAVAILABLE"
     OUTSIDE_LAKE = "OUTSIDE_LAKE"
@@ -95,7 +96,7 @@ class ErrorCode(StrEnum):
     CATALOG_REFUSED = "CATALOG_REFUSED"
     CATALOG_CONFLICT = "CATALOG_CONFLICT"
 
-    # about one run
+    # About one run.
     CHECKPOINT_OWNED = "CHECKPOINT_OWNED"
     CHECKPOINT_FENCED = "CHECKPOINT_FENCED"
     CHECKPOINT_DIVERGED = "CHECKPOINT_DIVERGED"
@@ -117,7 +118,7 @@ class ErrorCode(StrEnum):
     PROCESS_DIED = "PROCESS_DIED"
     INTERNAL = "INTERNAL"
 
-    # about one record: these are dead-letter reasons
+    # About one record: these are the reasons of dead letters.
     NULL_VALUE = "NULL_VALUE"
     EMPTY_VALUE = "EMPTY_VALUE"
     BAD_MAGIC = "BAD_MAGIC"
@@ -133,7 +134,10 @@ class ErrorCode(StrEnum):
     UNUSABLE_SCHEMA = "UNUSABLE_SCHEMA"
     PAYLOAD_MISMATCH = "PAYLOAD_MISMATCH"
     NOT_JSON = "NOT_JSON"
+    NOT_MSGPACK = "NOT_MSGPACK"
     DUPLICATE_KEY = "DUPLICATE_KEY"
+    INVALID_NAME = "INVALID_NAME"
+    UNKNOWN_EXTENSION = "UNKNOWN_EXTENSION"
     INVALID_NUMBER = "INVALID_NUMBER"
     PAYLOAD_TRUNCATED = "PAYLOAD_TRUNCATED"
     TRAILING_BYTES = "TRAILING_BYTES"
@@ -156,7 +160,7 @@ class ErrorCode(StrEnum):
     TYPE_NAME_UNSAFE_MARKUP = "TYPE_NAME_UNSAFE_MARKUP"
     TYPE_NAME_UNSAFE_SYMBOL = "TYPE_NAME_UNSAFE_SYMBOL"
     TYPE_NAME_RESERVED = "TYPE_NAME_RESERVED"
-    # no longer given: letters of earlier versions have it
+    # No longer used, but dead letters of earlier versions have it.
     TYPE_NAME_CASE_CLASH = "TYPE_NAME_CASE_CLASH"
     TOO_MANY_TYPES = "TOO_MANY_TYPES"
     NEW_TYPE_REFUSED = "NEW_TYPE_REFUSED"
@@ -165,7 +169,7 @@ class ErrorCode(StrEnum):
     PARTITION_REFUSED = "PARTITION_REFUSED"
     EXPECTATION_FAILED = "EXPECTATION_FAILED"
 
-    # about one change event: likewise
+    # About one change event: these are reasons of dead letters too.
     NO_SOURCE_METADATA = "NO_SOURCE_METADATA"
     NO_PAYLOAD = "NO_PAYLOAD"
     BAD_SOURCE_TIME = "BAD_SOURCE_TIME"
@@ -175,7 +179,10 @@ class ErrorCode(StrEnum):
 
 
 class DistributaryError(Exception):
-    """What happened, where, the evidence, and the next step; safe to print and to pickle."""
+    """An error with what happened, where, the evidence and the next step.
+
+    Safe to print and pickle.
+    """
 
     code: ErrorCode = ErrorCode.INTERNAL
     retryable: bool = False
@@ -208,7 +215,7 @@ class DistributaryError(Exception):
         return "\n".join(parts)
 
     def as_dict(self) -> dict[str, Any]:
-        """The same parts for `--json` and the ledger."""
+        """Return the parts of the error for `--json` and the ledger."""
         return {
             "code": str(self.code),
             "what": self.what,
@@ -221,7 +228,7 @@ class DistributaryError(Exception):
 
 
 class ConfigError(DistributaryError):
-    """The pipeline file or the command line is wrong."""
+    """An error in the pipeline file or the command line."""
 
     code = ErrorCode.CONFIG_INVALID
     exit_code = 2
@@ -235,7 +242,7 @@ def missing(
     where: str = "",
     command: str = "distributary tables",
 ) -> ConfigError:
-    """The error for a name that is not there, with those that are spelled alike."""
+    """Return the error for an unknown name, with suggestions of similar names."""
     from difflib import get_close_matches
 
     near = get_close_matches(name, sorted(known), n=3)
@@ -249,19 +256,19 @@ def missing(
 
 
 class SetupError(DistributaryError):
-    """Something that must be installed is not."""
+    """A missing installation: Java, connectors or a package."""
 
     code = ErrorCode.JAVA_MISSING
 
 
 class RegistryError(DistributaryError):
-    """The schema registry cannot give what was asked for."""
+    """An error of the schema registry."""
 
     code = ErrorCode.SCHEMA_NOT_FOUND
 
 
 class RegistryUnavailableError(RegistryError):
-    """The registry did not answer: never a reason to dead-letter a record."""
+    """A registry that did not answer: never a reason to dead-letter a record."""
 
     code = ErrorCode.REGISTRY_UNAVAILABLE
     retryable = True
@@ -269,31 +276,31 @@ class RegistryUnavailableError(RegistryError):
 
 
 class SchemaNotFoundError(RegistryError):
-    """The registry answered: there is no such id, subject or version."""
+    """A schema id, subject or version that the registry does not have."""
 
     code = ErrorCode.SCHEMA_NOT_FOUND
 
 
 class InvalidSchemaError(RegistryError):
-    """A schema's text does not compile."""
+    """A schema whose text does not compile."""
 
     code = ErrorCode.SCHEMA_INVALID
 
 
 class IncompatibleSchemaError(RegistryError):
-    """The subject's compatibility level refuses a new version."""
+    """A new schema version that the subject's compatibility level refuses."""
 
     code = ErrorCode.SCHEMA_INCOMPATIBLE
 
 
 class SourceError(DistributaryError):
-    """The source cannot be read as configured."""
+    """A source that cannot be read as configured."""
 
     code = ErrorCode.SOURCE_INVALID
 
 
 class SourceUnavailableError(SourceError):
-    """The source did not answer."""
+    """A source that did not answer."""
 
     code = ErrorCode.SOURCE_UNAVAILABLE
     retryable = True
@@ -301,19 +308,19 @@ class SourceUnavailableError(SourceError):
 
 
 class DecodeError(DistributaryError):
-    """No decoder can be built for a schema."""
+    """A schema for which no decoder can be built."""
 
     code = ErrorCode.UNUSABLE_SCHEMA
 
 
 class EvolutionError(DistributaryError):
-    """A schema changed in a way for which the policy says `fail`."""
+    """A schema change for which the policy says `fail`."""
 
     code = ErrorCode.EVOLUTION_REFUSED
 
 
 class SchemaGrewError(EvolutionError):
-    """A record needs columns that a declarative update did not know when it began."""
+    """A record that needs columns which a declarative update did not know when it began."""
 
     code = ErrorCode.SCHEMA_GREW
     retryable = True
@@ -321,56 +328,56 @@ class SchemaGrewError(EvolutionError):
 
 
 class CheckpointError(DistributaryError):
-    """The checkpoint cannot be used as it is."""
+    """A checkpoint that cannot be used as it is."""
 
     code = ErrorCode.CHECKPOINT_INVALID
 
 
 class FencedError(CheckpointError):
-    """Another process has taken this checkpoint over: this one must stop and touch nothing."""
+    """A checkpoint that another process has taken over: this process must write nothing more."""
 
     code = ErrorCode.CHECKPOINT_FENCED
 
 
 class OwnedError(CheckpointError):
-    """Another process is alive on this checkpoint."""
+    """A checkpoint that another live process uses."""
 
     code = ErrorCode.CHECKPOINT_OWNED
     exit_code = 75
 
 
 class DivergedError(CheckpointError):
-    """A batch number is marked as done, but with other records."""
+    """A batch number that is marked as done, but with other records."""
 
     code = ErrorCode.CHECKPOINT_DIVERGED
 
 
 class TableBehindError(CheckpointError):
-    """A table is gone, or is older than the last batch that was settled for it."""
+    """A table that is gone, or is older than the last batch settled for it."""
 
     code = ErrorCode.TABLE_BEHIND
 
 
 class ExpectationError(DistributaryError):
-    """Rows of a batch break a rule whose action is `fail`: nothing of it is written."""
+    """A batch whose rows break a rule with the action `fail`: nothing of it is written."""
 
     code = ErrorCode.EXPECTATION_REFUSED
 
 
 class AccountingError(DistributaryError):
-    """A batch does not add up: it fails instead of committing."""
+    """A batch whose counts do not add up: it fails instead of committing."""
 
     code = ErrorCode.ACCOUNTING_BROKEN
 
 
 class CatalogError(DistributaryError):
-    """The catalog does not take an entry; the table itself is as it should be."""
+    """An entry that the catalog refuses; the table itself is correct."""
 
     code = ErrorCode.CATALOG_REFUSED
 
 
 class CatalogUnavailableError(CatalogError):
-    """The catalog did not answer."""
+    """A catalog that did not answer."""
 
     code = ErrorCode.CATALOG_UNAVAILABLE
     retryable = True
@@ -378,13 +385,13 @@ class CatalogUnavailableError(CatalogError):
 
 
 class DeployError(DistributaryError):
-    """A job, a file or a grant cannot be put where it belongs."""
+    """A job, a file or a grant that cannot be installed."""
 
     code = ErrorCode.DEPLOY_REFUSED
 
 
 class DeployUnavailableError(DeployError):
-    """The workspace did not answer, or asked to come back later."""
+    """A workspace that did not answer, or asked to retry later."""
 
     code = ErrorCode.DEPLOY_UNAVAILABLE
     retryable = True
@@ -392,42 +399,42 @@ class DeployUnavailableError(DeployError):
 
 
 class PublishError(DistributaryError):
-    """A table could not be committed."""
+    """A table that could not be committed to."""
 
     code = ErrorCode.COMMIT_FAILED
     retryable = True
 
 
 class LakeUnavailableError(PublishError):
-    """The lake cannot be reached or written."""
+    """A lake that cannot be reached or written."""
 
     code = ErrorCode.LAKE_UNAVAILABLE
     exit_code = 75
 
 
 class SourceWentBackError(PublishError):
-    """A source goes back in its log, and events do not say why."""
+    """A source that goes back in its log, while the events do not say why."""
 
     code = ErrorCode.SOURCE_WENT_BACK
     retryable = False
 
 
 class OutsideLakeError(PublishError):
-    """A path or a link in the lake leads out of it: nothing there is read, written or removed."""
+    """A path or link that leads out of the lake: nothing there is read, written or removed."""
 
     code = ErrorCode.OUTSIDE_LAKE
     retryable = False
 
 
 class DamagedFileError(PublishError):
-    """A data file of a table is not what was written: reading it again gives the same."""
+    """A data file that was changed after it was written; reading it again does not help."""
 
     code = ErrorCode.DATA_FILE_DAMAGED
     retryable = False
 
 
 class StagedFileError(PublishError):
-    """A staged file is gone, or is not the file that was staged."""
+    """A staged file that is gone or changed."""
 
     code = ErrorCode.STAGED_FILE_MISSING
 
@@ -440,18 +447,18 @@ _MOST_LINES = 6
 
 
 def clean(text: str) -> str:
-    """One line of an engine's message: no colours, no stack, no secrets in addresses."""
+    """Return an engine's message as one line without colours, stack traces and secrets."""
     text = _LOGIN.sub("://***@", _QUERY.sub(r"\1?***", _ESCAPES.sub("", text)))
     lines = [line.strip(" ↳\t") for line in text.split("\n")]
     kept = [line for line in lines if line and not re.match(r"(\d+: |at )", line)]
     if len(kept) > _MOST_LINES:
-        # what happened is said first, and why at the end
+        # Messages begin with what happened and end with the cause.
         half, room = _MOST_LINES // 2, _LONGEST // _MOST_LINES - len("; ")
         kept = [line[:room] for line in (*kept[:half], *kept[-half:])]
     return "".join(c if c.isprintable() else " " for c in "; ".join(kept))[:_LONGEST]
 
 
-# What codes and words mean: the pages of the documentation that travel with the package.
+# The meanings of codes and words, from the documentation pages in the package.
 
 _ANCHOR = re.compile(r'<a id="([A-Z0-9_]+)"></a>')
 _CELL = re.compile(r"(?<!\\)\|")
@@ -460,19 +467,19 @@ _HEADINGS = frozenset({"word", "code"})
 
 @cache
 def meanings() -> dict[str, tuple[str, str]]:
-    """By error code: what it means, and what to do."""
-    found: dict[str, tuple[str, str]] = {}
+    """Return the meaning and the remedy of each error code."""
+    by_code: dict[str, tuple[str, str]] = {}
     for line in _page("errors.md"):
         codes, cells = _ANCHOR.findall(line), _cells(line)
         if codes and len(cells) >= 2:
             meaning = cells[1] if len(cells) > 2 else f"the record {cells[1]}"
-            found |= {code: (meaning, cells[2] if len(cells) > 2 else "") for code in codes}
-    return found
+            by_code |= {code: (meaning, cells[2] if len(cells) > 2 else "") for code in codes}
+    return by_code
 
 
 @cache
 def glossary() -> dict[str, str]:
-    """By word: what it means."""
+    """Return the meaning of each word of the glossary."""
     rows = [_cells(line) for line in _page("glossary.md") if line.startswith("| ")]
     return {row[0]: row[1] for row in rows if len(row) == 2 and row[0] not in _HEADINGS}
 
@@ -485,6 +492,6 @@ def _page(name: str) -> list[str]:
     packed = Path(__file__).parent / name
     if packed.is_file():
         return packed.read_text("utf-8").splitlines()
-    # an editable install: the page is where it is written
+    # In an editable install, the page is in the docs folder.
     source = Path(__file__).parents[2] / "docs" / name
     return source.read_text("utf-8").splitlines() if source.is_file() else []

@@ -1,4 +1,4 @@
-"""Work in a thread of its own, which may hang: nobody has to wait for it, and no exit does."""
+"""Daemon threads for work that may hang, and the end of a process without waiting for them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def begun(work: Callable[[], T], *, name: str) -> Future[T]:
-    """Begin a piece of work; what it gives or raises, whoever asks has as long as they like."""
+    """Run `work` in a daemon thread and return its future."""
     future: Future[T] = Future()
 
     def do() -> None:
@@ -30,11 +30,11 @@ def begun(work: Callable[[], T], *, name: str) -> Future[T]:
 
 
 def end_process(code: int) -> NoReturn:
-    """End this process with an exit code, without taking Python down.
+    """End this process with an exit code, without finalizing the interpreter.
 
-    Arrow's own threads let go of files of a bucket after they were read. A thread of theirs that
-    asks for Python while it is taken down kills the process: `terminate called without an active
-    exception`, exit code 134. Threads that are not daemons, and functions of `atexit`, come first.
+    Arrow's threads release files of a bucket after they were read. A thread that needs Python while
+    the interpreter is finalized kills the process: `terminate called without an active exception`,
+    exit code 134. Non-daemon threads and `atexit` functions are run first.
     """
     threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
     atexit._run_exitfuncs()  # noqa: SLF001

@@ -20,7 +20,7 @@ from pydantic import SecretStr
 
 from distributary.config.base import Section
 from distributary.config.load import alternatives, load
-from distributary.lab.services.processes import free_port
+from distributary_lab.services.processes import free_port
 from tests.attack.canaries import SOURCES, WAYS, Canaries, pipeline_file, running_file
 from tests.cli.conftest import Cli, cli, own_folder
 from tests.registry.loopback import Asked, Says, serving

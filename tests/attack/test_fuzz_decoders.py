@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from distributary.decode.base import DecodeLimits
-from distributary.decode.formats import DECODERS
+from distributary.decode.formats import FORMATS
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.model.deadletter import Decoded
 from distributary.model.record import HEADER, Format
@@ -68,7 +68,7 @@ def test_payloads(dice: random.Random, compiled: Callable[[str], bytes], format:
         Format.JSON: JSON_PERSON,
     }[format]
     good = [PAYLOADS[format](n * 10**n, "ß" * n) for n in range(12)]
-    decoder = DECODERS[format](body, "people.Person", DecodeLimits())
+    decoder = FORMATS[format].decoder(body, "people.Person", DecodeLimits())
     for size in (1, 7, COUNT):
         account(decoder.decode(pa.array(spoiled(good, dice, size), pa.binary())), size)
 
@@ -90,7 +90,7 @@ def test_schemas_and_payloads(dice: random.Random, compiled: Callable[[str], byt
             format, body = Format.PROTOBUF, mutated(compiled(PERSON), dice)
         good = [PAYLOADS[format](n, "x" * n) for n in range(5)]
         try:
-            decoder = DECODERS[format](body, "people.Person", DecodeLimits())
+            decoder = FORMATS[format].decoder(body, "people.Person", DecodeLimits())
         except DistributaryError:
             continue
         built += 1

@@ -16,8 +16,8 @@ from tests.attack.mutations import mutated, replanted
 from tests.config.conftest import CASES, CLOUD
 from tests.registry.loopback import Says, registry, serving
 from tests.source.change_files import avro, events, faults, lines, named, put
-from tests.source.test_files_faults import read
-from tests.source.test_files_parquet import parquet, simple
+from tests.source.files.test_files_faults import read
+from tests.source.files.test_files_parquet import parquet, simple
 
 pytestmark = pytest.mark.slow
 KINDS = {

@@ -12,7 +12,7 @@ import pytest
 from distributary.errors import ErrorCode
 from tests.attack.mutations import mutated, replanted
 from tests.cli.conftest import Cli, cli, own_folder
-from tests.engine.settled_lakes import SettledLake
+from tests.lakes.settled import SettledLake
 
 __all__ = ["cli", "own_folder"]
 

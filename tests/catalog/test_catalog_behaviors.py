@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 from pydantic import TypeAdapter
 
 from distributary.catalog.base import (
-    Entry,
+    CatalogEntry,
     TableCatalog,
     entry_of,
     location_of,
@@ -22,7 +22,7 @@ from distributary.catalog.base import (
 from distributary.catalog.glue import GlueTables
 from distributary.catalog.spark import SessionCatalog
 from distributary.catalog.unity import UnityTables
-from distributary.config.catalog import Catalog
+from distributary.config.catalog import CatalogConfig
 from distributary.errors import CatalogError, CatalogUnavailableError, ErrorCode
 from distributary.store.base import same_place
 from tests.catalog.unity_server import TOKEN, Refused, Unity, unity_server
@@ -38,7 +38,7 @@ def unique(stem: str) -> str:
 
 
 def settings(**given: Any) -> Any:
-    return TypeAdapter(Catalog).validate_python(given)
+    return TypeAdapter(CatalogConfig).validate_python(given)
 
 
 @pytest.fixture(scope="module")
@@ -85,14 +85,14 @@ def glue(server: S3Server, schema: str) -> GlueTables:
     return GlueTables(settings(type="glue", **given), KEYS)
 
 
-Made = Callable[..., Entry]
+Made = Callable[..., CatalogEntry]
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Made:
     """A table in a folder, and its entry."""
 
-    def made(name: str, **columns: Any) -> Entry:
+    def made(name: str, **columns: Any) -> CatalogEntry:
         path = str(tmp_path / "a lake 100%" / name)
         rows = pa.table(columns or {"n": pa.array([1, 2])})
         write_deltalake(path, rows, mode="append", schema_mode="merge", description="all of it")

@@ -57,6 +57,8 @@ class Event:
     uuid: str = ""
     hash: int = 0
     old_key: Mapping[str, Any] | None = None
+    source: Mapping[str, Any] = field(default_factory=lambda: {"lsn": 1})
+    """What the envelope says of the source."""
 
     @property
     def position(self) -> tuple[int | str, ...]:
@@ -101,7 +103,7 @@ def rows_of(events: Sequence[Event], columns: Sequence[Column], *, batch: int = 
 
 
 def _envelope(e: Event) -> str:
-    return json.dumps({"source": {"lsn": 1}} | ({"old_key": e.old_key} if e.old_key else {}))
+    return json.dumps({"source": e.source} | ({"old_key": e.old_key} if e.old_key else {}))
 
 
 def moment(e: Event) -> int:

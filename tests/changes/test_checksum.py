@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.changes.rebuild import Checksum
+from distributary.changes.checksum import Checksum
 
 ROW = st.tuples(
     st.none() | st.integers(-(2**63), 2**63 - 1),

@@ -13,8 +13,8 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.changes import tombstones
-from distributary.changes.tombstones import redelivered
+from distributary.changes import copies
+from distributary.changes.copies import redelivered
 from distributary.delta.log import DataFile, Snapshot
 from tests.changes.logs import COLUMNS, Event, event, rows_of
 
@@ -118,7 +118,7 @@ def test_events_without_a_time_are_looked_for_everywhere(tmp_path: Path) -> None
 def test_bounds_that_cannot_be_read_open_the_file() -> None:
     for stats in ("", "{}", '{"minValues":{"_source_ts":"soon"},"maxValues":{"_source_ts":"x"}}'):
         file = DataFile("f f.parquet", "f%20f.parquet", 1, stats=stats)
-        assert tombstones._bounds([file]).no_time.tolist() == [True]
+        assert copies._bounds([file]).no_time.tolist() == [True]
 
 
 SENT = st.builds(

@@ -8,10 +8,11 @@ may be sent again or, in files, come late.
 from __future__ import annotations
 
 import tempfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow.parquet as pq
 import pytest
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 
 from distributary.changes.apply import merge_table
 from distributary.changes.history import merge_history
+from distributary.changes.incarnations import incarnations_of
 from distributary.changes.rebuild import merge_in_order, rebuild, verify
 from distributary.changes.shape import MergeOrder
 from distributary.errors import ErrorCode, SourceWentBackError
@@ -53,6 +55,7 @@ class Committed:
             offset=offset,
             time=self.time,
             uuid=f"{self.server}-{self.position}-{self.id}",
+            hash=self.number + 1,
         )
 
 
@@ -139,22 +142,192 @@ def cut(draw: st.DrawFn, events: Sequence[Event]) -> list[list[Event]]:
     return [list(events[a:b]) for a, b in zip([0, *ends], [*ends, len(events)], strict=True)]
 
 
+# Servers behind a connector: replicas that have the transactions of the server before them at other
+# positions of their own logs, dumps that are put back elsewhere, logs that begin anew.
+
+Ids = Literal["mariadb", "mysql", "none"]
+"""How transactions are numbered in events."""
+Row = tuple[int, float]
+
+
+@dataclass
+class Server:
+    """A server and its log: changes, each at a position of this log."""
+
+    number: int
+    ids: Ids
+    server_id: int
+    skew: int
+    """Seconds by which its clock differs."""
+    file: int
+    at: int = 0
+    log: list[Logged] = field(default_factory=list)
+    transactions: dict[int, int] = field(default_factory=dict)
+    """The last number that each server has given to a transaction, as far as this one knows."""
+
+    def add(self, change: Committed, gtid: str | None, step: int) -> None:
+        if step % 5 == 0:
+            self.file, self.at = self.file + 1, 0
+        self.at += step
+        self.log.append(Logged(change, gtid, self.server_id, (self.file, self.at)))
+
+    def gtid(self) -> str | None:
+        """Number the next transaction that is committed here."""
+        if self.ids == "none":
+            return None
+        shared = self.ids == "mariadb"
+        last = max(self.transactions.values(), default=0) if shared else 0
+        number = max(self.transactions.get(self.server_id, 0), last) + 1
+        self.transactions[self.server_id] = number
+        return f"0-{self.server_id}-{number}" if shared else f"uuid-{self.server_id}:{number}"
+
+
+@dataclass(frozen=True)
+class Logged:
+    """A change in the log of a server."""
+
+    change: Committed
+    gtid: str | None
+    server_id: int
+    """Of the server that committed it."""
+    position: tuple[int, int]
+
+    def event(self, offset: int) -> Event:
+        change = self.change
+        place = (1, 0, *self.position, 0, 1, f"{offset:019}")
+        source = {"server_id": self.server_id, "gtid": self.gtid, "snapshot": "false"}
+        # the hash has all but the position, as Debezium's events have it
+        content = zlib.crc32(f"{change.number} {change.time} {source}".encode())
+        return Event(
+            place,
+            change.op,
+            {"id": change.id, "region": "EU", "price": float(change.number)},
+            deleted=change.op == "delete",
+            offset=offset,
+            time=change.time,
+            uuid=f"{self.position}-{content}",
+            hash=content,
+            source=source,
+        )
+
+
+def read_row(row: Row, server: Server, time: int, offset: int) -> Event:
+    """A row of a snapshot."""
+    place = (0, 0, server.file, server.at + 1, 0, 1, f"{offset:019}")
+    source = {"server_id": 0, "gtid": None, "snapshot": "true"}
+    content = zlib.crc32(f"{row} {time} {server.number}".encode())
+    return Event(
+        place,
+        "read",
+        {"id": row[0], "region": "EU", "price": row[1]},
+        deleted=False,
+        offset=offset,
+        time=time,
+        uuid=f"{place[2:4]}-{content}",
+        hash=content,
+        source=source,
+    )
+
+
+class Cluster:
+    """Servers that take over from each other, and what a connector sends of them."""
+
+    def __init__(self, draw: st.DrawFn, ids: Ids) -> None:
+        self.draw, self.ids = draw, ids
+        self.clock = 1_700_000_000
+        self.server = self._server(server_id=1, file=draw(st.integers(1, 60)))
+        self.changes: list[Committed] = []
+        self.events: list[Event] = []
+        self.sent = 0
+        """How much of the server's log the connector has sent."""
+        self.read = 0
+        """Where the connector has begun in the log of this server."""
+
+    def _server(self, *, server_id: int, file: int, skew: int = 0) -> Server:
+        number = 0 if not hasattr(self, "server") else self.server.number + 1
+        return Server(number, self.ids, server_id, skew, file)
+
+    def write(self, count: int, *, deletes: bool = True) -> None:
+        """Commit some transactions of one or two changes each."""
+        draw, server = self.draw, self.server
+        began = self.clock
+        for _ in range(count):
+            self.clock += draw(st.integers(0, 5))
+            gtid = server.gtid()
+            for _ in range(draw(st.sampled_from([1, 1, 2]))):
+                time = max(began, self.clock - draw(st.integers(0, 30))) + server.skew
+                words = ["update", "update", "delete"] if deletes else ["update"]
+                change = Committed(
+                    len(self.changes),
+                    server.number,
+                    (0, 0),
+                    time * SECOND,
+                    draw(st.integers(1, 3)),
+                    draw(st.sampled_from(words)),
+                )
+                self.changes.append(change)
+                server.add(change, gtid, draw(st.integers(1, 50)))
+
+    def send(self, *, back: int = 0) -> None:
+        """Send what was not sent, and some of what was before it, in the order of the log."""
+        for logged in self.server.log[max(self.read, self.sent - back) :]:
+            self.events.append(logged.event(len(self.events)))
+        self.sent = len(self.server.log)
+
+    def snapshot(self) -> None:
+        """Send all rows as they are, and go on behind them."""
+        for row in rows_of(self.changes):
+            time = (self.clock + self.server.skew) * SECOND
+            self.events.append(read_row(row, self.server, time, len(self.events)))
+        self.sent = self.read = len(self.server.log)
+
+    def promote(self) -> None:
+        """Have a replica take over: its log has the transactions of the server before it."""
+        draw, before = self.draw, self.server
+        self.clock += draw(st.integers(1, 200))
+        skew = draw(st.sampled_from([0, 0, -20, -7200] if self.ids == "mariadb" else [0, -20]))
+        server = self._server(
+            server_id=before.server_id + 1, file=draw(st.integers(1, 60)), skew=skew
+        )
+        server.transactions = dict(before.transactions)
+        for logged in before.log:
+            server.add(logged.change, logged.gtid, draw(st.integers(1, 50)))
+            server.log[-1] = replace(server.log[-1], server_id=logged.server_id)
+        self.server = server
+
+    def restore(self) -> None:
+        """Put a dump back on a server whose log begins anew, and so do its numbers."""
+        self.clock += self.draw(st.integers(40, 200))
+        server_id = self.draw(st.sampled_from([1, self.server.server_id, 9]))
+        self.server = self._server(server_id=server_id, file=self.draw(st.integers(1, 3)))
+        self.sent = self.read = 0
+
+
 @st.composite
 def streams(draw: st.DrawFn) -> tuple[list[Committed], list[list[Event]]]:
-    """What a connector sends: in order, and now and then some of it once more."""
-    changes = draw(databases())
-    sent: list[Committed] = []
-    at = 0
-    while at < len(changes):
-        sent.append(changes[at])
-        at += 1
-        if draw(st.integers(0, 6)) == 0:
-            # started again from an older offset, of the same server
-            back = draw(st.integers(0, 4))
-            first = next(n for n, c in enumerate(changes) if c.server == changes[at - 1].server)
-            at = max(first, at - back)
-    events = [change.event(offset) for offset, change in enumerate(sent)]
-    return changes, cut(draw, events)
+    """What a connector sends of servers that take over, and now and then some of it once more."""
+    cluster = Cluster(draw, draw(st.sampled_from(["mariadb", "mysql", "none"])))
+    cluster.write(draw(st.integers(1, 4)))
+    if draw(st.booleans()):
+        cluster.snapshot()
+    for _ in range(draw(st.integers(1, 4))):
+        cluster.write(draw(st.integers(1, 4)))
+        cluster.send(back=draw(st.sampled_from([0, 0, 1, 5])))
+        step = draw(st.sampled_from(["promote", "promote", "restore", "snapshot", "nothing"]))
+        if step == "promote":
+            cluster.promote()
+        elif step == "restore":
+            cluster.restore()
+            if draw(st.booleans()):
+                # what happens before the connector is there is in its snapshot alone
+                cluster.write(draw(st.integers(0, 3)), deletes=False)
+                cluster.snapshot()
+        elif step == "snapshot":
+            cluster.write(draw(st.integers(0, 3)), deletes=False)
+            cluster.snapshot()
+    cluster.write(draw(st.integers(0, 3)))
+    cluster.send(back=draw(st.sampled_from([0, 0, 1, 5])))
+    return cluster.changes, cut(draw, cluster.events)
 
 
 @given(streams())
@@ -214,6 +387,12 @@ def change(position: tuple[int, int], seconds: int, price: float, **more: Any) -
         offset=known["offset"],
         time=1_700_000_000_000 + seconds * SECOND,
         uuid=f"{position}-{price}",
+        hash=zlib.crc32(f"{price} {seconds}".encode()),
+        source={
+            "gtid": known.get("gtid"),
+            "server_id": known.get("server_id", 1),
+            "snapshot": known.get("snapshot", "false" if known["phase"] else "true"),
+        },
     )
 
 
@@ -238,6 +417,116 @@ def test_a_snapshot_of_a_new_server_heals(tmp_path: Path) -> None:
     assert prices(shop) == [2.0]
     shop.commit([change((3, 200), 200, 3.0, offset=2)])
     assert prices(shop) == [3.0]
+
+
+def starts(shop: Lake) -> int:
+    return len(incarnations_of(shop.last.path).starts)
+
+
+def test_an_older_offset_of_a_server_that_is_gone_changes_nothing(tmp_path: Path) -> None:
+    shop = lake(str(tmp_path))
+    old = change((57, 1000), 0, 1.0, gtid="0-1-5")
+    shop.commit([old, change((57, 2000), 1, 2.0, offset=1, gtid="0-1-6")])
+    new = change((3, 600), 10, 3.0, offset=2, gtid="0-2-7", server_id=2)
+    shop.commit([new])
+    # the replica that took over has the transactions of the server before it elsewhere in its log
+    again = replace(old, place=(1, 0, 3, 300, 0, 1, f"{3:019}"), offset=3, uuid="another place")
+    shop.commit([again])
+    assert prices(shop) == [3.0]
+    assert starts(shop) == 1
+
+
+def test_a_transaction_that_the_log_never_had_is_older_by_its_number(tmp_path: Path) -> None:
+    shop = lake(str(tmp_path))
+    shop.commit([change((7, 2000), 30, 2.0, gtid="0-1-6")])
+    # it was a dead letter when it was sent first
+    shop.commit([change((7, 1000), 10, 1.0, offset=1, gtid="0-1-5")])
+    assert prices(shop) == [2.0]
+    assert starts(shop) == 0
+
+
+def test_two_servers_may_have_a_row_at_one_position(tmp_path: Path) -> None:
+    shop = lake(str(tmp_path))
+    shop.commit([change((1, 700), 0, 1.0, gtid="0-1-5")])
+    shop.commit([change((1, 900), 1, 2.0, offset=1, gtid="0-1-6")])
+    shop.commit([change((1, 700), 9, 3.0, offset=2, gtid="0-9-1", server_id=9)])
+    assert prices(shop) == [3.0]
+    # so may one whose transactions have no numbers
+    shop.commit([change((1, 650), 19, 4.0, offset=3, server_id=3)])
+    shop.commit([change((1, 640), 20, 5.0, offset=4, server_id=4)])
+    assert prices(shop) == [5.0]
+
+
+def test_a_clock_that_is_wrong_does_not_matter_where_transactions_have_numbers(
+    tmp_path: Path,
+) -> None:
+    shop = lake(str(tmp_path))
+    shop.commit([change((57, 1000), 0, 1.0, gtid="0-1-5")])
+    shop.commit([change((3, 4), -7200, 2.0, offset=1, gtid="0-2-6", server_id=2)])
+    assert prices(shop) == [2.0]
+    # numbers of two servers of MySQL say nothing about each other
+    other = lake(str(tmp_path / "mysql"))
+    other.commit([change((57, 1000), 0, 1.0, gtid="aaaa:5")])
+    with pytest.raises(SourceWentBackError):
+        other.commit([change((3, 4), -7200, 2.0, offset=1, gtid="bbbb:1", server_id=2)])
+
+
+def test_servers_that_write_in_turns_into_one_log_are_one_source(tmp_path: Path) -> None:
+    shop = lake(str(tmp_path))
+    for number in range(6):
+        # a log has the changes of other servers under their own numbers
+        server = 1 + number % 2
+        at, gtid = (7, 100 * (number + 1)), f"{server}-{server}-{100 - number}"
+        written = change(at, number, float(number), offset=number, gtid=gtid, server_id=server)
+        shop.commit([written])
+    assert prices(shop) == [5.0]
+    assert starts(shop) == 0
+
+
+def test_a_second_snapshot_has_what_was_not_sent(tmp_path: Path) -> None:
+    shop = lake(str(tmp_path))
+    shop.commit([change((7, 100), 0, 1.0)])
+    # the log was gone before the connector had read it: it begins with a snapshot
+    shop.commit([change((7, 900), 100, 2.0, offset=1, phase=0, op="read")])
+    assert prices(shop) == [2.0]
+    shop.commit([change((7, 950), 101, 3.0, offset=2)])
+    assert prices(shop) == [3.0]
+    assert starts(shop) == 1
+    rebuild(shop.last.log, shop.last)
+    assert prices(shop) == [3.0]
+
+
+def test_a_snapshot_of_a_new_server_wins_against_the_snapshot_before(tmp_path: Path) -> None:
+    for together in (False, True):
+        shop = lake(str(tmp_path / str(together)))
+        first = change((57, 1000), 0, 1.0, phase=0, op="read")
+        second = change((3, 4), 100, 2.0, offset=1, phase=0, op="read")
+        for batch in [[first, second]] if together else [[first], [second]]:
+            shop.commit(batch)
+        assert prices(shop) == [2.0]
+
+
+def test_a_table_that_was_emptied_gets_the_rows_of_a_new_server(tmp_path: Path) -> None:
+    emptied = replace(change((57, 1000), 0, 0.0, op="truncate", offset=1), key=())
+    first = change((57, 900), -1, 1.0)
+    again = replace(first, offset=2, uuid="of another shape", hash=9)
+    second = change((3, 4), 100, 2.0, offset=3, op="insert")
+    for number, batches in enumerate(
+        ([[first, emptied], [again], [second]], [[first, emptied, again, second]])
+    ):
+        shop = lake(str(tmp_path / str(number)))
+        for batch in batches:
+            shop.commit(batch)
+            assert prices(shop) == ([2.0] if second in batch else [])
+        assert starts(shop) == 1
+
+
+def test_rows_of_an_incremental_snapshot_begin_nothing(tmp_path: Path) -> None:
+    shop = lake(str(tmp_path))
+    shop.commit([change((7, 100), 0, 1.0)])
+    known = {"phase": 0, "op": "read", "snapshot": "incremental"}
+    shop.commit([change((7, 100), 50, 1.0, offset=1, **known)])
+    assert starts(shop) == 0
 
 
 def test_a_row_that_was_deleted_comes_back_with_a_new_server(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from distributary.config.load import load
 from distributary.engine.progress.recovery import refuse_behind
 from distributary.errors import TableBehindError
 from tests.changes.logs import NOW, event
-from tests.cli.change_lake import BEGUN, LOG, MERGED, NAME, TYPE, ChangeLake
 from tests.cli.conftest import Cli
-from tests.cli.lake import make_lake, pin_file
+from tests.lakes.written import make_lake, pin_file
+from tests.lakes.written_changes import BEGUN, LOG, MERGED, NAME, TYPE, ChangeLake
 
 MS = NOW // 1000
 
@@ -259,3 +259,26 @@ def test_a_lake_without_change_data_has_no_table_to_compute_as_of_a_moment(
     result = cli("verify", "--all", "--json", "--as-of", "2026-11-15T12:00:00Z")
     assert (result.code, result.json["tables"]) == (0, [])
     assert len(cli("verify", "--all", "--json").json["tables"]) == 3
+
+
+def test_what_waited_for_a_merged_table_and_is_gone_is_in_its_log(
+    cli: Cli, shop: ChangeLake
+) -> None:
+    shop.batch([event(MS + 30_000, "insert", id=8)], parked=True)
+    shop.batch([event(MS + 31_000, "insert", id=9)], parked=True)
+    config = load(shop.file).config
+    with pytest.raises(TableBehindError) as caught:
+        refuse_behind(config, shop.ledger, "life1")
+    assert f"`distributary rebuild {MERGED}`" in caught.value.next_step
+    assert "reset" not in caught.value.next_step
+    assert cli("rebuild", MERGED).code == 0
+    assert [row["id"] for row in shop.rows()] == [1, 2, 3, 4, 8, 9]
+    refuse_behind(config, shop.ledger, "life1")
+    assert cli("verify", "--all").code == 0
+    # without a log there is nothing to make it of
+    shop.batch([event(MS + 32_000, "insert", id=10)], parked=True)
+    text = shop.file.read_text().replace("format: datastream}", "format: datastream, log: false}")
+    shop.file.write_text(text)
+    with pytest.raises(TableBehindError) as caught:
+        refuse_behind(load(shop.file).config, shop.ledger, "life1")
+    assert f"`distributary reset FILE --table {MERGED}`" in caught.value.next_step

@@ -18,10 +18,10 @@ from distributary.delta.parquet import write_file
 from distributary.errors import DamagedFileError, ErrorCode
 from distributary.store.base import at
 from tests.changes.logs import event
-from tests.cli.change_lake import LOG, MERGED, ChangeLake
 from tests.cli.conftest import Cli
-from tests.cli.test_verify import kinds, verified
-from tests.engine.settled_lakes import BRONZE, LETTERS, SettledLake, live_files
+from tests.cli.upkeep.test_verify import kinds, verified
+from tests.lakes.settled import BRONZE, LETTERS, SettledLake, live_files
+from tests.lakes.written_changes import LOG, MERGED, ChangeLake
 
 CHESS, GO = "silver_chess", "silver_go"
 

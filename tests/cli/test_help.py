@@ -2,12 +2,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import Any
 
 import pytest
 import typer
 
-from distributary.cli.app import VERBS, application
+from distributary.cli.app import PLUGGED, VERBS, application
 from distributary.cli.command.verb import DEPLOY, FIX, LOOK, RUN, START
 from tests.cli.conftest import Cli
 
@@ -37,12 +38,35 @@ def examples(command: Any) -> list[str]:
 
 def test_every_verb_is_found_where_the_program_looks_for_it() -> None:
     first = {name.partition(" ")[0] for name in EVERY}
-    assert {verb for verbs in VERBS.values() for verb in verbs} == first
+    plugged = {point.name for point in entry_points(group=PLUGGED)}
+    assert {verb for verbs in VERBS.values() for verb in verbs} | plugged == first
     for verb in first:
         node = typer.main.get_command(application(verb))
         assert {name for name in EVERY if name.partition(" ")[0] == verb} <= dict(
             commands(node)
         ).keys()
+
+
+@pytest.mark.parametrize("line", [["--version"], ["status", "--help"], ["run", "--help"]])
+def test_only_commands_of_other_packages_read_entry_points(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, line: list[str]
+) -> None:
+    def read(**criteria: str) -> None:
+        raise AssertionError("entry points were read")
+
+    monkeypatch.setattr("importlib.metadata.entry_points", read)
+    assert cli(*line).code == 0
+
+
+def test_a_command_of_a_package_that_is_broken(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = EntryPoint("broken", "distributary_nowhere.commands:app", PLUGGED)
+    points = EntryPoints([*entry_points(group=PLUGGED), broken])
+    monkeypatch.setattr("importlib.metadata.entry_points", points.select)
+    result = cli("broken", "--json")
+    assert (result.code, result.json["error"]["code"]) == (2, "CONFIG_INVALID")
+    assert broken.value in result.json["error"]["where"]
+    assert cli("--help").code == 0
+    assert "demo" in cli("--help").out and "broken" not in cli("--help").out
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -10,8 +10,8 @@ import pytest
 
 from distributary.model import layout
 from tests.cli.conftest import Cli
-from tests.cli.lake import make_lake
-from tests.engine.settled_lakes import SettledLake
+from tests.lakes.settled import SettledLake
+from tests.lakes.written import make_lake
 
 
 def everything(folder: Path) -> dict[str, bytes]:

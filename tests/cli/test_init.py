@@ -14,8 +14,8 @@ import pytest
 from deltalake import write_deltalake
 
 from distributary.cli.init import table_to_show
-from distributary.config.kafka import Registry
 from distributary.config.load import load
+from distributary.config.registry import RegistryConfig
 from distributary.engine.pipeline import Pipeline
 from distributary.model.record import Format
 from distributary.model.table import Role
@@ -74,7 +74,7 @@ def topics(services: SecuredServices) -> Topics:
 
 @pytest.fixture
 def registry(services: SecuredServices) -> HttpRegistry:
-    return HttpRegistry(Registry.model_validate({"url": services.registry}))
+    return HttpRegistry(RegistryConfig.model_validate({"url": services.registry}))
 
 
 @pytest.mark.parametrize(
@@ -217,8 +217,8 @@ def test_secrets_are_variables_or_nothing(cli: Cli, monkeypatch: pytest.MonkeyPa
     assert "${env:SASL_PASSWORD}" in refused.err
     assert cli("init", "x", "--registry", "http://u:opensesame@h").err.count("opensesame") == 0
     monkeypatch.setenv("KAFKA_PASSWORD", "opensesame")
-    monkeypatch.setattr("distributary.source.kafka._FIRST_SECONDS", (1.0,))
-    monkeypatch.setattr("distributary.source.kafka._SECONDS", 1.0)
+    monkeypatch.setattr("distributary.source.kafka.source._FIRST_SECONDS", (1.0,))
+    monkeypatch.setattr("distributary.source.kafka.source._SECONDS", 1.0)
     away = cli(
         *("init", *login, "sasl.password=${env:KAFKA_PASSWORD}", "--kafka-option"),
         *("sasl.username=me", "--kafka-option", "sasl.mechanism=PLAIN", "--kafka-option"),

@@ -9,20 +9,21 @@ from unittest.mock import Mock
 
 import pytest
 
-from distributary.cli.doctor import _start_broker, _start_registry, registry_check
-from distributary.config.kafka import Registry
+from distributary.cli.doctor import _start_registry, registry_check
+from distributary.config.registry import RegistryConfig
 from distributary.model.record import Format
 from distributary.registry.compatibility.levels import Level
 from distributary.registry.http.registry import HttpRegistry
+from distributary.source.kafka.entry import start_broker
 from tests.cli.conftest import Cli
-from tests.cli.lake import make_lake
+from tests.lakes.written import make_lake
 from tests.registry.contexted import Contexted
 from tests.registry.loopback import serving
 from tests.services.shared import unique
 from tests.topics import Topics
 
 if TYPE_CHECKING:
-    from distributary.lab.services.services import Services
+    from distributary_lab.services.services import Services
 
 ORDER: dict[str, Any] = {
     "$schema": "http://json-schema.org/draft-07/schema#",
@@ -112,7 +113,7 @@ def test_doctor_says_who_reads_and_why(
     ],
 )
 def test_only_services_of_this_machine_can_be_started(servers: str, command: str) -> None:
-    assert _start_broker(servers) == command
+    assert start_broker(servers) == command
 
 
 @pytest.mark.parametrize(
@@ -124,16 +125,16 @@ def test_only_services_of_this_machine_can_be_started(servers: str, command: str
     ],
 )
 def test_a_registry_elsewhere_is_asked_by_hand(url: str, command: str) -> None:
-    assert _start_registry(Registry(url=url)) == command
+    assert _start_registry(RegistryConfig(url=url)) == command
 
 
 def test_a_context_that_is_not_there_is_told_with_those_that_are() -> None:
     known = Contexted()
     known.add(":.team:chess-value", 'syntax = "proto3"; message Chess {}')
     with serving(known, paged=True) as server:
-        wrong = registry_check(Registry(url=server.url, context=".taem"))
+        wrong = registry_check(RegistryConfig(url=server.url, context=".taem"))
         assert ".team" in wrong.fix and wrong.state == "warn"
-        right = registry_check(Registry(url=server.url, context=".team"))
+        right = registry_check(RegistryConfig(url=server.url, context=".team"))
         assert right.state == "pass"
 
 
@@ -178,7 +179,7 @@ def test_a_pipeline_on_real_services(services: Services, own_folder: Path, cli: 
     topics.create(topic, 2)
     topics.send(topic, [b"x"] * 40, partition=0)
     topics.send(topic, [b"x"] * 7, partition=1)
-    registry = HttpRegistry(Registry(url=services.registry))
+    registry = HttpRegistry(RegistryConfig(url=services.registry))
     registry.register(f"{topic}-value", json.dumps(ORDER), format=Format.JSON)
     found = checks(cli, file)
     assert found["broker"]["state"] == found["registry"]["state"] == "pass"
@@ -196,7 +197,7 @@ def test_a_pipeline_on_real_services(services: Services, own_folder: Path, cli: 
 
 def test_schemas_of_a_real_registry(services: Services, own_folder: Path, cli: Cli) -> None:
     subject = unique("orders")
-    registry = HttpRegistry(Registry(url=services.registry))
+    registry = HttpRegistry(RegistryConfig(url=services.registry))
     registry.set_compatibility(subject, Level.BACKWARD)
     first = {**ORDER, "title": subject}
     second = {**first, "properties": {**first["properties"], "note": {"type": "string"}}}

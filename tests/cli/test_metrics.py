@@ -10,7 +10,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from distributary.observe.metrics import CATALOGUE
-from distributary.supervise.server import Address, Answers, serving
+from distributary.supervise.server import Answers, ListenAddress, serving
 from tests.cli.conftest import Cli
 
 PIPELINE = """
@@ -52,7 +52,7 @@ def test_a_run_refuses_an_address_before_spark_starts(cli: Cli, own_folder: Path
     refused = cli("run", "games.yaml", "--metrics", "nowhere", "--json")
     assert refused.code == 2
     assert refused.json["error"]["code"] == "CONFIG_INVALID"
-    with serving(Address("127.0.0.1", 0), Answers()) as url:
+    with serving(ListenAddress("127.0.0.1", 0), Answers()) as url:
         port = url.rpartition(":")[2]
         taken = cli("run", "games.yaml", "--metrics", port, "--json")
     assert taken.json["error"]["code"] == "PORT_TAKEN"

@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from distributary.lab.simulate.dice import event
-from distributary.lab.simulate.game_records import GamesPlan
+from distributary_lab.simulate.dice import event
+from distributary_lab.simulate.game_records import GamesPlan
 from tests.cli.conftest import Cli
-from tests.engine.lakes import Games
+from tests.lakes.games import Games
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from distributary.cli.command.live import UpView
 from distributary.errors import DistributaryError, ErrorCode
-from distributary.supervise.member import PipelineStatus, State
+from distributary.supervise.member import MemberState, MemberStatus
 from tests.cli.conftest import Cli
 
 TEXT = """
@@ -138,9 +138,9 @@ def test_run_keeps_a_log_too(cli: Cli) -> None:
 def test_the_view_has_the_worst_first_and_never_floods_the_screen() -> None:
     error = DistributaryError("\x1b[31m no", code=ErrorCode.SOURCE_UNAVAILABLE)
     retry = datetime.now(UTC) + timedelta(minutes=30)
-    many = [PipelineStatus(name=f"p{n}", file="f", state=State.RUNNING) for n in range(1000)]
+    many = [MemberStatus(name=f"p{n}", file="f", state=MemberState.RUNNING) for n in range(1000)]
     many.append(
-        PipelineStatus(name="worst", file="f", state=State.BACKOFF, error=error, retry_at=retry)
+        MemberStatus(name="worst", file="f", state=MemberState.BACKOFF, error=error, retry_at=retry)
     )
     view = UpView(lambda: many)
     for n in range(100):

@@ -2,6 +2,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from deltalake import DeltaTable
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.progress.claim import Claim
 from tests.cli.conftest import Cli
-from tests.cli.lake import make_lake
+from tests.lakes.written import make_lake
+from tests.web.lakes import WebLake
 
 FILE = """
 name: games
@@ -249,11 +251,13 @@ def test_a_file_with_a_long_path_is_found_again(file: Path, cli: Cli) -> None:
     assert cli(*line).out == "0 to replay\n"
 
 
-def imported(*arguments: object) -> tuple[str, set[str]]:
+def imported(
+    *arguments: object, of: Collection[str] = ("pyspark", "pandas")
+) -> tuple[str, set[str]]:
     """What a command says in a process of its own, and which of the slow packages it imported."""
     code = (
         "import atexit, sys; from distributary.cli.app import program; "
-        "slow = lambda: sys.modules.keys() & {'pyspark', 'pandas'}; "
+        f"slow = lambda: sys.modules.keys() & {set(of)!r}; "
         "atexit.register(lambda: print('imported', *slow(), file=sys.stderr)); program()"
     )
     command = [sys.executable, "-c", code, *map(str, arguments)]
@@ -281,3 +285,14 @@ def test_nothing_to_replay_is_said_before_spark_is_imported(own_folder: Path) ->
 def test_status_imports_neither_spark_nor_pandas(own_folder: Path) -> None:
     make_lake(own_folder / "lake")
     assert imported("status", "--lake", own_folder / "lake")[1] == set()
+
+
+def test_looking_imports_nothing_that_only_writing_needs(own_folder: Path) -> None:
+    lake = WebLake(own_folder / "lake")
+    lake.settle(0, {"silver_chess": "chess"})
+    # what compiles schemas, tries again, computes with SQL, and what a run tells its listeners
+    slow = {"google.protobuf", "grpc_tools", "jsonschema_rs", "tenacity", "asyncio", "duckdb"}
+    slow |= {"distributary.observe.events", "distributary.config.pipeline", "pyspark", "pandas"}
+    for line in (("status",), ("status", "--json"), ("trace", "wrapper/0/3")):
+        said, found = imported(*line, "--lake", lake.path, of=slow)
+        assert found == set(), (line, said)

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from distributary.config.engine import Trigger
-from distributary.config.kafka import KafkaSource
 from distributary.config.load import load
-from distributary.config.source import DeltaSource, FilesSource
+from distributary.config.sources.delta import DeltaSourceConfig
+from distributary.config.sources.files import FilesSourceConfig
+from distributary.config.sources.kafka import KafkaSourceConfig
 
 CASES = Path(__file__).parent / "cases"
 
@@ -24,7 +25,7 @@ def test_every_case_loads_without_a_warning(case: Path, cloud: dict[str, str]) -
 
 def test_games() -> None:
     config = read("games")
-    assert isinstance(config.source, KafkaSource)
+    assert isinstance(config.source, KafkaSourceConfig)
     assert config.source.topics == ("wrapper",)
     assert config.source.max_records_per_batch == 250_000
     assert config.registry.addresses == ("http://127.0.0.1:8081/apis/ccompat/v7",)
@@ -46,7 +47,7 @@ def test_games() -> None:
 
 def test_games_delta() -> None:
     config = read("games-delta")
-    assert isinstance(config.source, DeltaSource)
+    assert isinstance(config.source, DeltaSourceConfig)
     assert (config.source.value, config.source.topic_name) == ("wrapper", "wrapper")
     assert config.topics == ("wrapper",)
     assert config.registry.path == "./schemas"
@@ -55,7 +56,7 @@ def test_games_delta() -> None:
 
 def test_games_cloud(cloud: dict[str, str]) -> None:
     config = load(CASES / "games-cloud.yaml", environ=cloud).config
-    assert isinstance(config.source, KafkaSource)
+    assert isinstance(config.source, KafkaSourceConfig)
     options = config.source.spark_options()
     assert options["kafka.security.protocol"] == "SASL_SSL"
     assert 'password="canary-kafka-secret"' in options["kafka.sasl.jaas.config"]
@@ -77,7 +78,7 @@ def test_people_and_orders() -> None:
 
 def test_datastream() -> None:
     config = read("datastream")
-    assert isinstance(config.source, FilesSource)
+    assert isinstance(config.source, FilesSourceConfig)
     assert config.source.bucket is None
     assert config.source.root == "./datastream"
     assert config.source.max_files_per_batch == 1000

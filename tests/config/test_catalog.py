@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from distributary.config.catalog import HiveCatalog
+from distributary.config.catalog import HiveCatalogConfig
 from distributary.config.document import Problem
 from distributary.config.load import Loaded
 from distributary.config.show import as_json
@@ -96,7 +96,7 @@ def test_a_token_is_never_shown(loaded: Load) -> None:
 
 
 def test_a_metastore_is_put_into_the_session() -> None:
-    catalog = HiveCatalog.model_validate(
+    catalog = HiveCatalogConfig.model_validate(
         HIVE | {"uri": "thrift://a:1, thrift://b,thrift://[::1]:3"}
     )
     assert catalog.spark_conf["spark.sql.catalogImplementation"] == "hive"

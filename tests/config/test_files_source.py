@@ -8,7 +8,7 @@ import pytest
 
 from distributary.config.document import Problem
 from distributary.config.load import Loaded
-from distributary.config.source import FilesSource
+from distributary.config.sources.files import FilesSourceConfig
 
 Load = Callable[..., Loaded]
 Problems = Callable[..., list[Problem]]
@@ -27,9 +27,9 @@ lake:
 """
 
 
-def files(load: Load, **settings: object) -> FilesSource:
+def files(load: Load, **settings: object) -> FilesSourceConfig:
     config = load(PIPELINE, overrides={f"source.{k}": v for k, v in settings.items()}).config
-    assert isinstance(config.source, FilesSource)
+    assert isinstance(config.source, FilesSourceConfig)
     return config.source
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from distributary.config.lake import IcebergEvolution
+from distributary.config.lake import NarrowEvolution
 from distributary.config.load import load
 from distributary.errors import ConfigError
 
@@ -26,12 +26,12 @@ def loaded(tmp_path: Path, text: str = FILE, **overrides: object):  # type: igno
 
 
 def test_types_become_wider_as_iceberg_allows(tmp_path: Path) -> None:
-    assert isinstance(loaded(tmp_path).evolution, IcebergEvolution)
+    assert isinstance(loaded(tmp_path).evolution, NarrowEvolution)
     config = loaded(tmp_path, FILE + "evolution: {new_field: ignore}\n")
-    assert isinstance(config.evolution, IcebergEvolution)
+    assert isinstance(config.evolution, NarrowEvolution)
     assert config.evolution.new_field == "ignore"
     delta = loaded(tmp_path, FILE.replace("iceberg", "delta"))
-    assert not isinstance(delta.evolution, IcebergEvolution)
+    assert not isinstance(delta.evolution, NarrowEvolution)
 
 
 def test_a_catalog_in_the_lake_is_the_default(tmp_path: Path) -> None:

@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.config.kafka import KafkaSecurity, KafkaSource, format_offsets, parse_offsets
+from distributary.config.sources.kafka import (
+    KafkaSecurity,
+    KafkaSourceConfig,
+    format_offsets,
+    parse_offsets,
+)
 from distributary.errors import ConfigError, ErrorCode
 
 offsets = st.one_of(
@@ -24,9 +29,9 @@ offsets = st.one_of(
 )
 
 
-def kafka(**changes: Any) -> KafkaSource:
+def kafka(**changes: Any) -> KafkaSourceConfig:
     base = {"type": "kafka", "bootstrap_servers": "h:1", "topics": ["a", "b"]}
-    return KafkaSource.model_validate(base | changes)
+    return KafkaSourceConfig.model_validate(base | changes)
 
 
 def test_options_of_spark() -> None:

@@ -8,18 +8,18 @@ import pytest
 from pydantic import ValidationError
 
 from distributary.config import librdkafka
-from distributary.config.kafka import KafkaSource
 from distributary.config.librdkafka import translate
-from distributary.source.consumer import Client
+from distributary.config.sources.kafka import KafkaSourceConfig
+from distributary.source.kafka.consumer import Client
 
 _PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 _SECRET = "s3cr3t"
 
 
-def kafka(**settings: Any) -> KafkaSource:
+def kafka(**settings: Any) -> KafkaSourceConfig:
     base = {"type": "kafka", "bootstrap_servers": "127.0.0.1:9092", "topics": ["t"]}
-    return KafkaSource.model_validate(base | settings)
+    return KafkaSourceConfig.model_validate(base | settings)
 
 
 @pytest.mark.parametrize(

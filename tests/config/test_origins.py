@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from distributary.config.document import Origin, OriginKind, PipelineFileError
+from distributary.config.document import OriginKind, PipelineFileError, SettingOrigin
 from distributary.config.load import Deprecation, Loaded, load_text
 from distributary.errors import ErrorCode
 
@@ -40,7 +40,7 @@ def test_a_reference_keeps_its_line_and_its_name(minimal: str) -> None:
     text = minimal.replace("./lake", "${env:ROOT}/${env:SUB:-sub}")
     loaded = load_text(text, environ={"ROOT": "/data"})
     assert loaded.config.lake.path == "/data/sub"
-    assert loaded.origin("lake.path") == Origin(
+    assert loaded.origin("lake.path") == SettingOrigin(
         OriginKind.FILE, "pipeline.yaml", 11, 9, ("env:ROOT", "env:SUB, not set")
     )
 

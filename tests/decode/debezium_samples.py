@@ -18,8 +18,8 @@ from typing import Any
 import pyarrow as pa
 
 from distributary.decode.base import DecodeLimits
+from distributary.decode.change.connect_frames import NONE, split_connect
 from distributary.decode.change.debezium.decoder import DebeziumDecoder
-from distributary.decode.change.debezium.messages import NONE, split_connect
 from distributary.decode.json.infer import infer
 from distributary.model.change import ChangeSettings
 from distributary.model.deadletter import Decoded

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.decode.base import DecodeLimits, Decoder
-from distributary.decode.formats import DECODERS
+from distributary.decode.formats import FORMATS
 from distributary.errors import DecodeError, ErrorCode
 from distributary.model.deadletter import Decoded
 from distributary.model.record import Format
@@ -86,7 +86,7 @@ def json_payload(number: int, name: str) -> bytes:
 def sample(request: pytest.FixtureRequest, compiled: Callable[[str], bytes]) -> Sample:
     match request.param:
         case Format.PROTOBUF:
-            build = DECODERS[Format.PROTOBUF]
+            build = FORMATS[Format.PROTOBUF].decoder
             return Sample(
                 Format.PROTOBUF,
                 lambda limits: build(compiled(PERSON), "people.Person", limits),
@@ -97,7 +97,7 @@ def sample(request: pytest.FixtureRequest, compiled: Callable[[str], bytes]) -> 
         case Format.AVRO:
             return Sample(
                 Format.AVRO,
-                lambda limits: DECODERS[Format.AVRO](AVRO_PERSON, "people.Person", limits),
+                lambda limits: FORMATS[Format.AVRO].decoder(AVRO_PERSON, "people.Person", limits),
                 avro_payload,
                 b"not a schema",
                 ErrorCode.PAYLOAD_TRUNCATED,
@@ -105,7 +105,7 @@ def sample(request: pytest.FixtureRequest, compiled: Callable[[str], bytes]) -> 
         case Format.JSON:
             return Sample(
                 Format.JSON,
-                lambda limits: DECODERS[Format.JSON](JSON_PERSON, "people.Person", limits),
+                lambda limits: FORMATS[Format.JSON].decoder(JSON_PERSON, "people.Person", limits),
                 json_payload,
                 b"not a schema",
                 ErrorCode.PAYLOAD_TRUNCATED,
@@ -222,7 +222,7 @@ def test_decoding_does_not_change_the_decoder(sample: Sample) -> None:
 
 def test_a_schema_that_cannot_be_used_is_an_error_at_once(sample: Sample) -> None:
     with pytest.raises(DecodeError) as caught:
-        DECODERS[sample.format](sample.unusable, "people.Person", DecodeLimits())
+        FORMATS[sample.format].decoder(sample.unusable, "people.Person", DecodeLimits())
     assert caught.value.code == ErrorCode.UNUSABLE_SCHEMA
     assert caught.value.next_step
 

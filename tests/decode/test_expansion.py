@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from distributary.decode import base
 from distributary.decode.base import DecodeLimits, Decoder
-from distributary.decode.formats import DECODERS, change_decoder_for
+from distributary.decode.formats import FORMATS, change_decoder_for
 from distributary.decode.json.infer import infer
 from distributary.decode.protobuf.decoder import decode_together
 from distributary.errors import ErrorCode
@@ -134,7 +134,7 @@ def sample_of(name: str, compiled: Callable[[str], bytes]) -> Sample:
     match name:
         case "protobuf" | "protobuf groups":
             text = proto() if name == "protobuf" else GROUPED
-            build = DECODERS[Format.PROTOBUF]
+            build = FORMATS[Format.PROTOBUF].decoder
             return Sample(
                 lambda limits: build(compiled(text), "shop.Order", limits), protobuf_order, 2
             )
@@ -142,14 +142,16 @@ def sample_of(name: str, compiled: Callable[[str], bytes]) -> Sample:
             odd = name != "avro"
             body = json.dumps(CAREFUL_AVRO if odd else AVRO).encode()
             return Sample(
-                lambda limits: DECODERS[Format.AVRO](body, "Order", limits),
+                lambda limits: FORMATS[Format.AVRO].decoder(body, "Order", limits),
                 lambda items: avro_order(items) + b"odd" * odd,
                 1,
             )
         case _:
             body = json_body(JSON if name == "json" else OPEN_JSON)
             return Sample(
-                lambda limits: DECODERS[Format.JSON](body, "shop.Order", limits), json_order, 3
+                lambda limits: FORMATS[Format.JSON].decoder(body, "shop.Order", limits),
+                json_order,
+                3,
             )
 
 
@@ -247,7 +249,7 @@ SHAPES = {
 def test_items_of_protobuf_are_found_wherever_they_are(
     shape: str, compiled: Callable[[str], bytes]
 ) -> None:
-    decoder = DECODERS[Format.PROTOBUF](compiled(proto()), "shop.Order", DecodeLimits())
+    decoder = FORMATS[Format.PROTOBUF].decoder(compiled(proto()), "shop.Order", DecodeLimits())
     assert codes(decode(decoder, SHAPES[shape])) == {0: ErrorCode.PAYLOAD_EXPANDS}
 
 
@@ -255,14 +257,14 @@ def test_groups_of_protobuf_are_counted_and_any_depth_of_unknown_ones_is_harmles
     compiled: Callable[[str], bytes],
 ) -> None:
     limits = DecodeLimits(max_decoded_bytes=MIB)
-    decoder = DECODERS[Format.PROTOBUF](compiled(GROUPED), "shop.Order", limits)
+    decoder = FORMATS[Format.PROTOBUF].decoder(compiled(GROUPED), "shop.Order", limits)
     decoded = decode(decoder, b"\x1b\x1c" * 100_000, b"\x7b" * 100_000)
     assert codes(decoded) == {0: ErrorCode.PAYLOAD_EXPANDS, 1: ErrorCode.NESTING_TOO_DEEP}
 
 
 def test_many_numbers_in_a_list_are_no_reason_to_refuse(compiled: Callable[[str], bytes]) -> None:
     """As many as the largest payload holds."""
-    decoder = DECODERS[Format.PROTOBUF](compiled(proto()), "shop.Order", DecodeLimits())
+    decoder = FORMATS[Format.PROTOBUF].decoder(compiled(proto()), "shop.Order", DecodeLimits())
     count = 15 * MIB
     length = bytes(
         [count & 127 | 128, count >> 7 & 127 | 128, count >> 14 & 127 | 128, count >> 21]
@@ -288,7 +290,7 @@ def test_large_text_with_the_bytes_of_tags_is_no_reason_to_refuse(sample: Sample
 
 @pytest.mark.parametrize("end", [b"", b"]", b"x"])
 def test_json_of_many_items_that_is_none_is_called_what_it_is(end: bytes) -> None:
-    decoder = DECODERS[Format.JSON](json_body(JSON), "shop.Order", DecodeLimits())
+    decoder = FORMATS[Format.JSON].decoder(json_body(JSON), "shop.Order", DecodeLimits())
     broken = json_order(MIB // 3)[:-2] + end
     code = ErrorCode.NOT_JSON if end == b"x" else ErrorCode.PAYLOAD_TRUNCATED
     assert codes(decode(decoder, broken)) == {0: code}
@@ -298,7 +300,7 @@ def test_json_of_many_items_that_is_none_is_called_what_it_is(end: bytes) -> Non
 @pytest.mark.parametrize("count", [2**40, -(2**40)])
 def test_items_of_avro_that_take_no_bytes_are_refused(item: Any, count: int) -> None:
     schema = record_of({"type": "array", "items": item})
-    decoder = DECODERS[Format.AVRO](json.dumps(schema).encode(), "R", DecodeLimits())
+    decoder = FORMATS[Format.AVRO].decoder(json.dumps(schema).encode(), "R", DecodeLimits())
     size = zigzag(0) if count < 0 else b""
     assert codes(decode(decoder, zigzag(count) + size + b"\x00")) == {
         0: ErrorCode.PAYLOAD_TOO_LARGE
@@ -307,12 +309,14 @@ def test_items_of_avro_that_take_no_bytes_are_refused(item: Any, count: int) -> 
 
 def test_rows_of_an_array_at_the_top_are_items() -> None:
     body = json.dumps({"type": "array", "items": ["null", ITEM]}).encode()
-    decoder = DECODERS[Format.AVRO](body, payload_name(parse_avro(body.decode())), DecodeLimits())
+    decoder = FORMATS[Format.AVRO].decoder(
+        body, payload_name(parse_avro(body.decode())), DecodeLimits()
+    )
     decoded = decode(decoder, zigzag(2) + b"\0" * 3, zigzag(MIB) + b"\0" * (MIB + 1))
     assert codes(decoded) == {1: ErrorCode.PAYLOAD_EXPANDS}
     assert decoded.ok.num_rows == 2
     rows = JSON["properties"]["items"] | {"title": "shop.Items"}
-    decoder = DECODERS[Format.JSON](json_body(rows), "shop.Items", DecodeLimits())
+    decoder = FORMATS[Format.JSON].decoder(json_body(rows), "shop.Items", DecodeLimits())
     bomb = b"[" + b",".join([b"{}"] * (MIB // 3)) + b"]"
     decoded = decode(decoder, b"[{},{}]", bomb)
     assert codes(decoded) == {1: ErrorCode.PAYLOAD_EXPANDS}
@@ -322,7 +326,7 @@ def test_rows_of_an_array_at_the_top_are_items() -> None:
 def test_versions_are_not_decoded_together_where_that_becomes_large(
     compiled: Callable[[str], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build = DECODERS[Format.PROTOBUF]
+    build = FORMATS[Format.PROTOBUF].decoder
     texts = [proto(), proto(more="int64 later = 9;")]
     decoders = tuple(build(compiled(text), "shop.Order", DecodeLimits()) for text in texts)
     arrays = [pa.array([protobuf_order(n)], pa.binary()) for n in (2, 3)]

@@ -11,12 +11,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from distributary.cli.doctor import State, checks_of_machine
+from distributary.cli.doctor import checks_of_machine
 from distributary.decode.avro import engine as avro_engine
 from distributary.decode.avro.decoder import AvroDecoder
 from distributary.decode.base import DecodeLimits
 from distributary.decode.protobuf import engine as protobuf_engine
 from distributary.decode.protobuf.decoder import ProtobufDecoder
+from distributary.model.check import CheckState
 from distributary.registry.compile.avro import compile_avro
 from tests.decode.avro_samples import encode
 
@@ -81,5 +82,5 @@ def test_doctor_says_what_is_missing(
         module = protobuf_engine if name == "ptars" else avro_engine
         monkeypatch.setattr(module, name, None)
     (check,) = (each for each in checks_of_machine() if each.name == "decoders")
-    assert check.state is (State.WARN if missing else State.PASS)
+    assert check.state is (CheckState.WARN if missing else CheckState.PASS)
     assert all(name in check.fix for name in missing)

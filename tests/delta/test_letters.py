@@ -19,7 +19,7 @@ from distributary.model.table import Column
 from distributary.observe.deadletters import DeadLetters
 from distributary.publish.direct import DirectPublisher
 from distributary.store.base import at
-from tests.cli.lake import letter
+from tests.lakes.written import letter
 from tests.publish.staged import entry_of, mark, stage
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)

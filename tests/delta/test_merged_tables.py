@@ -10,17 +10,17 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 
 from distributary.changes.apply import merge_table
+from distributary.changes.copies import redelivered
 from distributary.changes.history import merge_history
 from distributary.changes.rebuild import rebuild, verify
-from distributary.changes.tombstones import redelivered
-from distributary.config.source import DeltaSource as SourceConfig
+from distributary.config.sources.delta import DeltaSourceConfig as SourceConfig
 from distributary.delta.compact import Sizes, compact
 from distributary.delta.log import load
 from distributary.delta.parquet import write_file
 from distributary.engine.tables import log_files
 from distributary.model.table import Column
 from distributary.publish.direct import DirectPublisher
-from distributary.source.delta import DeltaSource
+from distributary.source.delta.source import DeltaSource
 from distributary.store.base import at
 from tests.changes.changes import histories
 from tests.changes.logs import COLUMNS, Event, Shop, event, history_truth, rows_of, truth

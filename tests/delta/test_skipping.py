@@ -20,7 +20,7 @@ from distributary.delta.columns import fields_of
 from distributary.delta.commit import Change, rewrite_files, write_rows
 from distributary.delta.log import DataFile, load
 from distributary.delta.parquet import statistics
-from distributary.delta.skipping import Keys
+from distributary.delta.skipping import KeyRanges
 from distributary.model.table import Column
 from distributary.store.base import at
 
@@ -126,7 +126,7 @@ def _rows(table: pa.Table) -> set[Any]:
 @settings(max_examples=5 * settings().max_examples)
 def test_no_row_is_ever_missed(tables: tuple[pa.Table, pa.Table], told: Told) -> None:
     inside, wanted = tables
-    may = Keys(wanted, wanted.column_names).may_be_in(file_of(told(inside)))
+    may = KeyRanges(wanted, wanted.column_names).may_be_in(file_of(told(inside)))
     assert may or not _rows(inside) & _rows(wanted)
 
 
@@ -135,8 +135,8 @@ def test_keys_that_are_put_into_a_file_leave_its_bounds_as_they_are(
     tables: tuple[pa.Table, pa.Table],
 ) -> None:
     inside, wanted = tables
-    assert not len(Keys(wanted, wanted.column_names).within(file_of(None)))
-    come = wanted.take(Keys(wanted, wanted.column_names).within(file_of(ours(inside))))
+    assert not len(KeyRanges(wanted, wanted.column_names).within(file_of(None)))
+    come = wanted.take(KeyRanges(wanted, wanted.column_names).within(file_of(ours(inside))))
     before, after = ours(inside), ours(pa.concat_tables([inside, come]))
     assert before is not None and after is not None
     for end in ("minValues", "maxValues"):
@@ -165,11 +165,11 @@ def test_a_file_without_any_of_the_keys_is_passed_over(
     type_: pa.DataType, inside: list[Any], outside: list[Any]
 ) -> None:
     told = file_of(ours(pa.table({"k": pa.array(inside, type_)})))
-    assert not Keys(pa.table({"k": pa.array(outside, type_)}), ["k"]).may_be_in(told)
-    assert Keys(pa.table({"k": pa.array(inside[:1], type_)}), ["k"]).may_be_in(told)
+    assert not KeyRanges(pa.table({"k": pa.array(outside, type_)}), ["k"]).may_be_in(told)
+    assert KeyRanges(pa.table({"k": pa.array(inside[:1], type_)}), ["k"]).may_be_in(told)
     nulls = pa.table({"k": pa.array([None], type_)})
-    assert not Keys(nulls, ["k"]).may_be_in(told)
-    assert Keys(nulls, ["k"]).may_be_in(
+    assert not KeyRanges(nulls, ["k"]).may_be_in(told)
+    assert KeyRanges(nulls, ["k"]).may_be_in(
         file_of(ours(pa.table({"k": pa.array([*inside, None], type_)})))
     )
 
@@ -178,8 +178,8 @@ def test_keys_of_several_columns_are_compared_as_a_whole() -> None:
     told = file_of(ours(pa.table({"a": [1, 5], "b": ["x", "y"]})))
     # each value is within the bounds of its column, but never both of one key
     wanted = pa.table({"a": [3, 9], "b": ["z", "x"]})
-    assert not Keys(wanted, ["a", "b"]).may_be_in(told)
-    assert Keys(wanted, ["a"]).may_be_in(told)
+    assert not KeyRanges(wanted, ["a", "b"]).may_be_in(told)
+    assert KeyRanges(wanted, ["a"]).may_be_in(told)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_keys_of_several_columns_are_compared_as_a_whole() -> None:
     ],
 )
 def test_statistics_that_make_no_sense_tell_nothing(stats: str) -> None:
-    keys = Keys(pa.table({"k": pa.array([5])}), ["k"])
+    keys = KeyRanges(pa.table({"k": pa.array([5])}), ["k"])
     assert keys.may_be_in(DataFile("a", "a", 1, stats=stats))
     assert not len(keys.within(DataFile("a", "a", 1, stats=stats)))
 
@@ -211,7 +211,7 @@ def test_files_that_deltalake_wrote(tables: tuple[pa.Table, pa.Table]) -> None:
         write_deltalake(folder, inside)
         table = load(at(folder))
         assert table is not None
-        keys = Keys(wanted, wanted.column_names)
+        keys = KeyRanges(wanted, wanted.column_names)
         may = any(keys.may_be_in(file) for file in table.files.values())
         assert may or not _rows(inside) & _rows(wanted)
 

@@ -10,21 +10,21 @@ import pytest
 
 from distributary.config.load import load_text
 from distributary.deploy.grants import (
-    Outcome,
     Result,
     Right,
     RightsBook,
     SparkExecutor,
     Standing,
     Statement,
+    StatementOutcome,
     Verb,
     apply_rights,
     statements,
     wanted_rights,
 )
 from distributary.errors import DeployError, DeployUnavailableError, DistributaryError
-from distributary.observe.ledger import Ledger
-from tests.cli.lake import make_lake
+from distributary.observe.ledger.ledger import Ledger
+from tests.lakes.written import make_lake
 
 FILE = """\
 name: games
@@ -282,7 +282,9 @@ class Session:
         return None
 
 
-def run_spark(book: RightsBook, session: Session, rights: set[Right]) -> tuple[Outcome, ...]:
+def run_spark(
+    book: RightsBook, session: Session, rights: set[Right]
+) -> tuple[StatementOutcome, ...]:
     return apply_rights(book, frozenset(rights), SparkExecutor(session), waiting=lambda: None)
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Cli
-from tests.cli.lake import HOSTILE, make_lake
 from tests.deploy.conftest import Write
 from tests.deploy.workspace import Refused, Workspace
+from tests.lakes.written import HOSTILE, make_lake
 
 GRANTS = """\
 grants:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.deploy.files import Action, Step, marked, read_mark
+from distributary.deploy.files import InstallStep, StepAction, marked, read_mark
 
 BODIES = st.one_of(
     st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=200),
@@ -41,7 +41,9 @@ def test_a_text_of_others_has_no_mark() -> None:
 def test_secrets_that_others_put_there_are_not_shown() -> None:
     secrets = "Environment=KAFKA_SECRET=canary\npassword: canary\nTOKEN: '{{secrets/a/b}}'\n"
     before = f"{secrets}Description=a\n"
-    diff = Step("file", "x", Action.EDITED, after="Description=b\n", before=before).diff()
+    diff = InstallStep(
+        "file", "x", StepAction.EDITED, after="Description=b\n", before=before
+    ).diff()
     assert "canary" not in diff
     assert "{{secrets/a/b}}" in diff
     assert "-Description=a" in diff and "+Description=b" in diff

@@ -16,10 +16,10 @@ from pyarrow.fs import FileSelector
 from distributary.deploy.files import FileTarget
 from distributary.deploy.kubernetes import kubernetes_target
 from distributary.deploy.pipeline_file import read_for_install
-from distributary.lab.services.processes import free_port
-from distributary.lab.simulate.game_records import GamesPlan
 from distributary.spark.jars import ensure_connectors
-from tests.engine.lakes import Games
+from distributary_lab.services.processes import free_port
+from distributary_lab.simulate.game_records import GamesPlan
+from tests.lakes.games import Games
 from tests.services.pods import Image, Kubernetes, can_make_pods, image_environment, kubernetes
 from tests.services.shared import unique
 from tests.source.s3_server import BUCKET, KEYS, S3Server, s3_server

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from distributary.config.deploy import Cluster
-from distributary.deploy.files import TargetName
 from distributary.deploy.pipeline_file import Installable, read_for_install
 from distributary.deploy.refusals import refuse_unfit, spark_in
 from distributary.errors import ConfigError, ErrorCode
@@ -39,7 +38,7 @@ def fit(own_folder: Path) -> Fit:
             "payload: {format: json}\n"
             f"tables: {{each: 'silver_{{topic}}'}}\nlake: {{path: '{lake}'{more}}}\n{extra}"
         )
-        return refuse_unfit(TargetName(target), read_for_install(path, environ={}), environ)
+        return refuse_unfit(target, read_for_install(path, environ={}), environ)
 
     return check
 
@@ -138,10 +137,10 @@ def test_serverless_needs_the_direct_publisher(own_folder: Path, fit: Fit) -> No
     path = own_folder / "games.yaml"
     path.write_text(path.read_text().replace("tables: {", "tables: {publisher: spark, "))
     with pytest.raises(ConfigError) as caught:
-        refuse_unfit(TargetName.DATABRICKS, read_for_install(path, environ={}))
+        refuse_unfit("databricks", read_for_install(path, environ={}))
     assert "tables.publisher" in caught.value.evidence
     path.write_text(path.read_text().replace("publisher: spark", "publisher: direct"))
-    assert refuse_unfit(TargetName.DATABRICKS, read_for_install(path, environ={})) == ()
+    assert refuse_unfit("databricks", read_for_install(path, environ={})) == ()
 
 
 @pytest.mark.parametrize("version", ["17.3.x-scala2.13", "15.4.x-scala2.12", "19.x-scala2.13"])

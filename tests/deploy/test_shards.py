@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from distributary.config.load import load_text
-from distributary.config.source import Part, job_name
-from distributary.deploy.files import Action, TargetName, refuse_conflicts
+from distributary.config.shard import Part, job_name
+from distributary.deploy.files import StepAction, refuse_conflicts
 from distributary.deploy.pipeline_file import Installable, read_for_install
 from distributary.deploy.shards import (
     ShardsTarget,
@@ -24,7 +24,7 @@ from distributary.deploy.shards import (
     spread_target,
 )
 from distributary.errors import ConfigError, DeployError, ErrorCode
-from distributary.observe.ledger import Ledger
+from distributary.observe.ledger.ledger import Ledger
 
 SECRET = {"KAFKA_SECRET": "geheim"}
 GAMES = """\
@@ -71,7 +71,7 @@ def spread(
     letters: tuple[int, ...] = (),
 ) -> ShardsTarget:
     return spread_target(
-        TargetName(to),
+        to,
         pipeline,
         shards=shards,
         out=Path("out") if to != "databricks" else None,
@@ -164,25 +164,25 @@ def test_done_twice_nothing_changes_and_uninstall_leaves_nothing(games: Make, ta
     pipeline = games("deploy: {kubernetes: {image: registry.example/games:1.0}}\n")
     before = written()
     install(pipeline, 2, to=target)
-    assert {step.action for step in spread(pipeline, 2, to=target).plan()} == {Action.UNCHANGED}
-    place = removal_target(TargetName(target), pipeline, out=Path("out"))
+    assert {step.action for step in spread(pipeline, 2, to=target).plan()} == {StepAction.UNCHANGED}
+    place = removal_target(target, pipeline, out=Path("out"))
     assert place is not None
     assert len(set(place.last_steps)) == len(place.last_steps)
     place.remove(place.plan_removal())
     assert written() == before
-    assert removal_target(TargetName(target), pipeline, out=Path("out")) is None
+    assert removal_target(target, pipeline, out=Path("out")) is None
 
 
 def test_more_jobs_touch_only_the_file_of_the_bronze_job(games: Make) -> None:
     install(games(), 2)
     steps = {Path(step.name).name: step.action for step in spread(games(), 4).plan()}
-    assert {name for name, action in steps.items() if action is Action.CREATE} == {
+    assert {name for name, action in steps.items() if action is StepAction.CREATE} == {
         "games-shard-2.yaml",
         "games-shard-3.yaml",
         "distributary-games-shard-2.service",
         "distributary-games-shard-3.service",
     }
-    assert [n for n, a in steps.items() if a is Action.UPDATE] == ["games.yaml"]
+    assert [n for n, a in steps.items() if a is StepAction.UPDATE] == ["games.yaml"]
 
 
 def test_a_superfluous_job_goes_when_it_is_done_and_not_before(games: Make) -> None:
@@ -289,8 +289,8 @@ def test_two_jobs_in_a_workspace(games: Make, workspace: Any) -> None:
     place = spread(pipeline, 2, to="databricks")
     place.apply(place.plan())
     again = spread(pipeline, 2, to="databricks")
-    assert {step.action for step in again.plan()} == {Action.UNCHANGED}
-    gone = removal_target(TargetName.DATABRICKS, pipeline)
+    assert {step.action for step in again.plan()} == {StepAction.UNCHANGED}
+    gone = removal_target("databricks", pipeline)
     assert gone is not None
     assert len([step for step in gone.plan_removal() if step.kind == "job"]) == 3
     gone.remove(gone.plan_removal())

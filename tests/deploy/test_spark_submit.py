@@ -12,15 +12,14 @@ import pytest
 from distributary.cli.app import main
 from distributary.config.deploy import SparkSubmit
 from distributary.deploy import package
-from distributary.deploy.files import TargetName
 from distributary.deploy.pipeline_file import Installable, read_for_install
 from distributary.deploy.refusals import refuse_unfit
 from distributary.deploy.scripts import submit_script
 from distributary.errors import DistributaryError
-from distributary.lab.simulate.game_records import GamesPlan
 from distributary.spark.settings import SPARK_VERSION
+from distributary_lab.simulate.game_records import GamesPlan
 from tests.docs.pages import DOCS, blocks
-from tests.engine.lakes import Games
+from tests.lakes.games import Games
 from tests.spark.test_cluster import master
 
 __all__ = ["master"]
@@ -85,7 +84,7 @@ def test_the_page_says_what_the_script_does(own_folder: Path) -> None:
     path = own_folder / "games.yaml"
     path.write_text(file.text)
     pipeline = read_for_install(path, environ={})
-    assert refuse_unfit(TargetName.SPARK_SUBMIT, pipeline, {}) == ()
+    assert refuse_unfit("spark-submit", pipeline, {}) == ()
     (own_folder / "a.jar").touch()
     settings = pipeline.deploy.spark_submit
     assert settings is not None

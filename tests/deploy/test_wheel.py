@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import distributary
+import distributary_lab
 from distributary.deploy import package
 from distributary.errors import DeployError
 from tests.cli.conftest import Cli
@@ -26,6 +27,10 @@ def test_the_wheel_is_this_installation_and_can_be_installed(own_folder: Path) -
     root = Path(distributary.__file__).parent
     for name in ("stage/job.py", "py.typed", "spark/jvm/SHA256SUMS", "deploy/requirements.lock"):
         assert (site / "distributary" / name).read_bytes() == (root / name).read_bytes()
+    # the lab as well, of which the entry points name commands
+    lab = Path(distributary_lab.__file__).parent
+    for name in ("commands/demo.py", "demo/games.yaml", "services/jvm/SHA256SUMS"):
+        assert (site / "distributary_lab" / name).read_bytes() == (lab / name).read_bytes()
     # the dashboard's words, which lie elsewhere in a checkout
     pages = site / "distributary"
     assert (pages / "errors.md").read_text().startswith("# Error codes")
@@ -40,6 +45,10 @@ def test_the_wheel_is_this_installation_and_can_be_installed(own_folder: Path) -
     )
     assert done.stdout.strip() == distributary.__version__
     assert (site / "bin" / "distributary").is_file()
+    points = (
+        site / f"distributary-{distributary.__version__}.dist-info" / "entry_points.txt"
+    ).read_text()
+    assert "distributary_lab.commands.demo:app" in points
 
 
 def test_the_record_of_the_wheel_is_true(own_folder: Path) -> None:

@@ -10,16 +10,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from distributary.engine import batch as batch_module
-from distributary.engine import stage as stage_module
 from distributary.engine.batch import ReadAhead
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.progress.checkpoint import Manifests
+from distributary.engine.steps import hops
 from distributary.errors import SourceUnavailableError
-from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.manifest import Counts
 from distributary.observe.events import BatchSettled, BatchStarted, Failed
-from distributary.source.delta import DeltaSource
-from tests.engine.lakes import Games
+from distributary.source.delta.source import DeltaSource
+from distributary_lab.simulate.game_records import GamesPlan
+from tests.lakes.games import Games
 from tests.waiting import eventually
 
 _VERSIONS = 4
@@ -216,7 +216,7 @@ def test_records_that_could_not_be_read_ahead_are_told_as_the_batch_s_own_failur
     failed: list[Failed] = []
     pipeline = _pipeline(games)
     pipeline.bus.subscribe(lambda e: failed.append(e) if isinstance(e, Failed) else None)
-    _once(monkeypatch, stage_module, "hop_one", SourceUnavailableError("the broker is away"))
+    _once(monkeypatch, hops, "hop_one", SourceUnavailableError("the broker is away"))
     assert pipeline.run(spark=spark).counts == _ALL
     assert [event.error.what for event in failed] == ["the broker is away"]
     games.assert_each_record_once()

@@ -14,20 +14,21 @@ import boto3
 import pytest
 from pyspark.sql import SparkSession
 
-from distributary.cli.doctor import State, checks_for_file
+from distributary.cli.doctor import checks_for_file
 from distributary.engine import batch
-from distributary.engine.parts import KILL, Moment
+from distributary.engine.kill_points import KILL, KillPoint
 from distributary.engine.pipeline import Pipeline
 from distributary.errors import CatalogUnavailableError
-from distributary.lab.simulate.game_records import GamesPlan
+from distributary.model.check import CheckState
 from distributary.model.table import Role
 from distributary.observe.events import CatalogUpdated, Event
 from distributary.observe.metrics import Metrics
 from distributary.observe.pipelines import read_catalog_state
 from distributary.observe.status import status
-from distributary.operations.repair import plan_clean, remove
+from distributary.operations.repair.reset_clean import plan_clean, remove
+from distributary_lab.simulate.game_records import GamesPlan
 from tests.catalog.unity_server import TOKEN, Refused, Unity, unity_server
-from tests.engine.lakes import TABLES, Games
+from tests.lakes.games import TABLES, Games
 from tests.source.s3_server import BUCKET, KEYS, s3_server
 
 pytestmark = pytest.mark.spark
@@ -105,7 +106,7 @@ def test_a_catalog_that_is_down_costs_no_batch(
     assert shown["catalog"]["problems"][0]["code"] == "CATALOG_UNAVAILABLE"
     assert TOKEN not in json.dumps(shown)
     check = {c.name: c for c in checks_for_file(pipeline.loaded, None)}["catalog"]
-    assert check.state is State.FAIL
+    assert check.state is CheckState.FAIL
     assert TOKEN not in str(check)
 
     # and the next run heals it, though no record comes
@@ -116,7 +117,7 @@ def test_a_catalog_that_is_down_costs_no_batch(
     assert healed is not None
     assert (healed.waiting, healed.problems) == (0, ())
     check = {c.name: c for c in checks_for_file(pipeline.loaded, None)}["catalog"]
-    assert check.state is State.PASS
+    assert check.state is CheckState.PASS
 
 
 def test_clean_takes_entries_away_and_only_its_own(
@@ -152,8 +153,8 @@ def test_a_run_that_ended_before_it_registered_is_healed(
     games.send_round()
     file = with_catalog(games, in_unity(unity))
 
-    def end(here: Moment, _: int) -> None:
-        if here is Moment.BEFORE_SETTLE:
+    def end(here: KillPoint, _: int) -> None:
+        if here is KillPoint.BEFORE_SETTLE:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
@@ -256,7 +257,7 @@ def test_a_managed_table_of_a_hive_metastore_is_written_by_its_name(tmp_path: Pa
     assert process(*manage).split() == ["MANAGED"]
     games.send_round()
     # all tables have the batch, nobody has written that down
-    process(*run, ends=-9, **{KILL: f"{Moment.BEFORE_SETTLE}:0"})
+    process(*run, ends=-9, **{KILL: f"{KillPoint.BEFORE_SETTLE}:0"})
     games.send_round()
     assert json.loads(process(*run))["catalog"]["problems"] == []
     games.assert_each_record_once()

@@ -15,15 +15,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from distributary.config.lake import Maintain
-from distributary.engine import publish
-from distributary.engine.parts import KILL, Moment
-from distributary.engine.publish import merge_all
-from distributary.lab.simulate.cdc.shapes import CHAOS, CdcPlan
+from distributary.engine.kill_points import KILL, KillPoint
+from distributary.engine.steps import merges as merge_step
+from distributary.engine.steps.merges import merge_all
 from distributary.operations.maintain import Wishes, jobs_of, maintain
 from distributary.publish.base import Published
 from distributary.store.base import at, is_remote
-from tests.engine.change_lakes import BucketFeed
+from distributary_lab.simulate.cdc.shapes import CHAOS, CdcPlan
 from tests.engine.test_crashes import RUN, gone
+from tests.lakes.changes import BucketFeed
 from tests.services.shared import unique
 from tests.source.s3_server import BUCKET, S3Server, s3_server
 
@@ -64,9 +64,9 @@ class _Killed(BaseException):
     """Nobody catches it."""
 
 
-@pytest.mark.parametrize("moment", [Moment.BEFORE_MERGE, Moment.BEFORE_SETTLE, None])
+@pytest.mark.parametrize("moment", [KillPoint.BEFORE_MERGE, KillPoint.BEFORE_SETTLE, None])
 def test_what_was_cut_short_is_merged_once(
-    feed: BucketFeed, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, moment: Moment | None
+    feed: BucketFeed, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, moment: KillPoint | None
 ) -> None:
     feed.send_round()
     feed.pipeline().run(spark=spark)
@@ -82,9 +82,9 @@ def test_what_was_cut_short_is_merged_once(
 
     with monkeypatch.context() as patch:
         if moment is None:
-            patch.setattr(publish, "merge_all", half)
+            patch.setattr(merge_step, "merge_all", half)
         patch.setattr("distributary.engine.batch.reached", die)
-        patch.setattr(publish, "reached", die)
+        patch.setattr(merge_step, "reached", die)
         with pytest.raises(_Killed):
             feed.pipeline().run(spark=spark)
     feed.pipeline().run(spark=spark)
@@ -96,7 +96,7 @@ def test_what_was_cut_short_is_merged_once(
 def test_a_kill_between_log_and_tables_is_harmless(feed: BucketFeed) -> None:
     feed.send_all()
     path = feed.write_file(source=", max_files_per_batch: 4")
-    for number, moment in enumerate((Moment.AFTER_FIRST_COMMIT, Moment.BEFORE_MERGE, None)):
+    for number, moment in enumerate((KillPoint.AFTER_FIRST_COMMIT, KillPoint.BEFORE_MERGE, None)):
         told = {} if moment is None else {KILL: f"{moment}:{number}"}
         process = subprocess.Popen(
             [sys.executable, "-c", RUN, str(path)],

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from distributary.engine import batch, publish
-from distributary.engine.parts import KILL, Moment
-from distributary.lab.simulate.cdc.shapes import CHAOS, CdcPlan, Feature
-from tests.engine.change_lakes import Feed, events_left, rows_in
+from distributary.engine import batch
+from distributary.engine.kill_points import KILL, KillPoint
+from distributary.engine.steps import commits, merges
+from distributary_lab.simulate.cdc.shapes import CHAOS, CdcPlan, Feature
 from tests.engine.test_crashes import RUN, SMALL, gone, kill_in_a_batch
+from tests.lakes.changes import Feed, events_left, rows_in
 
 
 def _start(feed: Feed, **variables: str) -> subprocess.Popen[str]:
@@ -40,7 +41,7 @@ def test_a_kill_at_each_step_is_harmless(tmp_path: Path) -> None:
     feed = Feed(tmp_path, CdcPlan(tables=3, events=120, rows=3, features=CHAOS, file_events=12))
     feed.send_all()
     feed.write_file(source=", max_files_per_batch: 4", extra=SMALL)
-    for number, moment in enumerate(Moment):
+    for number, moment in enumerate(KillPoint):
         killed, output = _run(feed, **{KILL: f"{moment}:{number}"})
         assert killed.returncode == -signal.SIGKILL, output
         assert "summary" not in output
@@ -77,7 +78,7 @@ def test_without_a_log_a_crash_at_each_step_is_harmless_and_no_event_is_left(
     def run() -> None:
         feed.pipeline(cdc=", log: false, deletes: soft").run(spark=spark)
 
-    for moment in [*Moment, None]:
+    for moment in [*KillPoint, None]:
         feed.send_round()
 
         def die(now: object = None, *args: object, wanted: object = moment) -> None:
@@ -87,7 +88,7 @@ def test_without_a_log_a_crash_at_each_step_is_harmless_and_no_event_is_left(
         with monkeypatch.context() as patch:
             if moment is None:
                 patch.setattr(batch, "forget_merged", die)
-            for module in (batch, publish, publish):
+            for module in (batch, commits, merges):
                 patch.setattr(module, "reached", die if moment else lambda *args: None)
             with pytest.raises(_Killed):
                 run()

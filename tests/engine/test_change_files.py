@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from distributary.lab.simulate.cdc.shapes import CHAOS, CdcFormat, CdcPlan, SourceType
 from distributary.model.manifest import Counts
-from tests.engine.change_lakes import Feed
+from distributary_lab.simulate.cdc.shapes import CHAOS, CdcFormat, CdcPlan, SourceType
+from tests.lakes.changes import Feed
 
 KINDS = {
     "mysql-avro": CdcPlan(tables=12, events=600, rows=10, features=CHAOS, file_events=40),

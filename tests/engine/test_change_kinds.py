@@ -9,16 +9,16 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from distributary.engine import publish
-from distributary.engine.parts import Moment
+from distributary.engine.kill_points import KillPoint
 from distributary.engine.pipeline import Pipeline
-from distributary.lab.simulate.cdc.shapes import CHAOS, CdcPlan, Feature, SourceType
+from distributary.engine.steps import merges
 from distributary.model.manifest import Counts
 from distributary.observe.health import with_measures
-from distributary.observe.verify import check_table, written_tables
+from distributary.observe.verify.tables import check_table, written_tables
 from distributary.operations.query import Questions
+from distributary_lab.simulate.cdc.shapes import CHAOS, CdcPlan, Feature, SourceType
 from tests.decode.datastream_samples import COLUMNS, TS, event
-from tests.engine.change_lakes import Feed, events_left, rows_of
+from tests.lakes.changes import Feed, events_left, rows_of
 
 SMALL = CdcPlan(tables=3, events=120, rows=4, rounds=3, features=CHAOS, file_events=30)
 WIDER = {**COLUMNS, "size": ["null", "long"]}
@@ -194,8 +194,8 @@ def test_without_a_log_pipelines_that_share_a_table_leave_each_others_events_alo
         one = event(number, uuid=f"{name}-{number}", metadata={"database": name})
         feeds[name].put_events(str(number), [one | {"payload": {"id": number, "val": name}}])
 
-    def die(now: Moment, *args: object) -> None:
-        if now is Moment.BEFORE_MERGE:
+    def die(now: KillPoint, *args: object) -> None:
+        if now is KillPoint.BEFORE_MERGE:
             raise _Killed
 
     for _ in range(2):
@@ -203,7 +203,7 @@ def test_without_a_log_pipelines_that_share_a_table_leave_each_others_events_alo
         pipeline("eu").run(spark=spark)
     send("us")
     with monkeypatch.context() as patch:
-        patch.setattr(publish, "reached", die)
+        patch.setattr(merges, "reached", die)
         with pytest.raises(_Killed):
             pipeline("us").run(spark=spark)
     send("eu")

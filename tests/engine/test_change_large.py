@@ -6,9 +6,9 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from distributary.lab.simulate.cdc.shapes import CdcPlan, Feature
-from distributary.operations.repair import waiting
-from tests.engine.change_lakes import Feed
+from distributary.operations.repair.resume_table import waiting
+from distributary_lab.simulate.cdc.shapes import CdcPlan, Feature
+from tests.lakes.changes import Feed
 
 PLAN = CdcPlan(
     tables=2,

@@ -10,13 +10,13 @@ from pyspark.sql import SparkSession
 
 from distributary.engine.loop import RunSummary
 from distributary.engine.pipeline import Pipeline
-from distributary.lab.simulate.cdc.shapes import CdcPlan, Feature
 from distributary.model.table import Role
 from distributary.observe.events import BatchSettled, Event, TableParked
-from distributary.operations.repair import resume
+from distributary.operations.repair.resume_table import resume
 from distributary.publish.base import Outcome
-from tests.engine.change_lakes import Feed
-from tests.engine.test_change_mending import unwritable
+from distributary_lab.simulate.cdc.shapes import CdcPlan, Feature
+from tests.lakes.changes import Feed
+from tests.operations.repair.test_change_mending import unwritable
 from tests.waiting import eventually
 
 PLAN = CdcPlan(

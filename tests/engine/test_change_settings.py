@@ -9,12 +9,12 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from distributary.config.source import FilesSource
+from distributary.config.sources.files import FilesSourceConfig
 from distributary.engine.loop import RunSummary
 from distributary.engine.pipeline import Pipeline
-from distributary.lab.simulate.cdc.shapes import CHAOS, CdcFormat, CdcPlan
+from distributary_lab.simulate.cdc.shapes import CHAOS, CdcFormat, CdcPlan
 from tests.decode.datastream_samples import TS, event
-from tests.engine.change_lakes import Feed, events_left, put, rows_of
+from tests.lakes.changes import Feed, events_left, put, rows_of
 from tests.source.change_files import MINUTE, avro, lines
 from tests.source.s3_server import BUCKET, s3_server
 
@@ -196,7 +196,7 @@ def test_table_source_type_and_bucket_read_from_an_object_store(
         for file in one.files:
             server.put(f"inside/it/{file.path}", file.data)
         pipeline = load(tmp_path, variables, **{"source.storage_options": server.options})
-        assert isinstance(pipeline.config.source, FilesSource)
+        assert isinstance(pipeline.config.source, FilesSourceConfig)
         assert pipeline.config.source.root == f"s3://{BUCKET}/inside/it"
         counts = pipeline.run(trigger="available_now", spark=spark).counts
     assert counts.read == counts.written == feed.stream.sent().events

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from distributary.engine.parts import KILL, PAUSE, Moment
-from distributary.lab.simulate.cdc.files import FileRound
-from distributary.lab.simulate.cdc.shapes import CHAOS, CdcPlan
+from distributary.engine.kill_points import KILL, PAUSE, KillPoint
 from distributary.model.table import Role
 from distributary.store.base import at
-from tests.engine.change_lakes import EACH, BucketFeed
+from distributary_lab.simulate.cdc.files import FileRound
+from distributary_lab.simulate.cdc.shapes import CHAOS, CdcPlan
+from tests.lakes.changes import EACH, BucketFeed
 from tests.services.shared import unique
 from tests.services.spark_cluster import (
     DRIVER_CONF,
@@ -102,7 +102,7 @@ def test_a_driver_and_executors_are_killed_and_tables_are_what_the_source_is(
     feed.write_file(cdc=", history: true")
     feed.send_round()
     # the log has the batch, no table made of it does
-    code, told = feed.finish(feed.start(**{KILL: f"{Moment.BEFORE_MERGE}:0"}))
+    code, told = feed.finish(feed.start(**{KILL: f"{KillPoint.BEFORE_MERGE}:0"}))
     assert code == -signal.SIGKILL, told
     running = feed.start()
     kill_an_executor(running)
@@ -110,7 +110,7 @@ def test_a_driver_and_executors_are_killed_and_tables_are_what_the_source_is(
     assert code == 0, told
     feed.send_all()
     before = feed.merged_commits()
-    running = feed.start(**{PAUSE: f"{Moment.BEFORE_MERGE}:1"})
+    running = feed.start(**{PAUSE: f"{KillPoint.BEFORE_MERGE}:1"})
     eventually(lambda: _is_stopped(running), seconds=_PATIENCE_SECONDS)
     running.send_signal(signal.SIGCONT)
     # some tables have the batch, others do not

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from distributary.errors import ConfigError
-from distributary.lab.simulate.game_records import GamesPlan
 from distributary.spark.jars import ensure_connectors
-from tests.engine.lakes import TABLES, Games
+from distributary_lab.simulate.game_records import GamesPlan
+from tests.lakes.games import TABLES, Games
 from tests.services.spark_cluster import connect_server
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from distributary.engine.parts import KILL, PAUSE, Moment
-from distributary.lab.simulate.game_records import GamesPlan
-from tests.engine.lakes import Games
+from distributary.engine.kill_points import KILL, PAUSE, KillPoint
+from distributary_lab.simulate.game_records import GamesPlan
+from tests.lakes.games import Games
 
 pytestmark = pytest.mark.spark
 
@@ -86,7 +86,7 @@ def test_a_kill_at_each_step_is_harmless(tmp_path: Path) -> None:
     games.send_all()
     games.write_file(batch=12, extra=SMALL)
     # nothing is merged here
-    for number, moment in enumerate(m for m in Moment if m is not Moment.BEFORE_MERGE):
+    for number, moment in enumerate(m for m in KillPoint if m is not KillPoint.BEFORE_MERGE):
         code, output = run(games, **{KILL: f"{moment}:{number}"})
         assert code == -signal.SIGKILL, output
         assert "summary" not in output
@@ -101,7 +101,7 @@ def test_a_kill_among_many_prepared_commits_is_harmless(tmp_path: Path) -> None:
     games.send_all()
     games.write_file(batch=120, extra=SMALL)
     # the tables are there from the first batch on, so that commits of the second are prepared
-    code, output = run(games, **{KILL: f"{Moment.AFTER_FIRST_COMMIT}:1"})
+    code, output = run(games, **{KILL: f"{KillPoint.AFTER_FIRST_COMMIT}:1"})
     assert code == -signal.SIGKILL, output
     code, output = run(games)
     assert code == 0, output
@@ -126,7 +126,7 @@ def test_a_paused_owner_is_fenced_when_it_wakes_up(tmp_path: Path) -> None:
     games = Games(tmp_path, GamesPlan(games=3, versions=1, records=10))
     games.send_all()
     games.write_file(extra=SMALL)
-    paused = start(games, **{PAUSE: Moment.AFTER_STAGE})
+    paused = start(games, **{PAUSE: KillPoint.AFTER_STAGE})
     try:
         _wait_until_stopped(paused)
         code, output = run(games)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from distributary.lab.services.services import Services
 from distributary.model.manifest import Counts
-from tests.engine.debezium_lakes import Shop
+from distributary.observe.pulse import read_pulse
+from distributary_lab.services.services import Services
+from tests.lakes.debezium import Shop
 from tests.services.debezium import Debezium, avro_events, flattened, json_events
 from tests.services.postgres import Postgres
 
@@ -78,9 +80,15 @@ def test_the_same_where_events_have_a_schema(
     shop.change(13, 100)
     shop.execute("update orders set note = 'n' || id where id % 3 = 0")
     shop.execute("truncate cleared; insert into cleared values (7)")
+    began = datetime.now(UTC)
     counts += read(shop, spark)
     assert shop.assert_true() > 30
     assert counts.skipped > 20
+    # the connector was heard, and by nothing but its heartbeats
+    pulse = read_pulse(shop.pipeline().checkpoint.address)
+    assert pulse is not None and set(pulse.heartbeats) == {f"__debezium-heartbeat.{shop.name}"}
+    (beat,) = pulse.heartbeats.values()
+    assert abs(beat.at - began) < timedelta(minutes=2)
     assert [row["id"] for row in shop.rows("cleared")] == [7]
 
 

@@ -10,11 +10,11 @@ from pyspark.sql import SparkSession
 from distributary.engine.loop import RunSummary
 from distributary.engine.progress.checkpoint import ManifestCopy
 from distributary.errors import CheckpointError, SourceError
-from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.manifest import Counts
 from distributary.observe.events import BatchSettled, Event, SchemaSeen
-from distributary.operations.repair import plan_reset, remove
-from tests.engine.lakes import Games
+from distributary.operations.repair.reset_clean import plan_reset, remove
+from distributary_lab.simulate.game_records import GamesPlan
+from tests.lakes.games import Games
 from tests.waiting import until_read
 
 

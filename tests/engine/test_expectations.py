@@ -13,13 +13,13 @@ from distributary.engine.pipeline import Pipeline
 from distributary.engine.progress.checkpoint import Checkpoint
 from distributary.engine.progress.removal import dead_letters_of
 from distributary.errors import ErrorCode, ExpectationError
-from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.manifest import Counts
 from distributary.observe.events import BatchSettled, Event
 from distributary.observe.status import status
 from distributary.operations.proposed import preview
 from distributary.operations.replay import LANE, replay
-from tests.engine.lakes import Games
+from distributary_lab.simulate.game_records import GamesPlan
+from tests.lakes.games import Games
 
 
 def with_rules(games: Games, *rules: dict[str, Any]) -> Pipeline:

@@ -7,20 +7,20 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from distributary.config.lake import Lake
-from distributary.engine.parts import KILL, Moment
+from distributary.config.lake import LakeConfig
+from distributary.engine.kill_points import KILL, KillPoint
 from distributary.engine.progress.removal import dead_letters_of
 from distributary.errors import ConfigError
-from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.manifest import Counts
-from distributary.observe.trace import Coordinates, Verdict, trace_offset
+from distributary.observe.trace import Coordinates, TraceVerdict, trace_offset
 from distributary.operations.proposed import preview
-from distributary.operations.repair import plan_clean, remove
+from distributary.operations.repair.reset_clean import plan_clean, remove
 from distributary.operations.replay import LANE, replay
+from distributary.publish.formats.entry import format_at
 from distributary.publish.iceberg import open_catalog
-from distributary.publish.parquet import format_of
-from tests.engine.lakes import Games
+from distributary_lab.simulate.game_records import GamesPlan
 from tests.engine.test_crashes import SMALL, run
+from tests.lakes.games import Games
 
 TABLES = "bronze: bronze_events, each: 'silver_{type}', unified: unified_gold"
 ICEBERG = f"{{{TABLES}, format: iceberg}}"
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.spark
 
 def known(games: Games) -> set[str]:
     """The tables that the lake's catalog has."""
-    catalog = open_catalog(Lake(path=str(games.lake)))
+    catalog = open_catalog(LakeConfig(path=str(games.lake)))
     try:
         return {name for _, name in catalog.list_tables("default")}
     finally:
@@ -43,8 +43,8 @@ def test_a_lake_of_iceberg_tables(tmp_path: Path, spark: SparkSession) -> None:
     summary = games.pipeline(tables=ICEBERG).run(spark=spark)
     assert summary.counts == Counts(read=137, written=120, dead_lettered=17)
     tables = {*games.tables(), "bronze_events", "unified_gold"}
-    assert {format_of(str(games.lake / table)) for table in tables} == {"iceberg"}
-    assert format_of(str(games.lake / "dead_letters")) == "delta"
+    assert {format_at(str(games.lake / table)) for table in tables} == {"iceberg"}
+    assert format_at(str(games.lake / "dead_letters")) == "delta"
     assert known(games) == tables
     games.assert_each_record_once()
     assert len(games.rows("bronze_events")) == 137
@@ -69,7 +69,7 @@ def test_commands_that_look_into_tables_know_iceberg(tmp_path: Path, spark: Spar
     lake, table = str(games.lake), games.tables()[0]
     row = games.rows(table)[3]
     trace = trace_offset(lake, Coordinates("wrapper", 0, row["_offset"]))
-    assert trace.verdict is Verdict.WRITTEN
+    assert trace.verdict is TraceVerdict.WRITTEN
     (place,) = [p for p in trace.places if p.table == table]
     assert place.values["user_name"] == row["user_name"]
     with games.pipeline(tables=ICEBERG).open(spark, lane=LANE) as context:
@@ -89,7 +89,7 @@ def test_iceberg_tables_survive_kills(tmp_path: Path) -> None:
     games = Games(tmp_path, GamesPlan(games=3, versions=4, records=4, bad=6), records_per_file=16)
     games.send_all()
     games.write_file(tables=ICEBERG, batch=18, extra=SMALL)
-    moments = (Moment.AFTER_STAGE, Moment.AFTER_MANIFEST, Moment.AFTER_FIRST_COMMIT)
+    moments = (KillPoint.AFTER_STAGE, KillPoint.AFTER_MANIFEST, KillPoint.AFTER_FIRST_COMMIT)
     for number, moment in enumerate(moments):
         code, output = run(games, **{KILL: f"{moment}:{number}"})
         assert code == -signal.SIGKILL, output

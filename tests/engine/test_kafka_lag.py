@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 
 from distributary.model.record import Format
 from distributary.observe.events import BatchSettled
-from tests.engine.streams import Stream
 from tests.engine.test_kafka_faults import Going
 from tests.engine.test_kafka_streams import person
+from tests.lakes.streams import Stream
 from tests.registry.frames import frame
 from tests.services.secured import SecuredServices
 from tests.waiting import eventually

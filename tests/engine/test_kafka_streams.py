@@ -19,7 +19,7 @@ from distributary.model.record import Format
 from distributary.observe.events import Event
 from distributary.operations.replay import replay
 from distributary.registry.wire import VALUE_HEADER
-from tests.engine.streams import Stream
+from tests.lakes.streams import Stream
 from tests.registry.frames import frame
 from tests.services.secured import SecuredServices
 from tests.waiting import until_read

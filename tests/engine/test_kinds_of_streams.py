@@ -6,10 +6,10 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from distributary.engine.pipeline import Pipeline
-from distributary.lab.simulate.base import DeltaSink, Message, deliver
-from distributary.lab.simulate.games import PeoplePlan, stream_people
 from distributary.model.manifest import Counts
 from distributary.registry.folder import FileRegistry
+from distributary_lab.simulate.base import DeltaSink, Message, deliver
+from distributary_lab.simulate.games import PeoplePlan, stream_people
 from tests.registry.frames import frame
 
 

@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 
 from distributary.cli.app import application
 from distributary.engine.pipeline import Pipeline
-from distributary.lab.simulate.base import Round, Sent
-from distributary.lab.simulate.game_records import DEFAULT_KINDS, GamesPlan
 from distributary.model.table import Role
-from tests.engine.change_lakes import as_text, rows_of
-from tests.engine.lakes import Games
+from distributary_lab.simulate.base import Round, Sent
+from distributary_lab.simulate.game_records import DEFAULT_KINDS, GamesPlan
+from tests.lakes.changes import as_text, rows_of
+from tests.lakes.games import Games
 
 pytestmark = pytest.mark.spark
 

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from distributary.engine.monitor import Monitor, unread
+from distributary.engine.monitor import Monitor, looked_for, unread, with_newer
 from distributary.errors import SourceError, SourceUnavailableError
-from distributary.model.manifest import SourceRange
-from distributary.observe.events import BatchStarted, Beat, Event, EventBus, Failed, Recovered
+from distributary.model.change import Heartbeat
+from distributary.model.manifest import Counts, SourceRange
+from distributary.observe.events import (
+    BatchSettled,
+    BatchStarted,
+    Beat,
+    Event,
+    EventBus,
+    Failed,
+    Recovered,
+)
 from distributary.observe.pulse import Pulse, read_pulse
 from distributary.source.base import BatchInput, Position
 from distributary.store.base import at
@@ -143,6 +153,73 @@ def test_one_that_was_overtaken_leaves_the_pulse_of_the_other(tmp_path: Path) ->
         monitor._thread.join()
         (tmp_path / "pulse.json").write_text("of the other")
     assert (tmp_path / "pulse.json").read_text() == "of the other"
+
+
+NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
+BEATS = "__debezium-heartbeat.shop"
+
+
+def settled_with(sent_at: datetime) -> BatchSettled:
+    return BatchSettled(
+        pipeline="games",
+        batch=1,
+        counts=Counts(1, 0, 0, 0, 1),
+        rows=0,
+        tables=0,
+        seconds=1.0,
+        heartbeats={BEATS: sent_at},
+    )
+
+
+def test_a_connector_is_silent_only_where_all_of_its_topic_is_read() -> None:
+    known = {BEATS: Heartbeat(NOON)}
+    later = NOON + timedelta(minutes=20)
+    # the pipeline is behind, and newer heartbeats may be among what it has not read
+    behind = looked_for(known, {f"{BEATS}/0": 3, "shop.orders/0": 0}, later)
+    assert behind[BEATS].silent_seconds is None
+    # another topic of the pipeline may be as far behind as it likes
+    read = looked_for(known, {f"{BEATS}/0": 0, "shop.orders/0": 900}, later)
+    assert read[BEATS].silent_seconds == 1200
+    # what is known stays known while the pipeline is behind again
+    assert looked_for(read, {f"{BEATS}/0": 1}, later + timedelta(hours=1)) == read
+
+
+def test_a_connector_whose_topic_is_not_read_any_more_is_forgotten() -> None:
+    known = {BEATS: Heartbeat(NOON), "__debezium-heartbeat.old": Heartbeat(NOON)}
+    assert set(looked_for(known, {f"{BEATS}/0": 0}, NOON)) == {BEATS}
+
+
+def test_a_heartbeat_from_a_clock_ahead_is_no_silence_below_zero() -> None:
+    found = looked_for({BEATS: Heartbeat(NOON)}, {f"{BEATS}/0": 0}, NOON - timedelta(seconds=9))
+    assert found[BEATS].silent_seconds == 0
+
+
+def test_only_a_newer_heartbeat_ends_a_silence() -> None:
+    silent = {BEATS: Heartbeat(NOON, NOON + timedelta(hours=1))}
+    assert with_newer(silent, {BEATS: NOON - timedelta(seconds=1)}) == silent
+    newer = NOON + timedelta(hours=2)
+    assert with_newer(silent, {BEATS: newer, "b": NOON}) == {
+        BEATS: Heartbeat(newer),
+        "b": Heartbeat(NOON),
+    }
+
+
+def test_heartbeats_are_kept_for_other_processes_and_the_next_run(tmp_path: Path) -> None:
+    made = Watched(tmp_path)
+    made.source.ends = {f"{BEATS}/0": 5}
+    with made.monitor:
+        made.bus.publish(settled_with(NOON))
+        made.monitor.settled({"offsets": {f"{BEATS}/0": 5}})
+        made.until(lambda: any(BEATS in b.heartbeats and b.lag_at for b in made.of(Beat)))
+    kept = made.pulse().heartbeats[BEATS]
+    assert kept.at == NOON and kept.looked_at is not None
+    again = Watched(tmp_path)
+    again.source.ends = {f"{BEATS}/0": 6}
+    with again.monitor:
+        # one more has come: nothing new is known until it is read
+        again.monitor.settled({"offsets": {f"{BEATS}/0": 5}})
+        again.until(lambda: any(b.lag_records == 1 for b in again.of(Beat)))
+        assert again.of(Beat)[-1].heartbeats == {BEATS: kept}
 
 
 def microseconds(ago: float) -> int:

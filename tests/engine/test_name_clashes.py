@@ -12,15 +12,15 @@ from pyspark.sql import SparkSession
 
 from distributary.engine.progress.removal import dead_letters_of
 from distributary.errors import ErrorCode
-from distributary.lab.simulate.base import MESSAGES
-from distributary.lab.simulate.game_records import GamesPlan
-from distributary.lab.simulate.games import stream_rounds
 from distributary.model import layout
 from distributary.model.manifest import Counts
 from distributary.operations.proposed import preview
-from distributary.operations.repair import plan_clean, plan_reset, remove
+from distributary.operations.repair.reset_clean import plan_clean, plan_reset, remove
 from distributary.operations.replay import LANE, healable, replay, try_replay
-from tests.engine.lakes import Games
+from distributary_lab.simulate.base import MESSAGES
+from distributary_lab.simulate.game_records import GamesPlan
+from distributary_lab.simulate.games import stream_rounds
+from tests.lakes.games import Games
 
 pytestmark = pytest.mark.spark
 

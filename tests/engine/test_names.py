@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.config.lake import Tables
-from distributary.engine.names import Clash, Entries, Entry, Names, Wanted, clashes
+from distributary.engine.names import Entries, NameClash, NameEntry, Names, WantedName, clashes
 from distributary.engine.tables import source_table
 from distributary.errors import ErrorCode
 from distributary.model import layout
@@ -27,8 +27,8 @@ from tests.source.s3_server import BUCKET, S3Server, s3_server
 TEMPLATE = "silver_{type}"
 
 
-def wanted(type_name: str, template: str = TEMPLATE) -> Wanted:
-    return Wanted(type_name, {"type": type_name}, (propose(template, type=type_name),))
+def wanted(type_name: str, template: str = TEMPLATE) -> WantedName:
+    return WantedName(type_name, {"type": type_name}, (propose(template, type=type_name),))
 
 
 def marked(type_name: str) -> str:
@@ -69,9 +69,9 @@ def test_the_first_has_the_plain_name_and_the_second_one_with_digits(lake: Lake)
     assert lake.take("Chess", "chess") == ["silver_chess", marked("chess")]
     assert lake.take("a.b", "a_b", "a-b") == ["silver_a_b", marked("a_b"), marked("a-b")]
     assert set(clashes(lake.address)) == {
-        Clash("silver_chess", "Chess", "chess", marked("chess")),
-        Clash("silver_a_b", "a.b", "a_b", marked("a_b")),
-        Clash("silver_a_b", "a.b", "a-b", marked("a-b")),
+        NameClash("silver_chess", "Chess", "chess", marked("chess")),
+        NameClash("silver_a_b", "a.b", "a_b", marked("a_b")),
+        NameClash("silver_a_b", "a.b", "a-b", marked("a-b")),
     }
 
 
@@ -82,7 +82,7 @@ def test_words_that_a_slash_parts_are_a_plain_name(lake: Lake) -> None:
 
 
 def test_the_digits_that_a_slash_had_in_the_version_before_stay(lake: Lake) -> None:
-    entry = Entry({"type": "video/play"}, (marked("video/play"),))
+    entry = NameEntry({"type": "video/play"}, (marked("video/play"),))
     assert Entries(lake.address).take(marked("video/play"), entry)
     assert lake.take("video/play", "video.play") == [marked("video/play"), "silver_video_play"]
 
@@ -90,7 +90,7 @@ def test_the_digits_that_a_slash_had_in_the_version_before_stay(lake: Lake) -> N
 def test_a_dotted_name_of_the_version_before_stays(lake: Lake) -> None:
     former = propose(TEMPLATE, type="a.b").former
     assert former == "silver_a__b"
-    Entries(lake.address).take(former, Entry({"type": "a.b"}, (former,)))
+    Entries(lake.address).take(former, NameEntry({"type": "a.b"}, (former,)))
     assert lake.take("a.b", "a_b", "A.b") == [former, "silver_a_b", marked("A.b")]
 
 
@@ -257,8 +257,8 @@ def test_an_entry_that_was_cut_short_stays_taken(tmp_path: Path) -> None:
 
 
 def test_a_topic_has_one_table_whatever_is_in_it(tmp_path: Path) -> None:
-    def of_topic(topic: str, type_name: str) -> Wanted:
-        return Wanted(type_name, {"topic": topic}, (propose("{topic}", topic=topic),))
+    def of_topic(topic: str, type_name: str) -> WantedName:
+        return WantedName(type_name, {"topic": topic}, (propose("{topic}", topic=topic),))
 
     names = Lake(str(tmp_path)).names(ledger={"orders_v1": "shop.Order"})
     assert names.take(of_topic("orders_v1", "shop.Item")) == "orders_v1"

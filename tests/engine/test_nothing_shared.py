@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from distributary.engine.parts import KILL, Moment
+from distributary.engine.kill_points import KILL, KillPoint
 from distributary.engine.pipeline import Pipeline
 from distributary.model.table import Role
 from distributary.spark.jars import ensure_connectors
@@ -123,13 +123,13 @@ def test_a_driver_and_an_executor_are_killed_and_every_record_is_there_once(
         ground.write_file(f'master: "{master}", driver_memory: 1g, conf: {json.dumps(_CONF)}')
         flags = ("--games", 4, "--versions", 3, "--records", 40, "--bad", 6)
         messages = ground.send(*flags)
-        code, _ = ground.run(**{KILL: f"{Moment.AFTER_MANIFEST}:0"})
+        code, _ = ground.run(**{KILL: f"{KillPoint.AFTER_MANIFEST}:0"})
         assert code == -9
         running = ground.start()
         kill_an_executor(running)
         told, _ = running.communicate(timeout=_PATIENCE_SECONDS)
         assert running.returncode == 0, told
-        code, told = ground.run(**{KILL: f"{Moment.BEFORE_SETTLE}:0"})
+        code, told = ground.run(**{KILL: f"{KillPoint.BEFORE_SETTLE}:0"})
         assert code == 0, told
         ground.assert_each_record_once(messages)
 

@@ -15,29 +15,25 @@ from deltalake import DeltaTable
 from pyarrow.fs import FileSelector
 from pyspark.sql import SparkSession
 
-from distributary.cli.doctor import State, checks_for_file
+from distributary.cli.doctor import checks_for_file
 from distributary.engine import batch as batches
-from distributary.engine.parts import Moment
+from distributary.engine.kill_points import KillPoint
 from distributary.engine.pipeline import Pipeline
 from distributary.errors import LakeUnavailableError, PublishError, TableBehindError
-from distributary.lab.simulate.game_records import GamesPlan
+from distributary.model.check import CheckState
 from distributary.model.manifest import Counts
 from distributary.observe.deadletters import DeadLetters
 from distributary.observe.status import status
-from distributary.operations.repair import (
-    accept,
-    plan_acceptance,
-    plan_clean,
-    remove,
-    resume,
-    waiting,
-)
+from distributary.operations.repair.accept_table import accept, plan_acceptance
+from distributary.operations.repair.reset_clean import plan_clean, remove
+from distributary.operations.repair.resume_table import resume, waiting
 from distributary.operations.replay import LANE, replay, try_replay
 from distributary.publish.base import Outcome
 from distributary.publish.direct import DirectPublisher
 from distributary.publish.parquet import open_parquet
 from distributary.store.base import REQUESTS, at
-from tests.engine.lakes import TABLES, Games
+from distributary_lab.simulate.game_records import GamesPlan
+from tests.lakes.games import TABLES, Games
 from tests.services.shared import unique
 from tests.source.s3_server import BUCKET, KEYS, S3Server, s3_server
 
@@ -129,17 +125,17 @@ def _unwrapped_bad(store: Store) -> int:
 
 
 @pytest.mark.parametrize(
-    "moment", [Moment.AFTER_STAGE, Moment.AFTER_MANIFEST, Moment.BEFORE_SETTLE]
+    "moment", [KillPoint.AFTER_STAGE, KillPoint.AFTER_MANIFEST, KillPoint.BEFORE_SETTLE]
 )
 @pytest.mark.slow
 def test_what_was_cut_short_is_finished_once(
-    store: Store, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, moment: Moment
+    store: Store, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, moment: KillPoint
 ) -> None:
     store.games.send_round()
     store.pipeline().run(spark=spark)
     store.games.send_round()
 
-    def stop(here: Moment, _: int) -> None:
+    def stop(here: KillPoint, _: int) -> None:
         if here is moment:
             raise KeyboardInterrupt
 
@@ -313,10 +309,10 @@ def test_dead_letters_are_replayed_and_closed_there(store: Store, spark: SparkSe
 def test_doctor_looks_at_the_store(store: Store) -> None:
     store.games.send_round()
     (lake,) = [c for c in checks_for_file(store.pipeline().loaded, None) if c.name == "lake"]
-    assert lake.state is State.PASS
+    assert lake.state is CheckState.PASS
     assert store.objects() == []
     store.address = "s3://no-such-bucket/lake"
     (lake,) = [c for c in checks_for_file(store.pipeline().loaded, None) if c.name == "lake"]
-    assert lake.state is State.FAIL
+    assert lake.state is CheckState.FAIL
     for secret in KEYS.values():
         assert secret not in lake.found

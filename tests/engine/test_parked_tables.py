@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from distributary.config.engine import Run, Trigger
+from distributary.engine.context import PublishState, RunReports
 from distributary.engine.loop import RunSummary, StillParked, StreamRun, settled_now
 from distributary.engine.progress.checkpoint import Checkpoint
-from distributary.engine.requests import FIRST_WAIT, LONGEST_WAIT, Patience
+from distributary.engine.requests import FIRST_WAIT, LONGEST_WAIT, RetryAges
 from distributary.errors import FencedError, PublishError
 from distributary.model.manifest import Counts, Mark, TableEntry, app_id
 from distributary.model.table import Role
@@ -82,19 +83,17 @@ class _Lake:
                 tables=SimpleNamespace(each="x", bronze=None),
             ),
             spark=None,
-            monitor=None,
-            checkpoint=self.checkpoint,
-            manifests=self.checkpoint.manifests(),
-            claim=SimpleNamespace(check=lambda: self.check()),
-            publisher=self.publisher,
+            progress=SimpleNamespace(
+                checkpoint=self.checkpoint,
+                manifests=self.checkpoint.manifests(),
+                claim=SimpleNamespace(check=lambda: self.check()),
+                newest_settled=-1,
+                app_id=self.app_id,
+                settled_ranges=lambda batch: None,
+            ),
             ledger=SimpleNamespace(record_resumed=self._record, settled=self._settled),
-            bus=bus,
-            parking=self.parking,
-            newest_settled=-1,
-            app_id=self.app_id,
-            publishing=threading.Lock(),
-            settled_ranges=lambda batch: None,
-            tell_registry_calls=lambda: None,
+            publishing=PublishState(self.publisher, self.parking),
+            reports=RunReports("games", bus),
             end_registering=lambda: None,
         )
         source: Any = self.source
@@ -217,7 +216,7 @@ def test_what_is_parked_at_the_start_is_due_at_once_and_then_less_and_less_often
 ) -> None:
     now = 0.0
     config: Any = SimpleNamespace(cdc=None)
-    patience = Patience(lake.parking, config, clock=lambda: now)
+    patience = RetryAges(lake.parking, config, clock=lambda: now)
     lake.park("chess", 0)
     assert patience.due() == ["chess"]
     waits = []
@@ -242,14 +241,14 @@ def test_what_is_parked_at_the_start_is_due_at_once_and_then_less_and_less_often
 def test_a_parking_folder_that_cannot_be_listed_is_nothing_to_try(lake: _Lake) -> None:
     Path(lake.parking).write_text("not a folder")
     config: Any = SimpleNamespace(cdc=None)
-    assert Patience(lake.parking, config).due() == []
+    assert RetryAges(lake.parking, config).due() == []
 
 
 def test_tables_of_one_log_are_tried_together(lake: _Lake) -> None:
     config: Any = SimpleNamespace(cdc=SimpleNamespace())
     for table in ("orders", "orders_log", "orders_history", "users"):
         lake.park(table, 0)
-    assert Patience(lake.parking, config).due() == ["orders_log", "users_log"]
+    assert RetryAges(lake.parking, config).due() == ["orders_log", "users_log"]
 
 
 def test_records_that_were_parked_and_resumed_in_one_run_count_as_written(lake: _Lake) -> None:

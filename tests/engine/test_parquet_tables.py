@@ -11,25 +11,27 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from distributary.catalog.base import Entry
+from distributary.catalog.base import CatalogEntry
 from distributary.catalog.spark import SessionCatalog
 from distributary.cli.doctor import tables_with_expiring_marks
-from distributary.config.catalog import SparkCatalog
-from distributary.engine.parts import KILL, Moment
+from distributary.config.catalog import SparkCatalogConfig
+from distributary.engine.kill_points import KILL, KillPoint
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.progress.removal import dead_letters_of
 from distributary.errors import ConfigError
-from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.manifest import Counts, Mark, TableEntry
 from distributary.model.table import Column, Role, TablePlan
-from distributary.observe.trace import Coordinates, Verdict, trace_offset, trace_row
+from distributary.observe.trace import Coordinates, TraceVerdict, trace_offset, trace_row
 from distributary.operations.proposed import preview
-from distributary.operations.repair import plan_clean, remove, resume, waiting
+from distributary.operations.repair.reset_clean import plan_clean, remove
+from distributary.operations.repair.resume_table import resume, waiting
 from distributary.operations.replay import LANE, replay
-from distributary.publish.parquet import ParquetPublisher, format_of
+from distributary.publish.formats.entry import format_at
+from distributary.publish.parquet import ParquetPublisher
 from distributary.store.base import same_place
-from tests.engine.lakes import Games
+from distributary_lab.simulate.game_records import GamesPlan
 from tests.engine.test_crashes import SMALL, run
+from tests.lakes.games import Games
 
 TABLES = "bronze: bronze_events, each: 'silver_{type}', unified: unified_gold"
 PARQUET = f"{{{TABLES}, format: parquet, partition_by: [_date]}}"
@@ -42,8 +44,8 @@ def test_a_lake_of_plain_folders(tmp_path: Path, spark: SparkSession) -> None:
     settings = {"tables": PARQUET, "timed": True}
     summary = games.pipeline(**settings).run(spark=spark)
     assert summary.counts == Counts(read=137, written=120, dead_lettered=17)
-    assert {format_of(str(games.lake / t)) for t in games.tables()} == {"parquet"}
-    assert format_of(str(games.lake / "dead_letters")) == "delta"
+    assert {format_at(str(games.lake / t)) for t in games.tables()} == {"parquet"}
+    assert format_at(str(games.lake / "dead_letters")) == "delta"
     games.assert_each_record_once()
 
     table = games.lake / games.tables()[0]
@@ -79,7 +81,7 @@ def test_commands_that_look_into_tables_know_plain_folders(
     lake, table = str(games.lake), games.tables()[0]
     row = games.rows(table)[3]
     trace = trace_offset(lake, Coordinates("wrapper", 0, row["_offset"]))
-    assert trace.verdict is Verdict.WRITTEN
+    assert trace.verdict is TraceVerdict.WRITTEN
     (place,) = [p for p in trace.places if p.table == table]
     assert place.values["user_name"] == row["user_name"]
     assert place.file is not None
@@ -137,9 +139,11 @@ def test_a_folder_with_an_odd_name_can_be_a_view(tmp_path: Path, spark: SparkSes
         "odd", Role.EACH, "odd", str(folder), (Column("n", pa.int64()),), True, format="parquet"
     )
     ParquetPublisher().publish(TableEntry(plan, (), 0), Mark("app", 0, "source"))
-    catalog = SessionCatalog(spark, SparkCatalog.model_validate({"type": "spark", "schema": "g3"}))
+    catalog = SessionCatalog(
+        spark, SparkCatalogConfig.model_validate({"type": "spark", "schema": "g3"})
+    )
     catalog.prepare()
-    catalog.create(Entry("odd", plan.path, format="parquet"))
+    catalog.create(CatalogEntry("odd", plan.path, format="parquet"))
     assert spark.sql("SELECT * FROM g3.odd").columns == ["n"]
     assert same_place(catalog.entries()["odd"].location, plan.path)
 
@@ -179,7 +183,7 @@ def test_plain_folders_survive_kills(tmp_path: Path) -> None:
     games = Games(tmp_path, GamesPlan(games=3, versions=4, records=4, bad=6), records_per_file=16)
     games.send_all()
     games.write_file(tables=PARQUET, batch=18, extra=SMALL, timed=True)
-    for number, moment in enumerate((Moment.AFTER_MANIFEST, Moment.AFTER_FIRST_COMMIT)):
+    for number, moment in enumerate((KillPoint.AFTER_MANIFEST, KillPoint.AFTER_FIRST_COMMIT)):
         code, output = run(games, **{KILL: f"{moment}:{number}"})
         assert code == -signal.SIGKILL, output
     code, output = run(games)

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from distributary.catalog.base import Entry, Found
+from distributary.catalog.base import CatalogEntry, Found
 from distributary.config.load import load_text
-from distributary.engine import catalog as registering
-from distributary.engine.catalog import Registrar, _Wanted
+from distributary.engine import registrar as registering
+from distributary.engine.registrar import Registrar, _Wanted
 from distributary.errors import CatalogError, CatalogUnavailableError
 from distributary.model.table import Column, Role, TablePlan
 from distributary.observe.events import CatalogUpdated, Event, EventBus, Idle
@@ -48,13 +48,13 @@ class Shelf:
         self._ask("entries")
         return dict(self.found)
 
-    def create(self, entry: Entry) -> None:
+    def create(self, entry: CatalogEntry) -> None:
         self._ask(f"create {entry.name}")
         if entry.name in self.refused:
             raise CatalogError("no")
         self.found[entry.name] = Found(entry.location, entry.fingerprint)
 
-    def update(self, entry: Entry) -> None:
+    def update(self, entry: CatalogEntry) -> None:
         self._ask(f"update {entry.name}")
         self.found[entry.name] = Found(entry.location, entry.fingerprint)
 

@@ -15,16 +15,16 @@ from distributary.config.engine import Trigger
 from distributary.engine import batch as batch_module
 from distributary.engine.pipeline import Pipeline
 from distributary.errors import DistributaryError, ErrorCode, SourceUnavailableError
-from distributary.lab.services.services import Services
-from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.manifest import Counts
 from distributary.model.record import Format
 from distributary.observe.events import Event
-from tests.engine.lakes import Games
-from tests.engine.streams import Stream
+from distributary_lab.services.services import Services
+from distributary_lab.simulate.game_records import GamesPlan
 from tests.engine.test_kafka_streams import person
+from tests.lakes.games import Games
+from tests.lakes.streams import Stream
 from tests.registry.frames import frame
-from tests.source.test_kafka_replaced import patiently
+from tests.source.kafka.test_kafka_replaced import patiently
 from tests.waiting import eventually, until_read
 
 
@@ -148,3 +148,36 @@ def _replace_source(games: Games) -> None:
     shutil.rmtree(path)
     for _ in range(2):
         write_deltalake(str(path), rows, mode="append")
+
+
+@pytest.mark.slow
+def test_a_broker_that_was_put_back_to_an_older_copy_and_has_grown_since_is_noticed(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, spark: SparkSession
+) -> None:
+    folder = tmp_path_factory.mktemp("restored")
+    data, copy = folder / "kafka" / "data", tmp_path / "copy"
+    with Services(folder) as services:
+        stream = Stream(services, tmp_path, payload="{format: protobuf}", tables="{each: people}")
+        number = stream.registry.register(stream.subject, person(1), format=Format.PROTOBUF)
+
+        def send(count: int, value: int) -> None:
+            record = frame(bytes([8, value]), schema_id=number)
+            patiently(lambda: stream.topics.send(stream.topic, [record] * count))
+
+        send(10, 1)
+        services.stop()
+        shutil.copytree(data, copy)
+        services.start()
+        send(20, 2)
+        stream.pipeline().run(spark=spark)
+        assert len(stream.rows("people")) == 30
+        services.stop()
+        shutil.rmtree(data)
+        copy.rename(data)
+        services.start()
+        send(40, 3)
+        with pytest.raises(DistributaryError) as caught:
+            stream.pipeline().run(spark=spark)
+    assert caught.value.code is ErrorCode.SOURCE_REPLACED
+    assert "offset 29" in (caught.value.evidence or "")
+    assert len(stream.rows("people")) == 30

@@ -15,10 +15,10 @@ from distributary.engine.loop import StreamRun
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.progress.claim import liveness
 from distributary.errors import ConfigError, DistributaryError, ErrorCode
-from distributary.lab.simulate.game_records import GamesPlan
 from distributary.observe.events import Event, Idle
 from distributary.observe.status import PipelineStatus, status
-from tests.engine.lakes import Games
+from distributary_lab.simulate.game_records import GamesPlan
+from tests.lakes.games import Games
 
 
 def now(pipeline: Pipeline) -> PipelineStatus:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from distributary.model.record import Format
-from tests.engine.streams import Stream
 from tests.engine.test_kafka_streams import person
+from tests.lakes.streams import Stream
 from tests.registry.frames import frame
 from tests.services.secured import SecuredServices
 

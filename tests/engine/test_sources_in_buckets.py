@@ -10,14 +10,15 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from distributary.cli.doctor import Check, State, checks_for_file
+from distributary.cli.doctor import checks_for_file
 from distributary.engine.pipeline import Pipeline
-from distributary.lab.simulate.cdc.shapes import CHAOS, CdcPlan
-from distributary.lab.simulate.game_records import GamesPlan
+from distributary.model.check import Check, CheckState
 from distributary.model.manifest import Counts
 from distributary.store import base
-from tests.engine.change_lakes import Feed
-from tests.engine.lakes import TABLES, Games
+from distributary_lab.simulate.cdc.shapes import CHAOS, CdcPlan
+from distributary_lab.simulate.game_records import GamesPlan
+from tests.lakes.changes import Feed
+from tests.lakes.games import TABLES, Games
 from tests.services.shared import unique
 from tests.source.s3_server import BUCKET, S3Server, s3_server
 
@@ -70,7 +71,7 @@ def test_a_table_in_one_bucket_feeds_a_lake_in_another(
         assert "canary" not in found.found
         return found
 
-    assert checked(source_server.options).state is State.FAIL
+    assert checked(source_server.options).state is CheckState.FAIL
     while games.send_round() is not None:
         rows = DeltaTable(str(games.lake / "wrapper")).to_pyarrow_table()
         old = sum(sent.messages for sent in games.sent[:-1])
@@ -88,10 +89,10 @@ def test_a_table_in_one_bucket_feeds_a_lake_in_another(
         offsets.update(found.to_pyarrow_table()[name].to_pylist())
     assert offsets == Counter(range(sum(sent.messages for sent in games.sent)))
     assert pipeline(source_server.options).run(spark=spark).counts == Counts()
-    assert checked(source_server.options).state is State.PASS
+    assert checked(source_server.options).state is CheckState.PASS
     # the lake's key opens nothing there
     endpoint = {"AWS_ENDPOINT_URL": source_server.options["AWS_ENDPOINT_URL"]}
-    assert checked(endpoint).state is State.FAIL
+    assert checked(endpoint).state is CheckState.FAIL
 
 
 def test_files_in_one_bucket_with_progress_in_another(

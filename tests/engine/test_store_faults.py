@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from distributary.lab.simulate.game_records import GamesPlan
 from distributary.store import base
-from tests.engine.lakes import Games
+from distributary_lab.simulate.game_records import GamesPlan
 from tests.engine.test_object_store import Store, server
+from tests.lakes.games import Games
 from tests.services.faulty_store import faulty_store
 from tests.services.shared import unique
 from tests.services.stores import versitygw

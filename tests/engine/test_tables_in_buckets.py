@@ -10,18 +10,20 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from distributary.engine import batch as batches
-from distributary.engine.parts import Moment
+from distributary.engine.kill_points import KillPoint
 from distributary.engine.pipeline import Pipeline
 from distributary.errors import ConfigError, ErrorCode, SourceUnavailableError
-from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.manifest import Counts
 from distributary.observe.trace import Coordinates, trace_offset
-from distributary.operations.repair import plan_clean, remove, resume, waiting
+from distributary.operations.repair.reset_clean import plan_clean, remove
+from distributary.operations.repair.resume_table import resume, waiting
 from distributary.publish.base import Outcome
-from distributary.publish.parquet import ParquetTable, format_of, open_parquet
-from tests.engine.lakes import TABLES, Games
+from distributary.publish.formats.entry import format_at
+from distributary.publish.parquet import ParquetTable, open_parquet
+from distributary_lab.simulate.game_records import GamesPlan
+from tests.engine.shards.test_shards_running import Spread
 from tests.engine.test_object_store import Store, server, store
-from tests.engine.test_shards_running import Spread
+from tests.lakes.games import TABLES, Games
 from tests.services.shared import unique
 from tests.source.s3_server import BUCKET, S3Server
 
@@ -49,18 +51,18 @@ def test_a_lake_of_plain_parquet(
 ) -> None:
     store.games.send_round()
     store.pipeline(tables=PARQUET).run(spark=spark)
-    assert {format_of(f"{store.address}/{table}") for table in store.tables()} == {"parquet"}
+    assert {format_at(f"{store.address}/{table}") for table in store.tables()} == {"parquet"}
     assert_each_record_once(store)
     # cut short, and finished once
     store.games.send_round()
 
-    def stop(here: Moment, _: int) -> None:
-        if here is Moment.AFTER_FIRST_COMMIT:
+    def stop(here: KillPoint, _: int) -> None:
+        if here is KillPoint.AFTER_FIRST_COMMIT:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
         patched.setattr(batches, "reached", stop)
-        patched.setattr("distributary.engine.publish.reached", stop)
+        patched.setattr("distributary.engine.steps.commits.reached", stop)
         with pytest.raises(KeyboardInterrupt):
             store.pipeline(tables=PARQUET).run(spark=spark)
     store.pipeline(tables=PARQUET).run(spark=spark)

@@ -11,10 +11,10 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from pyspark.sql import SparkSession
 
 from distributary.errors import DistributaryError
-from distributary.lab.simulate.game_records import GamesPlan
 from distributary.observe.events import BatchSettled, Event
 from distributary.observe.metrics import Metrics
-from tests.engine.lakes import Games
+from distributary_lab.simulate.game_records import GamesPlan
+from tests.lakes.games import Games
 from tests.observe.openlineage import check_event
 
 

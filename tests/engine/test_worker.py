@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from distributary.stage.exchange import facts_batch
+from distributary.stage.exchange import documents_batch, documents_of
 from distributary.stage.job import run_tasks
 
 KEPT_OUT = """
@@ -40,7 +40,7 @@ def _about(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     import pyspark
 
     numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
-    loaded = ["pandas", "distributary.source.consumer", "distributary.source.delta"]
+    loaded = ["pandas", "distributary.source.kafka.consumer", "distributary.source.delta.source"]
     archives = [
         path for path, found in sys.path_importer_cache.items() if isinstance(found, zipimporter)
     ]
@@ -50,15 +50,18 @@ def _about(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         "spark": pyspark.__file__,
         "loaded": [name for name in loaded if name in sys.modules],
     }
-    yield facts_batch([("worker", json.dumps(told))])
+    yield documents_batch([("worker", json.dumps(told))])
 
 
 @pytest.mark.spark
 def test_workers_have_what_tasks_need_and_no_pandas(spark: SparkSession) -> None:
-    told = [body for _, body in run_tasks(spark, 3, _about)]
+    told = [json.loads(body) for _, body in documents_of(run_tasks(spark, 3, _about))]
     assert sorted(number for each in told for number in each["numbers"]) == [0, 1, 2]
     for each in told:
-        assert each["loaded"] == ["distributary.source.consumer", "distributary.source.delta"]
+        assert each["loaded"] == [
+            "distributary.source.kafka.consumer",
+            "distributary.source.delta.source",
+        ]
         assert ".zip" not in each["spark"]
         # before each task PySpark has importers look again: an archive is then read whole
         assert each["archives"] == []

@@ -8,7 +8,7 @@ import pytest
 from distributary.config.lake import Evolution
 from distributary.errors import ErrorCode
 from distributary.evolve.merge import ignored, merge, missing
-from distributary.model.table import Change, ChangeKind, Column, Merged
+from distributary.model.table import ChangeKind, Column, ColumnChange, Merged
 
 INT, LONG, FLOAT, DOUBLE, TEXT = pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string()
 DEFAULT = Evolution()
@@ -277,7 +277,7 @@ def test_a_renamed_field_is_a_new_column() -> None:
     assert shape(merged) == {"score": INT, "points": INT}
     # the history says what was done: the table has a column more
     (change,) = merged.changes
-    assert change == Change(ChangeKind.COLUMN_ADDED, "points", "score", "int", "new_column")
+    assert change == ColumnChange(ChangeKind.COLUMN_ADDED, "points", "score", "int", "new_column")
     assert change.describe().startswith("+ points int") and "score" in change.describe()
 
 

@@ -141,7 +141,7 @@ def _servers(shape: str, started: dict[str, Servers], stack: ExitStack, folder: 
         return Servers()
     if need not in started:
         if need == "kafka":
-            from distributary.lab.services.services import Services
+            from distributary_lab.services.services import Services
 
             services = stack.enter_context(Services(folder / "services"))
             started[need] = Servers(kafka=services.kafka)

@@ -14,14 +14,14 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
-from distributary.engine.parts import KILL, PAUSE, Moment
+from distributary.engine.kill_points import KILL, PAUSE, KillPoint
 from tests.faults.drivers import Driver
 from tests.faults.feeds import Shape
 from tests.faults.oracle import ids_of
 from tests.faults.rounds import Order, Round, mounts_permitted
 from tests.faults.trusted import experiments
 
-_KILLED = [m for m in Moment if m is not Moment.BEFORE_MERGE]
+_KILLED = [m for m in KillPoint if m is not KillPoint.BEFORE_MERGE]
 _LEASE = 5.0
 """Seconds, as the pipeline files of the harness have it."""
 
@@ -29,7 +29,7 @@ _LEASE = 5.0
 def kill(one: Round) -> None:
     """SIGKILL at a named moment of a batch, or at any moment of a run that goes on."""
     one.send(fresh_type=one.dice.random() < 0.3)
-    moments = list(Moment) if one.shape.is_change_data else _KILLED
+    moments = list(KillPoint) if one.shape.is_change_data else _KILLED
     moment = one.choose(*moments, *["any_moment"] * len(moments))
     if moment != "any_moment":
         one.done(one.start(variables={KILL: moment}))
@@ -77,7 +77,7 @@ def _epoch(one: Round) -> int:
 
 def _stopped(one: Round) -> Driver | None:
     """A run that goes on, stopped at a named moment, as it settles a batch, or at any moment."""
-    moments = [Moment.AFTER_STAGE, Moment.AFTER_MANIFEST, Moment.BEFORE_SETTLE]
+    moments = [KillPoint.AFTER_STAGE, KillPoint.AFTER_MANIFEST, KillPoint.BEFORE_SETTLE]
     how = one.choose(*moments, "any_moment", *([] if one.shape.on_store else ["after_ledger"]))
     if how in moments:
         driver = one.start(continuous=True, variables={PAUSE: how})
@@ -232,7 +232,7 @@ def vacuum(one: Round) -> None:
     """Somebody's VACUUM without retention takes files that are decided and not yet committed."""
     one.send()
     batch = max((int(p.stem) for p in _manifests(one)), default=-1) + 1
-    driver = one.start(continuous=True, variables={PAUSE: f"{Moment.AFTER_MANIFEST}:{batch}"})
+    driver = one.start(continuous=True, variables={PAUSE: f"{KillPoint.AFTER_MANIFEST}:{batch}"})
     for _ in range(1 if one.choose("once", "twice") == "once" else 2):
         if not driver.wait_until_stopped(120):
             break

@@ -21,9 +21,9 @@ from typing import Any, NoReturn
 
 _OPTIONS = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
 _IMPORTED = (
-    *("distributary.engine.pipeline", "distributary.operations.repair"),
-    *("distributary.observe.verify_deep", "distributary.source.files.source"),
-    *("distributary.cli.run", "distributary.cli.repair", "distributary.cli.verify"),
+    *("distributary.engine.pipeline", "distributary.operations.repair.resume_table"),
+    *("distributary.observe.verify.coordinates", "distributary.source.files.source"),
+    *("distributary.cli.run", "distributary.cli.upkeep.repair", "distributary.cli.upkeep.verify"),
     *("distributary.cli.command.live", "distributary.supervise.supervisor"),
     *("duckdb", "pyiceberg.catalog.sql"),
 )
@@ -52,6 +52,8 @@ class ForkServer:
         while True:
             answer = self._answer(None)
             if "started" in answer:
+                # numbers come again: an earlier process may have had this one
+                self._ended.pop(answer["started"], None)
                 return ForkedProcess(self, answer["started"])
 
     def poll(self, pid: int, seconds: float | None = 0.0) -> int | None:
@@ -97,19 +99,22 @@ class ForkedProcess:
 
     def __init__(self, server: ForkServer, pid: int) -> None:
         self._server, self.pid = server, pid
-        self.returncode = 0
+        self._status: int | None = None
+        """How it ended; kept, because another process may get its number."""
 
-    def poll(self) -> int | None:
-        return self._note(self._server.poll(self.pid))
+    @property
+    def returncode(self) -> int:
+        return self._status or 0
+
+    def poll(self, seconds: float | None = 0.0) -> int | None:
+        if self._status is None:
+            self._status = self._server.poll(self.pid, seconds)
+        return self._status
 
     def wait(self, timeout: float | None = None) -> int:
-        status = self._note(self._server.poll(self.pid, timeout))
+        status = self.poll(timeout)
         if status is None:
             raise subprocess.TimeoutExpired("distributary", timeout or 0.0)
-        return status
-
-    def _note(self, status: int | None) -> int | None:
-        self.returncode = status or 0
         return status
 
 
@@ -155,9 +160,11 @@ def _serve(log: Path) -> None:
             pid = os.fork()
             if pid == 0:
                 os.setsid()
+                arguments, out, err, variables = json.loads(line)
+                _take_outputs(out, err)
                 os.write(begin, b".")
-                _command(context, *json.loads(line))
-            # a signal to its group reaches it only once it has one
+                _command(context, arguments, variables)
+            # a signal to its group reaches it only once it has one, and its logs are read at once
             os.read(begun, 1)
             os.close(begun)
             os.close(begin)
@@ -178,14 +185,16 @@ def _spark(log: Path) -> Any:
     return context
 
 
-def _command(
-    context: Any, arguments: list[str], out: str, err: str, variables: dict[str, str]
-) -> NoReturn:
+def _take_outputs(out: str, err: str) -> None:
+    """Write standard output and standard error to files from now on."""
+    for number, path in ((1, out), (2, err)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), number)
+
+
+def _command(context: Any, arguments: list[str], variables: dict[str, str]) -> NoReturn:
     """Become the process of one command."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for number, path in ((1, out), (2, err)):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), number)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.environ |= {"COLUMNS": "200", **variables}
     # the sockets to the JVM are the server's: this process has to open its own

@@ -83,11 +83,15 @@ class Book:
     free: set[str] = field(default_factory=set)
     """Ids that may be there once or not at all: their source went before anybody could read it."""
     bad: set[str] = field(default_factory=set)
-    """Ids of records that cannot be decoded: no unified table has them."""
+    """Ids of records that cannot be decoded, or need not be: no unified table must have them."""
     removed: dict[str, set[str]] = field(default_factory=dict)
     """Ids that a person removed from a layer: they must not come back."""
     forgiven: dict[str, set[str]] = field(default_factory=dict)
     """Ids that a message said a layer would lack: they may be there once or not at all."""
+    accepted: dict[str, int] = field(default_factory=dict)
+    """Tables of rows as they are now that a message had taken as they are, and how many changes
+    there were by then: which rows they lack is not known, so that those with later changes are
+    judged."""
     garbled: bool = False
     """Records of the source are no longer as they were fed: values and new ids are not judged."""
     misread: bool = False
@@ -107,8 +111,11 @@ class Book:
     def source_holds(self, held: Set[str], *, there: Set[str]) -> None:
         """Make due what the source or a table has; the rest may be there once or not at all."""
         known = self.due | self.free
-        # a record that was changed in the source has an id that nobody made
-        known |= set() if self.garbled else held
+        # a record that was changed in the source has an id that was never made
+        strange = set() if self.garbled else held - known
+        # those of another source were written with the schemas of its own registry
+        self.bad |= strange
+        known |= strange
         self.due = known & (held | there)
         self.free = known - self.due
 
@@ -275,6 +282,9 @@ def judge(book: Book, lake: Lake) -> list[Finding]:
 
 def forgive_missing(book: Book, lake: Lake, table: str) -> None:
     """Note that a table is taken as it is: what its layer lacks now, a message has announced."""
+    if book.changes and not table.endswith("_log"):
+        book.accepted[table] = len(book.changes)
+        return
     layer = "log" if book.changes else _layer(table)
     there = lake.ids(lambda name: name.endswith("_log") if book.changes else _layer(name) == layer)
     book.forgive(layer, book.due - there)
@@ -327,7 +337,10 @@ def _letters(rows: pa.Table) -> list[Finding]:
 
 def _accounts(lake: Lake) -> list[Finding]:
     """The ledger has one row for each settled batch of a life."""
-    batches = lake.ledger("batches")
+    try:
+        batches = lake.ledger("batches")
+    except Exception as error:
+        return [Finding(Kind.BROKEN, "ledger", 1, f"cannot be read: {error}"[:300])]
     if batches is None:
         return []
     columns = [batches[c].to_pylist() for c in ("pipeline", "life", "lane", "batch")]
@@ -374,7 +387,11 @@ def _changes(book: Book, lake: Lake) -> list[Finding]:
         name = f"shop_{table}"
         rows = tables[name].select(["id", "eid"]) if name in tables else None
         pairs = [] if rows is None else zip(*(c.to_pylist() for c in rows.columns), strict=True)
-        found = [(int(key), event) for key, event in pairs]
+        since = book.accepted.get(name, 0)
+        judged = {c.key for c in book.changes[since:] if c.table == table}
+        found = [(int(key), event) for key, event in pairs if not since or int(key) in judged]
+        if since:
+            expected = {key: event for key, event in expected.items() if key in judged}
         keys = Counter(key for key, _ in found)
         wrong = [f"{k}: {e}" for k, e in found if k in expected and expected[k] != e]
         missing = [str(key) for key in expected if key not in keys]

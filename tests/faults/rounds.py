@@ -17,7 +17,7 @@ from typing import Any
 
 from deltalake.exceptions import DeltaError
 
-from distributary.engine.parts import KILL
+from distributary.engine.kill_points import KILL
 from tests.faults.drivers import Driver, Outcome
 from tests.faults.feeds import SHAPES, Feed, Shape, Site, feed_for, write_file
 from tests.faults.forkserver import ForkServer
@@ -308,9 +308,14 @@ class Round:
             # nothing has happened yet
             return True
         verified = self.verify()
-        if findings and self.unread_by_runs and verified.exit:
-            self.note(f"verify: {verified.said[:300]}")
-            self._mend()
+        if self.unread_by_runs and verified.exit:
+            self.note(f"verify: {verified.code} {verified.said[:300]}")
+            self.unread_by_runs = False
+            # differences without an error name no way: the file is put back
+            if verified.code and self._advised(verified, verified.code):
+                self.settle()
+            else:
+                self._mend()
             findings = judge(self.book, self.lake)
             verified = self.verify()
         if findings and not verified.exit:

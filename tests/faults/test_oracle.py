@@ -11,7 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from tests.faults.oracle import Book, Change, Kind, Lake, current_rows, judge, make_id
+from tests.faults.oracle import (
+    Book,
+    Change,
+    Kind,
+    Lake,
+    current_rows,
+    forgive_missing,
+    judge,
+    make_id,
+)
 
 IDS = [make_id(10, number) for number in range(6)]
 FIRST = IDS[0]
@@ -107,12 +116,30 @@ def test_what_a_message_has_announced_as_lost_may_be_missing(tmp_path: Path) -> 
     assert _found(book, _lake(tmp_path / "with", IDS)) == []
 
 
+def test_of_a_table_that_is_taken_as_it_is_later_changes_are_judged(tmp_path: Path) -> None:
+    changes = [Change(i, "orders", key, (1, key), False) for key, i in enumerate(IDS)]
+    book = Book(due=set(IDS), changes=changes[:4])
+    _write(tmp_path / "shop_orders", {"id": [0, 9, 4, 4], "eid": [IDS[0], "x", IDS[4], IDS[4]]})
+    lake = Lake(str(tmp_path))
+    forgive_missing(book, lake, "shop_orders")
+    assert _found(book, lake) == []
+    book.changes += changes[4:]
+    wrong = [(Kind.LOST, "shop_orders", 1), (Kind.DOUBLE, "shop_orders", 1)]
+    assert _found(book, lake) == wrong
+
+
 def test_what_neither_source_nor_table_has_is_not_due() -> None:
     book = Book(due=set(IDS))
     book.source_holds({IDS[0], IDS[1]}, there={IDS[2]})
     assert (book.due, book.free) == (set(IDS[:3]), set(IDS[3:]))
     book.source_holds({IDS[5]}, there=set(IDS[:3]))
     assert (book.due, book.free) == ({*IDS[:3], IDS[5]}, {IDS[3], IDS[4]})
+
+
+def test_records_of_another_source_may_be_dead_letters() -> None:
+    book = Book(due=set(IDS[:3]))
+    book.source_holds(set(IDS[3:]), there=set())
+    assert (book.due, book.free, book.bad) == (set(IDS[3:]), set(IDS[:3]), set(IDS[3:]))
 
 
 def test_what_a_person_removed_must_not_come_back(tmp_path: Path) -> None:
@@ -127,6 +154,14 @@ def test_a_batch_that_was_settled_twice_is_found_in_the_ledger(tmp_path: Path) -
     for _ in range(2):
         _write(tmp_path / "_distributary" / "ledger" / "batches", row)
     assert _found(Book(due=set(IDS)), _lake(tmp_path, IDS)) == [(Kind.DOUBLE, "ledger", 1)]
+
+
+def test_a_ledger_that_cannot_be_read_is_found(tmp_path: Path) -> None:
+    batches = tmp_path / "_distributary" / "ledger" / "batches"
+    _write(batches, {"pipeline": ["p"], "life": ["l"], "lane": ["stream"], "batch": [4]})
+    (file,) = batches.glob("*.parquet")
+    file.write_bytes(b"PAR1" + bytes(100))
+    assert _found(Book(due=set(IDS)), _lake(tmp_path, IDS)) == [(Kind.BROKEN, "ledger", 1)]
 
 
 def test_the_rows_of_now_are_computed_from_the_order_of_the_source() -> None:

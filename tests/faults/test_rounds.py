@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import io
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.faults.faults import faults_for, wanted
 from tests.faults.feeds import SHAPES, Shape
+from tests.faults.forkserver import ForkServer
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -69,3 +74,36 @@ def test_a_fault_neither_loses_nor_doubles_nor_invents(
         check=False,
     )
     assert played.returncode == 0, played.stdout + played.stderr
+
+
+class _Answers(ForkServer):
+    """A fork server whose processes are answers in a pipe."""
+
+    def __init__(self, *answers: dict[str, int]) -> None:
+        self._ended, self._unread = {}, b""
+        self._reads, writes = os.pipe()
+        os.write(writes, "".join(json.dumps(answer) + "\n" for answer in answers).encode())
+        os.close(writes)
+        self._requests = io.StringIO()
+
+    @property
+    def _stdin(self) -> Any:
+        return self._requests
+
+    @property
+    def _stdout(self) -> int:
+        return self._reads
+
+
+def test_a_number_that_another_process_had_says_nothing_of_how_this_one_ended(
+    tmp_path: Path,
+) -> None:
+    number = 4711
+    killed, well = {"ended": number, "status": -9}, {"ended": number, "status": 0}
+    server = _Answers({"started": number}, killed, {"started": number}, well)
+    logs = {"out": tmp_path / "out", "err": tmp_path / "err", "variables": {}}
+    first = server.start(["run"], **logs)
+    assert first.wait() == -9
+    second = server.start(["verify"], **logs)
+    assert second.wait() == 0
+    assert (first.poll(), second.poll()) == (-9, 0)

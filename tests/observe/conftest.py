@@ -24,8 +24,8 @@ from distributary.model.manifest import (
     TableEntry,
 )
 from distributary.model.table import Column, Role, TablePlan
-from distributary.observe.ledger import Ledger
-from distributary.observe.recording import BatchTimes
+from distributary.observe.ledger.ledger import Ledger
+from distributary.observe.ledger.recording import BatchTimes
 from distributary.publish.base import Outcome, Published
 
 NOON = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)

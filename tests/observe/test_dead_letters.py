@@ -10,7 +10,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.model.deadletter import DEAD_LETTER_SCHEMA, dead_letter_id
-from distributary.observe.deadletters import DeadLetters, Failure
+from distributary.observe.deadletters import DeadLetters, ReplayFailure
 
 HOSTILE = 'it\'s "<b>"; DROP TABLE x --\\ \u202e %s {0} `'
 
@@ -96,7 +96,10 @@ def test_replayed_letters_are_closed_once(letters, noon):
 
 def test_letters_that_fail_again_stay_open_with_the_new_reason(letters, noon):
     one, two = letters.select(offsets=(0, 1))["id"].to_pylist()
-    failures = {one: Failure("BAD_MAGIC", HOSTILE), two: Failure("INVALID_UTF8", "byte 3")}
+    failures = {
+        one: ReplayFailure("BAD_MAGIC", HOSTILE),
+        two: ReplayFailure("INVALID_UTF8", "byte 3"),
+    }
     at = noon + timedelta(days=1)
     assert letters.mark_failed_again(failures, at=at) == 2
     # the process died before it knew: the same replay tells it again
@@ -147,7 +150,7 @@ def test_no_table_reads_as_no_letters(lake, noon):
     assert letters.reasons() == () and len(letters.select()) == 0
     assert letters.count_by_status() == {"open": 0, "replayed": 0, "discarded": 0}
     assert letters.discard(["ab"], note="x") == 0
-    assert letters.mark_failed_again({"ab": Failure("X", "y")}, at=noon) == 0
+    assert letters.mark_failed_again({"ab": ReplayFailure("X", "y")}, at=noon) == 0
 
 
 def test_many_letters_are_marked_in_one_commit(lake, noon):

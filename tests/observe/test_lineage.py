@@ -14,20 +14,18 @@ import pytest
 from pydantic import ValidationError
 
 from distributary.config.alerts import Lineage
+from distributary.model.dataset import Dataset, stored_dataset, topic_dataset
 from distributary.model.manifest import Counts
 from distributary.model.table import Column, Origin, Role, TablePlan
 from distributary.observe.events import BatchSettled, TableWritten
 from distributary.observe.lineage import (
-    Dataset,
     Fields,
     LineageRun,
     RunFacts,
     Sink,
     file_sink,
     http_sink,
-    place,
     sinks,
-    topic,
 )
 from tests.observe.openlineage import check_event
 from tests.registry.loopback import Says, serving
@@ -380,8 +378,8 @@ def test_there_is_a_sink_for_each_place() -> None:
     ],
 )
 def test_places_are_named_as_openlineage_says(address: str, namespace: str, name: str) -> None:
-    assert place(address) == Dataset(namespace, name)
+    assert stored_dataset(address) == Dataset(namespace, name)
 
 
 def test_a_topic_is_named_by_its_first_broker() -> None:
-    assert topic("SSL://a:9093,b:9093", "t") == Dataset("kafka://a:9093", "t", "TOPIC")
+    assert topic_dataset("SSL://a:9093,b:9093", "t") == Dataset("kafka://a:9093", "t", "TOPIC")

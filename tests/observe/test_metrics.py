@@ -16,6 +16,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from distributary.errors import AccountingError, RegistryUnavailableError, SourceUnavailableError
+from distributary.model.change import Heartbeat
 from distributary.model.manifest import Counts
 from distributary.observe.events import (
     Asked,
@@ -35,7 +36,7 @@ from distributary.observe.events import (
     TableResumed,
     TableWritten,
 )
-from distributary.observe.metrics import CATALOGUE, PREFIX, Kind, Metrics
+from distributary.observe.metrics import CATALOGUE, PREFIX, MetricKind, Metrics
 from tests.observe.conftest import NOON, Lake
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -265,6 +266,21 @@ def test_lag_is_measured_between_batches_too() -> None:
     assert value(metrics, "lag_records", topic="wrapper", partition="1") == 70
 
 
+def test_a_connector_is_silent_as_long_as_its_topic_says_so() -> None:
+    metrics = told(settled(0))
+    later = NOON + timedelta(seconds=40)
+    beats = {
+        "__debezium-heartbeat.shop": Heartbeat(NOON, later),
+        "beats": Heartbeat(NOON),
+    }
+    metrics.listen(Beat(pipeline="games", lag_records=0, lag_at=later, heartbeats=beats))
+    assert value(metrics, "source_silent_seconds", connector="shop") == 40
+    # nobody has looked whether there is a newer one
+    assert value(metrics, "source_silent_seconds", connector="beats") is None
+    metrics.listen(Beat(pipeline="games", lag_records=0, lag_at=later))
+    assert value(metrics, "source_silent_seconds", connector="shop") is None
+
+
 def test_what_may_rise_is_there_from_the_start() -> None:
     metrics = told(BatchStarted(pipeline="games", batch=0))
     assert value(metrics, "records_dead_lettered_total", lane="stream") == 0
@@ -355,7 +371,15 @@ def everything() -> Metrics:
     seen = SchemaSeen(pipeline="games", batch=0, type="c", table="c", schema_id=1, label="c v1")
     listed = CatalogUpdated(pipeline="games", catalog="main.games", registered=3, waiting=1)
     away = Failed(pipeline="games", error=RegistryUnavailableError("away"), retry_in=5.0)
-    events = (away, settled(), RegistryAsked(pipeline="games", calls=(call,)), seen, listed)
+    beats = {"__debezium-heartbeat.shop": Heartbeat(NOON, NOON)}
+    beat = Beat(
+        pipeline="games",
+        lag_records=3,
+        lag_by_partition={"wrapper/0": 3},
+        lag_at=NOON,
+        heartbeats=beats,
+    )
+    events = (away, settled(), RegistryAsked(pipeline="games", calls=(call,)), seen, listed, beat)
     return told(*events)
 
 
@@ -414,7 +438,7 @@ def test_buckets_add_up() -> None:
     ]
     counts = [count for _, count in sorted(buckets)]
     assert counts == sorted(counts) and counts[0] == 2 and counts[-1] == 4
-    assert {m.name for m in CATALOGUE if m.kind is Kind.HISTOGRAM} == {
+    assert {m.name for m in CATALOGUE if m.kind is MetricKind.HISTOGRAM} == {
         "distributary_batch_duration_seconds",
         "distributary_step_duration_seconds",
     }

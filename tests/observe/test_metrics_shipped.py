@@ -14,7 +14,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from distributary.errors import ErrorCode
-from distributary.observe.metrics import CATALOGUE, STATES, Kind, shipped
+from distributary.observe.metrics import CATALOGUE, STATES, MetricKind, shipped
 from distributary.registry.base import BUSY, OK, REFUSED, SILENT
 from tools.docs.metrics import series, table
 
@@ -79,7 +79,7 @@ def test_a_query_is_about_metrics_and_labels_that_exist(query: str) -> None:
         assert selector.name in KNOWN or selector.name in FOREIGN, selector.name
         metric = KNOWN.get(selector.name)
         own = set(metric.labels if metric else ())
-        if metric is not None and metric.kind is Kind.HISTOGRAM:
+        if metric is not None and metric.kind is MetricKind.HISTOGRAM:
             own |= {"le"}
         labels |= own
         for matcher in selector.matchers.matchers:
@@ -93,7 +93,7 @@ def test_counters_are_asked_for_their_rise_and_gauges_are_not(query: str) -> Non
         if isinstance(each, promql_parser.Call) and each.func.name in ("rate", "increase"):
             (selector,) = selectors(each)
             metric = KNOWN.get(selector.name)
-            assert metric is None or metric.kind is not Kind.GAUGE, selector.name
+            assert metric is None or metric.kind is not MetricKind.GAUGE, selector.name
     counters = {s.name for s in selectors(parsed(query)) if s.name.endswith("_total")}
     rising = {
         s.name

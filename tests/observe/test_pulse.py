@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from distributary.errors import SourceUnavailableError
+from distributary.model.change import Heartbeat
 from distributary.observe.pipelines import Registration, register
 from distributary.observe.pulse import (
     Backlog,
@@ -58,6 +59,7 @@ def test_what_is_written_is_read_again(tmp_path: Path, noon) -> None:
         Backlog(noon, 12, {"t/0": 7, "t/1": 5}),
         UnderWay(4, noon, "stage", 100),
         ("batch 4 begins",),
+        heartbeats={"beats": Heartbeat(noon, noon), "others": Heartbeat(noon)},
     )
     write_pulse(at(tmp_path), whole)
     assert read_pulse(str(tmp_path)) == whole
@@ -135,3 +137,16 @@ def test_a_run_that_was_started_again_does_not_show_the_speed_of_the_one_before(
     long_ago, later = noon - timedelta(hours=1), noon + timedelta(hours=1)
     assert stands("running", Pulse(noon, began=long_ago)).records_per_second
     assert stands("running", Pulse(noon, began=later)).records_per_second is None
+
+
+def test_heartbeats_are_told_with_the_longest_silent_first(stands, noon) -> None:
+    later = noon + timedelta(seconds=30)
+    beats = {
+        "__debezium-heartbeat.shop": Heartbeat(later, later),
+        "__debezium-heartbeat.bank": Heartbeat(noon, later),
+    }
+    found = stands("running", Pulse(later, heartbeats=beats)).heartbeats
+    told = [(beat.connector, beat.silent_seconds, beat.looked_at) for beat in found]
+    assert told == [("bank", 30.0, later), ("shop", 0.0, later)]
+    # where a run has read none, nothing is said about its source
+    assert stands("running", Pulse(later)).heartbeats == ()

@@ -10,7 +10,7 @@ import pytest
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.observe.trace import RowStory, trace_key
 from tests.changes.logs import event
-from tests.cli.change_lake import LOG, MERGED, ChangeLake
+from tests.lakes.written_changes import LOG, MERGED, ChangeLake
 
 
 @pytest.fixture

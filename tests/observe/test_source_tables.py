@@ -12,16 +12,16 @@ from deltalake import DeltaTable, write_deltalake
 
 from distributary.model import layout
 from distributary.model.change import OP_COLUMNS, ChangeFacts
+from distributary.model.facts import EventsCounted
 from distributary.model.manifest import entry_from_dict, entry_to_dict
 from distributary.observe.health import with_measures
-from distributary.observe.ledger import Ledger
-from distributary.observe.recording import TABLES
+from distributary.observe.ledger.ledger import Ledger
+from distributary.observe.ledger.recording import TABLES
 from distributary.observe.status import status
 from distributary.publish.base import Outcome, Published
-from distributary.stage.exchange import facts_batch, facts_of
-from distributary.stage.files import change_fact
+from distributary.stage.files import count_events
 from tests.changes.logs import NOW, event
-from tests.cli.change_lake import BEGUN, LOG, MERGED, ChangeLake
+from tests.lakes.written_changes import BEGUN, LOG, MERGED, ChangeLake
 
 MS = NOW // 1000
 
@@ -137,9 +137,8 @@ def test_the_stage_counts_what_it_writes() -> None:
             "_source_ts": pa.array([3, 7, None], pa.timestamp("us", "UTC")),
         }
     )
-    ((kind, (table, facts)),) = facts_of([facts_batch([change_fact("a_log", rows)])])
-    assert (kind, table) == ("changes", "a_log")
-    assert ChangeFacts.of(facts) == ChangeFacts({"insert": 2, "delete": 1}, 7)
+    counted = count_events("a_log", rows)
+    assert counted == EventsCounted("a_log", ChangeFacts({"insert": 2, "delete": 1}, 7))
 
 
 def _status(shop: ChangeLake):

@@ -18,7 +18,7 @@ from distributary.model.table import Role
 from distributary.observe.deadletters import DeadLetters
 from distributary.observe.trace import (
     Coordinates,
-    Verdict,
+    TraceVerdict,
     below,
     trace_file,
     trace_offset,
@@ -57,7 +57,7 @@ def places(trace):
 
 def test_a_record_is_found_in_its_tables(traced):
     trace = trace_offset(traced.path, Coordinates("wrapper", 0, 4))
-    assert trace.verdict is Verdict.WRITTEN
+    assert trace.verdict is TraceVerdict.WRITTEN
     assert places(trace) == [("chess", 2, "move 4"), ("gold", 4, "move 4")]
     assert [p.file for p in trace.places] == ["part-1.parquet", "part-3.parquet"]
     assert [b.batch for b in trace.batches] == [0]
@@ -67,7 +67,7 @@ def test_a_record_is_found_in_its_tables(traced):
 
 def test_a_dead_letter_is_found_with_its_reason(traced):
     trace = trace_offset(traced.path, Coordinates("wrapper", 0, 9))
-    assert (trace.verdict, trace.places) == (Verdict.DEAD_LETTER, ())
+    assert (trace.verdict, trace.places) == (TraceVerdict.DEAD_LETTER, ())
     assert trace.dead_letters[0]["error_code"] == HOSTILE
     assert trace.dead_letters[0]["id"] in trace.sentence()
     assert json.dumps(trace.as_dict())
@@ -80,22 +80,22 @@ def test_a_dead_letter_in_bronze_is_still_a_dead_letter(traced):
     traced.settle(traced.manifest(1, entries=[bronze], ranges=ranges, counts=counts))
     traced.dead_letters([{"offset": 20, "batch": 1}])
     trace = trace_offset(traced.path, Coordinates("wrapper", 0, 20))
-    assert trace.verdict is Verdict.DEAD_LETTER
+    assert trace.verdict is TraceVerdict.DEAD_LETTER
     assert [p.table for p in trace.places] == ["bronze"]
 
 
 @pytest.mark.parametrize(
     ("source", "verdict"),
     [
-        (("wrapper", 0, 10), Verdict.NOT_READ),
-        (("wrapper", 1, 3), Verdict.UNKNOWN_SOURCE),
-        ((HOSTILE, 0, 3), Verdict.UNKNOWN_SOURCE),
+        (("wrapper", 0, 10), TraceVerdict.NOT_READ),
+        (("wrapper", 1, 3), TraceVerdict.UNKNOWN_SOURCE),
+        ((HOSTILE, 0, 3), TraceVerdict.UNKNOWN_SOURCE),
     ],
 )
 def test_what_was_not_read_is_said(traced, source, verdict):
     trace = trace_offset(traced.path, Coordinates(*source))
     assert trace.verdict is verdict and trace.sentence()
-    assert trace.read_to == (10 if verdict is Verdict.NOT_READ else None)
+    assert trace.read_to == (10 if verdict is TraceVerdict.NOT_READ else None)
 
 
 def test_a_file_leads_to_its_dead_letters(traced):
@@ -123,12 +123,16 @@ def test_a_path_below_the_root_of_its_source(path, expected):
 def test_an_offset_before_the_start_and_a_gap(lake):
     ranges = [SourceRange("wrapper", 0, 100, 110, 9)]
     lake.settle(lake.manifest(0, entries=[entry(lake, "chess", [100, 109])], ranges=ranges))
-    assert trace_offset(lake.path, Coordinates("wrapper", 0, 50)).verdict is Verdict.BEFORE_START
-    assert trace_offset(lake.path, Coordinates("wrapper", 0, 105)).verdict is Verdict.NOT_FOUND
+    assert (
+        trace_offset(lake.path, Coordinates("wrapper", 0, 50)).verdict is TraceVerdict.BEFORE_START
+    )
+    assert trace_offset(lake.path, Coordinates("wrapper", 0, 105)).verdict is TraceVerdict.NOT_FOUND
 
 
 def test_an_empty_lake_knows_nothing(lake):
-    assert trace_offset(lake.path, Coordinates("wrapper", 0, 1)).verdict is Verdict.UNKNOWN_SOURCE
+    assert (
+        trace_offset(lake.path, Coordinates("wrapper", 0, 1)).verdict is TraceVerdict.UNKNOWN_SOURCE
+    )
 
 
 @pytest.mark.parametrize("vacuum", [False, True], ids=["still on disk", "vacuumed"])
@@ -191,7 +195,7 @@ def test_a_parked_record_is_found_where_it_waits(lake):
     manifest = lake.manifest(0, entries=[entry(lake, "chess", [3, 4], file="x.parquet")])
     lake.settle(manifest, parked=["chess"])
     trace = trace_offset(lake.path, Coordinates("wrapper", 0, 4))
-    assert trace.verdict is Verdict.PARKED
+    assert trace.verdict is TraceVerdict.PARKED
     assert (trace.places[0].parked, trace.places[0].row) == (True, 1)
     assert trace.sentence() == "wrapper/0/4 waits in chess"
 
@@ -200,7 +204,7 @@ def test_a_parked_record_whose_files_are_elsewhere_is_still_parked(lake):
     lake.settle(lake.manifest(0), parked=["chess"])
     Path(lake.path).mkdir(exist_ok=True)
     trace = trace_offset(lake.path, Coordinates("wrapper", 0, 4))
-    assert (trace.verdict, trace.places[0].file) == (Verdict.PARKED, None)
+    assert (trace.verdict, trace.places[0].file) == (TraceVerdict.PARKED, None)
 
 
 def test_a_resumed_record_is_written(lake):
@@ -209,7 +213,7 @@ def test_a_resumed_record_is_written(lake):
     lake.settle(manifest, parked=["chess"])
     lake.resume(manifest, "chess")
     trace = trace_offset(lake.path, Coordinates("wrapper", 0, 4))
-    assert trace.verdict is Verdict.WRITTEN and len(trace.places) == 1
+    assert trace.verdict is TraceVerdict.WRITTEN and len(trace.places) == 1
 
 
 def test_a_replayed_dead_letter_is_found_in_its_table(traced):
@@ -220,7 +224,7 @@ def test_a_replayed_dead_letter_is_found_in_its_table(traced):
     )
     letters.mark_replayed(letters.select(offsets=8)["id"].to_pylist(), replay=0)
     trace = trace_offset(traced.path, Coordinates("wrapper", 0, 8))
-    assert trace.verdict is Verdict.WRITTEN
+    assert trace.verdict is TraceVerdict.WRITTEN
     assert [p.table for p in trace.places] == ["chess"]
     assert trace.dead_letters[0]["status"] == "replayed"
 
@@ -260,4 +264,4 @@ def test_questions_without_an_answer_have_a_code(traced, table, column, value, c
 @given(st.integers(0, 2**62), st.integers(0, 2**31 - 1))
 def test_any_offset_of_an_unknown_source_has_an_answer(tmp_path_factory, offset, partition):
     trace = trace_offset(str(tmp_path_factory.getbasetemp()), Coordinates("t", partition, offset))
-    assert trace.verdict is Verdict.UNKNOWN_SOURCE
+    assert trace.verdict is TraceVerdict.UNKNOWN_SOURCE

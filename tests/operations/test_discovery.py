@@ -23,7 +23,8 @@ from distributary.operations.discovery import (
     document,
     pipeline_text,
 )
-from distributary.operations.samples import Record, Sample
+from distributary.source.sample import Record, Sample
+from tests.decode.packer import pack
 from tests.registry.frames import frame
 from tests.registry.scratch import ScratchRegistry
 
@@ -325,3 +326,18 @@ def test_any_bytes_give_a_valid_file_or_a_clear_word(values: list[bytes | None])
         assert error.code is ErrorCode.SOURCE_UNCLEAR
     else:
         loaded(findings)
+
+
+def test_messagepack_is_recognized_and_its_types_are_named() -> None:
+    kinds = ["login", "logout", "login", "buy"]
+    values = [pack({"event": kind, "at": n, "raw": b"\xff"}) for n, kind in enumerate(kinds)]
+    findings = discover(sample([*values, *values, b"\xc1"], topic="t"), None)
+    config = loaded(findings)
+    assert config.payload is not None and config.payload.format == "msgpack"
+    assert config.envelope is not None and config.envelope.format == "msgpack"
+    assert any("1 of 9" in finding.what for finding in findings)
+
+
+@pytest.mark.parametrize("value", [b"\x80", pack("text"), pack([{"a": 1}]), b"\x01", b"\xc0"])
+def test_bytes_that_are_no_map_of_messagepack_stay_unclear(value: bytes) -> None:
+    assert unclear(sample([value] * 5)).code is ErrorCode.SOURCE_UNCLEAR

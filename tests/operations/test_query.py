@@ -10,10 +10,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from distributary.errors import DistributaryError, ErrorCode
-from distributary.observe.health import open_readable
 from distributary.operations import query
-from distributary.operations.query import Bounds, Questions, json_value, newest
-from tests.cli.lake import make_lake
+from distributary.operations.query import QueryLimits, Questions, json_value, newest
+from distributary.publish.formats.entry import open_readable
+from tests.lakes.written import make_lake
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def lake(tmp_path: Path) -> Path:
 
 
 def ask(lake: Path, sql: str, **bounds: Any) -> list[dict[str, Any]]:
-    with Questions(str(lake)).ask(sql, Bounds(**bounds)) as answer:
+    with Questions(str(lake)).ask(sql, QueryLimits(**bounds)) as answer:
         names = [column.name for column in answer.columns]
         return [dict(zip(names, map(json_value, row), strict=True)) for row in answer.rows()]
 
@@ -48,10 +48,10 @@ def test_sums_stay_whole_numbers_and_names_differ(lake: Path) -> None:
 
 
 def test_rows_are_cut_off_and_said_to_be(lake: Path) -> None:
-    with Questions(str(lake)).ask("select * from silver_0", Bounds(rows=3)) as answer:
+    with Questions(str(lake)).ask("select * from silver_0", QueryLimits(rows=3)) as answer:
         assert len(list(answer.rows())) == 3
         assert answer.more
-    with Questions(str(lake)).ask("select * from silver_0", Bounds(rows=10)) as answer:
+    with Questions(str(lake)).ask("select * from silver_0", QueryLimits(rows=10)) as answer:
         assert len(list(answer.rows())) == 10
         assert not answer.more
 
@@ -126,7 +126,7 @@ def test_an_engine_that_does_not_stop_is_told(lake: Path, monkeypatch: pytest.Mo
     sql = "select levenshtein(repeat('a', 20000), repeat('b', 20000))"
     with (
         pytest.raises(DistributaryError),
-        Questions(str(lake)).ask(sql, Bounds(seconds=0.01), overdue=heard.append) as answer,
+        Questions(str(lake)).ask(sql, QueryLimits(seconds=0.01), overdue=heard.append) as answer,
     ):
         list(answer.rows())
     assert [error.code for error in heard] == [ErrorCode.QUERY_STOPPED]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from distributary.lab.simulate.game_records import GamesPlan
-from distributary.lab.simulate.games import stream_rounds
 from distributary.model.record import RAW
 from distributary.registry.folder import FileRegistry
+from distributary_lab.simulate.game_records import GamesPlan
+from distributary_lab.simulate.games import stream_rounds
 
 FILE = """
 name: games

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from distributary.lab.simulate.base import DeltaSink, deliver
-from distributary.lab.simulate.game_records import GamesPlan
-from distributary.lab.simulate.games import stream_rounds
 from distributary.registry.folder import FileRegistry
+from distributary_lab.simulate.base import DeltaSink, deliver
+from distributary_lab.simulate.game_records import GamesPlan
+from distributary_lab.simulate.games import stream_rounds
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "declarative"
 GAME = GamesPlan(games=1).names[0]
@@ -24,9 +24,9 @@ GAME = GamesPlan(games=1).names[0]
 MEANWHILE = """
 from pathlib import Path
 from distributary.registry.folder import FileRegistry
-from distributary.lab.simulate.base import DeltaSink, deliver
-from distributary.lab.simulate.game_records import GamesPlan
-from distributary.lab.simulate.games import stream_rounds
+from distributary_lab.simulate.base import DeltaSink, deliver
+from distributary_lab.simulate.game_records import GamesPlan
+from distributary_lab.simulate.games import stream_rounds
 
 if not Path("done-once").exists():
     Path("done-once").touch()

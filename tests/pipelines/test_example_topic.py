@@ -13,7 +13,7 @@ from tests.pipelines.test_example import EXAMPLE, command, run
 from tests.services.shared import unique
 
 if TYPE_CHECKING:
-    from distributary.lab.services.services import Services
+    from distributary_lab.services.services import Services
 
 pytestmark = [pytest.mark.cluster, pytest.mark.services, pytest.mark.slow]
 

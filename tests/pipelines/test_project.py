@@ -10,7 +10,6 @@ import pytest
 from ruamel.yaml import YAML
 
 from distributary.errors import ConfigError, ErrorCode, RegistryUnavailableError, SetupError
-from distributary.lab.simulate.game_records import GamesPlan
 from distributary.pipelines import known as assumed
 from distributary.pipelines.known import known, settings
 from distributary.pipelines.update import (
@@ -21,6 +20,7 @@ from distributary.pipelines.update import (
     require_extra,
     server_conf,
 )
+from distributary_lab.simulate.game_records import GamesPlan
 from tests.pipelines.games import Games
 
 SPEC = "name: games\nstorage: kept\nconfiguration: {spark.a: 'b'}\n"

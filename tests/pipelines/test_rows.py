@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from distributary.errors import ConfigError, ErrorCode, SchemaGrewError
-from distributary.lab.simulate.game_records import GamesPlan
 from distributary.pipelines import decoded, types
-from distributary.pipelines.flows import LETTERS, DeadLetters, TypeRows
-from distributary.pipelines.known import Known, known, settings
+from distributary.pipelines.flows import LETTERS, DeadLetterRows, TypeRows
+from distributary.pipelines.known import KnownTypes, known, settings
+from distributary_lab.simulate.game_records import GamesPlan
 from tests.pipelines.games import FILE, Games, as_it_is, raw
 
 TWO = GamesPlan(games=2, versions=2, records=5)
@@ -27,19 +27,19 @@ def games(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Games:
     return Games(tmp_path)
 
 
-def now(games: Games) -> Known:
+def now(games: Games) -> KnownTypes:
     return known(settings(games.file))
 
 
-def rows(games: Games, at: Known, name: str, batches: Iterable[pa.RecordBatch]) -> pa.Table:
+def rows(games: Games, at: KnownTypes, name: str, batches: Iterable[pa.RecordBatch]) -> pa.Table:
     flow = TypeRows(settings(games.file), at.only(name), name, as_it_is)
     # a task gets a copy, on another machine
     copied = pickle.loads(pickle.dumps(flow))
     return pa.Table.from_batches(copied(iter(batches)), flow.schema)
 
 
-def letters(games: Games, at: Known, *batches: pa.RecordBatch) -> pa.Table:
-    flow = pickle.loads(pickle.dumps(DeadLetters(settings(games.file), at, as_it_is)))
+def letters(games: Games, at: KnownTypes, *batches: pa.RecordBatch) -> pa.Table:
+    flow = pickle.loads(pickle.dumps(DeadLetterRows(settings(games.file), at, as_it_is)))
     return pa.Table.from_batches(flow(iter(batches)), LETTERS)
 
 
@@ -129,7 +129,7 @@ def test_a_widened_field_gets_a_column_of_its_own(games: Games) -> None:
     assert sum(column.startswith("is_connection_stable") for column in columns) == 2
 
 
-def test_a_type_that_nobody_knows_is_refused_before_spark_is_asked(games: Games) -> None:
+def test_a_type_that_is_unknown_is_refused_before_spark_is_asked(games: Games) -> None:
     games.send(TWO)
     with pytest.raises(ConfigError) as raised:
         decoded(None, games.file, type="nobody's")  # type: ignore[arg-type]

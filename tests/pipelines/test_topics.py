@@ -9,9 +9,11 @@ import pytest
 
 from distributary.config.load import load_text
 from distributary.model.record import Format
-from distributary.pipelines.flows import DeadLetters, TypeRows, delta_options, kafka_options
+from distributary.pipelines.flows import DeadLetterRows, TypeRows
 from distributary.pipelines.known import known, settings, types
 from distributary.registry.folder import FileRegistry
+from distributary.source.delta import entry as delta
+from distributary.source.kafka import entry as kafka
 from tests.pipelines.games import as_it_is, raw
 from tests.registry.frames import frame
 
@@ -62,7 +64,7 @@ def test_records_of_a_topic_become_rows(file: Path) -> None:
     found = list(TypeRows(config, at, "shop.Order", as_it_is)(iter([records])))
     assert [batch["a"].to_pylist() for batch in found] == [[7]]
     assert found[0]["_offset"].to_pylist() == [0]
-    dead = list(DeadLetters(config, at, as_it_is)(iter([records])))
+    dead = list(DeadLetterRows(config, at, as_it_is)(iter([records])))
     assert sum(batch.num_rows for batch in dead) == 3
 
 
@@ -79,7 +81,7 @@ def test_records_of_a_topic_become_rows(file: Path) -> None:
 )
 def test_kafka_settings_in_the_words_of_spark(source: str, key: str, value: str) -> None:
     config = load_text(TEXT.format(source=source), environ={}).config
-    assert kafka_options(config.source)[key] == value  # type: ignore[arg-type]
+    assert kafka.stream_options(config.source)[key] == value  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -99,4 +101,4 @@ def test_delta_settings_in_the_words_of_spark(more: str, options: dict[str, str]
         f"source: {{type: delta, path: x{more}}}",
     )
     config = load_text(text, environ={}).config
-    assert delta_options(config.source) == options  # type: ignore[arg-type]
+    assert delta.stream_options(config.source) == options  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 
-from distributary.config.lake import Lake
+from distributary.config.lake import LakeConfig
 from distributary.delta import commit as writing
 from distributary.model.manifest import Mark, StagedFile, TableEntry
 from distributary.model.table import STAGING
@@ -163,10 +163,10 @@ def rest_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def rest_lake(tmp_path: Path, rest_address: str) -> Lake:
+def rest_lake(tmp_path: Path, rest_address: str) -> LakeConfig:
     """A lake whose Iceberg tables are in that catalog, in a namespace of their own."""
     catalog = {"type": "rest", "uri": rest_address, "namespace": f"n{uuid.uuid4().hex}"}
-    return Lake.model_validate({"path": str(tmp_path), "iceberg": catalog})
+    return LakeConfig.model_validate({"path": str(tmp_path), "iceberg": catalog})
 
 
 @pytest.fixture(params=WAYS)
@@ -199,9 +199,9 @@ def make_publisher(way: str, request: pytest.FixtureRequest, tmp_path: Path) -> 
     if way == "parquet":
         return ParquetPublisher
     if way == "iceberg":
-        return lambda: IcebergPublisher(Lake(path=str(tmp_path)))
+        return lambda: IcebergPublisher(LakeConfig(path=str(tmp_path)))
     if way == "iceberg-rest":
-        lake: Lake = request.getfixturevalue("rest_lake")
+        lake: LakeConfig = request.getfixturevalue("rest_lake")
         return lambda: IcebergPublisher(lake)
     if way == "direct-prepared":
         return PreparedPublisher

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from distributary.config.lake import Lake
+from distributary.config.lake import LakeConfig
 from distributary.delta.damage import checksum, spelled
 from distributary.model import layout
 from distributary.model.manifest import Mark, StagedFile, TableEntry, app_id
 from distributary.model.names import hive_folder, label_folder
-from distributary.model.table import Change, ChangeKind, Column, Role, TablePlan
+from distributary.model.table import ChangeKind, Column, ColumnChange, Role, TablePlan
 from distributary.publish.iceberg import open_catalog
 
 Read = Callable[..., list[dict[str, Any]]]
@@ -82,7 +82,7 @@ def entry_of(
 ) -> TableEntry:
     plan = plan_of(folder, columns=tuple(columns), partition_by=partition_by)
     rows = sum(f.rows for f in files)
-    return TableEntry(plan, tuple(files), rows, (Change(ChangeKind.TABLE_CREATED),))
+    return TableEntry(plan, tuple(files), rows, (ColumnChange(ChangeKind.TABLE_CREATED),))
 
 
 def plan_of(folder: Path, **settings: Any) -> TablePlan:
@@ -148,12 +148,12 @@ def read_folder(path: str, *, polars: bool = True) -> list[dict[str, Any]]:
 
 
 def read_iceberg(
-    path: str, *, polars: bool = True, lake: Lake | None = None
+    path: str, *, polars: bool = True, lake: LakeConfig | None = None
 ) -> list[dict[str, Any]]:
     """The rows as pyiceberg, DuckDB and Polars see them, which must be the same."""
     if lake is None:
         own = (p for p in Path(path).parents if Path(layout.iceberg_catalog(str(p))).exists())
-        lake = Lake(path=str(next(own)))
+        lake = LakeConfig(path=str(next(own)))
     catalog = open_catalog(lake)
     try:
         table = catalog.load_table((lake.iceberg_catalog.namespace, Path(path).name))

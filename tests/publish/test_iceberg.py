@@ -15,7 +15,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from distributary.config.lake import Lake
+from distributary.config.lake import LakeConfig
 from distributary.errors import LakeUnavailableError, OutsideLakeError, PublishError
 from distributary.publish import iceberg
 from distributary.publish.base import Outcome
@@ -45,13 +45,13 @@ for question in (
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Iterator[Catalog]:
-    with open_catalog(Lake(path=str(tmp_path))) as opened:
+    with open_catalog(LakeConfig(path=str(tmp_path))) as opened:
         yield opened
 
 
 @pytest.fixture
 def publisher(tmp_path: Path) -> IcebergPublisher:
-    return IcebergPublisher(Lake(path=str(tmp_path)))
+    return IcebergPublisher(LakeConfig(path=str(tmp_path)))
 
 
 def table_in(catalog: Catalog) -> Table:
@@ -89,7 +89,7 @@ def test_who_knows_an_older_table_does_not_commit_what_it_has(
     for batch in range(2):
         publisher.publish(batch_of(folder, batch, numbers(batch)), mark(batch))
     entry = batch_of(folder, 2, numbers(2))
-    assert IcebergPublisher(Lake(path=str(tmp_path))).publish(entry, mark(2)).version == 3
+    assert IcebergPublisher(LakeConfig(path=str(tmp_path))).publish(entry, mark(2)).version == 3
     # pyiceberg's own tries would put the files there once more
     assert publisher.publish(entry, mark(2)).outcome is Outcome.SKIPPED
     assert read_iceberg(str(folder)) == [{"n": 0}, {"n": 1}, {"n": 2}]
@@ -105,7 +105,7 @@ def test_a_mark_outlives_its_snapshot(
     table = table_in(catalog)
     first = table.metadata.snapshots[0].snapshot_id
     table.maintenance.expire_snapshots().by_id(first).commit()
-    fresh = IcebergPublisher(Lake(path=str(tmp_path)))
+    fresh = IcebergPublisher(LakeConfig(path=str(tmp_path)))
     assert fresh.publish(entry, mark(0)).outcome is Outcome.SKIPPED
     assert read_iceberg(str(folder)) == [{"n": 0}, {"n": 1}]
 
@@ -168,14 +168,14 @@ def test_a_table_is_read_as_the_catalog_has_it(
 
 @pytest.mark.parametrize("name", ["a b", "a%20b", "a#b", "a?b"])
 def test_a_lake_may_have_any_name(tmp_path: Path, name: str) -> None:
-    with open_catalog(Lake(path=str(tmp_path / name))) as opened:
+    with open_catalog(LakeConfig(path=str(tmp_path / name))) as opened:
         opened.create_namespace_if_not_exists("default")
     assert (tmp_path / name / "_distributary" / "iceberg.db").is_file()
 
 
 @pytest.mark.services
 @pytest.mark.slow
-def test_spark_reads_what_a_rest_catalog_has(folder: Path, rest_lake: Lake) -> None:
+def test_spark_reads_what_a_rest_catalog_has(folder: Path, rest_lake: LakeConfig) -> None:
     publisher = IcebergPublisher(rest_lake)
     inner = pa.array([{"x": "old"}, None], pa.struct([("x", pa.string())]))
     publisher.publish(batch_of(folder, 0, numbers(1, 5)), mark(0))
@@ -203,6 +203,6 @@ def test_a_catalog_that_never_answers_is_away(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         catalog = {"type": "rest", "uri": address}
-        lake = Lake.model_validate({"path": str(tmp_path), "iceberg": catalog})
+        lake = LakeConfig.model_validate({"path": str(tmp_path), "iceberg": catalog})
         with pytest.raises(LakeUnavailableError):
             IcebergPublisher(lake).publish(entry, mark(0))

@@ -241,7 +241,7 @@ def kill_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int | None], 
         monkeypatch.setattr(Disk, name, step)
 
     def half(self: Disk, name: str, *, to: Disk) -> None:
-        draft = to._made(name, durable=True).with_suffix(".draft")
+        draft = to._ready_path(name, durable=True).with_suffix(".draft")
         draft.write_bytes(self.read(name)[:10])
         moment()
         real_copy(self, name, to=to)

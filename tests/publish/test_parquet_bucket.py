@@ -15,12 +15,12 @@ from distributary.model.manifest import StagedFile, TableEntry, app_id
 from distributary.model.table import STAGED, STAGING, Column, Role, TablePlan
 from distributary.publish import parquet
 from distributary.publish.base import CommittedMark, Outcome
+from distributary.publish.formats.entry import format_at
 from distributary.publish.parquet import (
     COLUMNS_FILE,
     HOME,
     ParquetPublisher,
     ParquetTable,
-    format_of,
     open_parquet,
 )
 from distributary.store import base
@@ -194,8 +194,8 @@ def test_what_is_left_and_what_it_costs(lake: str, monkeypatch: pytest.MonkeyPat
     }
     assert len([name for name in own if "/log/" in name]) == 4
     assert store.look(COLUMNS_FILE) is not None
-    assert format_of(folder) == "parquet"
-    assert format_of(f"{lake}/none") is None
+    assert format_at(folder) == "parquet"
+    assert format_at(f"{lake}/none") is None
     # old commits go
     monkeypatch.setattr(parquet, "KEPT_COMMITS", 2)
     monkeypatch.setattr(parquet, "_TIDY_EVERY", 1)

@@ -22,8 +22,9 @@ from distributary.model.manifest import TableEntry, app_id
 from distributary.model.table import Column
 from distributary.publish import parquet
 from distributary.publish.base import CommittedMark, Outcome
+from distributary.publish.formats.entry import format_at
 from distributary.publish.parking import park, parked, resume
-from distributary.publish.parquet import HOME, ParquetPublisher, ParquetTable, format_of
+from distributary.publish.parquet import HOME, ParquetPublisher, ParquetTable
 from tests.publish import staged
 from tests.publish.staged import (
     batch_of,
@@ -83,7 +84,7 @@ def visible(folder: Path) -> list[int]:
     """Every row that pandas sees; a file that is not whole would be an error."""
     if not list(folder.glob("*.parquet")):
         return []
-    found: list[int] = pd.read_parquet(folder)["n"].tolist() if format_of(str(folder)) else []
+    found: list[int] = pd.read_parquet(folder)["n"].tolist() if format_at(str(folder)) else []
     return sorted(found)
 
 

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from distributary.config.kafka import Registry
+from distributary.config.registry import RegistryConfig
 from distributary.registry.http.registry import HttpRegistry
 
 
@@ -122,7 +122,7 @@ def by_path(answers: dict[str, Any]) -> Script:
 def registry(*urls: str, waits: list[float] | None = None, **settings: Any) -> HttpRegistry:
     """A client that writes down how long it would have waited."""
     own = {k: settings.pop(k) for k in ("attempts", "most_bytes", "clock") if k in settings}
-    config = Registry(urls=urls, **settings)
+    config = RegistryConfig(urls=urls, **settings)
     return HttpRegistry(config, sleep=(waits if waits is not None else []).append, **own)
 
 

@@ -37,6 +37,9 @@ class Slow:
     def by_id(self, schema_id: int) -> WriterSchema:
         return self._ask("by_id").by_id(schema_id)
 
+    def by_id_now(self, schema_id: int) -> WriterSchema:
+        return self._ask("by_id_now").by_id_now(schema_id)
+
     def by_guid(self, guid: UUID) -> WriterSchema:
         return self._ask("by_guid").by_guid(guid)
 
@@ -74,6 +77,18 @@ def test_an_id_is_asked_for_once(slow: Slow) -> None:
     slow.down = True
     assert cached.by_id(1) == first
     assert slow.asked["by_id"] == 1
+
+
+def test_a_subject_that_an_id_got_later_is_asked_for(slow: Slow, tmp_path: Path) -> None:
+    cached = CachedRegistry(slow, folder=tmp_path)
+    assert [place.subject for place in cached.by_id(1).subjects] == ["chess-value"]
+    slow.inner.register("blitz-value", V1)
+    assert [place.subject for place in cached.by_id(1).subjects] == ["chess-value"]
+    both = ["blitz-value", "chess-value"]
+    assert [place.subject for place in cached.by_id_now(1).subjects] == both
+    slow.down = True
+    for registry in (cached, CachedRegistry(slow, folder=tmp_path)):
+        assert [place.subject for place in registry.by_id(1).subjects] == both
 
 
 def test_an_id_outlives_the_process_in_a_folder(slow: Slow, tmp_path: Path) -> None:

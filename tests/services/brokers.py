@@ -8,9 +8,9 @@ from typing import ClassVar
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from distributary.lab.services.processes import HOST
-from distributary.lab.services.servers import Broker
-from distributary.lab.services.services import Services
+from distributary_lab.services.processes import HOST
+from distributary_lab.services.servers import Broker
+from distributary_lab.services.services import Services
 from tests.waiting import eventually
 
 FIRST, SECOND = 1, 2

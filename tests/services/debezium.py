@@ -1,4 +1,4 @@
-"""Kafka Connect on this machine, with Debezium's connector for PostgreSQL."""
+"""Kafka Connect on this machine, with Debezium's connectors for PostgreSQL and MariaDB."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -19,11 +20,13 @@ from urllib.parse import quote
 import platformdirs
 
 from distributary.errors import ErrorCode, SetupError
-from distributary.lab.services.processes import HOST, Running, launch
-from distributary.lab.services.servers import ensure_artifacts, small_jvm
-from distributary.lab.services.services import fresh
 from distributary.spark.jars import JVM, Lock, Progress, ensure, fetch_now
 from distributary.spark.java import require_java
+from distributary_lab.services.processes import HOST, Running, launch
+from distributary_lab.services.servers import ensure_artifacts, small_jvm
+from distributary_lab.services.services import fresh
+from tests.services.mariadb import USER as MARIADB_USER
+from tests.services.mariadb import MariaDB
 from tests.services.postgres import DATABASE, USER, Postgres, Single
 
 # Settings of Debezium's connector: what it follows, and in which shape it writes events.
@@ -98,10 +101,34 @@ def following(postgres: Postgres, name: str, schemas: str) -> dict[str, str]:
     }
 
 
+def following_mariadb(mariadb: MariaDB, name: str, databases: str) -> dict[str, str]:
+    """Build the settings of a connector that writes topics `name.database.table`."""
+    return {
+        "connector.class": "io.debezium.connector.mariadb.MariaDbConnector",
+        "tasks.max": "1",
+        "database.hostname": HOST,
+        "database.port": str(mariadb.port),
+        "database.user": MARIADB_USER,
+        "database.password": mariadb.password,
+        # replicas and connectors of one server need different numbers
+        "database.server.id": str(10_000 + zlib.crc32(name.encode()) % 1_000_000),
+        "database.include.list": databases,
+        "topic.prefix": name,
+        "schema.history.internal": "io.debezium.storage.file.history.FileSchemaHistory",
+        "schema.history.internal.file.filename": str(_HISTORY / f"{name}.jsonl"),
+        "schema.history.internal.store.only.captured.tables.ddl": "true",
+        "include.schema.changes": "false",
+        "topic.creation.default.replication.factor": "1",
+        "topic.creation.default.partitions": "1",
+        "skipped.operations": "none",
+        "poll.interval.ms": "50",
+    }
+
+
 # Kafka Connect and Debezium as files: fetched once, checked against the lock in `jvm_connect/`.
 
 LOCK = Lock(
-    Path(__file__).with_name("jvm_connect"), what="Kafka Connect and Debezium", size="about 30 MB"
+    Path(__file__).with_name("jvm_connect"), what="Kafka Connect and Debezium", size="about 45 MB"
 )
 """Every file that the broker does not have as well, with its exact version."""
 
@@ -112,8 +139,8 @@ class ConnectArtifacts:
 
     jars: tuple[Path, ...]
     """The rest of the class path."""
-    plugins: Path
-    """The folder that holds the connector."""
+    plugins: tuple[Path, ...]
+    """The folders that hold a connector each."""
 
 
 def ensure_connect(
@@ -122,14 +149,14 @@ def ensure_connect(
     """The files in the user's cache, fetched if this user never had them; else SetupError."""
     root = cache or platformdirs.user_cache_path("distributary")
     paths = ensure(LOCK, root / "dev" / LOCK.key, progress)
-    (plugins,) = (path for path in paths if path.is_dir())
-    return ConnectArtifacts(tuple(path for path in paths if path != plugins), plugins)
+    plugins = tuple(path for path in paths if path.is_dir())
+    return ConnectArtifacts(tuple(path for path in paths if path not in plugins), plugins)
 
 
 def main() -> int:
     """Fetch now, for the Makefile and for machines that will have no network."""
     return fetch_now(
-        ensure_connect, lambda found: f"Kafka Connect and Debezium in {found.plugins.parent}"
+        ensure_connect, lambda found: f"Kafka Connect and Debezium in {found.plugins[0].parent}"
     )
 
 
@@ -141,6 +168,7 @@ _POLL_SECONDS = 0.1
 _SETTINGS = Path("connect", "worker.properties")
 _PLUGINS = Path("connect", "plugins")
 _POSITIONS = Path("connect", "offsets")
+_HISTORY = Path("connect", "history")
 
 _FIXED = {
     "plugin.path": str(_PLUGINS),
@@ -156,13 +184,23 @@ _FIXED = {
 @dataclass(frozen=True, slots=True)
 class _Connector:
     settings: dict[str, str]
-    postgres: Postgres
+    server: Postgres | MariaDB
 
     def streams(self) -> bool:
-        """Whether it has read its snapshot, and follows the log: only then it holds its slot."""
+        """Return whether it has read its snapshot, and follows the log of its server."""
+        if isinstance(self.server, MariaDB):
+            return self.server.is_followed()
+        # only then it holds its slot
         slot = self.settings["slot.name"]
         query = f"select 1 from pg_replication_slots where active and slot_name = '{slot}'"
-        return bool(self.postgres.rows(query))
+        return bool(self.server.rows(query))
+
+    def left(self) -> None:
+        """Have the server forget the connection of a connector that has been stopped."""
+        # the server may be down
+        with suppress(SetupError):
+            if isinstance(self.server, MariaDB):
+                self.server.end_followers()
 
 
 class Debezium(Single):
@@ -187,7 +225,7 @@ class Debezium(Single):
 
     def follow(
         self,
-        postgres: Postgres,
+        server: Postgres | MariaDB,
         name: str,
         *,
         schemas: str,
@@ -195,21 +233,53 @@ class Debezium(Single):
     ) -> None:
         """Write every change in some schemas to topics `name.schema.table`, a snapshot first.
 
-        Returns when the snapshot is over: what is changed from then on is an event of its own.
+        Returns when the snapshot is over: what is changed from then on is an event of its own. A
+        connector of this name that was removed goes on where it ended, also at another server.
         """
-        wanted = following(postgres, name, schemas) | dict(settings or {})
-        self._connectors[name] = _Connector(wanted, postgres)
+        if isinstance(server, MariaDB):
+            wanted = following_mariadb(server, name, schemas)
+        else:
+            wanted = following(server, name, schemas)
+        self._connectors[name] = _Connector(wanted | dict(settings or {}), server)
         self._add(name)
 
     def forget(self, name: str) -> None:
         """Remove a connector; its slot goes with it."""
-        self._connectors.pop(name, None)
+        connector = self._connectors.pop(name, None)
         self._ask("DELETE", f"/connectors/{quote(name)}")
+        if connector is not None:
+            connector.left()
 
     def forget_all(self) -> None:
         """Remove every connector."""
         for name in [*self._connectors]:
             self.forget(name)
+
+    def offsets(self, name: str) -> list[dict[str, Any]]:
+        """Return how far a connector has come, as the worker has written it down."""
+        _, answer = self._ask("GET", f"/connectors/{quote(name)}/offsets")
+        found: list[dict[str, Any]] = answer.get("offsets", [])
+        return found
+
+    def set_offsets(self, name: str, offsets: Sequence[Mapping[str, Any]] | None) -> None:
+        """Have a connector that is stopped go on elsewhere; None: begin with a snapshot."""
+        self._ask("PUT", f"/connectors/{quote(name)}/stop")
+        deadline = time.monotonic() + _CONNECTOR_SECONDS
+        while True:
+            body = None if offsets is None else {"offsets": list(offsets)}
+            verb = "DELETE" if offsets is None else "PATCH"
+            status, answer = self._ask(verb, f"/connectors/{quote(name)}/offsets", body)
+            if status < HTTPStatus.BAD_REQUEST:
+                self._connectors[name].left()
+                return
+            if time.monotonic() > deadline:
+                raise self._failed(name, str(answer.get("message", status)))
+            time.sleep(_POLL_SECONDS)
+
+    def resume(self, name: str) -> None:
+        """Start a connector again that was stopped, and wait until it follows its server."""
+        self._ask("PUT", f"/connectors/{quote(name)}/resume")
+        self._wait_until_streaming(name)
 
     def follows(self, name: str) -> bool:
         """Whether it is written down that the snapshot of a connector is over.
@@ -217,8 +287,7 @@ class Debezium(Single):
         Before that, a worker that begins again begins with a snapshot, and nobody tells what was
         deleted before it.
         """
-        _, answer = self._ask("GET", f"/connectors/{quote(name)}/offsets")
-        positions = [each.get("offset") or {} for each in answer.get("offsets", ())]
+        positions = [each.get("offset") or {} for each in self.offsets(name)]
         return bool(positions) and not any("snapshot" in each for each in positions)
 
     def kill(self) -> None:
@@ -261,6 +330,10 @@ class Debezium(Single):
         status, answer = self._ask("PUT", f"{path}/config", connector.settings)
         if status >= HTTPStatus.BAD_REQUEST:
             raise self._failed(name, str(answer.get("message", status)))
+        self._wait_until_streaming(name)
+
+    def _wait_until_streaming(self, name: str) -> None:
+        path, connector = f"/connectors/{quote(name)}", self._connectors[name]
         deadline = time.monotonic() + _CONNECTOR_SECONDS
         while not connector.streams():
             _, answer = self._ask("GET", f"{path}/status")
@@ -326,15 +399,18 @@ class Debezium(Single):
             output=self.log.with_suffix(".out"),
         )
 
-    def _prepare(self, plugins: Path) -> None:
+    def _prepare(self, plugins: Sequence[Path]) -> None:
         path = self.folder / _SETTINGS
         path.parent.mkdir(parents=True, exist_ok=True)
         settings = _FIXED | {"bootstrap.servers": self._kafka, "listeners": self.address}
         path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), "utf-8")
-        link = self.folder / _PLUGINS
-        link.unlink(missing_ok=True)
-        # a comma in the path of the cache would make two folders of it
-        link.symlink_to(plugins)
+        (self.folder / _HISTORY).mkdir(exist_ok=True)
+        links = self.folder / _PLUGINS
+        fresh(links)
+        for plugin in plugins:
+            (connector,) = plugin.iterdir()
+            # a comma in the path of the cache would make two folders of it
+            (links / connector.name).symlink_to(connector)
 
     def _discard(self) -> None:
         shutil.rmtree(self.folder / "connect", ignore_errors=True)

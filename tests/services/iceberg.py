@@ -15,9 +15,9 @@ from threading import Thread
 import platformdirs
 from py4j.java_gateway import GatewayParameters, JavaGateway
 
-from distributary.lab.services.processes import HOST
 from distributary.spark.jars import Lock, Progress, ensure, fetch_now
 from distributary.spark.java import require_java
+from distributary_lab.services.processes import HOST
 
 LOCK = Lock(
     Path(__file__).with_name("jvm_iceberg"), what="Iceberg's REST catalog", size="about 70 MB"

@@ -14,14 +14,16 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
 from distributary.errors import ErrorCode, SetupError
-from distributary.lab.services.processes import (
+from distributary.spark.jars import Progress
+from distributary_lab.services.processes import (
     HOST,
     Guarded,
     Running,
@@ -33,8 +35,7 @@ from distributary.lab.services.processes import (
     require_free,
     running,
 )
-from distributary.lab.services.services import alone, wait_until_up
-from distributary.spark.jars import Progress
+from distributary_lab.services.services import alone, wait_until_up
 
 # A folder for a program that refuses to run as root: another user's, where that one can reach it.
 #
@@ -189,6 +190,7 @@ INSTALLED = Path("/usr/lib/postgresql")
 """Where Debian keeps the server's programs, of which it puts none on the path."""
 
 _MOST_SECONDS = 120
+_POLL_SECONDS = 0.05
 _KEY_LINE = 6
 
 _SETTINGS = {
@@ -249,16 +251,70 @@ class Postgres(Single):
         return self._psql("select 1", DATABASE).returncode == 0
 
     def _psql(self, script: str, database: str) -> subprocess.CompletedProcess[str]:
-        place = ("-h", HOST, "-p", str(self.port), "-U", USER, "-d", database)
         return subprocess.run(
-            [program("psql"), "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", *place],
+            [*self.client(database), "-v", "ON_ERROR_STOP=1"],
             input=script,
-            env=os.environ | {"PGPASSWORD": self.password, "PGCLIENTENCODING": "UTF8"},
+            env=self.environment,
             capture_output=True,
             encoding="utf-8",
             timeout=_MOST_SECONDS,
             check=False,
         )
+
+    def standby(self, folder: Path) -> Postgres:
+        """Return a standby that streams from this server and can be promoted; not started yet."""
+        copy = Postgres(folder)
+        copy.password = self.password
+        copy.folder.mkdir(parents=True, exist_ok=True)
+        place = lend(copy.folder)
+        run_as(
+            [
+                *(program("pg_basebackup"), "-h", HOST, "-p", str(self.port), "-U", USER),
+                *("-D", str(place / "data"), "-X", "stream", "-c", "fast", "--no-sync"),
+                "--write-recovery-conf",
+            ],
+            place,
+            other_user(),
+            what="PostgreSQL",
+            environment={"PGPASSWORD": self.password, "HOME": str(place)},
+        )
+        return copy
+
+    def caught_up(self, primary: Postgres) -> None:
+        """Wait until this standby has replayed all that its primary has written."""
+        reached = primary.execute("select pg_current_wal_lsn()").strip()
+        query = f"select pg_last_wal_replay_lsn() >= '{reached}'::pg_lsn as done"
+        deadline = time.monotonic() + _MOST_SECONDS
+        while not self.rows(query)[0]["done"]:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"a standby has not reached {reached}")
+            time.sleep(_POLL_SECONDS)
+
+    def promote(self) -> None:
+        """Become a primary, and wait until it is one."""
+        self.execute("select pg_promote()")
+
+    def dump(self, schema: str) -> str:
+        """Return SQL that makes a schema again elsewhere."""
+        place = ("-h", HOST, "-p", str(self.port), "-U", USER, "-d", DATABASE)
+        return subprocess.run(
+            [program("pg_dump"), *place, "--schema", schema, "--no-publications"],
+            env=os.environ | {"PGPASSWORD": self.password},
+            capture_output=True,
+            encoding="utf-8",
+            timeout=_MOST_SECONDS,
+            check=True,
+        ).stdout
+
+    def client(self, database: str = DATABASE) -> list[str]:
+        """Return the command of a connection that reads SQL and survives errors."""
+        place = ("-h", HOST, "-p", str(self.port), "-U", USER, "-d", database)
+        return [program("psql"), "-X", "-q", "-A", "-t", *place]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a client's process must have in its environment."""
+        return os.environ | {"PGPASSWORD": self.password, "PGCLIENTENCODING": "UTF8"}
 
     def _launch(self, say: Progress) -> Running:
         place = lend(self.folder)
@@ -289,13 +345,14 @@ class Postgres(Single):
             if user:
                 os.fchown(file.fileno(), *user)
         try:
-            _run(
+            run_as(
                 [
                     *(program("initdb"), "-D", str(data), "-U", USER, "--no-sync"),
                     *("--auth=scram-sha-256", f"--pwfile={words}", "--encoding=UTF8", "--locale=C"),
                 ],
                 data.parent,
                 user,
+                what="PostgreSQL",
             )
         finally:
             words.unlink()
@@ -331,7 +388,15 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".") if part.isdecimal())
 
 
-def _run(command: Sequence[str], place: Path, user: tuple[int, int] | None) -> None:
+def run_as(
+    command: Sequence[str],
+    place: Path,
+    user: tuple[int, int] | None,
+    *,
+    what: str,
+    environment: Mapping[str, str] | None = None,
+) -> None:
+    """Run a program that makes the folder of a server's data, as another user where root asks."""
     try:
         ended = subprocess.run(
             command,
@@ -342,6 +407,7 @@ def _run(command: Sequence[str], place: Path, user: tuple[int, int] | None) -> N
             errors="replace",
             timeout=_MOST_SECONDS,
             check=False,
+            env=os.environ | (environment or {}),
             user=user[0] if user else None,
             group=user[1] if user else None,
             extra_groups=() if user else None,
@@ -351,11 +417,11 @@ def _run(command: Sequence[str], place: Path, user: tuple[int, int] | None) -> N
         evidence = type(error).__name__
     if evidence:
         raise SetupError(
-            "the folder of PostgreSQL's data could not be made",
+            f"the folder of {what}'s data could not be made",
             code=ErrorCode.SERVICE_FAILED,
             where=str(place),
             evidence=evidence,
-            next_step="read the evidence; initdb of the installed PostgreSQL said it",
+            next_step=f"read the evidence; a program of the installed {what} said it",
         )
 
 

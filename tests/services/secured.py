@@ -18,10 +18,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from distributary.errors import ConfigError
-from distributary.lab.services.processes import HOST, Running
-from distributary.lab.services.servers import Broker, JavaService, Registry
-from distributary.lab.services.services import Services
 from distributary.spark.jars import Progress
+from distributary_lab.services.processes import HOST, Running
+from distributary_lab.services.servers import Broker, JavaService, Registry
+from distributary_lab.services.services import Services
 
 HOME = Path("security")
 """Where certificates and the password are, in the folder of the services."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from distributary.lab.services.services import Services
+    from distributary_lab.services.services import Services
     from tests.services.debezium import Debezium
     from tests.services.postgres import Postgres
     from tests.services.secured import SecuredServices
@@ -33,7 +33,7 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredServic
 @pytest.fixture(scope="session")
 def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     """A broker and a registry that may be killed without hurting other tests."""
-    from distributary.lab.services.services import Services
+    from distributary_lab.services.services import Services
 
     with Services(tmp_path_factory.mktemp("mortal")) as started:
         yield started

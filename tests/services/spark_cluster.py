@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from distributary.errors import ErrorCode, SetupError
-from distributary.lab.services.processes import HOST, free_port
+from distributary_lab.services.processes import HOST, free_port
 
 _PATIENCE_SECONDS = 120
 _END_SECONDS = 60

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import pytest
 
-from distributary.lab.services.processes import free_port
+from distributary_lab.services.processes import free_port
 from tests.waiting import eventually, is_listening
 
 BUCKET = "changes"

@@ -13,7 +13,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 
-from distributary.config.source import FilesSource as Config
+from distributary.config.sources.files import FilesSourceConfig as Config
 from distributary.model.deadletter import FAULT_HEADER
 from distributary.source.base import Position
 from distributary.source.files.source import FilesSource
@@ -122,7 +122,7 @@ def source(root: Path, checkpoint: Path, **settings: Any) -> FilesSource:
 def found(one: FilesSource, start: int = 0) -> list[str]:
     """The paths of all files that a source finds now, behind a position."""
     end = one.newest()["files"]
-    return [file.path for file in one._catalogue.files(start, end)]
+    return [file.path for file in one._file_list.files(start, end)]
 
 
 def records(one: FilesSource, start: Position | None = None) -> pa.Table:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from distributary.lab.simulate.game_records import GamesPlan
-from tests.engine.lakes import Games
+from distributary_lab.simulate.game_records import GamesPlan
 from tests.engine.test_crashes import RUN
+from tests.lakes.games import Games
 from tests.services.spark_cluster import (
     DRIVER_CONF,
     DRIVER_ENVIRONMENT,

@@ -11,9 +11,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from distributary.lab.simulate.game_records import GamesPlan
 from distributary.spark.session import cancel, named
-from tests.engine.lakes import TABLES, Games
+from distributary_lab.simulate.game_records import GamesPlan
+from tests.lakes.games import TABLES, Games
 
 
 class Connect:

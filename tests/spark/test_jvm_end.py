@@ -15,10 +15,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from distributary.lab.simulate.game_records import GamesPlan
-from distributary.observe.ledger import Ledger
+from distributary.observe.ledger.ledger import Ledger
 from distributary.spark.java import require_java
-from tests.engine.lakes import Games
+from distributary_lab.simulate.game_records import GamesPlan
+from tests.lakes.games import Games
 from tests.supervise.children import gone
 from tests.waiting import eventually
 

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from distributary.spark import sockets as module
 from distributary.spark.settings import SparkSettings, spark_conf
 from distributary.spark.sockets import socket_folder
-from distributary.stage.exchange import facts_batch
+from distributary.stage.exchange import documents_batch, documents_of
 from distributary.stage.job import run_tasks
 
 HOLDER = """
@@ -38,7 +38,7 @@ REACHED = 0
 def _processes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for _ in batches:
         pass
-    yield facts_batch([("worker", json.dumps([os.getpid(), os.getppid()]))])
+    yield documents_batch([("worker", json.dumps([os.getpid(), os.getppid()]))])
 
 
 def as_nobody(act: Callable[[], object]) -> int:
@@ -66,14 +66,18 @@ def connect(path: str) -> None:
 
 def socket_of_workers(spark: SparkSession) -> str:
     """Return the address at which workers are forked, of a session that has some."""
-    _, daemon = next(body for _, body in run_tasks(spark, 2, _processes))
+    _, daemon = next(json.loads(body) for _, body in documents_of(run_tasks(spark, 2, _processes)))
     (path,) = (c.laddr for c in psutil.Process(daemon).net_connections("unix") if c.laddr)
     return str(path)
 
 
 @pytest.mark.spark
 def test_workers_listen_at_no_port(spark: SparkSession) -> None:
-    numbers = {number for _, body in run_tasks(spark, 2, _processes) for number in body}
+    numbers = {
+        number
+        for _, body in documents_of(run_tasks(spark, 2, _processes))
+        for number in json.loads(body)
+    }
     open_ports = [
         connection
         for number in numbers

@@ -11,7 +11,6 @@ import pytest
 from distributary.config.load import load_text
 from distributary.config.pipeline import PipelineConfig
 from distributary.engine.plan import Planner
-from distributary.lab.simulate.base import MESSAGES
 from distributary.model.plan import StageOrder
 from distributary.model.record import RAW
 from distributary.stage.exchange import facts_of, spread
@@ -19,6 +18,7 @@ from distributary.stage.job import Staged
 from distributary.stage.land import land
 from distributary.stage.packets import Again, Targets, land_packets, pack
 from distributary.stage.sort import sort
+from distributary_lab.simulate.base import MESSAGES
 from tests.publish.memory import MemoryPublisher
 from tests.registry.scratch import ScratchRegistry
 
@@ -62,7 +62,7 @@ class Bench:
     def sorted(self, *raw: list[pa.RecordBatch], **order: object) -> Staged:
         staged = Staged()
         for each in raw:
-            staged.add(facts_of(sort(each, self.planner.catalog(), self.order(**order))))
+            staged.add(facts_of(sort(each, self.planner.task_plan(), self.order(**order))))
         return staged
 
     def stage(self, *raw: list[pa.RecordBatch], tasks: int = 2, **order: object) -> Staged:
@@ -70,29 +70,29 @@ class Bench:
         if self.exchange == "spark":
             return self.exchanged(*raw, tasks=tasks, **order)
         staged = self.sorted(*raw, **order)
-        self.planner.resolve(staged.unresolved(self.planner.catalog()))
-        catalog = self.planner.catalog()
-        for load in spread(staged.runs, staged.letters, catalog.routes, tasks=tasks):
-            staged.add(facts_of(land(load, catalog, self.order(**order))))
+        self.planner.resolve(staged.unresolved(self.planner.task_plan()))
+        plan = self.planner.task_plan()
+        for load in spread(staged.runs, staged.letters, plan.routing.routes, tasks=tasks):
+            staged.add(facts_of(land(load, plan, self.order(**order))))
         return staged
 
     def exchanged(self, *raw: list[pa.RecordBatch], tasks: int, **order: object) -> Staged:
         """Both hops by packets: all records, then those of keys that were new."""
         told = self.order(**order, folder="")
         staged, again = Staged(), None
-        first = self.planner.catalog()
+        first = self.planner.task_plan()
         while True:
-            catalog = self.planner.catalog()
-            targets = Targets.by_weight(dict.fromkeys(catalog.tables, 100), tasks)
-            packed = [p for each in raw for p in pack(each, catalog, told, targets, again)]
+            plan = self.planner.task_plan()
+            targets = Targets.by_weight(dict.fromkeys(plan.output.tables, 100), tasks)
+            packed = [p for each in raw for p in pack(each, plan, told, targets, again)]
             job = Staged()
             for target in range(tasks):
                 mine = [b.filter(pc.equal(b.column(0), target)) for b in packed]
-                job.add(facts_of(land_packets(mine, catalog, told)))
+                job.add(facts_of(land_packets(mine, plan, told)))
             staged.merge(job)
             staged.seen += job.seen
             self.planner.learn(job.shapes, job.carried)
-            new = job.unresolved(catalog)
+            new = job.unresolved(plan)
             if not new:
                 return staged
             self.planner.resolve(new)

@@ -19,13 +19,13 @@ from distributary.model.record import RAW
 from distributary.registry.record_schemas import InferredSchemas
 from distributary.source.files import json as files_json
 from distributary.source.files.bytes import LocalFiles
-from distributary.source.files.catalogue import CataloguedFile
+from distributary.source.files.file_list import ListedFile
 from distributary.source.files.source import FilesReader
 from distributary.stage import job
+from distributary.stage.decoding import SHARD, _with_shard
 from distributary.stage.exchange import facts_of, spread
 from distributary.stage.job import Staged
 from distributary.stage.land import land
-from distributary.stage.parts import SHARD, _with_shard
 from distributary.stage.sort import sort
 from tests.registry.scratch import ScratchRegistry
 from tests.stage.conftest import Bench
@@ -131,19 +131,19 @@ class Lake:
     def stage(self, *lines: bytes) -> Any:
         path = self.folder / "in" / f"{self.number}.json"
         path.write_bytes(b"\n".join(lines) + b"\n")
-        file = CataloguedFile(self.number, path.name, path.stat().st_size, 10**18, 0)
+        file = ListedFile(self.number, path.name, path.stat().st_size, 10**18, 0)
         self.number += 1
         files = LocalFiles(str(path.parent), grows=False)
         reader = FilesReader(files, "json", "", settle_seconds=0, tasks=[[file]])
         planner, order = self.bench.planner, self.bench.order(now_us=1)
         planner.begin_batch()
-        catalog, staged = planner.catalog(), Staged()
-        staged.add(facts_of(sort(job._records(reader, [TASK], catalog), catalog, order)))
+        plan, staged = planner.task_plan(), Staged()
+        staged.add(facts_of(sort(job._records(reader, [TASK], plan), plan, order)))
         planner.learn(staged.shapes, staged.carried)
-        planner.resolve(staged.unresolved(planner.catalog()))
-        catalog = planner.catalog()
-        for load in spread(staged.runs, staged.letters, catalog.routes, tasks=1):
-            staged.add(facts_of(land(load, catalog, order)))
+        planner.resolve(staged.unresolved(planner.task_plan()))
+        plan = planner.task_plan()
+        for load in spread(staged.runs, staged.letters, plan.routing.routes, tasks=1):
+            staged.add(facts_of(land(load, plan, order)))
         return self._told(staged)
 
     def _told(self, staged: Staged) -> Any:
@@ -180,7 +180,7 @@ def test_odd_events_land_as_they_do_when_each_is_parsed(
 def test_a_reader_without_shapes_gives_raw_records(tmp_path: Path) -> None:
     path = tmp_path / "1.json"
     path.write_bytes(json.dumps(event(1)).encode())
-    file = CataloguedFile(0, path.name, path.stat().st_size, 0, 0)
+    file = ListedFile(0, path.name, path.stat().st_size, 0, 0)
     reader = FilesReader(LocalFiles(str(tmp_path)), "json", "", settle_seconds=0, tasks=[[file]])
     (batch,) = reader(iter([TASK]))
     assert batch.schema == RAW

@@ -19,14 +19,14 @@ from distributary.config.load import load_text
 from distributary.decode.base import RefusedError
 from distributary.decode.json.infer import infer
 from distributary.decode.json.text import parse
-from distributary.engine.names import Entries, Names, Wanted
+from distributary.engine.names import Entries, Names, WantedName
 from distributary.engine.plan import Planner
 from distributary.errors import ConfigError
 from distributary.model.names import propose
 from distributary.model.plan import EnvelopePlan
 from distributary.model.record import RAW, Format
 from distributary.registry.record_schemas import InferredSchemas
-from distributary.stage.envelopes import Opened, open_json
+from distributary.stage.envelopes import Opened, open_messages
 from distributary.stage.files import Letter
 from distributary.stage.job import Staged
 from tests.lab.simulate.serializers import avro_serializer
@@ -495,7 +495,7 @@ def test_an_envelope_that_does_not_fit_its_schema_is_refused(
     one.registry.register("list-value", json.dumps(several), format=Format.AVRO)
     one.registry.register("text-value", WRAPPER)
     with pytest.raises(ConfigError) as caught:
-        one.bench.planner.catalog()
+        one.bench.planner.task_plan()
     assert caught.value.where == setting
 
 
@@ -577,7 +577,7 @@ def test_a_payload_is_the_text_that_stands_in_its_place(
     plan = EnvelopePlan("json", "none", type_field="event.t", payload_field="data")
     letters: list[Letter] = []
     values = pa.array([message.encode()], pa.binary())
-    found = open_json(values, np.array([5]), letters, plan, max_depth=100)
+    found = open_messages(values, np.array([5]), letters, plan, max_depth=100)
     assert not letters
     assert found.rows.tolist() == [5] and found.ids is None
     assert found.claims.to_pylist() == [type_name]
@@ -593,7 +593,7 @@ def test_nothing_breaks_the_reader(message: bytes) -> None:
         plan = EnvelopePlan("json", "none", type_field="t", payload_field=payload)
         letters: list[Letter] = []
         values = pa.array([message, b'{"t":"a","data":{}}'], pa.binary())
-        found = open_json(values, np.arange(2), letters, plan, max_depth=100)
+        found = open_messages(values, np.arange(2), letters, plan, max_depth=100)
         assert len(found.rows) + len(letters) == 2
         assert found.claims[-1].as_py() == "a"
 
@@ -610,7 +610,7 @@ class Overtaken(Names):
         fast = Names(Entries(self._lake))
         for name in others:
             proposals = (propose("silver_{type}", type=name),)
-            fast.take(Wanted(name, {"type": name}, proposals))
+            fast.take(WantedName(name, {"type": name}, proposals))
         return super().write()
 
 
@@ -655,13 +655,13 @@ def test_types_of_familiar_messages_are_those_that_reading_them_finds(
     plan = EnvelopePlan("json", "none", type_field=path)
     values, rows = pa.array(messages, pa.binary()), np.arange(len(messages)) * 2
     letters: list[Letter] = []
-    read = open_json(values, rows, letters, plan, max_depth=100)
+    read = open_messages(values, rows, letters, plan, max_depth=100)
     shapes = {
         claim: infer([m for m, c in zip(messages, typed(read, rows), strict=True) if c == claim])
         for claim in TYPES
     }
     other: list[Letter] = []
-    found = open_json(
+    found = open_messages(
         values, rows, other, plan, None, lambda claim: shapes.get(claim) or {}, max_depth=100
     )
     for message, old, new in zip(messages, typed(read, rows), typed(found, rows), strict=True):
@@ -693,7 +693,7 @@ def test_messages_of_the_usual_kind_are_familiar_whatever_their_order() -> None:
     }
     stored = {name: json.loads(json.dumps(each, sort_keys=True)) for name, each in shapes.items()}
     values = pa.array(messages, pa.binary())
-    found = open_json(
+    found = open_messages(
         values, np.arange(60), [], plan, None, lambda claim: stored[claim], max_depth=100
     )
     assert sorted(found.familiar.tolist()) == list(range(60))

@@ -16,13 +16,13 @@ from distributary.config.load import load_text
 from distributary.decode import base
 from distributary.decode.change.debezium.decoder import DebeziumDecoder
 from distributary.errors import ErrorCode
-from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.change import ChangeSettings
 from distributary.model.deadletter import Decoded
 from distributary.model.record import RAW, Format
-from distributary.stage import parts
-from distributary.stage.catalog import Catalog
+from distributary.stage import decoding
 from distributary.stage.job import Staged
+from distributary.stage.task_plan import RecordsPlan, TaskPlan
+from distributary_lab.simulate.game_records import GamesPlan
 from tests.registry.scratch import ScratchRegistry
 from tests.stage.conftest import Bench
 from tests.stage.test_inferred import Stream, event
@@ -117,8 +117,7 @@ def test_large_tables_are_written_in_several_files_with_the_same_rows(
     whole, cut = Shop(tmp_path / "whole", tables), Shop(tmp_path / "cut", tables)
     once = whole.stage(counts)
     monkeypatch.setattr(base, "SLICE_BYTES", 600_000)
-    monkeypatch.setattr(parts, "BYTES_PER_FILE", 1_200_000)
-    monkeypatch.setattr(parts, "BYTES_PER_FILE", 1_200_000)
+    monkeypatch.setattr(decoding, "BYTES_PER_FILE", 1_200_000)
     several = cut.stage(counts)
     assert once.records == several.records == dict.fromkeys(once.files, len(counts))
     for name, files in once.files.items():
@@ -145,7 +144,7 @@ def test_changes_are_decoded_in_slices_and_are_one_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(base, "SLICE_BYTES", 1)
-    monkeypatch.setattr(parts, "BYTES_PER_FILE", 1)
+    monkeypatch.setattr(decoding, "BYTES_PER_FILE", 1)
     sizes: list[int] = []
     decode = DebeziumDecoder.decode
 
@@ -165,9 +164,9 @@ def test_events_of_which_two_belong_together_are_never_taken_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(base, "SLICE_BYTES", 1)
-    catalog = Catalog(None, Format.JSON, "none", changes=ChangeSettings("datastream"))
+    plan = TaskPlan(RecordsPlan(Format.JSON, "none"), changes=ChangeSettings("datastream"))
     decoder = Mock(expansion=base.Expansion(1, 1, lambda payload, limit: 1))
     payloads, raw = pa.array([b"ab"] * 3), pa.table({"n": [1, 2, 3]})
-    assert [len(some) for some, _ in parts._slices(payloads, raw, decoder, catalog)] == [3]
-    others = replace(catalog, changes=None)
-    assert [len(some) for some, _ in parts._slices(payloads, raw, decoder, others)] == [1, 1, 1]
+    assert [len(some) for some, _ in decoding._slices(payloads, raw, decoder, plan)] == [3]
+    others = replace(plan, changes=None)
+    assert [len(some) for some, _ in decoding._slices(payloads, raw, decoder, others)] == [1, 1, 1]

@@ -14,14 +14,15 @@ import pyarrow as pa
 from distributary.config.expectations import Expectation
 from distributary.config.load import load_text
 from distributary.errors import ErrorCode
-from distributary.lab.simulate.game_records import GamesPlan
-from distributary.lab.simulate.games import stream_rounds
 from distributary.model.expectation import Action, RuleCount, type_spellings
+from distributary.model.facts import RulesCounted
 from distributary.model.record import Format
 from distributary.model.table import Column, Role, TablePlan
-from distributary.stage.catalog import Catalog
 from distributary.stage.job import Staged
 from distributary.stage.rules import count_changes, unfit_rules
+from distributary.stage.task_plan import OutputPlan, RecordsPlan, TaskPlan
+from distributary_lab.simulate.game_records import GamesPlan
+from distributary_lab.simulate.games import stream_rounds
 from tests.registry.scratch import ScratchRegistry
 from tests.stage.conftest import Bench, raw_batch, raw_records
 
@@ -256,7 +257,7 @@ def test_events_of_a_log_are_counted_unless_they_hold_no_row_or_no_such_value() 
         Expectation(name="other", check="amount > 0", tables=["shop_users*"]).rule(),
         Expectation(name="unknown", check="nope > 0").rule(),
     )
-    catalog = Catalog(None, Format.AVRO, "none", expectations=expected)
+    plan = TaskPlan(RecordsPlan(Format.AVRO, "none"), output=OutputPlan(expectations=expected))
     rows = pa.table(
         {
             "_op": ["insert", "update", "update", "delete", "truncate"],
@@ -266,10 +267,10 @@ def test_events_of_a_log_are_counted_unless_they_hold_no_row_or_no_such_value() 
         }
     )
     raw = raw_batch([b""] * 5, 10)
-    told = dict(count_changes(LOG, rows, pa.Table.from_batches([raw]), catalog))
-    name, counts = json.loads(told["rules"])
-    assert name == LOG.name
-    by_rule = {count.rule: count for count in map(RuleCount.of, counts)}
+    (counted,) = count_changes(LOG, rows, pa.Table.from_batches([raw]), plan)
+    assert isinstance(counted, RulesCounted)
+    assert counted.table == LOG.name
+    by_rule = {count.rule: count for count in counted.counts}
     assert set(by_rule) == {"paid", "noted", "unknown"}
     assert (by_rule["paid"].checked, by_rule["paid"].violated) == (3, 2)
     assert by_rule["paid"].example == "wrapper/0/11"
@@ -277,8 +278,9 @@ def test_events_of_a_log_are_counted_unless_they_hold_no_row_or_no_such_value() 
     assert by_rule["unknown"].unfit
     assert list(unfit_rules(expected, LOG)) == ["unknown"]
     # a column that no event of the batch has is null in all of them
-    (bare,) = count_changes(LOG, rows.drop_columns(["note"]), pa.Table.from_batches([raw]), catalog)
-    again = {count.rule: count for count in map(RuleCount.of, json.loads(bare[1])[1])}
+    (bare,) = count_changes(LOG, rows.drop_columns(["note"]), pa.Table.from_batches([raw]), plan)
+    assert isinstance(bare, RulesCounted)
+    again = {count.rule: count for count in bare.counts}
     assert (again["noted"].checked, again["noted"].violated) == (2, 2)
 
 

@@ -17,9 +17,9 @@ from distributary.engine.plan import Planner
 from distributary.errors import RegistryError
 from distributary.model.record import RAW
 from distributary.registry.record_schemas import InferredSchemas
+from distributary.stage.decoding import open_records
 from distributary.stage.exchange import open_run
 from distributary.stage.job import Staged
-from distributary.stage.parts import open_records
 from tests.publish.memory import MemoryTable
 from tests.registry.scratch import ScratchRegistry
 from tests.stage.conftest import Bench
@@ -27,7 +27,7 @@ from tests.stage.conftest import Bench
 PIPELINE = """
 name: shop
 source: {{type: kafka, bootstrap_servers: "127.0.0.1:9", topics: [orders]}}
-payload: {{format: json, framing: none}}
+payload: {{format: {format}, framing: none}}
 {cdc}
 lake: {{path: {lake}}}
 """
@@ -40,9 +40,13 @@ SCALAR = {"type": ["null", "string"]}
 class Stream:
     """Batches of JSON records, staged one after the other."""
 
-    def __init__(self, lake: Path, *, changes: bool = False, policy: str = "") -> None:
+    def __init__(
+        self, lake: Path, *, changes: bool = False, policy: str = "", format: str = "json"
+    ) -> None:
         more = f"\nevolution: {{{policy}}}" if policy else ""
-        text = PIPELINE.format(lake=lake, cdc=(CHANGES if changes else TABLES) + more)
+        text = PIPELINE.format(
+            lake=lake, cdc=(CHANGES if changes else TABLES) + more, format=format
+        )
         config = load_text(text, file="shop.yaml", environ={}).config
         self.bench = Bench(lake, ScratchRegistry(), config)
         self.inferred = InferredSchemas(lake / "inferred")
@@ -218,7 +222,7 @@ def test_a_second_run_needs_nothing_from_the_first(tmp_path: Path, damage: bytes
         next((tmp_path / "inferred" / "ids").glob("*.json")).write_bytes(damage)
         stream.inferred = InferredSchemas(tmp_path / "inferred")
     stream.begin()
-    assert stream.bench.planner.catalog().recalled == {}
+    assert stream.bench.planner.task_plan().routing.recalled == {}
     if damage is None:
         assert len(stream.rows(stream.stage(*good(3, 3)))) == 3
     else:
@@ -354,7 +358,7 @@ def test_a_schema_that_was_forgotten_is_told_anew_and_the_table_keeps_its_column
 ) -> None:
     stream = Stream(tmp_path)
     stream.stage("x")
-    tables = stream.bench.planner.catalog().tables
+    tables = stream.bench.planner.task_plan().output.tables
     plan = tables[EVENTS]
     stream.bench.publisher.tables[plan.path] = MemoryTable(plan.columns)
     assert stream.stage({"id": 1}).dead == {"PAYLOAD_MISMATCH": 1}
@@ -362,7 +366,9 @@ def test_a_schema_that_was_forgotten_is_told_anew_and_the_table_keeps_its_column
     stream.begin()
     staged = stream.stage({"id": 1}, {"id": 2})
     assert [row["id"] for row in stream.rows(staged)] == [1, 2] and not staged.dead
-    columns = [column.name for column in stream.bench.planner.catalog().tables[EVENTS].columns]
+    columns = [
+        column.name for column in stream.bench.planner.task_plan().output.tables[EVENTS].columns
+    ]
     assert {"value", "id"} <= {*columns}
 
 

@@ -4,8 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.errors import ErrorCode
+from distributary.model.facts import KeyRange, SortedRun, decode, encode
 from distributary.model.plan import Rejected, Route, RouteKey
-from distributary.stage.exchange import KeyRange, Load, Run, spread
+from distributary.stage.exchange import Load, spread
 
 TYPES = 6
 ROUTES: dict[RouteKey, Route | Rejected] = {
@@ -16,12 +17,12 @@ ROUTES: dict[RouteKey, Route | Rejected] = {
 ROUTES[RouteKey("bad", 9)] = Rejected(ErrorCode.UNKNOWN_SCHEMA_ID, "no such schema")
 
 
-def run_of(path: str, counts: dict[RouteKey, int]) -> Run:
+def run_of(path: str, counts: dict[RouteKey, int]) -> SortedRun:
     ranges, start = [], 0
     for key, count in counts.items():
         ranges.append(KeyRange(key, start, count, start))
         start += count
-    return Run(path, tuple(ranges))
+    return SortedRun(path, tuple(ranges))
 
 
 def landed(loads: list[Load]) -> Counter[tuple[str, int]]:
@@ -71,7 +72,6 @@ def test_nothing_to_do_is_no_task() -> None:
 
 
 def test_runs_survive_the_way_to_the_driver() -> None:
-    import json
 
     run = run_of("a/b.arrow", {RouteKey("t0", 1, (0, 1), "guid"): 3, RouteKey("t1", 2): 4})
-    assert Run.of(json.loads(run.as_json())) == run
+    assert decode(*encode(run)) == run

@@ -138,7 +138,7 @@ def test_two_messages_that_could_be_the_envelope_are_an_error_before_any_record(
 ) -> None:
     both = WRAPPER.replace("wrapper", "first") + WRAPPER.replace("wrapper", "second")
     with pytest.raises(ConfigError) as caught:
-        make(tmp_path, wrapper=both).planner.catalog()
+        make(tmp_path, wrapper=both).planner.task_plan()
     assert caught.value.code is ErrorCode.AMBIGUOUS_MESSAGE
     named = make(tmp_path, wrapper=both, envelope=", message: second")
     number = register(named, "chess", EVENT, ITEM)

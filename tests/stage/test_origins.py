@@ -220,7 +220,7 @@ def test_what_is_made_of_a_log_holds_the_same_fields(tmp_path: Path) -> None:
         carried=CarriedSchemas(tmp_path / "carried", trial=True),
     )
     records = raw([json.dumps(event).encode()], topic="shop.public.sales")
-    planner.groups(records, unwrap(records, planner.catalog()))
+    planner.groups(records, unwrap(records, planner.task_plan()))
     origins = planner.book.origins
     assert origins is not None
     tables = {t.role: t for t in planner.book.tables.values()}

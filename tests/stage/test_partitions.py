@@ -19,7 +19,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributary.errors import ErrorCode
-from distributary.lab.simulate.dice import VARINT, WRAPPER, WRAPPER_SUBJECT, delimited, tag, varint
 from distributary.model.manifest import Mark, StagedFile, TableEntry
 from distributary.model.plan import StageOrder
 from distributary.model.record import RAW, TIMESTAMP
@@ -28,6 +27,7 @@ from distributary.publish.direct import DirectPublisher
 from distributary.publish.parquet import ParquetPublisher
 from distributary.stage import partitions
 from distributary.stage.partitions import days, partition_columns, write_files
+from distributary_lab.simulate.dice import VARINT, WRAPPER, WRAPPER_SUBJECT, delimited, tag, varint
 from tests.stage.conftest import Bench, raw_batch
 
 MakeBench = Callable[..., Bench]

@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 
 from distributary.engine.shards.source import BronzeReader
-from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.record import RAW
-from distributary.source.delta import SourceFile
+from distributary.source.delta.source import SourceFile
 from distributary.stage.unwrap import MARKED, ShardFilter
+from distributary_lab.simulate.game_records import GamesPlan
 from tests.stage.conftest import Bench
 from tests.stage.test_stage import MakeBench, games
 

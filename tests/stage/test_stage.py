@@ -6,11 +6,11 @@ import pyarrow as pa
 import pytest
 
 from distributary.errors import ErrorCode, PublishError
-from distributary.lab.simulate.game_records import GamesPlan
-from distributary.lab.simulate.games import stream_rounds
-from distributary.stage.job import CatalogFile
+from distributary.stage.job import TaskPlanFile
 from distributary.store.base import TransferError
 from distributary.store.bucket import Bucket
+from distributary_lab.simulate.game_records import GamesPlan
+from distributary_lab.simulate.games import stream_rounds
 from tests.stage.conftest import Bench, raw_batch, raw_records
 
 MakeBench = Callable[..., Bench]
@@ -49,7 +49,7 @@ def test_unknown_keys_are_reported_and_nothing_is_written_for_them(bench: MakeBe
     one = bench()
     raw, _ = games(one, GamesPlan(games=2, versions=1, records=3))
     staged = one.sorted(raw)
-    unresolved = staged.unresolved(one.planner.catalog())
+    unresolved = staged.unresolved(one.planner.task_plan())
     assert {u.key.claim for u in unresolved} == set(GamesPlan(games=2).names)
     assert not staged.files
 
@@ -124,7 +124,7 @@ def test_what_one_task_refuses_and_another_reports_is_staged_once(bench: MakeBen
     one = bench()
     both, _ = games(one, GamesPlan(games=2, versions=1, records=2))
     told = {
-        u.key.claim for u in one.sorted(both, most_new_keys=1).unresolved(one.planner.catalog())
+        u.key.claim for u in one.sorted(both, most_new_keys=1).unresolved(one.planner.task_plan())
     }
     (refused,) = set(GamesPlan(games=2).names) - told
     values = [v for batch in both for v in batch.column("value").to_pylist()]
@@ -202,13 +202,13 @@ def test_guarded_decoding_gives_the_same_rows(bench: MakeBench) -> None:
     assert plain.dead == guarded.dead
 
 
-def test_a_catalog_that_a_bucket_does_not_give_says_so_by_its_name(
+def test_a_plan_that_a_bucket_does_not_give_says_so_by_its_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(self: Bucket, name: str) -> tuple[bytes, str]:
         raise PermissionError("an old token")
 
     monkeypatch.setattr(Bucket, "fetch", refuse)
-    sent = CatalogFile("s3://lake/plan", "ab" * 32)
+    sent = TaskPlanFile("s3://lake/plan", "ab" * 32)
     with pytest.raises(TransferError, match=r"s3://lake/plan/(ab){32}: an old token"):
         _ = sent.value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -92,15 +91,6 @@ def test_settings_that_make_no_sense_are_told_without_secrets() -> None:
     with pytest.raises(ConfigError) as told:
         Bucket("s3://b", options)
     assert SECRET not in str(told.value)
-
-
-def test_a_folder_is_there_by_its_first_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    def pages(*_: object) -> Iterator[list[str]]:
-        yield ["00000000000000000000.json"]
-        raise AssertionError("a second page was asked for")
-
-    monkeypatch.setattr("distributary.store.bucket.obstore.list", pages)
-    assert Bucket("s3://b/table", {"region": "eu-west-1"}).exists("_delta_log")
 
 
 def test_many_files_at_once_and_a_failure_is_told_by_name(tmp_path: Path) -> None:

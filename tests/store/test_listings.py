@@ -73,7 +73,7 @@ def test_a_store_that_repeats_its_page_is_an_error(kind: str) -> None:
         with pytest.raises(LakeUnavailableError) as error, reaching(store.address):
             LISTINGS[kind](store)
         assert error.value.code is ErrorCode.LAKE_UNAVAILABLE
-        assert "the listing repeats itself: lake/" in error.value.evidence
+        assert "it repeats the page that begins with lake/" in error.value.evidence
         assert store.address in error.value.where
         # one that is still asked would never be left alone
         eventually(lambda: not asked_again(server), seconds=60)
@@ -87,7 +87,7 @@ def asked_again(server: Server) -> bool:
 
 
 @pytest.mark.usefixtures("suspicious")
-@pytest.mark.parametrize("kind", ["files", "folders"])
+@pytest.mark.parametrize("kind", [*LISTINGS, "exists"])
 def test_a_store_that_never_gives_a_file_is_an_error(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,7 +95,8 @@ def test_a_store_that_never_gives_a_file_is_an_error(
     with serving(lambda asked: page([], token="again"), paged=True) as server:
         store = store_of(server)
         with pytest.raises(OSError, match="s3://bucket/lake has no end"):
-            LISTINGS[kind](store)
+            (LISTINGS | {"exists": Bucket.exists})[kind](store)
+        eventually(lambda: not asked_again(server), seconds=60)
 
 
 def test_a_listing_costs_a_request_a_page() -> None:
@@ -105,6 +106,9 @@ def test_a_listing_costs_a_request_a_page() -> None:
         assert len(server.asked) == 3
         assert store.folders() == ["d", "e"]
         assert len(server.asked) == 6
+        # the first page shows that there are files
+        assert store.exists()
+        assert len(server.asked) == 7
 
 
 @pytest.mark.usefixtures("suspicious")

@@ -13,7 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import obstore
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -284,22 +283,3 @@ def test_a_folder_is_no_file(store: Store) -> None:
     assert store.size("a/b") is None
     with pytest.raises(FileNotFoundError):
         store.fetch("a/b")
-
-
-def test_a_listing_that_never_ends_is_an_error(
-    server: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(base, "_OPTIONS", {})
-    introduce(f"s3://{BUCKET}", server.options)
-    store = at(f"s3://{BUCKET}/{uuid.uuid4().hex}")
-    store.write("folder/file", b"x")
-    page = next(iter(obstore.list(store.connection)))  # type: ignore[attr-defined]
-
-    def again(*given: object, **named: object) -> Iterator[object]:
-        while True:
-            yield page
-
-    monkeypatch.setattr(obstore, "list", again)
-    for listed in (lambda: store.files(recursive=True), lambda: store.files("folder", after="a")):
-        with pytest.raises(OSError, match="again"):
-            listed()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from distributary.config.engine import Restart
 from distributary.errors import DistributaryError, ErrorCode, SourceUnavailableError
-from distributary.supervise.member import Kind, Streak, Verdict, judge, pause
+from distributary.supervise.member import EndKind, EndVerdict, Streak, judge, pause
 
 POLICY = Restart.model_validate({"initial": "1s", "longest": "5m", "reset_after": "10m"})
 
@@ -28,7 +28,7 @@ def test_pauses_never_get_shorter(failures: int) -> None:
 
 
 def test_failures_in_a_row_are_counted_and_a_long_life_begins_anew() -> None:
-    passing, crashed = Verdict(Kind.PASSING), Verdict(Kind.CRASHED)
+    passing, crashed = EndVerdict(EndKind.PASSING), EndVerdict(EndKind.CRASHED)
     streak = Streak()
     for verdict in (passing, crashed, passing):
         streak = streak.after(verdict, ran=1, policy=POLICY)
@@ -39,19 +39,19 @@ def test_failures_in_a_row_are_counted_and_a_long_life_begins_anew() -> None:
 @pytest.mark.parametrize(
     ("kind", "settings", "streak", "over"),
     [
-        (Kind.PASSING, {}, Streak(10_000, 10), False),
-        (Kind.PASSING, {"max": 3}, Streak(3), False),
-        (Kind.PASSING, {"max": 3}, Streak(4), True),
-        (Kind.PASSING, {"max": 0}, Streak(1), True),
-        (Kind.CRASHED, {}, Streak(10, 10), False),
-        (Kind.CRASHED, {}, Streak(11, 11), True),
-        (Kind.CRASHED, {"max_crashes": "unlimited"}, Streak(99, 99), False),
-        (Kind.CRASHED, {"max_crashes": "unlimited", "max": 3}, Streak(4, 1), True),
-        (Kind.FINAL, {"max_crashes": "unlimited"}, Streak(1), True),
+        (EndKind.PASSING, {}, Streak(10_000, 10), False),
+        (EndKind.PASSING, {"max": 3}, Streak(3), False),
+        (EndKind.PASSING, {"max": 3}, Streak(4), True),
+        (EndKind.PASSING, {"max": 0}, Streak(1), True),
+        (EndKind.CRASHED, {}, Streak(10, 10), False),
+        (EndKind.CRASHED, {}, Streak(11, 11), True),
+        (EndKind.CRASHED, {"max_crashes": "unlimited"}, Streak(99, 99), False),
+        (EndKind.CRASHED, {"max_crashes": "unlimited", "max": 3}, Streak(4, 1), True),
+        (EndKind.FINAL, {"max_crashes": "unlimited"}, Streak(1), True),
     ],
 )
-def test_limits(kind: Kind, settings: dict[str, object], streak: Streak, over: bool) -> None:
-    assert streak.is_over(Verdict(kind), Restart.model_validate(settings)) is over
+def test_limits(kind: EndKind, settings: dict[str, object], streak: Streak, over: bool) -> None:
+    assert streak.is_over(EndVerdict(kind), Restart.model_validate(settings)) is over
 
 
 def told(code: str, *, retryable: bool = False) -> str:
@@ -61,40 +61,40 @@ def told(code: str, *, retryable: bool = False) -> str:
 @pytest.mark.parametrize(
     ("code", "printed", "kind"),
     [
-        (0, "", Kind.DONE),
-        (0, '{"stopped": "done", "parked": 0}', Kind.DONE),
-        (1, '{"stopped": "done", "still_parked": {"tables": 1}}', Kind.DONE),
-        (2, told("CONFIG_INVALID"), Kind.FINAL),
-        (2, "", Kind.FINAL),
-        (75, told("CHECKPOINT_OWNED"), Kind.PASSING),
-        (75, "", Kind.PASSING),
-        (1, told("COMMIT_FAILED", retryable=True), Kind.PASSING),
-        (1, told("BATCH_FAILED"), Kind.CRASHED),
-        (1, told("CHECKPOINT_DIVERGED"), Kind.FINAL),
-        (1, told("JAVA_MISSING"), Kind.FINAL),
-        (1, told("NO_SUCH_CODE"), Kind.CRASHED),
-        (1, "", Kind.CRASHED),
-        (1, "[" * 100_000, Kind.CRASHED),
-        (-9, "", Kind.CRASHED),
-        (-200, "", Kind.CRASHED),
+        (0, "", EndKind.DONE),
+        (0, '{"stopped": "done", "parked": 0}', EndKind.DONE),
+        (1, '{"stopped": "done", "still_parked": {"tables": 1}}', EndKind.DONE),
+        (2, told("CONFIG_INVALID"), EndKind.FINAL),
+        (2, "", EndKind.FINAL),
+        (75, told("CHECKPOINT_OWNED"), EndKind.PASSING),
+        (75, "", EndKind.PASSING),
+        (1, told("COMMIT_FAILED", retryable=True), EndKind.PASSING),
+        (1, told("BATCH_FAILED"), EndKind.CRASHED),
+        (1, told("CHECKPOINT_DIVERGED"), EndKind.FINAL),
+        (1, told("JAVA_MISSING"), EndKind.FINAL),
+        (1, told("NO_SUCH_CODE"), EndKind.CRASHED),
+        (1, "", EndKind.CRASHED),
+        (1, "[" * 100_000, EndKind.CRASHED),
+        (-9, "", EndKind.CRASHED),
+        (-200, "", EndKind.CRASHED),
         # somebody else has stopped it
-        (143, '{"stopped": "stopped", "parked": 0}', Kind.CRASHED),
+        (143, '{"stopped": "stopped", "parked": 0}', EndKind.CRASHED),
     ],
 )
-def test_what_an_exit_means(code: int, printed: str, kind: Kind) -> None:
-    verdict = judge(code, printed, last_error=None, said="")
+def test_what_an_exit_means(code: int, printed: str, kind: EndKind) -> None:
+    verdict = judge(code, printed, last_error=None, last_line="")
     assert verdict.kind is kind
-    assert (verdict.error is None) is (kind is Kind.DONE)
+    assert (verdict.error is None) is (kind is EndKind.DONE)
 
 
 def test_the_last_event_explains_an_end_without_a_document() -> None:
     error = SourceUnavailableError("gone")
-    verdict = judge(1, "", last_error=error, said="noise")
-    assert (verdict.kind, verdict.error) == (Kind.PASSING, error)
+    verdict = judge(1, "", last_error=error, last_line="noise")
+    assert (verdict.kind, verdict.error) == (EndKind.PASSING, error)
 
 
 def test_a_silent_death_has_its_own_code() -> None:
-    error = judge(-11, "", last_error=None, said="x" * 10_000).error
+    error = judge(-11, "", last_error=None, last_line="x" * 10_000).error
     assert isinstance(error, DistributaryError)
     assert error.code is ErrorCode.PROCESS_DIED
     assert "SIGSEGV" in error.evidence and len(error.evidence) < 1000

@@ -16,13 +16,13 @@ from distributary.config.alerts import Listen
 from distributary.errors import ErrorCode, SetupError
 from distributary.observe.events import EventBus
 from distributary.observe.metrics import Metrics
-from distributary.supervise.server import Address, Answers, serving
+from distributary.supervise.server import Answers, ListenAddress, serving
 from tests.observe.test_metrics import settled
 
 
 @contextmanager
 def served(metrics: Metrics, listen: str, **more: Any) -> Iterator[str]:
-    with serving(Address.parse(listen), Answers(metrics=metrics.render, **more)) as url:
+    with serving(ListenAddress.parse(listen), Answers(metrics=metrics.render, **more)) as url:
         yield f"{url}/metrics"
 
 
@@ -80,7 +80,7 @@ def test_an_address_that_is_not_of_this_machine_is_an_error_with_a_name() -> Non
     ],
 )
 def test_an_address_may_be_written_in_these_ways(text: str | int, address: tuple[str, int]) -> None:
-    assert Address.parse(TypeAdapter(Listen).validate_python(text)) == Address(*address)
+    assert ListenAddress.parse(TypeAdapter(Listen).validate_python(text)) == ListenAddress(*address)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ import pytest
 
 from distributary.errors import ConfigError, DistributaryError, ErrorCode
 from distributary.supervise import server
-from distributary.supervise.member import PipelineStatus, State, readiness
-from distributary.supervise.server import Address, Answers, serving
+from distributary.supervise.member import MemberState, MemberStatus, readiness
+from distributary.supervise.server import Answers, ListenAddress, serving
 
 HOSTILE = "<img src=x onerror=alert(1)>\n\x1b[31m"
 CLIENT = httpx2.Client(trust_env=False)
@@ -27,7 +27,7 @@ class World:
 
     def __init__(self) -> None:
         self.live = True
-        self.statuses = [PipelineStatus(name="games", file="games.yaml", state=State.RUNNING)]
+        self.statuses = [MemberStatus(name="games", file="games.yaml", state=MemberState.RUNNING)]
 
     def answers(self, **more: Any) -> Answers:
         return Answers(
@@ -45,7 +45,7 @@ def world() -> World:
 
 @pytest.fixture
 def address(world: World) -> Iterator[str]:
-    with serving(Address("127.0.0.1", 0), world.answers()) as found:
+    with serving(ListenAddress("127.0.0.1", 0), world.answers()) as found:
         yield found
 
 
@@ -58,8 +58,8 @@ def test_live_follows_the_loop(world: World, address: str) -> None:
 def test_ready_says_who_is_not_and_why(world: World, address: str) -> None:
     assert CLIENT.get(f"{address}/ready").status_code == 200
     error = DistributaryError("secret words", code=ErrorCode.SOURCE_UNAVAILABLE)
-    broken = PipelineStatus(name="b", file="b.yaml", state=State.BACKOFF, error=error)
-    world.statuses += [broken, PipelineStatus(name="c", file="c.yaml", state=State.STARTING)]
+    broken = MemberStatus(name="b", file="b.yaml", state=MemberState.BACKOFF, error=error)
+    world.statuses += [broken, MemberStatus(name="c", file="c.yaml", state=MemberState.STARTING)]
     answer = CLIENT.get(f"{address}/ready")
     assert answer.status_code == 503
     assert answer.json()["not_ready"] == {"b": "backoff: SOURCE_UNAVAILABLE", "c": "starting"}
@@ -68,7 +68,8 @@ def test_ready_says_who_is_not_and_why(world: World, address: str) -> None:
 def test_status_has_every_pipeline(world: World, address: str) -> None:
     error = DistributaryError(HOSTILE, code=ErrorCode.BATCH_FAILED)
     world.statuses = [
-        PipelineStatus(name=f"p{n}", file="f", state=State.FAILED, error=error) for n in range(1000)
+        MemberStatus(name=f"p{n}", file="f", state=MemberState.FAILED, error=error)
+        for n in range(1000)
     ]
     answer = CLIENT.get(f"{address}/status?x=1")
     assert answer.headers["content-type"] == "application/json"
@@ -87,7 +88,7 @@ def test_what_is_not_there(address: str) -> None:
 
 def test_metrics_are_passed_on_as_they_are(world: World) -> None:
     answers = world.answers(metrics=lambda accept: ("text/x", b"distributary_x_total 1\n"))
-    with serving(Address.parse("127.0.0.1:0"), answers) as address:
+    with serving(ListenAddress.parse("127.0.0.1:0"), answers) as address:
         answer = CLIENT.get(f"{address}/metrics")
     assert answer.content == b"distributary_x_total 1\n"
     assert answer.headers["content-type"].startswith("text/x")
@@ -97,7 +98,7 @@ def test_an_answer_that_fails_is_no_end(world: World) -> None:
     def broken(accept: str) -> tuple[str, bytes]:
         raise ValueError(TOKEN)
 
-    with serving(Address("127.0.0.1", 0), world.answers(metrics=broken)) as address:
+    with serving(ListenAddress("127.0.0.1", 0), world.answers(metrics=broken)) as address:
         answer = CLIENT.get(f"{address}/metrics")
         assert (answer.status_code, TOKEN in answer.text) == (500, False)
         assert CLIENT.get(f"{address}/live").status_code == 200
@@ -107,7 +108,7 @@ def test_an_answer_that_fails_is_no_end(world: World) -> None:
 def test_a_wrong_token_is_refused_and_said_nowhere(
     world: World, given: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with serving(Address("127.0.0.1", 0), world.answers(token=TOKEN)) as address:
+    with serving(ListenAddress("127.0.0.1", 0), world.answers(token=TOKEN)) as address:
         headers = {"Authorization": given.encode()} if given else {}
         for page in ("status", "metrics", "nothing"):
             answer = CLIENT.get(f"{address}/{page}", headers=headers)
@@ -123,7 +124,10 @@ def test_a_wrong_token_is_refused_and_said_nowhere(
 
 
 def test_beyond_loopback_a_token_is_needed(world: World) -> None:
-    with pytest.raises(ConfigError) as caught, serving(Address("0.0.0.0", 0), world.answers()):
+    with (
+        pytest.raises(ConfigError) as caught,
+        serving(ListenAddress("0.0.0.0", 0), world.answers()),
+    ):
         pass
     assert caught.value.code is ErrorCode.CONFIG_INVALID
 
@@ -149,7 +153,7 @@ def test_a_request_that_never_ends_is_cut_off(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "_SILENT_SECONDS", 0.5)
-    with serving(Address("127.0.0.1", 0), world.answers()) as address:
+    with serving(ListenAddress("127.0.0.1", 0), world.answers()) as address:
         host, port = address.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port)), timeout=60) as slow:
             with suppress(OSError):
@@ -163,7 +167,7 @@ def test_a_port_that_is_taken_is_named(address: str, world: World) -> None:
     port = int(address.rpartition(":")[2])
     with (
         pytest.raises(DistributaryError) as caught,
-        serving(Address("127.0.0.1", port), world.answers()),
+        serving(ListenAddress("127.0.0.1", port), world.answers()),
     ):
         pass
     assert caught.value.code is ErrorCode.PORT_TAKEN
@@ -180,16 +184,16 @@ def test_a_port_that_is_taken_is_named(address: str, world: World) -> None:
     ],
 )
 def test_addresses(text: str, host: str, port: int) -> None:
-    found = Address.parse(text)
+    found = ListenAddress.parse(text)
     assert (found.host, found.port, found.is_loopback) == (host, port, True)
 
 
 @pytest.mark.parametrize("text", ["", "host", "host:", "host:x", "::1:80", "h:70000", "h:²"])
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(ConfigError):
-        Address.parse(text)
+        ListenAddress.parse(text)
 
 
 def test_documents_are_plain_json() -> None:
-    status = PipelineStatus(name=HOSTILE, file="f")
+    status = MemberStatus(name=HOSTILE, file="f")
     assert json.dumps(readiness([status]))

@@ -21,7 +21,7 @@ from distributary.observe.events import (
     Stopped,
 )
 from distributary.observe.log_format import LogFormat, LogLine, spell
-from distributary.supervise.member import State
+from distributary.supervise.member import MemberState
 from tests.supervise.children import Kept, gone, settled, telling
 
 DONE = 'print(\'{"stopped": "done", "parked": 0}\')'
@@ -244,14 +244,14 @@ open({str(left)!r}, "w").write(str(other.pid))
 def test_the_status_follows_what_is_told() -> None:
     kept = Kept({"p": ""})
     status = kept.members[0].status
-    assert (status.state, status.is_ready) == (State.WAITING, False)
+    assert (status.state, status.is_ready) == (MemberState.WAITING, False)
     begun = status.hearing(BatchStarted(pipeline="p", batch=5))
-    assert (begun.state, begun.batch, begun.is_ready) == (State.RUNNING, 5, True)
+    assert (begun.state, begun.batch, begun.is_ready) == (MemberState.RUNNING, 5, True)
     failing = begun.hearing(Failed(pipeline="p", error=LakeUnavailableError("no"), retry_in=4.0))
-    assert (failing.state, failing.is_ready) == (State.RETRYING, False)
+    assert (failing.state, failing.is_ready) == (MemberState.RETRYING, False)
     assert failing.retry_at is not None and failing.why == "retrying: LAKE_UNAVAILABLE"
     again = failing.hearing(BatchStarted(pipeline="p", batch=5))
-    assert (again.state, again.is_ready) == (State.RETRYING, False)
+    assert (again.state, again.is_ready) == (MemberState.RETRYING, False)
     well = again.hearing(settled(5))
     assert (well.is_ready, well.error, well.retry_at) == (True, None, None)
 
@@ -260,8 +260,8 @@ def test_a_source_that_is_away_and_back_leaves_the_batch_under_way() -> None:
     begun = Kept({"p": ""}).members[0].status.hearing(BatchStarted(pipeline="p", batch=5))
     gone = SourceUnavailableError("gone")
     away = begun.hearing(Failed(pipeline="p", error=gone, retry_in=3.0, under_way=True))
-    assert (away.state, away.batch, away.is_ready) == (State.RETRYING, 5, False)
+    assert (away.state, away.batch, away.is_ready) == (MemberState.RETRYING, 5, False)
     back = away.hearing(Recovered(pipeline="p"))
-    assert (back.state, back.batch, back.is_ready) == (State.RUNNING, 5, True)
+    assert (back.state, back.batch, back.is_ready) == (MemberState.RUNNING, 5, True)
     measured = back.hearing(Beat(pipeline="p", lag_records=70, lag_at=datetime.now(UTC)))
     assert measured.as_dict()["lag_records"] == 70

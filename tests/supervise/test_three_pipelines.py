@@ -15,9 +15,9 @@ import httpx2
 import psutil
 import pytest
 
-from distributary.lab.simulate.game_records import GamesPlan
-from distributary.observe.ledger import Ledger
-from tests.engine.lakes import Games
+from distributary.observe.ledger.ledger import Ledger
+from distributary_lab.simulate.game_records import GamesPlan
+from tests.lakes.games import Games
 from tests.supervise.children import gone
 from tests.waiting import eventually
 

@@ -20,10 +20,10 @@ from distributary.model.manifest import (
     StagedFile,
     TableEntry,
 )
-from distributary.model.table import Change, ChangeKind, Column, Role, TablePlan
-from distributary.observe.ledger import Ledger
+from distributary.model.table import ChangeKind, Column, ColumnChange, Role, TablePlan
+from distributary.observe.ledger.ledger import Ledger
+from distributary.observe.ledger.recording import BatchTimes
 from distributary.observe.pipelines import Registration, register
-from distributary.observe.recording import BatchTimes
 from distributary.publish.base import Outcome, Published
 
 NOW = datetime.now(UTC).replace(microsecond=0)
@@ -112,7 +112,7 @@ class WebLake:
         *,
         dead: Mapping[str, int] | None = None,
         parked: Sequence[str] = (),
-        changes: Mapping[str, Sequence[Change]] | None = None,
+        changes: Mapping[str, Sequence[ColumnChange]] | None = None,
         at: datetime | None = None,
         lag: int | None = 0,
         records: int = 10,
@@ -177,17 +177,19 @@ def busy_lake(path: Path) -> WebLake:
     """Twenty batches, a hostile type, a parked table, three dead letters, a schema history."""
     lake = WebLake(path)
     types = {"silver_chess": "chess", "silver_go": "go", HOSTILE: HOSTILE}
-    created = Change(ChangeKind.TABLE_CREATED, after="move string, _offset bigint", action="create")
+    created = ColumnChange(
+        ChangeKind.TABLE_CREATED, after="move string, _offset bigint", action="create"
+    )
     for batch in range(20):
         # the table that is parked later was fine at first
         waits = ["silver_go"] if batch >= 18 else []
-        changes: dict[str, Sequence[Change]] = {}
+        changes: dict[str, Sequence[ColumnChange]] = {}
         if batch == 0:
             changes = dict.fromkeys(types, (created,))
         if batch == 3:
             changes["silver_chess"] = (
-                Change(ChangeKind.COLUMN_ADDED, "rating", after="int", action="add"),
-                Change(ChangeKind.COLUMN_WIDENED, "score", "int", "bigint", "widen"),
+                ColumnChange(ChangeKind.COLUMN_ADDED, "rating", after="int", action="add"),
+                ColumnChange(ChangeKind.COLUMN_WIDENED, "score", "int", "bigint", "widen"),
             )
         dead = {"UNKNOWN_SCHEMA_ID": 2, "NULL_VALUE": 1} if batch == 0 else {}
         lake.settle(

@@ -13,7 +13,7 @@ import pytest
 from distributary.errors import ErrorCode, meanings
 from distributary.model.deadletter import dead_letter_id
 from distributary.web import app
-from distributary.web.reading import Reading
+from distributary.web.reading import LakeReader
 from tests.waiting import eventually
 from tests.web.conftest import Running, Start
 from tests.web.lakes import HOSTILE, WebLake
@@ -244,7 +244,7 @@ def test_a_lake_that_goes_away_and_comes_back(own: Path, start: Start) -> None:
 
 
 def test_a_lake_that_is_back_before_anybody_looked_is_news_to_whoever_missed_it(own: Path) -> None:
-    reading = Reading(str(own))
+    reading = LakeReader(str(own))
     reading.status()
     before = reading.stamp()
     away = own.with_name("away")

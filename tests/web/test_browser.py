@@ -16,9 +16,9 @@ from distributary.errors import SourceUnavailableError
 from distributary.model.deadletter import dead_letter_id
 from distributary.observe.pulse import Backlog, Pulse, Trouble, UnderWay, write_failure, write_pulse
 from distributary.store.base import at
-from distributary.web.reading import Reading
+from distributary.web.reading import LakeReader
 from tests.changes.logs import NOW, event
-from tests.cli.change_lake import MERGED, ChangeLake
+from tests.lakes.written_changes import MERGED, ChangeLake
 from tests.web.conftest import TOKEN, Look, Running, Start
 from tests.web.lakes import HOSTILE, WebLake, busy_lake, letter
 
@@ -164,7 +164,7 @@ def test_the_page_asks_for_little_and_the_ledger_is_read_once(
     with served.client() as client:
         assert len(client.get("/api/overview").content) < 20_000
         assert len(client.get("/api/tables").content) < 60_000
-    reading = Reading(str(wide.path))
+    reading = LakeReader(str(wide.path))
     first = reading.health()
 
     def never() -> None:
@@ -220,7 +220,7 @@ def test_a_read_only_lake_is_looked_at_and_left_alone(
     busy: WebLake, start: Start, look: Look, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # rights mean nothing to root, who may run the tests
-    monkeypatch.setattr(Reading, "writable", False)
+    monkeypatch.setattr(LakeReader, "writable", False)
     served = start(busy.path)
     shown = look()
     shown.open(f"{served.url}/dead-letters")
@@ -266,7 +266,7 @@ def test_discard_asks_shows_and_does(own: Path, start: Start, look: Look) -> Non
     shown.open(f"{served.url}/dead-letters")
     page.locator("tr", has_text="NULL_VALUE").first.get_by_role("button", name="Discard…").click()
     page.locator("#note").fill("sent by a test")
-    page.get_by_role("button", name="Show what would happen").click()
+    page.get_by_role("button", name="Preview").click()
     page.wait_for_selector("dialog .verdict:has-text('1 dead letter would be discarded')")
     shown.shoot("discard-confirm")
     page.locator("#confirm").click()

@@ -8,11 +8,11 @@ import pytest
 from playwright.sync_api import expect
 from pyspark.sql import SparkSession
 
-from distributary.lab.simulate.dice import event, event_subject
-from distributary.lab.simulate.game_records import GamesPlan
-from distributary.lab.simulate.games import stream_rounds
 from distributary.model.manifest import Counts
-from tests.engine.lakes import Games
+from distributary_lab.simulate.dice import event, event_subject
+from distributary_lab.simulate.game_records import GamesPlan
+from distributary_lab.simulate.games import stream_rounds
+from tests.lakes.games import Games
 from tests.web.conftest import Look, Start
 
 

@@ -10,11 +10,11 @@ from deltalake import DeltaTable
 from playwright.sync_api import expect
 from pyspark.sql import SparkSession
 
-from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.manifest import Counts
-from distributary.operations.repair import waiting
-from tests.engine.lakes import Games
-from tests.engine.test_change_mending import unwritable
+from distributary.operations.repair.resume_table import waiting
+from distributary_lab.simulate.game_records import GamesPlan
+from tests.lakes.games import Games
+from tests.operations.repair.test_change_mending import unwritable
 from tests.web.conftest import Look, Looking, Running, Start
 
 MOST_MILLISECONDS = 180_000

@@ -10,8 +10,8 @@ import pytest
 
 from distributary.model.deadletter import dead_letter_id
 from distributary.observe.pipelines import Registration, register
-from tests.cli.lake import pin_file
 from tests.hostile import SECRET, VARIABLE, listening, write_hostile
+from tests.lakes.written import pin_file
 from tests.web.conftest import Start
 
 ID = dead_letter_id("games", "life", "wrapper", 0, 20)

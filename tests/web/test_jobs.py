@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.cli.app import application
-from distributary.web.jobs import Action, Wish
+from distributary.web.jobs import JobAction, Wish
 from tests.waiting import eventually
 from tests.web.conftest import Running, Start
 
@@ -42,9 +42,9 @@ def page(own: Path, start: Start) -> Running:
     return start(own)
 
 
-@given(TEXT, TEXT, TEXT, TEXT, st.sampled_from(Action), st.booleans())
+@given(TEXT, TEXT, TEXT, TEXT, st.sampled_from(JobAction), st.booleans())
 def test_no_value_becomes_an_option(
-    reason: str, kind: str, note: str, table: str, action: Action, dry_run: bool
+    reason: str, kind: str, note: str, table: str, action: JobAction, dry_run: bool
 ) -> None:
     wish = Wish(action, pipeline="--yes", reason=reason, type=kind, note=note, table=table)
     words = wish.command(lake="-v", file=None, dry_run=dry_run)
@@ -54,12 +54,12 @@ def test_no_value_becomes_an_option(
     parsed = command.make_context("x", list(words), resilient_parsing=True).params
     assert parsed["lake"] == "-v" and parsed["pipeline"] == "--yes"
     assert parsed["dry_run"] is dry_run
-    if action is Action.RESUME:
+    if action is JobAction.RESUME:
         assert parsed["table"] == table
     else:
         assert (parsed["reason"] or "", parsed["type"] or "") == (reason, kind)
         assert parsed["yes"] is not dry_run
-    if action is Action.DISCARD:
+    if action is JobAction.DISCARD:
         assert parsed["note"] == note
 
 
@@ -73,6 +73,8 @@ def test_no_value_becomes_an_option(
         {"action": "replay", "pipeline": "games", "reason": ["x"]},
         {"action": "replay", "pipeline": "games", "id": "a\0b"},
         {"action": "replay", "pipeline": "games", "type": "x" * 501},
+        {"action": "resume", "table": "silver_go", "source_was": "gone"},
+        {"action": "resume", "table": "silver_go", "source_was": "replaced --yes"},
         {},
     ],
 )
@@ -109,6 +111,18 @@ def test_first_a_trial_then_the_deed(page: Running) -> None:
     assert post(page, wish | {"after": trial["id"]}).status_code == 409
     letter = page.get("/api/dead-letters?status=discarded")["letters"][0]
     assert letter["note"] == "--yes"
+
+
+def test_an_answer_about_a_source_becomes_part_of_the_command() -> None:
+    wish = Wish(JobAction.RESUME, pipeline="shop", table="orders", source_was="replaced")
+    words = wish.command(lake="lake", file=None, dry_run=False)
+    assert "--source-was=replaced" in words and words[-2:] == ["--", "orders"]
+    plain = Wish(JobAction.RESUME, pipeline="shop", table="orders")
+    assert not any(
+        "source-was" in word for word in plain.command(lake="l", file=None, dry_run=True)
+    )
+    # the trial of one answer is no permission for the other
+    assert wish != Wish(JobAction.RESUME, pipeline="shop", table="orders", source_was="repeated")
 
 
 def test_a_command_that_fails_says_why(page: Running) -> None:

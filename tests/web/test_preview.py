@@ -10,12 +10,13 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from distributary.observe.health import Readable, open_readable
+from distributary.publish.formats.entry import open_readable
+from distributary.publish.formats.readable import ReadableTable
 from distributary.web import drawing as module
 from distributary.web.drawing import preview
 
 
-def table(path: Path, rows: pa.Table, **options: object) -> Readable:
+def table(path: Path, rows: pa.Table, **options: object) -> ReadableTable:
     write_deltalake(str(path), rows, mode="append", **options)  # type: ignore[call-overload]
     found = open_readable(str(path))
     assert found is not None

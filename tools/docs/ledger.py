@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from distributary.model.deadletter import DEAD_LETTER_COLUMNS
-from distributary.observe.recording import BATCHES, SCHEMAS, TABLES
+from distributary.observe.ledger.recording import BATCHES, SCHEMAS, TABLES
 from tools.docs.commands import cell
 
 _INTRODUCTION = """\

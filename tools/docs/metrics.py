@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distributary.observe.metrics import CATALOGUE, Kind, Metric
+from distributary.observe.metrics import CATALOGUE, Metric, MetricKind
 
 _INTRODUCTION = """\
 # Metrics
@@ -19,7 +19,7 @@ _SERIES = """
 
 def page() -> str:
     """The page as Markdown."""
-    histograms = [series(metric) for metric in CATALOGUE if metric.kind is Kind.HISTOGRAM]
+    histograms = [series(metric) for metric in CATALOGUE if metric.kind is MetricKind.HISTOGRAM]
     lines = [", ".join(f"`{name}`" for name in names) for names in histograms]
     return _INTRODUCTION + table() + _SERIES + "\n".join(f"- {line}" for line in lines) + "\n"
 
@@ -35,6 +35,6 @@ def table() -> str:
 
 def series(metric: Metric) -> tuple[str, ...]:
     """The names under which a metric's samples are served."""
-    if metric.kind is not Kind.HISTOGRAM:
+    if metric.kind is not MetricKind.HISTOGRAM:
         return (metric.name,)
     return tuple(metric.name + ending for ending in ("_bucket", "_sum", "_count"))

@@ -1,1 +1,1 @@
-"""Tables under their names, in the catalogs that people query by."""
+"""Registration of tables by name in the catalogs that people query."""

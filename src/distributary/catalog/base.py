@@ -1,8 +1,8 @@
-"""The seam between a table in the lake and its entry in a catalog: several implementations.
+"""The interface between a table in the lake and its entry in a catalog.
 
-An entry says where a table is. Some catalogs keep a copy of its columns and comments beside that,
-which has to follow the table's own log; with it they keep a fingerprint of what was copied, so
-that one listing tells which entries are as they should be.
+An entry names the location of a table. Some catalogs also keep a copy of its columns and comments,
+which has to follow the table's log. Such an entry carries a fingerprint of the copy, so that one
+listing shows which entries are up to date.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from distributary.config.catalog import Catalog
+from distributary.config.catalog import CatalogConfig
 from distributary.delta.columns import Field, fields_in
 from distributary.delta.tables import open_table, reaching
 from distributary.errors import CatalogError, ErrorCode
 from distributary.store.base import is_remote
 
 FINGERPRINT = "distributary.columns"
-"""The property of an entry that says which columns and comments were copied into it."""
+"""The property of an entry that holds the fingerprint of its copied columns and comments."""
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 @dataclass(frozen=True)
-class Entry:
+class CatalogEntry:
     """A table as a catalog should have it."""
 
     name: str
     location: str
-    """Address of its folder, in the words of those who read it."""
+    """The address of the table's folder, with the scheme that the catalog's readers use."""
     format: str = "delta"
-    """`delta`, or `parquet` for a plain folder, which becomes a view."""
+    """The format of the table, by its name in `TABLE_FORMATS`."""
     fields: tuple[Field, ...] = ()
-    """Its columns as its log spells them; none for a catalog that keeps no copy."""
+    """The columns as the table's log spells them; empty for a catalog that keeps no copy."""
     partition_by: tuple[str, ...] = ()
     comment: str = ""
 
     @cached_property
     def fingerprint(self) -> str:
-        """Equal for entries with the same columns and comments."""
-        told = [self.fields, self.partition_by, self.comment]
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:32]
+        """Return a hash that is equal for entries with equal columns and comments."""
+        content = [self.fields, self.partition_by, self.comment]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,47 +53,48 @@ class Found:
     """An entry that a catalog has."""
 
     location: str | None
-    """None where the catalog does not tell, or it is no external table."""
+    """The location; None if the catalog does not name it, or the entry is no external table."""
     fingerprint: str | None = None
-    """As in `Entry`; None where the catalog keeps no copy, or somebody else made the entry."""
+    """The fingerprint as in `CatalogEntry`; None if there is no copy, or another program made the
+    entry."""
 
 
 class TableCatalog(Protocol):
-    """Entries in one schema of one catalog. Names are compared without regard to case.
+    """The entries in one schema of one catalog. Names are compared without regard to case.
 
-    Everything raises CatalogError, or CatalogUnavailableError where another try may do better.
+    All methods raise CatalogError, or CatalogUnavailableError if another attempt may succeed.
     """
 
     parallel: int
     """How many entries may be written at the same time."""
 
     def prepare(self) -> None:
-        """Make the schema, unless it is there."""
+        """Create the schema, if it does not exist."""
 
     def entries(self) -> dict[str, Found]:
-        """All entries by their names in lower case, with few requests; none without a schema."""
+        """Return all entries by their names in lower case; empty if there is no schema."""
 
-    def create(self, entry: Entry) -> None:
-        """Add an entry; one of this name that came in between is an error."""
+    def create(self, entry: CatalogEntry) -> None:
+        """Add an entry; fail if the name was taken in the meantime."""
 
-    def update(self, entry: Entry) -> None:
-        """Bring the copy of columns and comments up to date."""
+    def update(self, entry: CatalogEntry) -> None:
+        """Update the copy of columns and comments."""
 
     def drop(self, name: str) -> None:
-        """Take an entry away, and nothing of the table; one that is gone already is fine."""
+        """Remove an entry, but nothing of the table; a missing entry is no error."""
 
     def close(self) -> None:
-        """Nothing is asked any more."""
+        """Close all connections."""
 
 
-def entry_of(name: str, path: str, config: Catalog) -> Entry | None:
-    """A Delta table with its columns and comments, read from its log; None where there is none."""
+def entry_of(name: str, path: str, config: CatalogConfig) -> CatalogEntry | None:
+    """Read a Delta table's columns and comments from its log; None if there is no table."""
     table = open_table(path)
     if table is None:
         return None
     with reaching(path):
         about = table.metadata()
-        return Entry(
+        return CatalogEntry(
             name,
             location_of(path, config.scheme),
             fields=tuple(fields_in(table.schema().to_json())),
@@ -103,30 +104,30 @@ def entry_of(name: str, path: str, config: Catalog) -> Entry | None:
 
 
 def location_of(path: str, scheme: str | None) -> str:
-    """The address of a table's folder for those who read it: a path, or one with a scheme."""
+    """Return the address of a table's folder, with the scheme that the catalog's readers use."""
     return path if scheme is None or not is_remote(path) else _SCHEME.sub(f"{scheme}://", path)
 
 
 def uri_of(location: str) -> str:
-    """The address with its scheme, also that of a path."""
+    """Return the location as a URI; a local path becomes a file URI."""
     return location if is_remote(location) else Path(location).as_uri()
 
 
-def taken(name: str, entry: Entry, found: Found) -> CatalogError:
-    """The name is somebody else's."""
+def taken(name: str, entry: CatalogEntry, found: Found) -> CatalogError:
+    """Return the error for a name that belongs to another table."""
     return CatalogError(
-        f"the catalog has another table of the name {name}",
+        f"the name {name} belongs to another table in the catalog",
         code=ErrorCode.CATALOG_CONFLICT,
         where=name,
-        evidence=f"it is at {found.location or 'a place that it does not name'}, "
-        f"ours at {entry.location}",
-        next_step="take the other entry away or give lake.catalog another schema: it is tried "
-        "again by itself",
+        evidence=f"that table is at {found.location or 'an unknown location'}, "
+        f"ours is at {entry.location}",
+        next_step="remove the other entry, or give lake.catalog another schema; the entry is tried "
+        "again automatically",
     )
 
 
 def text_type(spelled: object) -> str:
-    """A column's type, as a log spells it, in the words of SQL: `struct<a:int>`."""
+    """Return the SQL name of a type that a log spells as JSON: `struct<a:int>`."""
     if isinstance(spelled, str):
         return _SQL.get(spelled, spelled)
     if not isinstance(spelled, Mapping):
@@ -142,7 +143,7 @@ def text_type(spelled: object) -> str:
 
 
 def _plain(name: str) -> str:
-    # quoted, so that no field name can imitate another type
+    # Quoted, so that no field name can imitate another type.
     return name if re.fullmatch(r"\w+", name) else "`" + name.replace("`", "``") + "`"
 
 

@@ -1,4 +1,4 @@
-"""Entries in AWS Glue's data catalog, as Athena, EMR and Trino know Delta tables there."""
+"""Entries in AWS Glue's data catalog, in the form that Athena, EMR and Trino read."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from distributary.catalog.base import FINGERPRINT, Entry, Found, text_type
-from distributary.config.catalog import GlueCatalog
+from distributary.catalog.base import FINGERPRINT, CatalogEntry, Found, text_type
+from distributary.config.catalog import GlueCatalogConfig
 from distributary.errors import (
     CatalogError,
     CatalogUnavailableError,
@@ -33,9 +33,9 @@ _BUSY = frozenset(
     }
 )
 _LONGEST_COMMENT, _LONGEST_DESCRIPTION, _LONGEST_TYPE = 255, 2048, 131_072
-"""What Glue takes."""
+"""Glue's limits in characters."""
 _PLAIN_FORMAT = {
-    # what Spark writes for a table of a source of its own; readers of Delta do not look at it
+    # The formats that Spark writes for any data source table; readers of Delta ignore them.
     "InputFormat": "org.apache.hadoop.mapred.SequenceFileInputFormat",
     "OutputFormat": "org.apache.hadoop.hive.ql.io.HiveSequenceFileOutputFormat",
 }
@@ -43,12 +43,12 @@ _SERDE = "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe"
 
 
 class GlueTables:
-    """Entries of one database."""
+    """The entries of one database of Glue."""
 
     parallel = 4
 
-    def __init__(self, config: GlueCatalog, options: Mapping[str, str]) -> None:
-        """`options` are those of the lake's store: the same credentials, unless there are none."""
+    def __init__(self, config: GlueCatalogConfig, options: Mapping[str, str]) -> None:
+        """Connect with the credentials of the lake's store, or else of the environment."""
         self._config = config
         self._options = {name.lower(): value for name, value in options.items()}
         self._account = {} if config.catalog_id is None else {"CatalogId": config.catalog_id}
@@ -56,32 +56,32 @@ class GlueTables:
         self._glue: Any = self._client()
 
     def prepare(self) -> None:
-        """Make the database, unless it is there."""
-        with self._asking(self._config.schema_, absent=True) as asked:
+        """Create the database, if it does not exist."""
+        with self._asking(self._config.schema_, absent=True) as request:
             self._glue.get_database(Name=self._config.schema_, **self._account)
-        if asked.absent:
+        if request.absent:
             with self._asking(self._config.schema_, exists=True):
                 wanted = {"Name": self._config.schema_}
                 self._glue.create_database(DatabaseInput=wanted, **self._account)
 
     def entries(self) -> dict[str, Found]:
-        """All tables of the database, a hundred at a time."""
-        found: dict[str, Found] = {}
+        """List all tables of the database, a hundred at a time."""
+        entries: dict[str, Found] = {}
         with self._asking(self._config.schema_, absent=True):
             for page in self._glue.get_paginator("get_tables").paginate(**self._here):
                 for table in page["TableList"]:
                     about = table.get("Parameters") or {}
                     place = (table.get("StorageDescriptor") or {}).get("Location")
-                    found[table["Name"].lower()] = Found(place or None, about.get(FINGERPRINT))
-        return found
+                    entries[table["Name"].lower()] = Found(place or None, about.get(FINGERPRINT))
+        return entries
 
-    def create(self, entry: Entry) -> None:
+    def create(self, entry: CatalogEntry) -> None:
         """Add an external table."""
         with self._asking(entry.name):
             self._glue.create_table(TableInput=_described(entry), **self._here)
 
-    def update(self, entry: Entry) -> None:
-        """Replace what the entry says; the version before is kept by Glue."""
+    def update(self, entry: CatalogEntry) -> None:
+        """Replace the entry; Glue keeps the version before."""
         with self._asking(entry.name):
             self._glue.update_table(TableInput=_described(entry), **self._here)
 
@@ -91,7 +91,7 @@ class GlueTables:
             self._glue.delete_table(Name=name.lower(), **self._here)
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         self._glue.close()
 
     def _client(self) -> BaseClient:
@@ -107,14 +107,14 @@ class GlueTables:
                 evidence=str(error),
                 next_step="pip install 'distributary[glue]'",
             ) from error
-        given = {
+        credentials = {
             "aws_access_key_id": self._options.get("aws_access_key_id"),
             "aws_secret_access_key": self._options.get("aws_secret_access_key"),
             "aws_session_token": self._options.get("aws_session_token"),
             "region_name": self._config.region or self._options.get("aws_region"),
         }
         try:
-            return boto3.session.Session(**given).client(
+            return boto3.session.Session(**credentials).client(
                 "glue",
                 endpoint_url=self._config.endpoint,
                 config=Config(
@@ -130,16 +130,16 @@ class GlueTables:
     @contextmanager
     def _asking(
         self, where: str, *, absent: bool = False, exists: bool = False
-    ) -> Iterator[_Asked]:
+    ) -> Iterator[_Request]:
         from botocore.exceptions import BotoCoreError, ClientError
 
-        asked = _Asked()
+        request = _Request()
         try:
-            yield asked
+            yield request
         except ClientError as error:
             code = str(error.response.get("Error", {}).get("Code", ""))
-            asked.absent = code == _ABSENT
-            if not (absent and asked.absent) and not (exists and code == _EXISTS):
+            request.absent = code == _ABSENT
+            if not (absent and request.absent) and not (exists and code == _EXISTS):
                 raise self._refused(error, where, busy=code in _BUSY) from None
         except BotoCoreError as error:
             missing = "Credential" in type(error).__name__ or "NoRegion" in type(error).__name__
@@ -151,31 +151,31 @@ class GlueTables:
             "Glue did not answer" if busy else "Glue refused a request",
             where=".".join((*self._config.names, where)),
             evidence=hidden(clean(f"{type(error).__name__}: {error}"), self._options),
-            next_step="it is tried again; check credentials, region and the rights glue:GetTables, "
-            "CreateTable, UpdateTable, GetDatabase and CreateDatabase",
+            next_step="the request is tried again; check credentials, region and the rights "
+            "glue:GetTables, CreateTable, UpdateTable, GetDatabase and CreateDatabase",
         )
 
 
-class _Asked:
-    """How a question ended."""
+class _Request:
+    """The outcome of a request."""
 
     absent = False
 
 
-def _described(entry: Entry) -> dict[str, Any]:
+def _described(entry: CatalogEntry) -> dict[str, Any]:
     return {
         "Name": entry.name.lower(),
         "Description": entry.comment[:_LONGEST_DESCRIPTION],
         "TableType": "EXTERNAL_TABLE",
         "Parameters": {
             "EXTERNAL": "TRUE",
-            # by these Athena, Spark and Trino know that it is a Delta table
+            # Athena, Spark and Trino recognize a Delta table by these parameters.
             "table_type": "DELTA",
             "classification": "delta",
             "spark.sql.sources.provider": "delta",
             FINGERPRINT: entry.fingerprint,
         },
-        # partitions of a Delta table are in its log: Glue's own would have to be kept one by one
+        # A Delta table has its partitions in its log; Glue would need one request for each.
         "PartitionKeys": [],
         "StorageDescriptor": {
             "Columns": [
@@ -190,7 +190,7 @@ def _described(entry: Entry) -> dict[str, Any]:
             **_PLAIN_FORMAT,
             "SerdeInfo": {
                 "SerializationLibrary": _SERDE,
-                # where Spark looks for a table of a source of its own
+                # Spark looks for the path of a data source table here.
                 "Parameters": {"serialization.format": "1", "path": entry.location},
             },
         },

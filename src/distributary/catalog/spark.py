@@ -1,14 +1,14 @@
-"""Entries in a catalog that a Spark session knows: its own, a Hive metastore, or a named one.
+"""Entries in a catalog of a Spark session: its own, a Hive metastore, or a named one.
 
-Spark takes the columns of a Delta table from the table's own log at each query, so there is no
-copy that could be outdated. A plain Parquet folder is a view: a catalog would keep its own copy of
-columns and partitions, while a view looks at the folder each time.
+Spark reads the columns of a Delta table from the table's log at each query, so there is no copy
+that could be outdated. A plain Parquet folder becomes a view: a catalog would keep its own copy of
+columns and partitions, while a view reads the folder each time.
 
-`CREATE TABLE` reads the table's log with Spark jobs, and `SHOW TABLE EXTENDED` asks a metastore for
-each table: there may be a thousand of them. So in a classic session, where the catalog is the
-session's own, its interface in the JVM is used: it lists all tables at once, and makes entries
-that are like one which is there already, with another name and location. Only the first is made
-with SQL. Sessions of Spark Connect and named catalogs have SQL only.
+`CREATE TABLE` reads the table's log with Spark jobs, and `SHOW TABLE EXTENDED` sends a request to
+the metastore for each table: too slow for a thousand tables. In a classic session with the
+session's own catalog, the JVM interface of the catalog is used instead: it lists all tables at
+once, and adds entries as copies of an existing one with another name and location. Only the first
+entry is created with SQL. Sessions of Spark Connect and named catalogs only have SQL.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from distributary.catalog.base import Entry, Found, uri_of
-from distributary.config.catalog import HiveCatalog, SparkCatalog
+from distributary.catalog.base import CatalogEntry, Found, uri_of
+from distributary.config.catalog import HiveCatalogConfig, SparkCatalogConfig
 from distributary.errors import CatalogError, CatalogUnavailableError, clean
 from distributary.model.names import literal_sql, quote_sql
+from distributary.model.table_format import TABLE_FORMATS
 from distributary.publish.spark import no_glob
 
 _FOREIGN = (PySparkException, Py4JError)
@@ -37,55 +38,55 @@ _UNREACHABLE = re.compile(
     r"|UnknownHost|UNAVAILABLE|DEADLINE_EXCEEDED"
 )
 _NAME, _STORAGE, _SCHEMA, _PARTITIONS = 0, 2, 3, 5
-"""Where these stand among the fields of Spark's `CatalogTable`."""
+"""The positions of these fields in Spark's `CatalogTable`."""
 
 
 class SessionCatalog:
-    """Entries by the SQL of a session, and in a quicker way where there is one."""
+    """The entries of a session's catalog, by SQL or by the quicker JVM interface."""
 
     parallel = 1
 
-    def __init__(self, spark: SparkSession, config: SparkCatalog | HiveCatalog) -> None:
+    def __init__(self, spark: SparkSession, config: SparkCatalogConfig | HiveCatalogConfig) -> None:
         self._spark = spark
         self._config = config
         self._place = ".".join(map(quote_sql, config.names))
-        own = len(config.names) == 1 and _is_classic(spark)
-        self._inner = _OwnCatalog(spark, config.schema_) if own else None
+        quick = len(config.names) == 1 and _is_classic(spark)
+        self._inner = _JvmCatalog(spark, config.schema_) if quick else None
 
     def prepare(self) -> None:
-        """Make the schema, unless it is there."""
+        """Create the schema, if it does not exist."""
         with _asking(self._place, "make the schema"):
-            if isinstance(self._config, HiveCatalog) and not self._is_hive():
+            if isinstance(self._config, HiveCatalogConfig) and not self._is_hive():
                 raise CatalogError(
                     "this Spark session has no Hive metastore",
                     where="spark.sql.catalogImplementation",
-                    evidence="the session was there before, or was started with other settings",
-                    next_step="start the process again; under spark-submit give it "
+                    evidence="the session existed before, or was started with other settings",
+                    next_step="restart the process; under spark-submit, add "
                     "--conf spark.sql.catalogImplementation=hive",
                 )
             self._spark.sql(f"CREATE SCHEMA IF NOT EXISTS {self._place}")
 
     def entries(self) -> dict[str, Found]:
-        """All tables and views, at once."""
+        """List all tables and views at once."""
         with _asking(self._place, "list the tables"):
             if self._inner is not None:
                 return self._inner.entries()
             try:
-                found = self._spark.sql(f"SHOW TABLE EXTENDED IN {self._place} LIKE '*'").collect()
+                rows = self._spark.sql(f"SHOW TABLE EXTENDED IN {self._place} LIKE '*'").collect()
             except _FOREIGN as error:
                 if any(word in str(error) for word in _ABSENT):
                     return {}
                 raise
         return {
             row["tableName"].lower(): Found(_place_in(row["information"]))
-            for row in found
+            for row in rows
             if not row["isTemporary"]
         }
 
-    def create(self, entry: Entry) -> None:
+    def create(self, entry: CatalogEntry) -> None:
         """Add an entry."""
         with _asking(entry.name, "register a table"):
-            if entry.format == "parquet":
+            if TABLE_FORMATS[entry.format].registered_as_view:
                 name = self._full_name(entry.name)
                 self._spark.sql(
                     f"CREATE VIEW {name} WITH SCHEMA EVOLUTION AS {_select(entry.location)}"
@@ -98,11 +99,11 @@ class SessionCatalog:
                 if self._inner is not None:
                     self._inner.learn(entry.name)
 
-    def update(self, entry: Entry) -> None:
-        """There is no copy of anything."""
+    def update(self, entry: CatalogEntry) -> None:
+        """Do nothing: the entry holds no copy."""
 
     def drop(self, name: str) -> None:
-        """Take an entry away; a table outside of the warehouse keeps its files."""
+        """Remove an entry; a table outside of the warehouse keeps its files."""
         full = self._full_name(name)
         with _asking(name, "unregister a table"):
             try:
@@ -113,7 +114,7 @@ class SessionCatalog:
                 self._spark.sql(f"DROP VIEW IF EXISTS {full}")
 
     def close(self) -> None:
-        """The session is not ours to end."""
+        """Do nothing: the session belongs to the caller."""
 
     def _full_name(self, table: str) -> str:
         return f"{self._place}.{quote_sql(table)}"
@@ -122,15 +123,15 @@ class SessionCatalog:
         return self._spark.conf.get("spark.sql.catalogImplementation") == "hive"
 
 
-class _OwnCatalog:
-    """The session's own catalog by its interface in the JVM."""
+class _JvmCatalog:
+    """The session's own catalog, by its interface in the JVM."""
 
     def __init__(self, spark: SparkSession, schema: str) -> None:
         jvm: Any = spark._jvm  # noqa: SLF001 - PySpark has no public way to the interface
-        # each part of such a name is a question to the JVM: asked once, not for every table
+        # Each part of these names is a call to the JVM, so they are looked up once.
         self._some, self._uri = jvm.scala.Some, jvm.java.net.URI
         self._identifier = jvm.org.apache.spark.sql.catalyst.TableIdentifier
-        # columns and partitions are in the table's own log
+        # Columns and partitions are in the table's own log.
         self._no_columns: Any = jvm.org.apache.spark.sql.types.StructType()
         session: Any = spark._jsparkSession  # noqa: SLF001 - likewise
         self._catalog: Any = session.sessionState().catalog()
@@ -141,25 +142,25 @@ class _OwnCatalog:
         self._storage: list[Any] = []
 
     def entries(self) -> dict[str, Found]:
-        """All tables and views, with two requests."""
+        """List all tables and views, with two requests."""
         catalog = self._catalog.externalCatalog()
         if not catalog.databaseExists(self._schema):
             return {}
         tables = catalog.getTablesByName(self._schema, catalog.listTables(self._schema))
-        each = tables.iterator()
-        found: dict[str, Found] = {}
-        while each.hasNext():
-            table = each.next()
+        tables_left = tables.iterator()
+        entries: dict[str, Found] = {}
+        while tables_left.hasNext():
+            table = tables_left.next()
             name = str(table.identifier().table())
             place, view = table.storage().locationUri(), table.viewText()
             if view.isDefined():
-                found[name.lower()] = Found(_folder_of(str(view.get())))
+                entries[name.lower()] = Found(_folder_of(str(view.get())))
             else:
-                found[name.lower()] = Found(str(place.get()) if place.isDefined() else None)
-        return found
+                entries[name.lower()] = Found(str(place.get()) if place.isDefined() else None)
+        return entries
 
     def learn(self, table: str) -> None:
-        """Make entries like that of this Delta table from now on, if the catalog is Spark's own."""
+        """Take this Delta table as the template of further entries, if the catalog allows it."""
         with suppress(*_FOREIGN):
             like = self._catalog.getTableMetadata(self._named(table))
             self._parts, self._storage = _parts(like), _parts(like.storage())
@@ -167,8 +168,8 @@ class _OwnCatalog:
             self._parts[_PARTITIONS] = self._no_columns.toSeq()
             self._like = like
 
-    def add(self, entry: Entry) -> bool:
-        """Add an entry; False when that is not possible in this way."""
+    def add(self, entry: CatalogEntry) -> bool:
+        """Add an entry; return False if that is not possible in this way."""
         if self._like is None:
             return False
         parts = list(self._parts)
@@ -186,7 +187,7 @@ class _OwnCatalog:
 
 
 def _parts(record: Any) -> list[Any]:
-    """The fields of a Scala case class, in their order, as its `copy` takes them."""
+    """Return the fields of a Scala case class in the order that its `copy` takes."""
     count = sum(name.startswith("copy$default$") for name in dir(record))
     return [getattr(record, f"copy$default${number}")() for number in range(1, count + 1)]
 
@@ -199,19 +200,19 @@ def _is_classic(spark: SparkSession) -> bool:
 
 
 def _place_in(information: str) -> str | None:
-    """The location in what Spark tells of a table; of a view, the folder that it looks at."""
+    """Return the location in Spark's description of a table, or the folder that a view reads."""
     view = _VIEW.search(information)
     if view is not None:
         return _folder_of(view[1])
-    # the last one: a comment before it may hold anything
+    # The last match counts: a comment before it may contain anything.
     places = _LOCATION.findall(information)
     return places[-1] if places else None
 
 
 def _folder_of(query: str) -> str | None:
-    """The folder that a view of ours looks at."""
-    found = re.fullmatch(r"SELECT \* FROM parquet\.`(.*)`", query)
-    return None if found is None else re.sub(r"\\(.)", r"\1", found[1].replace("``", "`"))
+    """Return the folder that a view of ours reads; None for another view."""
+    match = re.fullmatch(r"SELECT \* FROM parquet\.`(.*)`", query)
+    return None if match is None else re.sub(r"\\(.)", r"\1", match[1].replace("``", "`"))
 
 
 def _select(location: str) -> str:
@@ -229,5 +230,5 @@ def _asking(where: str, doing: str) -> Iterator[None]:
             f"the catalog could not {doing}",
             where=where,
             evidence=clean(text),
-            next_step="fix what it says: it is tried again by itself",
+            next_step="fix the problem that it names; the request is tried again automatically",
         ) from error

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.changes.contest import NOBODY, Contest, Known
 from distributary.changes.decide import (
     Decision,
     Moves,
@@ -59,20 +60,19 @@ from distributary.changes.shape import (
     shape,
 )
 from distributary.changes.tombstones import (
-    NOBODY,
-    Contest,
-    Known,
     Tombstones,
     kept_as,
     made,
+    marks_for,
     open_tombstones,
+    refuse_behind,
     remember,
 )
 from distributary.decode.base import truths
 from distributary.delta.commit import Change, rewrite_files, write_rows
 from distributary.delta.compact import Sizes, stored_schema
 from distributary.delta.log import DataFile, Snapshot, snapshot_of
-from distributary.delta.skipping import Keys
+from distributary.delta.skipping import KeyRanges
 from distributary.delta.tables import committing, until_not_overtaken
 from distributary.delta.vectors import Vector, write_vectors
 from distributary.evolve.types import is_nested
@@ -239,7 +239,7 @@ def _candidates(files: Sequence[DataFile], keys: Sequence[KeyIndex]) -> Sequence
     if len(files) < 2:
         # one file is read sooner than its bounds are compared
         return files
-    wanted = [Keys(index.rows, index.definition) for index in keys]
+    wanted = [KeyRanges(index.rows, index.definition) for index in keys]
     return [file for file in files if any(each.may_be_in(file) for each in wanted)]
 
 
@@ -285,7 +285,7 @@ class Plan:
     incarnations: Incarnations
 
     def changed(self, part: Part) -> bool:
-        """Whether rows of a file leave the table or become others."""
+        """Return whether rows of a file leave the table or change."""
         numbers = part.known
         return bool(self.decision.gone[numbers].any() or self.decision.marked[numbers].any())
 
@@ -382,13 +382,13 @@ def _plan(
     )
     soft, now_us = order.soft, order.now_us
     decision = decide(contest, moves, soft=soft)
-    told = moves.behind(values)
+    behind = moves.behind(values)
     made_now = _tombstones(events, values, decision, definitions, now_us=now_us)
-    kept = _kept(events, told, decision, moves, owner, definitions, now_us=now_us)
+    kept = _kept(events, behind, decision, moves, owner, definitions, now_us=now_us)
     return Plan(
         decision=decision,
         parts=matched.parts,
-        winners=_winners(events, told, decision, shape),
+        winners=_winners(events, behind, decision, shape),
         tombstones=pa.concat_tables([made_now, *kept]),
         spans=_spans(spans, matched.given, target),
         incarnations=incarnations,
@@ -427,7 +427,7 @@ def _kept(
     *,
     now_us: int,
 ) -> Iterator[pa.Table]:
-    """What rows had that live on under a key of which nothing is known yet."""
+    """Return the values of rows that continue under a new key without any known event."""
     some = np.zeros(len(moves.away), np.bool_)
     for sources in decision.moved.values():
         some |= sources != NOBODY
@@ -542,9 +542,9 @@ def rewrite(
 
 
 def _may_stay(part: Part, made: Plan) -> bool:
-    """Whether a file may stay as it is, with a vector: no row of it becomes another in its place.
+    """Return whether a file may stay, with a vector: none of its rows is replaced in place.
 
-    Nobody may write a vector for a file of which it is not known how many rows were written to it.
+    A vector needs the number of rows that were written to the file.
     """
     here = made.decision
     lost = part.file.lost + int(here.gone[part.known].sum())
@@ -574,9 +574,10 @@ def clustering(key: Definition, schema: pa.Schema) -> Definition:
 
 
 def compaction(state: Snapshot, sizes: Sizes) -> Sizes:
-    """How files of a table are put together beside its merges, if it is merged into.
+    """Return the sizes for compacting a table that is merged into.
 
-    Neighbours by their keys, up to the size that merges make them: larger ones would be cut again.
+    Neighbours by key are combined up to the size that merges make: larger files would be split
+    again.
     """
     spans = from_text(state.property(PROPERTY))
     if not spans:
@@ -650,7 +651,7 @@ def _placed(
     free = np.ones(winners.num_rows, np.bool_)
     places = [np.zeros(0, np.int64) for _ in files]
     if key and files and winners.num_rows:
-        keys = Keys(winners, key)
+        keys = KeyRanges(winners, key)
         within = [keys.within(file) for file in files]
         # the narrowest first: one that is wide would take all
         for number in sorted(range(len(files)), key=lambda each: len(within[each])):
@@ -710,7 +711,7 @@ def look_at(order: MergeOrder) -> tuple[Snapshot | None, Shape]:
 
 
 def events_schema(columns: Shape) -> pa.Schema:
-    """What to read of a log for a table with these columns, beside the change itself."""
+    """Return the columns to read from a log for a table with these columns."""
     own = [field for field in columns.schema if field.name not in CHANGE_SCHEMA.names]
     return pa.schema(own)
 
@@ -722,9 +723,11 @@ def _attempt(order: MergeOrder) -> MergeResult:
     version = -1
     for events, last in read_in_turn(order.files, events_schema(columns)):
         target = Target(before, columns)
-        made, properties = prepare(order, before, columns, events, target)
+        made, properties, marks = prepare(order, before, columns, events, target)
         mark = order.mark if last else None
-        version = _commit(order, target, columns, made, properties=properties, mark=mark)
+        version = _commit(
+            order, target, columns, made, properties=properties, marks=marks, mark=mark
+        )
         if not last:
             before, columns = open_target(order)
     return MergeResult(order.table, version)
@@ -736,15 +739,16 @@ def prepare(
     columns: Shape,
     events: Events,
     target: Target | MemoryTarget,
-) -> tuple[Plan, dict[str, str]]:
+) -> tuple[Plan, dict[str, str], dict[str, int]]:
     """Work out what events do to a table, and remember what they remove.
 
-    Returns the properties that the table gets, too.
+    Returns the properties that the table gets, too, and the marks of its tombstones.
     """
     spans = from_text(before.property(PROPERTY)) if before else ()
     text = before.property(INCARNATIONS) if before else None
     incarnations = Incarnations.from_text(text)
     tombstones = open_tombstones(order.tombstones, now_us=order.now_us, horizon=order.horizon)
+    refuse_behind(tombstones, before, table=order.table)
     made = plan(
         events,
         target,
@@ -755,7 +759,7 @@ def prepare(
         incarnations=incarnations,
     )
     # first: a row that is gone without a memory could come back
-    remember(tombstones, made.tombstones, table=order.table, mark=order.mark)
+    remembered = remember(tombstones, made.tombstones, table=order.table, mark=order.mark)
     properties = {}
     if made.spans != spans:
         properties[PROPERTY] = to_text(made.spans)
@@ -763,7 +767,7 @@ def prepare(
     answered = order.undecided != "refuse" and text is None
     if made.incarnations != incarnations or answered:
         properties[INCARNATIONS] = made.incarnations.to_text()
-    return made, properties
+    return made, properties, marks_for(before, remembered)
 
 
 def _commit(
@@ -773,6 +777,7 @@ def _commit(
     made: Plan,
     *,
     properties: dict[str, str],
+    marks: dict[str, int],
     mark: Mark | None,
 ) -> int:
     """Write what changes, if anything does; returns the table's newest version."""
@@ -781,6 +786,8 @@ def _commit(
         # nothing to put in a table: it may have no key, or its rows are all gone
         return -1
     changed = made.winners.num_rows or any(map(made.changed, made.parts))
+    # a delete of a row that the table never had changes only its tombstones
+    changed = changed or (marks and made.tombstones.num_rows)
     if before is not None and not (changed or columns.changed or properties):
         return before.version
     vectors = order.deletes_as == "vectors"
@@ -796,6 +803,7 @@ def _commit(
         added=done.added,
         vectors=done.vectors,
         mark=mark,
+        marks=marks,
         metrics={
             "numSourceRows": counts.events,
             "numTargetRowsInserted": counts.inserted,

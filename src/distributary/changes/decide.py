@@ -15,25 +15,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.changes.contest import NOBODY, Contest, highest_by
 from distributary.changes.events import (
     OLD_KEY,
     Definition,
+    EarlierKeys,
     Events,
     Flags,
     Ints,
-    OldKeys,
     key_texts,
     read_old_keys,
 )
 from distributary.changes.shape import MergeCounts
-from distributary.changes.tombstones import (
-    MOVED,
-    NOBODY,
-    Contest,
-    Tombstones,
-    definition_text,
-    highest_by,
-)
+from distributary.changes.tombstones import MOVED, Tombstones, definition_text
 from distributary.decode.base import truths
 from distributary.delta.parquet import conform
 from distributary.model.change import SEQ
@@ -113,7 +107,7 @@ def just_before(seq: pa.StructArray) -> pa.StructArray:
 
 
 def memory_keys(keys: pa.Table, definition: Definition, before: pa.StructArray) -> list[str]:
-    """Under which name it is kept what a row had at a place."""
+    """Build the keys under which rows are saved that changed their primary key."""
     name = definition_text(definition)
     at = [[place[part] for part in _POSITION] for place in before.to_pylist()]
     texts = key_texts(keys, definition).to_pylist()
@@ -128,7 +122,7 @@ def leaving(events: Events) -> Ints:
 
 
 def _away(events: Events) -> Ints:
-    """Those of them whose other half is not among the events."""
+    """Return the events whose other half is not among the events."""
     first = leaving(events)
     if not len(first):
         return first
@@ -144,12 +138,13 @@ def _positions(seq: pa.StructArray) -> Ints:
     return numbers.reshape(-1)
 
 
-def _rows(old: OldKeys, seq: pa.StructArray, schema: pa.Schema) -> pa.Table:
+def _rows(old: EarlierKeys, seq: pa.StructArray, schema: pa.Schema) -> pa.Table:
     size = len(seq)
     names = pa.array([list(old.definition)] * size, pa.list_(pa.string()))
-    told = {"_key": names, "_seq": seq} | {n: old.rows.column(n) for n in old.definition}
+    columns_known = {"_key": names, "_seq": seq} | {n: old.rows.column(n) for n in old.definition}
     columns = [
-        told[each.name] if each.name in told else pa.nulls(size, each.type) for each in schema
+        columns_known[each.name] if each.name in columns_known else pa.nulls(size, each.type)
+        for each in schema
     ]
     return pa.table(columns, schema=schema)
 
@@ -177,18 +172,21 @@ def _together(rows: Sequence[pa.Table]) -> pa.Table:
 # Columns that an event leaves out have the value of the row before it. Pure.
 
 
-class Told:
-    """Who told something under a key, and what was the last of it before a place."""
+class LastValues:
+    """The last event that set a value, by key, before a given position."""
 
     def __init__(self, who: Ints, group: Ints, power: Ints) -> None:
-        """What is told by whom: numbers of keys, and powers, of which the higher is the later."""
+        """Store the numbers of the events, with their keys and powers.
+
+        The higher power is later.
+        """
         self._scale = int(power.max(initial=0)) + 2
         place = group * self._scale + power
         order = np.argsort(place)
         self._who, self._place = who[order], place[order]
 
     def before(self, groups: Ints, powers: Ints) -> Ints:
-        """For keys and powers the last one who told something earlier; NOBODY if none did."""
+        """Return the last event before each power, by key; NOBODY if there is none."""
         if not len(self._who):
             return np.full(len(groups), NOBODY)
         # later than the last of all is just behind it, not among those of the next key
@@ -199,7 +197,7 @@ class Told:
 
 
 def followed(sources: Ints) -> Ints:
-    """Where each value comes from in the end: one that is taken over may have been so before."""
+    """Return the final origin of each value: a value may be taken over several times."""
     while True:
         further = np.where(sources == NOBODY, NOBODY, sources[sources])
         if (further == sources).all():
@@ -208,39 +206,41 @@ def followed(sources: Ints) -> Ints:
 
 
 def sources_of(contest: Contest, moves: Moves, name: str, asking: Ints, *, soft: bool) -> Ints:
-    """Where the value of a column is for some events: their own, or the last one told before.
+    """Return the origin of a column's value for some events: their own, or the last earlier one.
 
-    A row that was removed takes its values with it: what comes after it begins with null. One that
-    got another key takes them along.
+    A deleted row takes its values with it: later events begin with null. A row that changed its key
+    keeps them.
     """
     left_out = contest.events.left_out[name]
     numbers = range(len(contest.keys))
-    told = [_told(contest, number, left_out, moves, soft=soft) for number in numbers]
+    last_values = [_told(contest, number, left_out, moves, soft=soft) for number in numbers]
     size, known = len(contest.owner), len(contest.known.live)
     sources = np.arange(size + known + (0 if moves.rows is None else moves.rows.num_rows))
     moving = left_out[moves.asking]
     events, looks = moves.asking[moving], moves.looks[moving]
-    sources[events] = _before(contest, told, moves.owner[moving], looks)
+    sources[events] = _before(contest, last_values, moves.owner[moving], looks)
     kept = moves.kept[moving]
     sources[events[kept >= 0]] = size + known + kept[kept >= 0]
     taken = np.zeros(size, np.bool_)
     taken[events] = True
     plain = asking[left_out[asking] & ~taken[asking]]
-    sources[plain] = _before(contest, told, contest.owner[plain], plain)
+    sources[plain] = _before(contest, last_values, contest.owner[plain], plain)
     return followed(sources)[asking]
 
 
-def _before(contest: Contest, told: list[Told], owner: Ints, asking: Ints) -> Ints:
-    """The last one told under the keys of events, before their places."""
+def _before(contest: Contest, last_values: list[LastValues], owner: Ints, asking: Ints) -> Ints:
+    """Return the last events that set a value under the keys of events, before their positions."""
     found = np.full(len(asking), NOBODY)
     for number, index in enumerate(contest.keys):
         own = owner == number
         events = asking[own]
-        found[own] = told[number].before(index.groups[events], contest.power[events])
+        found[own] = last_values[number].before(index.groups[events], contest.power[events])
     return found
 
 
-def _told(contest: Contest, number: int, left_out: Flags, moves: Moves, *, soft: bool) -> Told:
+def _told(
+    contest: Contest, number: int, left_out: Flags, moves: Moves, *, soft: bool
+) -> LastValues:
     side = contest.side(number, own=False)
     is_event = (side.who >= 0) & (side.who < len(contest.owner))
     # who got a value from under another key passes it on
@@ -254,7 +254,7 @@ def _told(contest: Contest, number: int, left_out: Flags, moves: Moves, *, soft:
         removed[is_event] = contest.events.deletes[side.who[is_event]]
         tells |= removed
         value[removed | (side.rank < contest.emptied)] = NOBODY
-    return Told(value[tells], side.group[tells], side.power[tells])
+    return LastValues(value[tells], side.group[tells], side.power[tells])
 
 
 def gathered(sources: Ints, events: pa.ChunkedArray, rows: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -341,7 +341,7 @@ def owners(spans: Sequence[Span], keys: Sequence[Definition], seq: pa.StructArra
 
 
 def fits(spans: Sequence[Span], keys: Sequence[Definition], seq: pa.StructArray) -> bool:
-    """Whether events with these keys and places leave the spans as they are."""
+    """Return whether events with these keys and positions leave the spans unchanged."""
     if not spans or tuple(keys) != (spans[-1].key,):
         return False
     first = spans[-1].first
@@ -423,9 +423,11 @@ _MEMBER = '"old_key":'
 def old_keys_in(envelopes: pa.Array, asked: Ints) -> pa.Array:
     """The old key in each envelope that is asked; null where there is none."""
     some = envelopes.take(pa.array(asked))
-    told = asked[truths(pc.match_substring(some, _MEMBER))]
+    with_keys = asked[truths(pc.match_substring(some, _MEMBER))]
     found: list[str | None] = [None] * len(envelopes)
-    for row, text in zip(told.tolist(), envelopes.take(pa.array(told)).to_pylist(), strict=True):
+    for row, text in zip(
+        with_keys.tolist(), envelopes.take(pa.array(with_keys)).to_pylist(), strict=True
+    ):
         found[row] = _old_key(text)
     return pa.array(found, OLD_KEY.type)
 
@@ -445,7 +447,7 @@ def _object(text: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class OldKeys:
+class EarlierKeys:
     """Old keys that a table can be asked about, all of one definition."""
 
     definition: Definition
@@ -455,7 +457,7 @@ class OldKeys:
     """The columns of the key, as the table has them."""
 
 
-def read_old_keys(texts: pa.ChunkedArray, events: Ints, schema: pa.Schema) -> list[OldKeys]:
+def read_old_keys(texts: pa.ChunkedArray, events: Ints, schema: pa.Schema) -> list[EarlierKeys]:
     """The old keys of some events; one that the table's columns cannot hold is left out."""
     groups: dict[Definition, list[tuple[int, dict[str, Any]]]] = {}
     for event, text in zip(events.tolist(), texts.take(events).to_pylist(), strict=True):
@@ -465,21 +467,21 @@ def read_old_keys(texts: pa.ChunkedArray, events: Ints, schema: pa.Schema) -> li
         if definition is not None:
             values = {(names[name] or ("",))[0]: value for name, value in key.items()}
             groups.setdefault(definition, []).append((event, values))
-    return [_typed(definition, told, schema) for definition, told in sorted(groups.items())]
+    return [_typed(definition, members, schema) for definition, members in sorted(groups.items())]
 
 
 def _typed(
-    definition: Definition, told: Sequence[tuple[int, dict[str, Any]]], schema: pa.Schema
-) -> OldKeys:
-    good = np.ones(len(told), np.bool_)
+    definition: Definition, members: Sequence[tuple[int, dict[str, Any]]], schema: pa.Schema
+) -> EarlierKeys:
+    good = np.ones(len(members), np.bool_)
     columns: list[pa.Array] = []
     fields = [schema.field(name) for name in definition]
     for field in fields:
-        scalars = [_scalar(values[field.name], field.type) for _, values in told]
+        scalars = [_scalar(values[field.name], field.type) for _, values in members]
         good &= np.array([each is not None for each in scalars])
         columns.append(_column(scalars, field.type))
     rows = pa.table(columns, schema=pa.schema(fields)).filter(pa.array(good))
-    return OldKeys(definition, np.array([event for event, _ in told], np.int64)[good], rows)
+    return EarlierKeys(definition, np.array([event for event, _ in members], np.int64)[good], rows)
 
 
 def _column(scalars: Iterable[pa.Scalar | None], type_: pa.DataType) -> pa.Array:
@@ -535,7 +537,7 @@ class Events:
 
     @cached_property
     def truncates(self) -> Flags:
-        """Which events empty the table."""
+        """Return which events empty the table."""
         return truths(pc.equal(self.rows.column("_op"), "truncate"))
 
     @cached_property
@@ -634,7 +636,10 @@ def _together(rows: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
 
 
 def _with_old_keys(path: str, schema: pa.Schema) -> pa.Table:
-    """What came with an event is long, and few leave values out: the others are not asked."""
+    """Read the envelopes of events that may lack values.
+
+    They are long, and few events need them.
+    """
     rows = read_file(path, schema)
     removes = pc.or_(pc.equal(rows.column("_op"), "delete"), rows.column("_deleted"))
     some = pc.greater(pc.list_value_length(rows.column("_unchanged")), 0)

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.changes.apply import MOST_SMALL_FILES, clustering, small_files, written
-from distributary.changes.decide import Told, followed, gathered, just_before
+from distributary.changes.contest import highest_by
+from distributary.changes.decide import LastValues, followed, gathered, just_before
 from distributary.changes.events import (
     OLD_KEY,
     PROPERTY,
@@ -51,11 +52,10 @@ from distributary.changes.shape import (
     Shape,
     shape,
 )
-from distributary.changes.tombstones import highest_by
 from distributary.decode.base import truths
 from distributary.delta.commit import Change, rewrite_files
 from distributary.delta.log import DataFile, Snapshot, snapshot_of
-from distributary.delta.skipping import Keys
+from distributary.delta.skipping import KeyRanges
 from distributary.delta.tables import committing, until_not_overtaken
 from distributary.errors import PublishError
 from distributary.evolve.types import fold
@@ -147,20 +147,20 @@ class Versions:
         return rows
 
     def _sources(self, missing: Flags) -> Ints:
-        """Whose value each version has of a column: its own, or the last one told before it."""
+        """Return the origin of a column's value for each version: its own, or an earlier one."""
         sources = np.arange(len(missing))
         moved = np.zeros(len(missing), np.bool_)
         for move in self._moves:
             moved[move.events] = True
-        told = [self._told(missing & ~moved, index) for index in self._keys]
+        latest = [self._told(missing & ~moved, index) for index in self._keys]
         for number, index in enumerate(self._keys):
             own = np.flatnonzero(missing & ~moved & (self._owner == number))
-            found = told[number].before(index.groups[own], self.rank[own])
+            found = latest[number].before(index.groups[own], self.rank[own])
             sources[own] = self._unless_emptied(found, own)
         for move, rank in zip(self._moves, self._looks, strict=True):
             asking = missing[move.events]
             own = move.events[asking]
-            found = told[move.number].before(move.groups[asking], rank[asking])
+            found = latest[move.number].before(move.groups[asking], rank[asking])
             sources[own] = self._unless_emptied(found, own)
         return followed(sources)
 
@@ -193,10 +193,10 @@ class Versions:
         times = [*(self._truncates[number].time_us for number in order), None]
         return ends, [times[number] for number in at]
 
-    def _told(self, silent: Flags, index: KeyIndex) -> Told:
+    def _told(self, silent: Flags, index: KeyIndex) -> LastValues:
         tells = ~silent | self._deleted
         who = np.where(self._deleted, _NONE, np.arange(len(silent)))
-        return Told(who[tells], index.groups[tells], self.rank[tells])
+        return LastValues(who[tells], index.groups[tells], self.rank[tells])
 
     def _unless_emptied(self, sources: Ints, asking: Ints) -> Ints:
         emptied = self._ends[None, :]
@@ -235,7 +235,7 @@ def twins(rank: Ints, groups: Ints, preference: Ints) -> Flags:
 
 
 def same_times(one: pa.ChunkedArray, other: pa.Array) -> Flags:
-    """Where two columns of times are equal; null equals null."""
+    """Return where two columns of times are equal; null equals null."""
     first, second = (each.cast(pa.int64()).fill_null(_LATEST) for each in (one, other))
     return truths(pc.equal(first, second))
 
@@ -262,7 +262,7 @@ _TRUNCATES, _MOVED = "distributary.truncates", "distributary.moved"
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What cannot be told from the versions of a single row; kept as properties of the table."""
+    """Facts that the versions of a single row do not show, kept as properties of the table."""
 
     keys: tuple[tuple[Definition, Place | None], ...] = ()
     """The keys that were ever in force, with the last place of each but the newest."""
@@ -287,7 +287,7 @@ class Past:
         return replace(self, moved=max(known, default=None))
 
     def is_touched(self, new: pa.Table, truncates: Sequence[Truncate]) -> bool:
-        """Whether events may concern versions of rows that are not theirs."""
+        """Return whether events may concern versions of other rows."""
         if set(truncates) - set(self.truncates):
             return True
         first = lowest(new.column("_seq"))
@@ -346,7 +346,7 @@ def payload_columns(order: MergeOrder) -> tuple[Column, ...]:
 
 
 def truncates_in(events: Events) -> list[Truncate]:
-    """When the source table was emptied."""
+    """Return the truncates of the source table among the events."""
     rows = events.rows.filter(pa.array(events.truncates))
     times = rows.column("_source_ts").cast(pa.int64()).to_pylist()
     found = [place_of(value) for value in rows.column("_seq").to_pylist()]
@@ -399,7 +399,7 @@ class Stored:
 
 
 def is_closed(file: DataFile) -> bool:
-    """Whether nothing in the file can change unless something comes late."""
+    """Return whether a file can change only by late events."""
     return file.path.startswith(f"{_CLOSED}-")
 
 
@@ -417,7 +417,7 @@ def find_versions(
     Where the new events are `positional`, times in front of positions count for nothing.
     """
     index = None if of is None else KeyIndex(of, key)
-    wanted = None if of is None else Keys(of, key)
+    wanted = None if of is None else KeyRanges(of, key)
     found: list[pa.Table] = []
     places: list[tuple[DataFile, Ints]] = []
     for file in before.files.values() if before else ():
@@ -611,7 +611,7 @@ def _bounded(
 
 
 def _is_late(stored: pa.Table, new: pa.Table, ends: Sequence[Truncate]) -> bool:
-    """Whether an event is older than what is known of its row, or than a truncate."""
+    """Return whether an event is older than the known versions of its row, or than a truncate."""
     keys, _ = definitions_of(new.column("_key"), new.column_names)
     emptied = places([each.place for each in ends])
     rank, old, end = ranks([new.column("_seq"), stored.column("_seq"), emptied])

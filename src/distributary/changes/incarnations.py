@@ -20,12 +20,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.changes.events import Definition, Flags, Ints, KeyIndex, combined
+from distributary.changes.contest import Contest
+from distributary.changes.events import Definition, Flags, Ints, combined
+from distributary.changes.repeats import STATEMENT_US, Findings, GoingBack, look_up
 from distributary.changes.shape import TIME_COLUMN, MergeOrder, RebuildNeededError
-from distributary.changes.tombstones import Contest, files_at
+from distributary.decode.base import truths
 from distributary.delta.log import snapshot_of
 from distributary.errors import SourceWentBackError
-from distributary.model.change import SEQ
+from distributary.model.change import READ_TIE, SEQ
 from distributary.model.incarnation import (
     INCARNATIONS,
     UNKNOWN,
@@ -39,14 +41,13 @@ from distributary.model.incarnation import (
 
 MOST_STARTS = 1_000
 """Beginnings of incarnations, in all partitions, that a table can have."""
-STATEMENT_US = 60_000_000
-"""Microseconds by which a statement may be older than one that was committed before it. MySQL's
-times are those of statements, and one that waits for a lock gives up after 50 seconds."""
 CLOCK_US = 2_000_000
 """Microseconds by which times of one clock, rounded to seconds, may seem to go back."""
 _NEIGHBOURS = 1
 """Files of a binary log between two statements that met at one lock."""
-_SHOWN = 3
+_SHOWN = 2
+_FIRST_PAIRS = 1_000
+"""Events that are looked for in the log first."""
 _LOG_PLACES = pa.schema(
     [
         pa.field(TIME_COLUMN.name, TIME_COLUMN.type),
@@ -79,7 +80,11 @@ class _Pair(NamedTuple):
 
     event: Ints
     before: Ints
-    """The number of an event; of a known row, counted on behind the events; or of a tombstone."""
+    """The number of an event; behind the events, of a known row, a tombstone or a truncate."""
+
+    def only(self, mask: Flags) -> _Pair:
+        """Return the pairs selected by `mask`."""
+        return _Pair(self.event[mask], self.before[mask])
 
 
 def find_starts(
@@ -103,8 +108,26 @@ def find_starts(
             continue
         if known_times is None:
             return None
-        starts += _judged(contest, table, pair, definition, order)
+        for some in _in_turn(contest, pair, order):
+            begun = list(_judged(contest, table, some, definition, order))
+            starts += begun
+            if begun:
+                # the events behind it are looked at again, as those of the new server
+                break
     return _first_of_each(starts)
+
+
+def _in_turn(contest: Contest, pair: _Pair, order: MergeOrder) -> Iterator[_Pair]:
+    """Cut pairs in the order of their offsets: a few first, which often show a new server."""
+    if order.arrival == "files":
+        yield pair
+        return
+    by = np.argsort(integers(contest.events.rows, "_offset")[pair.event], kind="stable")
+    first, size = 0, _FIRST_PAIRS
+    while first < len(by):
+        chosen = by[first : first + size]
+        yield _Pair(pair.event[chosen], pair.before[chosen])
+        first, size = first + size, size * 8
 
 
 def _in_order(contest: Contest) -> bool:
@@ -113,7 +136,8 @@ def _in_order(contest: Contest) -> bool:
     So a source sends nearly all batches; this is found out at a fraction of what pairs cost.
     """
     rows, rank = contest.events.rows, contest.rank
-    known = max(contest.known_rank.max(initial=-1), contest.memory_rank.max(initial=-1))
+    before = contest.known_rank, contest.memory_rank, contest.truncated_rank
+    known = max(each.max(initial=-1) for each in before)
     if not len(rank) or int(rank.min()) <= known:
         return False
     if len(pc.unique(rows.column("_topic"))) != 1:
@@ -135,11 +159,13 @@ def _first_of_each(starts: Sequence[Start]) -> list[Start]:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Numbers of all that is compared: events first, then known rows, then tombstones."""
+    """Numbers of all that is compared: events, known rows, tombstones, truncates of before."""
 
     rank: Ints
     change: Flags
     """Which are changes, not rows that were read."""
+    aside: Flags
+    """Which were read from the source beside its stream."""
     positions: Ints
     """Incarnation, a, b, c: one row each."""
     time: Ints
@@ -149,7 +175,8 @@ class _Places:
 
     @classmethod
     def of(cls, contest: Contest, known_times: pa.ChunkedArray | None) -> _Places:
-        seqs = [contest.events.seq, contest.known.seq, contest.memory.seq]
+        memory = contest.memory
+        seqs = [contest.events.seq, contest.known.seq, memory.seq, memory.truncated]
         sizes = [len(seq) for seq in seqs]
         seq = pa.concat_arrays([*(pa.concat_arrays([s, pa.array([], SEQ)]) for s in seqs)])
         phase = _numbers(seq, "phase")
@@ -158,11 +185,13 @@ class _Places:
         times = [
             integers(rows, "_source_ts"),
             np.full(sizes[1], UNKNOWN) if known_times is None else as_integers(known_times),
-            np.full(sizes[2], UNKNOWN),
+            np.full(sizes[2] + sizes[3], UNKNOWN),
         ]
+        ranks = contest.rank, contest.known_rank, contest.memory_rank, contest.truncated_rank
         return cls(
-            rank=np.concatenate([contest.rank, contest.known_rank, contest.memory_rank]),
+            rank=np.concatenate(ranks),
             change=(phase & 1) == 1,
+            aside=truths(pc.equal(seq.field("tie"), READ_TIE)),
             positions=np.stack(columns, axis=1) if len(phase) else np.zeros((0, 4), np.int64),
             time=np.concatenate(times),
             events=sizes[0],
@@ -177,32 +206,52 @@ class _Places:
         for column in range(4):
             lower |= same & (mine[:, column] < other[:, column])
             same &= mine[:, column] == other[:, column]
-        known: Flags = (mine[:, 1:] != 0).any(axis=1) & (other[:, 1:] != 0).any(axis=1)
-        return lower & known
+        return lower & self._placed(pair)
+
+    def behind(self, pair: _Pair) -> Flags:
+        """Mark the pairs whose event has a lower position, or was read after the row had changed.
+
+        The rows of a snapshot lose to the changes that follow it. Behind changes, a snapshot is
+        another one, and has all of them.
+        """
+        read = ~self.change[pair.event] & self.change[pair.before]
+        return self.lower(pair) | (read & self._placed(pair))
+
+    def _placed(self, pair: _Pair) -> Flags:
+        """Mark the pairs in which both have a position."""
+        places = self.positions[pair.event, 1:], self.positions[pair.before, 1:]
+        placed: Flags = (places[0] != 0).any(axis=1) & (places[1] != 0).any(axis=1)
+        return placed
 
 
 def _going_back(contest: Contest, table: _Places, number: int, *, in_files: bool) -> _Pair:
     """Find the events under one key that go back."""
     index = contest.keys[number]
-    own = np.flatnonzero(contest.valid & ~contest.twins & (contest.owner == number))
+    own = contest.valid & ~contest.twins & (contest.owner == number)
+    # what was read beside the stream has a place, and tells nothing of the stream's order
+    own = np.flatnonzero(own & ~table.aside[: len(own)])
     groups = index.groups[own]
     pairs = [
-        _behind_known(contest, table, number, own, groups),
+        _behind_known(contest, table, number, own, groups, in_files=in_files),
         _behind_events(contest, table, own, groups, in_files=in_files),
     ]
+    if not in_files:
+        pairs.append(_behind_truncates(contest, table, own))
     pair = _Pair(*(np.concatenate(parts) for parts in zip(*pairs, strict=True)))
-    lower = table.lower(pair)
-    return _Pair(pair.event[lower], pair.before[lower])
+    return pair.only(table.lower(pair) if in_files else table.behind(pair))
 
 
-def _behind_known(contest: Contest, table: _Places, number: int, own: Ints, groups: Ints) -> _Pair:
+def _behind_known(
+    contest: Contest, table: _Places, number: int, own: Ints, groups: Ints, *, in_files: bool
+) -> _Pair:
     """Pair events with the row or the tombstone that was there before the batch."""
     rows = np.flatnonzero(contest.known.groups[number] >= 0)
     gone = np.flatnonzero(contest.memory.owner == number)
     there = np.concatenate([table.events + rows, table.events + table.known + gone])
     of_there = np.concatenate([contest.known.groups[number][rows], contest.memory.groups[gone]])
-    changes = table.change[there]
-    there, of_there = there[changes], of_there[changes]
+    if in_files:
+        changes = table.change[there]
+        there, of_there = there[changes], of_there[changes]
     if not len(there) or not len(own):
         return _Pair(own[:0], own[:0])
     best = np.full(contest.keys[number].count, -1, np.int64)
@@ -217,6 +266,34 @@ def _behind_known(contest: Contest, table: _Places, number: int, own: Ints, grou
     again = np.isin(groups * width + table.rank[before], groups * width + table.rank[own])
     chosen = later & ~again
     return _Pair(own[chosen], before[chosen])
+
+
+def _behind_truncates(contest: Contest, table: _Places, own: Ints) -> _Pair:
+    """Pair events with the last truncate that came before them in the same partition."""
+    rows = contest.events.rows
+    now = np.flatnonzero(contest.events.truncates)
+    before = table.events + table.known + len(contest.memory.seq)
+    earlier = before + np.arange(len(contest.truncated_rank))
+    if not len(own) or not len(now) + len(earlier):
+        return _Pair(own[:0], own[:0])
+    partition, offset = integers(rows, "_partition"), integers(rows, "_offset")
+    places = [(int(partition[n]), int(offset[n])) for n in now.tolist()]
+    places += map(_arrival, contest.memory.truncated.field("tie").to_pylist())
+    pairs = [_Pair(own[:0], own[:0])]
+    truncates = np.concatenate([now, earlier])
+    for number in np.argsort(-table.rank[truncates], kind="stable").tolist():
+        behind = (partition[own] == places[number][0]) & (offset[own] > places[number][1])
+        behind &= table.rank[own] < table.rank[truncates[number]]
+        pairs.append(_Pair(own[behind], np.full(int(behind.sum()), truncates[number])))
+        own = own[~behind]
+    return _Pair(*(np.concatenate(parts) for parts in zip(*pairs, strict=True)))
+
+
+def _arrival(tie: str | None) -> tuple[int, int]:
+    """Read partition and offset from the last word of a place; -1 where it has none."""
+    offset, _, partition = (tie or "").partition(".")
+    known = offset.isdecimal() and (partition or "0").isdecimal()
+    return (int(partition or 0), int(offset)) if known else (-1, -1)
 
 
 def _behind_events(
@@ -243,12 +320,13 @@ def _behind_events(
         # as a source sends them: each row's changes one after the other
         return _Pair(own[:0], own[:0])
     stretch = np.cumsum(~same) * (int(rank.max()) + 2)
-    height = stretch + np.where(table.change[own[order]], rank, -1)
+    counts = table.change[own[order]] if in_files else np.ones(len(order), np.bool_)
+    height = stretch + np.where(counts, rank, -1)
     top = np.maximum.accumulate(height)
     at = np.arange(len(order))
     setter = np.maximum.accumulate(np.where(np.append(True, height[1:] > top[:-1]), at, 0))
     before = np.append(0, setter[:-1])
-    behind = same & (top[before] > stretch + rank) & (table.change[own[order[before]]])
+    behind = same & (top[before] > stretch + rank) & counts[before]
     return _Pair(own[order[behind]], own[order[before[behind]]])
 
 
@@ -261,21 +339,25 @@ def _judged(
 ) -> Iterator[Start]:
     """Decide for events that go back whether they begin a new incarnation."""
     mine, other = table.time[pair.event], table.time[pair.before]
+    # the stream may be behind a row that was read: in one log no event before it has a later time
+    late = table.aside[pair.before] & ~((mine != UNKNOWN) & (mine - other > CLOCK_US))
+    pair, mine, other = pair.only(~late), mine[~late], other[~late]
     timed = (mine != UNKNOWN) & (other != UNKNOWN)
     since = np.where(timed, mine - other, 0)
     if order.arrival == "files":
         yield from _judged_files(table, pair, since, timed, order)
         return
     if order.log:
-        again = _sent_again(contest, table, pair, definition, order.log)
-        pair, since, timed = (
-            _Pair(pair.event[~again], pair.before[~again]),
-            since[~again],
-            timed[~again],
-        )
-        new, unclear = ~timed | (since >= -STATEMENT_US), timed & (since < -STATEMENT_US)
+        found = _look_up(contest, table, pair, definition, order.log)
+        # rows that were read again without a whole snapshot lose, as late as they come
+        settled = found.again | (~table.lower(pair) & ~found.snapshot)
+        pair, since, timed = pair.only(~settled), since[~settled], timed[~settled]
+        later = found.later[~settled]
+        new, unclear = later | ~timed | (since >= -STATEMENT_US), timed & (since < -STATEMENT_US)
     else:
         # without a log it is unknown which events were seen before
+        lower = table.lower(pair)
+        pair, since, timed = pair.only(lower), since[lower], timed[lower]
         new, unclear = timed & (since > STATEMENT_US), ~timed | (since > 0)
     unclear &= ~new
     if unclear.any():
@@ -363,8 +445,9 @@ def _went_back(
         arrived = rows.slice(event, 1).select(["_topic", "_partition", "_offset"]).to_pylist()[0]
         shown.append(
             f"{arrived['_topic']}/{arrived['_partition']}/{arrived['_offset']} is at position "
-            f"{_position(table, event)} of {_time(table.time[event])}, after a change at "
-            f"{_position(table, before)} of {_time(table.time[before])}"
+            f"{_position(table, event)} and was made at {_time(table.time[event])}, but its row "
+            f"was changed before at position {_position(table, before)}, made at "
+            f"{_time(table.time[before])} by server {int(table.positions[before, 0]) + 1}"
         )
     more = f", and {len(pair.event) - _SHOWN:,} more" if len(pair.event) > _SHOWN else ""
     return SourceWentBackError(
@@ -383,62 +466,19 @@ def _position(table: _Places, number: int) -> str:
 def _time(micros: int) -> str:
     if micros == UNKNOWN:
         return "an unknown time"
-    return datetime.fromtimestamp(micros / 1e6, UTC).isoformat(timespec="seconds")
+    return f"{datetime.fromtimestamp(micros / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _sent_again(
+def _look_up(
     contest: Contest, table: _Places, pair: _Pair, definition: Definition, log_path: str
-) -> Flags:
-    """Mark the events of which the log has another copy: same row, same position."""
-    log = snapshot_of(log_path)
-    again = np.zeros(len(pair.event), np.bool_)
-    if log is None or not len(pair.event):
-        return again
-    asked = contest.events.rows.take(pa.array(pair.event))
-    wanted = _with_position(asked.select([*definition, "_seq", *_COORDINATES.names]))
-    names = (*definition, "a", "b", "c")
-    index = KeyIndex(wanted, names)
-    have = {field["name"] for field in log.fields}
-    if not have.issuperset(definition):
-        return again
-    schema = pa.schema(
-        [
-            *(asked.schema.field(name) for name in definition),
-            pa.field("_seq", SEQ),
-            *_COORDINATES,
-        ]
+) -> Findings:
+    """Find out what the log knows of events that go back."""
+    going = GoingBack(
+        contest.events.rows.take(pa.array(pair.event)),
+        table.positions[pair.before, 1:],
+        table.time[pair.before],
     )
-    here = _coordinates(wanted)
-    for file in files_at(log, integers(asked, "_source_ts")):
-        rows = _with_position(log.read(file, schema, lenient=True))
-        groups = index.find(rows)
-        met = np.flatnonzero(groups >= 0)
-        there = _coordinates(rows.take(pa.array(met)))
-        for group, place in zip(groups[met].tolist(), there, strict=True):
-            for number in np.flatnonzero(index.groups == group).tolist():
-                again[number] |= place < here[number]
-    return again
-
-
-_COORDINATES = pa.schema(
-    [
-        pa.field("_batch", pa.int64()),
-        pa.field("_partition", pa.int32()),
-        pa.field("_offset", pa.int64()),
-    ]
-)
-
-
-def _coordinates(rows: pa.Table) -> list[tuple[int, ...]]:
-    """Return where each event came in, in the order of arrival."""
-    columns = [integers(rows, name).tolist() for name in _COORDINATES.names]
-    return list(zip(*columns, strict=True))
-
-
-def _with_position(rows: pa.Table) -> pa.Table:
-    for name, column in zip("abc", positions(rows).T, strict=True):
-        rows = rows.append_column(name, pa.array(column))
-    return rows
+    return look_up(going, definition, log_path)
 
 
 def _numbers(seq: pa.StructArray, name: str) -> Ints:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,6 +20,7 @@ from distributary.changes.apply import (
     staying,
     written,
 )
+from distributary.changes.checksum import Checksum, equal_values
 from distributary.changes.events import (
     CHANGE_SCHEMA,
     PROPERTY,
@@ -32,7 +31,6 @@ from distributary.changes.events import (
     Span,
     by_time,
     combined,
-    comparable,
     definitions_of,
     key_texts,
     left_out_in,
@@ -40,17 +38,24 @@ from distributary.changes.events import (
     to_text,
     without_times,
 )
-from distributary.changes.shape import MergeOrder, MergeResult, RebuildNeededError, Shape
+from distributary.changes.shape import (
+    MergeOrder,
+    MergeResult,
+    RebuildNeededError,
+    Shape,
+    TombstonesBehindError,
+)
 from distributary.changes.tombstones import SCHEMA as TOMBSTONES
 from distributary.changes.tombstones import (
     Tombstones,
     latest,
+    marks_for,
     open_tombstones,
     remember,
     replace_all,
+    take_as_they_are,
 )
-from distributary.decode.base import truths
-from distributary.decode.change.order.kinds import is_positional
+from distributary.decode.change.envelope import is_positional
 from distributary.delta.commit import Change, rewrite_files
 from distributary.delta.log import Snapshot, snapshot_of
 from distributary.delta.parquet import read_file
@@ -69,6 +74,8 @@ _log = logging.getLogger(__name__)
 
 CHUNK_ROWS = 1_000_000
 """Rows of the log that are looked at together."""
+Choose = Callable[[Events], Events]
+"""Returns some of the events of a log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +114,17 @@ class Replayed:
 def merge_in_order(order: MergeOrder) -> MergeResult:
     """Apply an order; make the table again from its log before, if its rows are in another order.
 
-    Raises PublishError.
+    Tombstones that are older than the table are made again from its log, too. Raises PublishError.
     """
     try:
         return merge_table(order)
+    except TombstonesBehindError as error:
+        if not order.log:
+            raise
+        _log.warning("%s: it is made again from the log", error.what)
+        with committing(order.tombstones, doing="make tombstones again"):
+            _make_tombstones_again(order)
+        return merge_in_order(order)
     except RebuildNeededError as error:
         if not order.log:
             raise
@@ -118,6 +132,15 @@ def merge_in_order(order: MergeOrder) -> MergeResult:
         # as a whole: no batch of its log is an earlier one
         rebuild(order.log, replace(order, batch=-1))
         return merge_table(order)
+
+
+def _make_tombstones_again(order: MergeOrder) -> None:
+    """Remember everything that the log says was removed; no row of the table changes."""
+    before, columns = open_target(order)
+    replayed = replay(order.log, replace(order, batch=-1), columns, before=before)
+    known = open_tombstones(order.tombstones, now_us=order.now_us, horizon=order.horizon)
+    remember(known, replayed.tombstones, table=order.table)
+    take_as_they_are(order.path, order.tombstones, table=order.table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +162,9 @@ def replay(
     shape: Shape,
     *,
     before: Snapshot | None,
-    as_of_us: int | None = None,
+    chosen: Choose | None = None,
 ) -> Replayed:
-    """Merge a whole log, or what its source did up to a moment, into nothing.
+    """Merge a whole log, or the events of it that are chosen, into nothing.
 
     `before` is the table: what it knows of its source's incarnations is not asked again.
     """
@@ -151,7 +174,7 @@ def replay(
     if text is not None and order.arrival != "files":
         order = replace(order, arrival="unknown")
     while True:
-        replayed = _replay(survey, order, shape, incarnations, as_of_us=as_of_us)
+        replayed = _replay(survey, order, shape, incarnations, chosen=chosen)
         if replayed.incarnations == incarnations or order.arrival != "files":
             return replayed
         # files come in any order: events of before may be those of a server that was found later
@@ -164,7 +187,7 @@ def _replay(
     shape: Shape,
     incarnations: Incarnations,
     *,
-    as_of_us: int | None,
+    chosen: Choose | None,
 ) -> Replayed:
     file_name, row_name = (_free(name, shape.names) for name in ("_file", "_row"))
     narrow = _narrow(shape, survey, file_name, row_name)
@@ -175,7 +198,7 @@ def _replay(
         events = _events(survey, numbers, narrow.schema, file_name, row_name)
         if survey.positional:
             events = Events(without_times(events.rows))
-        events = events if as_of_us is None else _until(events, as_of_us)
+        events = events if chosen is None else chosen(events)
         made = plan(
             events,
             MemoryTarget(rows),
@@ -210,11 +233,11 @@ def _survey(log_path: str, order: MergeOrder, shape: Shape) -> _Survey:
     found: list[tuple[int, str, int]] = []
     for file in snapshot.files.values():
         # what is made of a log that is damaged would be wrong, with a checksum that agrees
-        told = snapshot.read(file, wanted, checked=True)
-        keys, _ = definitions_of(told.column("_key"), shape.names)
-        columns.update(*keys, left_out_in(told.column("_unchanged"), shape.names))
-        batch = pc.min(told.column("_batch")).as_py()
-        found.append((-1 if batch is None else batch, file.path, told.num_rows))
+        rows_read = snapshot.read(file, wanted, checked=True)
+        keys, _ = definitions_of(rows_read.column("_key"), shape.names)
+        columns.update(*keys, left_out_in(rows_read.column("_unchanged"), shape.names))
+        batch = pc.min(rows_read.column("_batch")).as_py()
+        found.append((-1 if batch is None else batch, file.path, rows_read.num_rows))
     files = sorted(found)
     return _Survey(
         tuple(f"{snapshot.folder}/{path}" for _, path, _ in files),
@@ -228,7 +251,7 @@ def _is_positional(log: Snapshot) -> bool:
     """Return whether the events of a log come from a database whose changes have positions.
 
     Logs of Datastream's events have times in front of positions that were written before these
-    alone decided, and those of other sources still have: the events' own envelope tells which.
+    alone decided, and those of other sources still have: the events' own envelope shows which.
     """
     schema = pa.schema([pa.field("_envelope", pa.string()), CHANGE_SCHEMA.field("_seq")])
     for file in log.files.values():
@@ -275,11 +298,17 @@ def _events(
     return Events(pa.concat_tables(tables))
 
 
-def _until(events: Events, as_of_us: int) -> Events:
-    """Events up to a moment; one without a time cannot be told to be later."""
+def _until(as_of_us: int | None) -> Choose | None:
+    """Choose the events up to a moment; one without a time cannot be told to be later."""
+    if as_of_us is None:
+        return None
     moment = pa.scalar(as_of_us, pa.int64()).cast(CHANGE_SCHEMA.field("_source_ts").type)
-    before = pc.less_equal(events.rows.column("_source_ts"), moment).fill_null(True)
-    return Events(events.rows.filter(before))
+
+    def choose(events: Events) -> Events:
+        before = pc.less_equal(events.rows.column("_source_ts"), moment).fill_null(True)
+        return Events(events.rows.filter(before))
+
+    return choose
 
 
 def _free(name: str, taken: Sequence[str]) -> str:
@@ -307,7 +336,7 @@ def rebuild(log_path: str, order: MergeOrder, *, as_of_us: int | None = None) ->
 
 def _attempt(log_path: str, order: MergeOrder, as_of_us: int | None) -> tuple[int, int]:
     before, columns = open_target(order)
-    replayed = replay(log_path, order, columns, before=before, as_of_us=as_of_us)
+    replayed = replay(log_path, order, columns, before=before, chosen=_until(as_of_us))
     rows = replayed.rows.num_rows
     if before is None and rows == 0:
         return -1, 0
@@ -316,7 +345,7 @@ def _attempt(log_path: str, order: MergeOrder, as_of_us: int | None) -> tuple[in
     # first, and beside the old ones: a row that is gone without a memory could come back, be it
     # gone from this table or, after a crash, from the one before
     known = open_tombstones(order.tombstones, now_us=order.now_us, horizon=order.horizon)
-    remember(known, replayed.tombstones, table=order.table)
+    remembered = remember(known, replayed.tombstones, table=order.table)
     change = Change(
         "REBUILD",
         order.table,
@@ -326,101 +355,13 @@ def _attempt(log_path: str, order: MergeOrder, as_of_us: int | None) -> tuple[in
         | ({PROPERTY: to_text(replayed.spans)} if replayed.spans else {}),
         removed=() if before is None else list(before.files.values()),
         added=added,
+        marks=marks_for(before, remembered),
         metrics={"numOutputRows": rows, "numFiles": len(added)},
     )
     version = rewrite_files(order.path, before, change).version
     # what was deleted after the moment is there again, and may change
     replace_all(order.tombstones, replayed.tombstones, table=order.table)
     return version, rows
-
-
-# A number that stands for the rows of a table, in whatever order and files they lie. Pure.
-#
-# Each value is turned into 64 bits, those of a row are added up, mixed, and the rows are added up
-# again: rows may come in any order and columns in several turns, and a row that is there twice
-# counts twice. It is no signature: whoever wants to can find two tables with one checksum.
-
-Words = npt.NDArray[np.uint64]
-
-_NULL = np.uint64(0x6E756C6C)
-_BASE = np.uint64(0x9E3779B97F4A7C15)
-_STEP = 0x100000001B3
-
-
-class Checksum:
-    """Of a table's rows, column by column."""
-
-    def __init__(self, rows: int) -> None:
-        self._rows: Words = np.zeros(rows, np.uint64)
-
-    def add(self, name: str, column: pa.ChunkedArray) -> None:
-        """Take in a column; the rows are those of all other columns."""
-        seed = np.uint64(zlib.crc32(name.encode()))
-        with np.errstate(over="ignore"):
-            self._rows += _mixed(_words(comparable(column)) ^ _mixed(np.array([seed]))[0])
-
-    def text(self) -> str:
-        """Sixteen hexadecimal digits."""
-        with np.errstate(over="ignore"):
-            return f"{int(_mixed(self._rows).sum(dtype=np.uint64)):016x}"
-
-
-def _words(column: pa.ChunkedArray) -> Words:
-    """64 bits for each value, the same for equal values."""
-    array = combined(column)
-    known = array.is_valid().to_numpy(zero_copy_only=False)
-    words = np.full(len(array), _NULL)
-    words[known] = _known_words(array.drop_null())
-    return words
-
-
-def _known_words(array: pa.Array) -> Words:
-    kind = array.type
-    words: Words
-    if pa.types.is_boolean(kind):
-        words = array.to_numpy(zero_copy_only=False).astype(np.uint64)
-    elif pa.types.is_floating(kind):
-        words = np.ascontiguousarray(array.cast(pa.float64()).to_numpy()).view(np.uint64)
-    elif pa.types.is_unsigned_integer(kind):
-        words = array.to_numpy().astype(np.uint64)
-    elif pa.types.is_integer(kind):
-        words = array.to_numpy().astype(np.int64).view(np.uint64)
-    elif pa.types.is_temporal(kind):
-        whole = array.view(pa.int64() if kind.bit_width == 64 else pa.int32())
-        words = whole.to_numpy().astype(np.int64).view(np.uint64)
-    else:
-        text = array.cast(pa.string()) if pa.types.is_decimal(kind) else array
-        words = _text_words(pc.cast(text, pa.large_binary()))
-    return words
-
-
-def _text_words(array: pa.LargeBinaryArray) -> Words:
-    """Bytes as digits of a number, modulo 2^64, all texts at once."""
-    if not len(array):
-        return np.zeros(0, np.uint64)
-    _, offsets_buffer, data = array.buffers()
-    offsets = np.frombuffer(offsets_buffer, np.int64)[array.offset : array.offset + len(array) + 1]
-    lengths = np.diff(offsets)
-    content = np.frombuffer(data or b"", np.uint8)[offsets[0] : offsets[-1]]
-    with np.errstate(over="ignore"):
-        powers = np.full(int(lengths.max(initial=0)) + 1, _STEP, np.uint64)
-        powers[0] = 1
-        powers = np.multiply.accumulate(powers)
-        starts = offsets[:-1] - offsets[0]
-        place = np.arange(len(content)) - np.repeat(starts, lengths)
-        digits = (content.astype(np.uint64) + np.uint64(1)) * powers[place]
-        sums = np.concatenate([[np.uint64(0)], np.add.accumulate(digits)])
-        words: Words = sums[starts + lengths] - sums[starts]
-        return words
-
-
-def _mixed(words: Words) -> Words:
-    """Every bit of a word depends on all bits of it."""
-    with np.errstate(over="ignore"):
-        mixed = words + _BASE
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return mixed ^ (mixed >> np.uint64(31))
 
 
 # Does a merged table have the rows that its log says? Recomputed, and compared row by row.
@@ -465,7 +406,7 @@ class Verified:
 
     @property
     def agrees(self) -> bool:
-        """Whether the table is what its log says."""
+        """Return whether the table agrees with its log."""
         return not (self.missing or self.extra or self.different)
 
 
@@ -474,7 +415,7 @@ def verify(log_path: str, order: MergeOrder, *, as_of_us: int | None = None) -> 
     started = time.perf_counter()
     with committing(order.path, doing="verify a table"):
         before, columns = open_target(replace(order, evolution="none"))
-        replayed = replay(log_path, order, columns, before=before, as_of_us=as_of_us)
+        replayed = replay(log_path, order, columns, before=before, chosen=_until(as_of_us))
         pairs = _pairs(replayed, before, columns.schema)
         unlike, differences, sums = _compare(replayed, before, columns.schema, pairs)
     return Verified(
@@ -534,7 +475,7 @@ def _unpaired(pairs: _Pairs) -> Iterator[Difference]:
 def _compare(
     replayed: Replayed, before: Snapshot | None, schema: pa.Schema, pairs: _Pairs
 ) -> tuple[Flags, list[Difference], tuple[Checksum, Checksum]]:
-    """Which pairs have different values, the first of these, and the sums of both sides."""
+    """Return the pairs with different values, the first of these, and the sums of both sides."""
     expected_at = np.flatnonzero(pairs.expected >= 0)
     found_at = pairs.expected[expected_at]
     unlike = np.zeros(len(expected_at), np.bool_)
@@ -548,7 +489,7 @@ def _compare(
             sums[0].add(name, expected.column(name))
             sums[1].add(name, found.column(name))
             one, other = expected.column(name).take(expected_at), found.column(name).take(found_at)
-            here = ~_equal(one, other)
+            here = ~equal_values(one, other)
             unlike |= here
             for at in np.flatnonzero(here)[: MOST_DIFFERENCES - len(differences)]:
                 number = int(at)
@@ -562,16 +503,6 @@ def _turns(names: Sequence[str], before: Snapshot | None) -> Iterator[list[str]]
     turns = min(len(names), 1 + size * _UNPACKED // _MEMORY)
     for turn in range(turns):
         yield list(names[turn::turns])
-
-
-def _equal(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Flags:
-    """Value by value; null equals null."""
-    both = [comparable(each) for each in (one, other)]
-    same = pc.equal(*both)
-    if pa.types.is_floating(one.type):
-        same = pc.or_(same, pc.and_(*map(pc.is_nan, both)))
-    neither = pc.and_(*map(pc.is_null, both))
-    return truths(pc.or_(same.fill_null(False), neither))
 
 
 def _key(rows: pa.Table, at: int, names: tuple[str, ...]) -> str:

@@ -50,6 +50,12 @@ class RebuildNeededError(PublishError):
     retryable = False
 
 
+class TombstonesBehindError(PublishError):
+    """The tombstones of a table are older than the table: its log says what was deleted."""
+
+    retryable = False
+
+
 @dataclass(frozen=True, slots=True)
 class MergeOrder:
     """Bring one merged table up to date with one batch of its log."""
@@ -85,12 +91,12 @@ class MergeOrder:
 
     @property
     def mark(self) -> Mark:
-        """What the commit carries, so that a second try sees the first."""
+        """Return the mark of the commit, by which a second attempt recognises the first."""
         return Mark(self.app_id, self.batch, self.source_hash)
 
     @property
     def soft(self) -> bool:
-        """Whether deleted rows stay, marked."""
+        """Return whether deleted rows stay, marked."""
         return self.deletes == "soft"
 
     def wanted(self) -> tuple[Column, ...]:
@@ -178,7 +184,7 @@ def _overwritten(have: Sequence[Field], want: Sequence[Field]) -> Shape:
 
 
 def _holds(old: Field, new: Field) -> bool:
-    """Whether files with the old column can be read as the new one."""
+    """Return whether files with the old column can be read as the new one."""
     try:
         merged = merge_fields([old], [new])
     except ColumnConflictError:

@@ -1,7 +1,7 @@
 """The same merge into a table that only Spark may write: with a change data feed, for example.
 
-Who wins is decided by the same code. Spark finds the rows that events speak of, and a `MERGE` takes
-out, marks and puts in what was decided.
+The same code decides which event wins. Spark finds the rows that events speak of, and a `MERGE`
+takes out, marks and puts in what was decided.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from distributary.changes.apply import MemoryTarget, Part, Plan, events_schema, look_at, prepare
+from distributary.changes.contest import Known
 from distributary.changes.events import KeyIndex, Span, read_in_turn
 from distributary.changes.shape import MergeOrder, MergeResult, Shape
-from distributary.changes.tombstones import Known
 from distributary.delta.columns import merge_fields, schema_string
 from distributary.delta.commit import facts
 from distributary.delta.log import Snapshot, snapshot_of
@@ -36,7 +36,7 @@ from distributary.store.base import is_remote
 
 
 def needs_spark(order: MergeOrder) -> bool:
-    """Whether a table has something that we do not write. Raises PublishError."""
+    """Return whether a table has a feature that only Spark writes. Raises PublishError."""
     if is_remote(order.path):
         # the session need not know the bucket
         return False
@@ -68,7 +68,7 @@ def _attempt(session: SparkSession, order: MergeOrder) -> MergeResult:
             _give_columns(session, before, columns)
         for events, last in read_in_turn(order.files, events_schema(columns)):
             target = SparkTarget(session, order.path, columns)
-            made, properties = prepare(order, before, columns, events, target)
+            made, properties, _ = prepare(order, before, columns, events, target)
             for name, text in properties.items():
                 _set(session, order.path, name, text)
             _merge(session, order, before, columns, target, made, order.mark if last else None)
@@ -81,7 +81,7 @@ def _attempt(session: SparkSession, order: MergeOrder) -> MergeResult:
 
 
 class SparkTarget(MemoryTarget):
-    """A table's rows, fetched by Spark when somebody asks for them."""
+    """A table's rows, read by Spark on request."""
 
     def __init__(self, session: SparkSession, path: str, columns: Shape) -> None:
         super().__init__(columns.schema.empty_table())
@@ -176,8 +176,8 @@ def _merge(
     if mark is not None:
         session.conf.set("spark.databricks.delta.write.txnAppId", mark.app_id)
         session.conf.set("spark.databricks.delta.write.txnVersion", str(mark.batch))
-        told = json.dumps(facts(mark))
-        session.conf.set("spark.databricks.delta.commitInfo.userMetadata", told)
+        facts_text = json.dumps(facts(mark))
+        session.conf.set("spark.databricks.delta.commitInfo.userMetadata", facts_text)
     session.sql(_statement(order.path, view, columns.names, target.identity, soft=order.soft))
     session.catalog.dropTempView(view)
 
@@ -188,10 +188,9 @@ def _has_map(type_: pa.DataType) -> bool:
 
 
 def _changes(target: SparkTarget, made: Plan) -> pa.Table:
-    """What becomes of rows, each named by its key and place: `k0`, `k1` and so on, and `place`.
+    """Return the changes of rows, identified by keys `k0`, `k1` and so on, and `place`.
 
-    A row that becomes another one has its values beside it as `c0`, `c1` and so on; a new one has
-    no name.
+    A changed row has its new values as `c0`, `c1` and so on; a new one has no key.
     """
     decision, winners = made.decision, made.winners
     gone = target.known.filter(pa.array(decision.gone))

@@ -9,17 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.changes.contest import Memory
 from distributary.changes.events import (
     Definition,
     Events,
     Flags,
-    Ints,
     KeyIndex,
     combined,
     fractional,
@@ -28,144 +27,15 @@ from distributary.changes.events import (
     shortened,
     whole,
 )
-from distributary.changes.shape import SEQ_COLUMN
-from distributary.decode.change.debezium.values import without_source_time
+from distributary.changes.shape import SEQ_COLUMN, TombstonesBehindError
 from distributary.delta.columns import Field, fields_of
 from distributary.delta.commit import Change, rewrite_files, write_rows
 from distributary.delta.log import DataFile, Snapshot, snapshot_of
-from distributary.delta.skipping import SLACK_US, microseconds
 from distributary.delta.tables import committing, until_not_overtaken
-from distributary.model.cache import Cache
 from distributary.model.change import SEQ
 from distributary.model.manifest import Mark
 from distributary.model.record import TIMESTAMP
 from distributary.model.table import Column
-
-# The events of a batch, the rows they meet and what is remembered, as numbers to compare. Pure.
-
-NOBODY = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """The rows of a table that agree with an event of the batch on some key."""
-
-    seq: pa.StructArray
-    groups: Sequence[Ints]
-    """For each key definition the group of each row, or -1."""
-    owner: Ints
-    """The number of the definition that was in force at each row's place."""
-    live: Flags
-    """Not deleted (softly)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """What is remembered of rows that are gone, as far as the batch speaks of them."""
-
-    seq: pa.StructArray
-    owner: Ints
-    groups: Ints
-    """By the definition of the memory itself."""
-    truncated: pa.StructArray
-    """Places at which the whole table was emptied."""
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """All that is in the groups of one definition, whoever it is: events, then rows, then memory.
-
-    `who` are the numbers of events, then those of rows counted on from there, NOBODY for memory.
-    """
-
-    who: Ints
-    group: Ints
-    power: Ints
-    rank: Ints
-
-    def top(self, count: int) -> Flags:
-        """Which of them are the strongest of their group."""
-        strongest: Flags = self.power == highest_by(self.group, self.power, count)[self.group]
-        return strongest
-
-
-class Contest:
-    """Events, rows and memories with their ranks and powers: the higher power wins."""
-
-    def __init__(
-        self,
-        events: Events,
-        *,
-        keys: Sequence[KeyIndex],
-        owner: Ints,
-        known: Known,
-        memory: Memory,
-    ) -> None:
-        self.events, self.keys, self.owner = events, keys, owner
-        self.known, self.memory = known, memory
-        self.rank, self.known_rank, self.memory_rank, emptied = ranks(
-            [events.seq, known.seq, memory.seq, memory.truncated]
-        )
-        self.emptied_before = int(emptied.max(initial=NOBODY))
-        emptied_now = self.rank[events.truncates].max(initial=NOBODY)
-        self.emptied = max(self.emptied_before, int(emptied_now))
-        """The rank of the last truncate; what is below it is gone."""
-        # at one place a row stands above an event, which must be newer to replace it; a memory
-        # stands above all but the delete that left it, which may come again after a crash
-        self.power = 4 * self.rank + 2 * events.deletes
-        self.known_power = 4 * self.known_rank + 3
-        self.memory_power = 4 * self.memory_rank + 1
-        self.valid = owner >= 0
-        self._sides: dict[tuple[int, bool], Side] = {}
-
-    @cached_property
-    def twins(self) -> Flags:
-        """Events at the place of another one about the same row, which counts instead."""
-        twins = np.zeros(len(self.owner), np.bool_)
-        for number, index in enumerate(self.keys):
-            own = np.flatnonzero(self.owner == number)
-            place = index.groups[own] * (self.rank.max(initial=0) + 1) + self.rank[own]
-            _, inverse, counts = np.unique(place, return_inverse=True, return_counts=True)
-            shared = counts[inverse] > 1
-            if shared.any():
-                own, place = own[shared], place[shared]
-                order = np.lexsort((self.events.preference(own), place))
-                twins[own[order][:-1][np.diff(place[order]) == 0]] = True
-        return twins
-
-    def side(self, number: int, *, own: bool) -> Side:
-        """What is in the groups of a definition; with `own`, only what was made under it."""
-        found = self._sides.get((number, own))
-        if found is None:
-            found = self._sides[number, own] = self._side(number, own=own)
-        return found
-
-    def _side(self, number: int, *, own: bool) -> Side:
-        index, size = self.keys[number], len(self.owner)
-        heard = self.valid & ~self.twins
-        met = self.known.groups[number] >= 0
-        if own:
-            heard &= self.owner == number
-            met &= self.known.owner == number
-        event, row = np.flatnonzero(heard), np.flatnonzero(met)
-        mine = np.flatnonzero(self.memory.owner == number)
-        groups = [index.groups[event], self.known.groups[number][row], self.memory.groups[mine]]
-        powers = [self.power[event], self.known_power[row], self.memory_power[mine]]
-        rank = [self.rank[event], self.known_rank[row], self.memory_rank[mine]]
-        return Side(
-            who=np.concatenate([event, size + row, np.full(len(mine), NOBODY)]),
-            group=np.concatenate(groups),
-            power=np.concatenate(powers),
-            rank=np.concatenate(rank),
-        )
-
-
-def highest_by(groups: Ints, powers: Ints, count: int) -> Ints:
-    """The highest power of each group; NOBODY for a group without any."""
-    highest = np.full(count, NOBODY, np.int64)
-    np.maximum.at(highest, groups, powers)
-    return highest
-
 
 ROW, TRUNCATE, MOVED = "row", "truncate", "moved"
 TOMBSTONE_COLUMNS = (
@@ -185,6 +55,9 @@ MOST_FILES = 2
 """Small ones: then they become one, without what is older than the horizon or known better."""
 SMALL_FILE = 2**20
 """Bytes."""
+_APP = "distributary/tombstones/"
+"""Before the id of a table of tombstones: the mark of a merged table that says how many commits of
+it the table was merged with; 0 once it is no longer the table's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +68,11 @@ class Tombstones:
     rows: pa.Table
     since_us: int
     """What was removed before this moment is forgotten."""
+    table: Snapshot | None = None
+    """The version that the rows were read from."""
 
     def memory(self, events: Events, keys: Sequence[KeyIndex]) -> Memory:
-        """What concerns the rows that events speak of."""
+        """Return the tombstones of the rows that events concern."""
         parts = [_met(self.rows, events, index) for index in keys] if self.rows.num_rows else []
         owners = [np.full(len(groups), number) for number, (_, groups) in enumerate(parts)]
         none = np.zeros(0, np.int64)
@@ -215,7 +90,63 @@ def open_tombstones(folder: str, *, now_us: int, horizon: int) -> Tombstones:
     snapshot = snapshot_of(folder)
     rows = SCHEMA.empty_table() if snapshot is None else snapshot.rows(SCHEMA)
     since = now_us - horizon * 1_000_000
-    return Tombstones(folder, _since(rows, since), since)
+    return Tombstones(folder, _since(rows, since), since, snapshot)
+
+
+def refuse_behind(known: Tombstones, merged: Snapshot | None, *, table: str) -> None:
+    """Raise if a merged table has seen a later version of its tombstones, or those of another.
+
+    What was deleted in between would come back with a late event. Tables that were last merged
+    before there were such marks are not judged, nor those that only Spark may write.
+    """
+    marks = {} if merged is None or merged.no_changes() else merged.marks
+    seen = {app: count for app, count in marks.items() if app.startswith(_APP) and count}
+    have = _counted(known.table)
+    if not seen or any(have.get(app, 0) >= count for app, count in seen.items()):
+        return
+    version = max(seen.values()) - 1
+    found = "it is gone" if known.table is None else f"it is at version {known.table.version}"
+    raise TombstonesBehindError(
+        f"what is remembered of rows deleted from table {table} is older than the table",
+        where=known.folder,
+        evidence=f"the table was merged with version {version} of {known.folder}, and {found}, or "
+        "of another lake; put the newest copy of this folder back, or "
+        f"`distributary reset FILE --table {table}` takes it as it is",
+        next_step="put the newest copy of this folder back; without one, `distributary reset FILE "
+        f"--table {table}` takes it as it is: a late event may then bring a deleted row back",
+    )
+
+
+def marks_for(merged: Snapshot | None, tombstones: Snapshot | None) -> dict[str, int]:
+    """Return the marks by which a merged table gets to know its tombstones, as far as they change.
+
+    Those of tables of tombstones that it had before become 0.
+    """
+    known = {} if merged is None else merged.marks
+    have = _counted(tombstones)
+    had = {app: 0 for app in known if app.startswith(_APP)}
+    return {app: count for app, count in {**had, **have}.items() if known.get(app) != count}
+
+
+def take_as_they_are(path: str, folder: str, *, table: str) -> None:
+    """Commit to a merged table that its tombstones count as they are now."""
+
+    def attempt() -> None:
+        merged = snapshot_of(path)
+        if merged is None or merged.no_changes():
+            return
+        marks = marks_for(merged, snapshot_of(folder))
+        if marks:
+            rewrite_files(path, merged, Change("ACCEPT", table, marks=marks))
+
+    with committing(path, doing="accept tombstones"):
+        until_not_overtaken(attempt)
+
+
+def _counted(tombstones: Snapshot | None) -> dict[str, int]:
+    if tombstones is None:
+        return {}
+    return {f"{_APP}{tombstones.metadata.get('id')}": tombstones.version + 1}
 
 
 def made(rows: pa.Table, definition: Definition | None, *, now_us: int) -> pa.Table:
@@ -261,14 +192,20 @@ def _stream(rows: pa.Table) -> bytes:
 
 
 def definition_text(definition: Definition) -> str:
-    """How a key is named in the table of tombstones."""
+    """Return the name of a key in the table of tombstones."""
     return json.dumps(definition, ensure_ascii=False)
 
 
-def remember(known: Tombstones, new: pa.Table, *, table: str, mark: Mark | None = None) -> None:
-    """Add tombstones, once for a batch; without a mark, those that are not there."""
-    if new.num_rows:
-        until_not_overtaken(lambda: _add(known, new, table=table, mark=mark))
+def remember(
+    known: Tombstones, new: pa.Table, *, table: str, mark: Mark | None = None
+) -> Snapshot | None:
+    """Add tombstones, once for a batch; without a mark, those that are not there.
+
+    Return the table of tombstones as it is then.
+    """
+    if not new.num_rows:
+        return known.table
+    return until_not_overtaken(lambda: _add(known, new, table=table, mark=mark))
 
 
 def replace_all(folder: str, rows: pa.Table, *, table: str) -> None:
@@ -287,13 +224,13 @@ def replace_all(folder: str, rows: pa.Table, *, table: str) -> None:
     rewrite_files(folder, before, change)
 
 
-def _add(known: Tombstones, new: pa.Table, *, table: str, mark: Mark | None) -> None:
+def _add(known: Tombstones, new: pa.Table, *, table: str, mark: Mark | None) -> Snapshot:
     before = snapshot_of(known.folder)
     if before is not None and (mark is None or before.has(mark.app_id, mark.batch)):
         # what a batch had remembered may be past the horizon by now, or gone with a rebuild
         new, mark = _unknown(new, _since(before.rows(SCHEMA), known.since_us)), None
         if not new.num_rows:
-            return
+            return before
     removed = [] if before is None else _to_compact(before)
     if before is not None and removed:
         old = [before.read(file, SCHEMA) for file in removed]
@@ -308,7 +245,7 @@ def _add(known: Tombstones, new: pa.Table, *, table: str, mark: Mark | None) -> 
         mark=mark,
         metrics={"numOutputRows": new.num_rows},
     )
-    rewrite_files(known.folder, before, change)
+    return rewrite_files(known.folder, before, change)
 
 
 def _unknown(new: pa.Table, rows: pa.Table) -> pa.Table:
@@ -361,126 +298,3 @@ def _met(rows: pa.Table, events: Events, index: KeyIndex) -> tuple[pa.Array, np.
     met = pc.is_valid(found)
     numbers = found.filter(met).to_numpy()
     return combined(mine.column("_seq").filter(met)), index.groups[numbers]
-
-
-# Between which times and ids the events of each file of a log are, as the table's own log tells.
-#
-# A process keeps what it has worked out: a log is asked about with every batch, and grows with it.
-
-MOST_TABLES = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """One entry for each file of a log."""
-
-    files: tuple[DataFile, ...]
-    low: Ints
-    """Microseconds since 1970."""
-    high: Ints
-    no_time: Flags
-    """Files with events without a time, or without bounds."""
-    ids: tuple[tuple[str | None, str | None], ...]
-    """The lowest and the highest."""
-
-
-_known: Cache[Bounds] = Cache(MOST_TABLES)
-
-
-def bounds_of(log: Snapshot) -> Bounds:
-    """The bounds of all files of a log."""
-    known = _known.find(log.folder)
-    if known is None or any(log.files.get(file.path) is not file for file in known.files):
-        # not seen before, or more happened than that files were added
-        known = _bounds(())
-    have = {file.path for file in known.files}
-    new = _bounds([file for path, file in log.files.items() if path not in have])
-    found = Bounds(
-        files=known.files + new.files,
-        low=np.concatenate([known.low, new.low]),
-        high=np.concatenate([known.high, new.high]),
-        no_time=np.concatenate([known.no_time, new.no_time]),
-        ids=known.ids + new.ids,
-    )
-    _known.keep(log.folder, found)
-    return found
-
-
-def _bounds(files: Sequence[DataFile]) -> Bounds:
-    times = [[microseconds(end) for end in file.bounds("_source_ts")] for file in files]
-    nulls = [(file.told().get("nullCount") or {}).get("_source_ts") for file in files]
-    unbounded = [None in ends or count != 0 for ends, count in zip(times, nulls, strict=True)]
-    return Bounds(
-        files=tuple(files),
-        low=np.array([low or 0 for low, _ in times], np.int64),
-        high=np.array([(high or 0) + SLACK_US for _, high in times], np.int64),
-        no_time=np.array(unbounded, np.bool_),
-        ids=tuple(file.bounds("_uuid") for file in files),
-    )
-
-
-def files_at(log: Snapshot, times: Ints) -> list[DataFile]:
-    """Return the files of a log that may have events of these times, in microseconds."""
-    bounds, times = bounds_of(log), np.sort(times)
-    inside = np.searchsorted(times, bounds.high, "right") > np.searchsorted(times, bounds.low)
-    return [bounds.files[n] for n in np.flatnonzero(inside | bounds.no_time).tolist()]
-
-
-# Events that were delivered before: their log has one with the same id and the same content.
-#
-# Most batches bring nothing twice, and most files of a log are about other times: the bounds that
-# the table keeps of each file tell which ones to open, and of those only two columns are read. An
-# event whose time is another one when it is sent again is looked for by its id alone.
-
-_ID = pa.schema([pa.field("_uuid", pa.string()), pa.field("_hash", pa.int64())])
-
-
-def redelivered(log_path: str, events: pa.Table) -> pa.BooleanArray:
-    """Which events are in the log already, or further up among the events themselves.
-
-    Events have `_uuid`, `_hash`, `_source_ts` and `_envelope`; one without an id is never a
-    re-delivery, and one with the id of another and other content neither. Raises PublishError.
-    """
-    with committing(log_path, doing="look for events in a log"):
-        ids = events.select(_ID.names)
-        sizes = pc.binary_length(ids.column("_uuid")).fill_null(0)
-        named: Flags = pc.greater(sizes, 0).to_numpy(zero_copy_only=False)
-        index = KeyIndex(ids, tuple(_ID.names))
-        again = _seen_before(index.groups) & named
-        new = named & ~again
-        some = events if new.all() else events.filter(pa.array(new))
-        log = snapshot_of(log_path) if some.num_rows else None
-        if log is not None:
-            for file in _overlapping(bounds_of(log), some):
-                there = index.find(log.read(file, _ID))
-                again |= np.isin(index.groups, there[there >= 0]) & named
-        return pa.array(again)
-
-
-def _seen_before(groups: Ints) -> Flags:
-    again = np.ones(len(groups), np.bool_)
-    again[np.unique(groups, return_index=True)[1]] = False
-    return again
-
-
-def _overlapping(bounds: Bounds, events: pa.Table) -> list[DataFile]:
-    """The files of a log that may have one of these events."""
-    time = events.column("_source_ts")
-    lasting: Flags = time.is_valid().to_numpy() & ~without_source_time(events.column("_envelope"))
-    timed = np.sort(time.filter(pa.array(lasting)).cast(pa.int64()).to_numpy())
-    inside = np.searchsorted(timed, bounds.high, "right") > np.searchsorted(timed, bounds.low)
-    may = inside | bounds.no_time | (not lasting.all())
-    ids = events.column("_uuid").combine_chunks()
-    lowest, highest = pc.min_max(ids).as_py().values()
-
-    def may_have(low: str | None, high: str | None) -> bool:
-        """Whether one of the ids is within the bounds of a file, or these do not tell."""
-        if low is None or high is None:
-            return True
-        if high < lowest or low > highest:
-            # most files, where ids go up with the source's log
-            return False
-        between = pc.and_(pc.greater_equal(ids, low), pc.less_equal(ids, high))
-        return bool(pc.any(between).as_py())
-
-    return [bounds.files[n] for n in np.flatnonzero(may).tolist() if may_have(*bounds.ids[n])]

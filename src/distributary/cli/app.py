@@ -26,6 +26,7 @@ from distributary.errors import ConfigError
 from distributary.threads import end_process
 
 PROGRAM = "distributary"
+_VERSION = "--version"
 
 _EPILOG = """\
 \b
@@ -40,31 +41,32 @@ Exit codes:
 Every command takes --json, -q, -v and --debug. Nothing is ever sent anywhere about you."""
 
 VERBS: Mapping[str, Sequence[str]] = {
-    "demo.demo:app": ["demo"],
     "init:app": ["init"],
-    "produce:app": ["produce"],
-    "dev:app": ["dev"],
     "run:app": ["run", "up"],
     "run:pipelines_app": ["pipelines"],
-    "status:app": ["status"],
-    "schema:tables_app": ["tables"],
-    "query:app": ["query", "head"],
+    "inspect.status:app": ["status"],
+    "inspect.schema:tables_app": ["tables"],
+    "inspect.query:app": ["query", "head"],
     "plan:app": ["validate", "plan"],
     "doctor:app": ["doctor"],
     "doctor:explain_app": ["explain"],
-    "trace:app": ["trace"],
-    "verify:app": ["verify"],
+    "inspect.trace:app": ["trace"],
+    "upkeep.verify:app": ["verify"],
     "monitor:app": ["metrics", "ui"],
-    "schema:app": ["schema"],
-    "dlq:app": ["dlq"],
+    "inspect.schema:app": ["schema"],
+    "upkeep.dlq:app": ["dlq"],
     "monitor:alerts_app": ["alerts"],
-    "repair:app": ["resume", "rebuild", "reset", "recover", "clean"],
-    "maintain:app": ["maintain"],
-    "backup:app": ["backup", "restore"],
+    "upkeep.source:app": ["snapshot"],
+    "upkeep.repair:app": ["resume", "rebuild", "reset", "recover", "clean"],
+    "upkeep.maintain:app": ["maintain"],
+    "upkeep.backup:app": ["backup", "restore"],
     "install:app": ["install", "uninstall", "package"],
     "grants:app": ["grants"],
 }
 """Where the commands are declared, in the order of the help page."""
+
+PLUGGED = "distributary.commands"
+"""The group of entry points by which a package adds commands: a verb, and its Typer app."""
 
 
 def application(verb: str | None = None) -> typer.Typer:
@@ -79,12 +81,45 @@ def application(verb: str | None = None) -> typer.Typer:
         context_settings={"help_option_names": ["--help", "-h"]},
     )
     found.callback(invoke_without_command=True)(_root)
-    known = any(verb in verbs for verbs in VERBS.values())
-    for place, verbs in VERBS.items():
-        if not known or verb in verbs:
-            module, _, name = place.partition(":")
-            found.add_typer(getattr(import_module(f"distributary.cli.{module}"), name))
+    if verb == _VERSION:
+        return found
+    own = [place for place, verbs in VERBS.items() if verb in verbs]
+    # entry points are searched for in the files of all packages: never for a verb of the core
+    plugged = [] if own or verb is None else _plugged(verb)
+    if not own and not plugged:
+        own, plugged = list(VERBS), _plugged()
+    for place in own:
+        module, _, name = place.partition(":")
+        found.add_typer(getattr(import_module(f"distributary.cli.{module}"), name))
+    for app in plugged:
+        found.add_typer(app)
     return found
+
+
+def _plugged(verb: str | None = None) -> list[typer.Typer]:
+    """Load the commands of other packages, by their names, or only the one that is typed.
+
+    Raise ConfigError if the one that is typed cannot be loaded. A list of all leaves it out: the
+    help page does not fail because of a package that is broken.
+    """
+    # takes as long to import as a small command runs
+    from importlib.metadata import entry_points
+
+    points = entry_points(group=PLUGGED) if verb is None else entry_points(group=PLUGGED, name=verb)
+    apps = []
+    for point in sorted(points, key=lambda point: point.name):
+        try:
+            apps.append(point.load())
+        except Exception as error:
+            if verb is None:
+                continue
+            raise ConfigError(
+                f"the command {verb} cannot be loaded",
+                where=f"{point.value}, of the package {point.dist.name if point.dist else '?'}",
+                evidence=f"{type(error).__name__}: {error}",
+                next_step="install the package again, or remove it",
+            ) from error
+    return apps
 
 
 def _print_versions(asked: bool) -> None:
@@ -101,7 +136,7 @@ def _root(
     version: Annotated[
         bool,
         option(
-            "--version",
+            _VERSION,
             "Show the versions of everything that matters, for a bug report.",
             callback=_print_versions,
             is_eager=True,
@@ -134,10 +169,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _leave_no_core()
     try:
         with _children_import_safely(), _ended_by_signal():
-            verb = next((word for word in given if not word.startswith("-")), None)
+            verb = next((w for w in given if w == _VERSION or not w.startswith("-")), None)
             code = application(verb)(given, prog_name=PROGRAM, standalone_mode=False)
     except typer.TyperException as error:
         return _refuse(error, given)
+    except ConfigError as error:
+        return _report(error, given)
     except (KeyboardInterrupt, typer.Abort):
         return STOPPED_BY_KEY
     return code if isinstance(code, int) else 0
@@ -151,19 +188,23 @@ def _leave_no_core() -> None:
 
 
 def _refuse(error: typer.TyperException, given: Sequence[str]) -> int:
-    from distributary.cli.command.output import Output
-    from distributary.cli.logs import LogFile, report
-
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else PROGRAM
-    output = Output(as_json="--json" in given, debug="--debug" in given)
     wrong = ConfigError(error.format_message(), where="command line", next_step=f"{path} --help")
-    return report(output, wrong, LogFile("usage"))
+    return _report(wrong, given)
+
+
+def _report(error: ConfigError, given: Sequence[str]) -> int:
+    from distributary.cli.command.log_file import LogFile, report
+    from distributary.cli.command.output import Output
+
+    output = Output(as_json="--json" in given, debug="--debug" in given)
+    return report(output, error, LogFile("usage"))
 
 
 @contextmanager
 def _children_import_safely() -> Iterator[None]:
-    """Whoever can write to the working folder, a lake say, runs no code in our children."""
+    """Prevent child processes from importing code from the working folder, such as a lake."""
     before = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = before or "1"
     try:

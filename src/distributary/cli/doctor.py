@@ -11,8 +11,6 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
@@ -35,24 +33,22 @@ from distributary.errors import (
     DistributaryError,
     ErrorCode,
     RegistryUnavailableError,
-    SourceUnavailableError,
     glossary,
     meanings,
 )
 from distributary.model import layout
+from distributary.model.check import Check, CheckState
 from distributary.observe.log_format import listed
 
 if TYPE_CHECKING:
-    from distributary.config.kafka import KafkaSource, Registry
-    from distributary.config.lake import Lake
     from distributary.config.load import Loaded
-    from distributary.config.source import DeltaSource, FilesSource
+    from distributary.config.registry import RegistryConfig
     from distributary.operations.ground import Proof
 
 
 app = single(LOOK)
 
-_KAFKA_PORT, _REGISTRY_PORT = 9092, 8081
+_REGISTRY_PORT = 8081
 """Those of `dev up`."""
 _PROPERTY = "delta.setTransactionRetentionDuration"
 _PYTHON = (3, 11)
@@ -60,29 +56,7 @@ _GIB = 1 << 30
 _CONNECT_SECONDS = 5.0
 
 
-class State(StrEnum):
-    """How a check ended."""
-
-    PASS = "pass"  # noqa: S105
-    WARN = "warn"
-    FAIL = "fail"
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """What was looked at, found and needed."""
-
-    name: str
-    state: State
-    found: str
-    needed: str = ""
-    fix: str = ""
-    """What to type or to do."""
-    tried: str = ""
-    """What was done to find out, where that is more than a look."""
-
-
-_COLOURS = {State.PASS: "green", State.WARN: "yellow", State.FAIL: "bold red"}
+_COLOURS = {CheckState.PASS: "green", CheckState.WARN: "yellow", CheckState.FAIL: "bold red"}
 
 
 @verb(app, "doctor", "doctor distributary-demo/games.yaml")
@@ -90,7 +64,7 @@ def doctor(call: Invocation, file: OptionalFile = None, lake: LakeOption = None)
     """Check what a run needs, and say how to fix what does not work."""
     loaded = load_file(call, file) if file is not None else None
     checks = [*checks_of_machine(), *checks_for_file(loaded, lake)]
-    failed = sum(check.state is State.FAIL for check in checks)
+    failed = sum(check.state is CheckState.FAIL for check in checks)
 
     def draw(paper: Paper) -> None:
         paper.table(
@@ -99,9 +73,9 @@ def doctor(call: Invocation, file: OptionalFile = None, lake: LakeOption = None)
             indent=0,
         )
         for check in checks:
-            if check.tried and (call.out.verbosity > 0 or check.state is not State.PASS):
+            if check.tried and (call.out.verbosity > 0 or check.state is not CheckState.PASS):
                 paper.line(styled(f"{check.name}: ", "bold"), check.tried)
-            if check.fix and check.state is not State.PASS:
+            if check.fix and check.state is not CheckState.PASS:
                 paper.line(styled(f"{check.name}: ", "bold"), check.fix)
         if failed:
             paper.line(styled(f"{counted(failed, 'check')} failed", "bold red"))
@@ -113,14 +87,14 @@ def doctor(call: Invocation, file: OptionalFile = None, lake: LakeOption = None)
 
 
 def checks_of_machine() -> Iterator[Check]:
-    """What every run needs."""
+    """Yield the checks that every run needs."""
     import psutil
 
     installed = versions()
     good = sys.version_info[:2] >= _PYTHON
     yield Check(
         "python",
-        State.PASS if good else State.FAIL,
+        CheckState.PASS if good else CheckState.FAIL,
         installed["Python"],
         ".".join(map(str, _PYTHON)) + " or newer",
         "install a newer Python, then distributary in it",
@@ -129,7 +103,7 @@ def checks_of_machine() -> Iterator[Check]:
     yield _guarded("connectors", _connectors)
     yield Check(
         "spark",
-        State.FAIL if installed["Spark"] == "missing" else State.PASS,
+        CheckState.FAIL if installed["Spark"] == "missing" else CheckState.PASS,
         f"Spark {installed['Spark']}, Delta {installed['Delta']}",
         fix="pip install pyspark",
     )
@@ -137,7 +111,11 @@ def checks_of_machine() -> Iterator[Check]:
     free = psutil.virtual_memory().available
     yield Check(
         "memory",
-        State.PASS if free >= 2 * _GIB else State.WARN if free >= _GIB else State.FAIL,
+        CheckState.PASS
+        if free >= 2 * _GIB
+        else CheckState.WARN
+        if free >= _GIB
+        else CheckState.FAIL,
         f"{size(free)} free",
         "2.0 GiB",
         "end other programs, or set spark.driver_memory: 1g",
@@ -146,8 +124,7 @@ def checks_of_machine() -> Iterator[Check]:
 
 def checks_for_file(loaded: Loaded | None, lake: str | None) -> Iterator[Check]:
     """Lake and tables; with a file also checkpoint, exchange, catalog, source and registry."""
-    from distributary.config.kafka import KafkaSource
-    from distributary.config.source import FilesSource
+    from distributary.source.entry import entry_of
     from distributary.store.base import absolute, introduce, local_path
 
     usual = os.environ.get(LAKE_VARIABLE, next((p for p in PLACES if Path(p).is_dir()), "."))
@@ -173,13 +150,8 @@ def checks_for_file(loaded: Loaded | None, lake: str | None) -> Iterator[Check]:
     registry, source = loaded.config.registry, loaded.config.source
     if registry is not None:
         yield _guarded("registry", lambda: registry_check(registry))
-    if isinstance(source, KafkaSource):
-        yield _guarded("broker", lambda: _broker(source))
-        yield _reader(source)
-    elif isinstance(source, FilesSource):
-        yield _guarded("source", lambda: _files(source, loaded.config.lake))
-    else:
-        yield _guarded("source", lambda: _table(loaded, source))
+    for name, check in entry_of(source).checks(source, loaded.config):
+        yield _guarded(name, check)
 
 
 def _guarded(name: str, check: Callable[[], Check]) -> Check:
@@ -189,14 +161,14 @@ def _guarded(name: str, check: Callable[[], Check]) -> Check:
     except DistributaryError as error:
         evidence = error.evidence.splitlines()[-1:] or [error.where]
         found = f"{error.what}: {evidence[0]}" if evidence[0] else error.what
-        return Check(name, State.FAIL, found, fix=error.next_step)
+        return Check(name, CheckState.FAIL, found, fix=error.next_step)
 
 
 def _java() -> Check:
     from distributary.spark.java import MINIMUM, require_java
 
     java = require_java()
-    return Check("java", State.PASS, f"{java.version} at {java.path}", f"{MINIMUM} or newer")
+    return Check("java", CheckState.PASS, f"{java.version} at {java.path}", f"{MINIMUM} or newer")
 
 
 def _connectors() -> Check:
@@ -211,12 +183,12 @@ def _connectors() -> Check:
     if not jars:
         return Check(
             "connectors",
-            State.WARN,
+            CheckState.WARN,
             "not fetched yet: the first run does it",
             "25 MB from a mirror",
             "python -m distributary.spark.jars",
         )
-    return Check("connectors", State.PASS, f"{counted(len(jars), 'file')} in {jars[0].parent}")
+    return Check("connectors", CheckState.PASS, f"{counted(len(jars), 'file')} in {jars[0].parent}")
 
 
 def _cluster(loaded: Loaded) -> Iterator[Check]:
@@ -228,7 +200,7 @@ def _cluster(loaded: Loaded) -> Iterator[Check]:
     standalone = settings.master.startswith("spark://")
     yield Check(
         "cluster",
-        State.PASS if settings.authenticates else State.WARN,
+        CheckState.PASS if settings.authenticates else CheckState.WARN,
         "Spark's processes ask each other for a secret"
         if settings.authenticates
         else "whoever reaches the ports of the driver and the executors is believed, "
@@ -248,7 +220,7 @@ def _decoders() -> Check:
     missing = [name for name, found in there.items() if not found]
     return Check(
         "decoders",
-        State.WARN if missing else State.PASS,
+        CheckState.WARN if missing else CheckState.PASS,
         f"without {listed(missing)}: correct, and many times slower" if missing else "fast",
         "ptars for protobuf, pyruhvro for Avro",
         f"install distributary again with all that it requires: {listed(missing)}",
@@ -260,7 +232,7 @@ def _disk(folder: Path) -> Check:
     free = shutil.disk_usage(existing).free
     return Check(
         "disk",
-        State.PASS if free >= _GIB else State.FAIL,
+        CheckState.PASS if free >= _GIB else CheckState.FAIL,
         f"{size(free)} free at {existing}",
         "1.0 GiB",
         "make room, or move the lake with lake.path",
@@ -268,14 +240,14 @@ def _disk(folder: Path) -> Check:
 
 
 def _store(place: str, address: str) -> Iterator[Check]:
-    """What the engine needs of a store, tried in a folder of its own that is removed again."""
+    """Test the properties of a store that the engine needs, in a temporary folder."""
     from distributary.operations.ground import prove_store
 
     try:
         yield from map(_proven, prove_store(place, address))
     except DistributaryError as error:
         # an address or settings that no store can be opened with
-        yield Check(place, State.FAIL, f"{error.what}: {error.evidence}", fix=error.next_step)
+        yield Check(place, CheckState.FAIL, f"{error.what}: {error.evidence}", fix=error.next_step)
 
 
 def _claim(loaded: Loaded, checkpoint: str) -> Check:
@@ -285,12 +257,12 @@ def _claim(loaded: Loaded, checkpoint: str) -> Check:
 
 
 def _proven(proof: Proof) -> Check:
-    state = State.PASS if proof.passed else State.FAIL
+    state = CheckState.PASS if proof.passed else CheckState.FAIL
     return Check(proof.name, state, proof.found, proof.needed, proof.fix, proof.tried)
 
 
 def _exchange(loaded: Loaded, checkpoint: str) -> Check:
-    """What `run.exchange` comes to; where the workers have to be asked, they are."""
+    """Return the result of `run.exchange`; ask the workers if needed."""
     from distributary.model.plan import planned_exchange
     from distributary.spark.settings import SparkSettings
 
@@ -298,18 +270,18 @@ def _exchange(loaded: Loaded, checkpoint: str) -> Check:
     wanted = loaded.config.run.exchange
     planned = planned_exchange(wanted, local=settings.is_local and not settings.remote)
     if planned is not None:
-        return Check("exchange", State.PASS, f"{planned.way}: {planned.why}")
+        return Check("exchange", CheckState.PASS, f"{planned.way}: {planned.why}")
     unreachable = _unreachable(settings.master) if not settings.remote else ""
     if unreachable:
         return Check(
             "exchange",
-            State.FAIL,
+            CheckState.FAIL,
             unreachable,
             "an answer from the workers",
             "start the cluster, or correct spark.master",
             f"looked for {settings.master}",
         )
-    from distributary.engine.stage import choose_exchange
+    from distributary.engine.steps.hops import choose_exchange
     from distributary.operations.ground import scratch
     from distributary.spark.session import spark_session
     from distributary.store.base import local_path
@@ -321,14 +293,14 @@ def _exchange(loaded: Loaded, checkpoint: str) -> Check:
         chosen = choose_exchange(wanted, session, Path(folder.address))
     return Check(
         "exchange",
-        State.PASS,
+        CheckState.PASS,
         f"{chosen.way}: {chosen.why}",
         tried="ran a job on the cluster that looks for a file of the driver",
     )
 
 
 def _unreachable(master: str) -> str:
-    """Why Spark would wait for minutes in vain; empty where nothing speaks against it."""
+    """Return the reason why Spark would wait for minutes in vain; empty if there is none."""
     if master.startswith("yarn"):
         known = os.environ.get("HADOOP_CONF_DIR") or os.environ.get("YARN_CONF_DIR")
         return "" if known else "neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set"
@@ -349,10 +321,10 @@ def _unreachable(master: str) -> str:
 def _marks(folder: Path, loaded: Loaded | None) -> Check:
     found = tables_with_expiring_marks(folder, loaded.config.name if loaded else None)
     if not found:
-        return Check("marks", State.PASS, "no table forgets what was committed to it")
+        return Check("marks", CheckState.PASS, "no table forgets what was committed to it")
     return Check(
         "marks",
-        State.WARN,
+        CheckState.WARN,
         f"{_PROPERTY} is set on {listed(found, most=3)}",
         "never set: a batch repeated later than that would be doubled",
         f"ALTER TABLE delta.`{folder / found[0]}` UNSET TBLPROPERTIES ('{_PROPERTY}')",
@@ -360,9 +332,9 @@ def _marks(folder: Path, loaded: Loaded | None) -> Check:
 
 
 def tables_with_expiring_marks(lake: Path, pipeline: str | None) -> list[str]:
-    """Tables on which somebody has set that transaction marks are forgotten."""
+    """Return tables with a property that makes transaction marks expire."""
     from distributary.delta.tables import open_table
-    from distributary.observe.ledger import Ledger
+    from distributary.observe.ledger.ledger import Ledger
 
     if not (lake / layout.HOME).is_dir():
         return []
@@ -375,7 +347,7 @@ def tables_with_expiring_marks(lake: Path, pipeline: str | None) -> list[str]:
 
 
 def _catalog(loaded: Loaded) -> Check:
-    from distributary.engine.catalog import check_catalog
+    from distributary.engine.registrar import check_catalog
     from distributary.observe.pipelines import read_catalog_state
 
     found, lasting = check_catalog(loaded.config)
@@ -384,112 +356,20 @@ def _catalog(loaded: Loaded) -> Check:
         first = state.problems[0]
         return Check(
             "catalog",
-            State.WARN,
+            CheckState.WARN,
             f"{found}; {counted(state.waiting, 'table')} wait: {state.error}",
             fix=first.next_step,
         )
     return Check(
         "catalog",
-        State.PASS if lasting else State.WARN,
+        CheckState.PASS if lasting else CheckState.WARN,
         found,
         "" if lasting else "a catalog that outlives a session",
         "set lake.catalog of type hive, unity or glue; or a metastore in spark.conf",
     )
 
 
-def _table(loaded: Loaded, source: DeltaSource) -> Check:
-    from distributary.config.source import storage_options_of
-    from distributary.source.delta import DeltaSource as Table
-
-    table = Table(source, storage_options=storage_options_of(source, loaded.config.lake))
-    try:
-        # what a task does: the log alone says nothing about the files
-        first = next(table.peek(table.first()), None)
-    except SourceUnavailableError as error:
-        if error.context.get("reason") != "missing":
-            raise
-        registry = loaded.config.registry.path if loaded.config.registry else None
-        return Check(
-            "source",
-            State.FAIL,
-            f"no Delta table at {source.path}",
-            f"a table with column {source.value}",
-            f"distributary produce games --to delta {source.path} "
-            f"--registry {registry or './schemas'}",
-        )
-    rows = 0 if first is None else first.num_rows
-    version = table.newest()["version"] - 1
-    found = f"{source.path} at version {version}, {counted(rows, 'record')} read of its first file"
-    return Check("source", State.PASS, found, f"a column {source.value}")
-
-
-def _files(source: FilesSource, lake: Lake) -> Check:
-    """What a run would find: the folder or bucket answers, a file fits, and it can be opened."""
-    from distributary.config.source import storage_options_of
-    from distributary.model.names import printable
-    from distributary.source.files.source import FilesSource as Files
-
-    options = storage_options_of(source, lake)
-    # nothing is kept: neither what was found nor a schema
-    wanted, others = Files(source, folder="", schemas="", storage_options=options).survey()
-    needed = f"files in <table>/yyyy/mm/dd/hh/mm/, or anywhere with a suffix of {source.format}"
-    if wanted:
-        held = size(sum(file.size for file in wanted))
-        found = f"{counted(len(wanted), 'file')}, {held}, the first is {printable(wanted[0].path)}"
-        return Check("source", State.PASS, f"{source.root} has {found}", needed)
-    return Check(
-        "source",
-        State.WARN,
-        f"{source.root} has {counted(others, 'file')}, and none of them is read"
-        if others
-        else f"{source.root} has no file yet",
-        needed,
-        "compare path, format, include, exclude and start_date of source with what lies there",
-    )
-
-
-def _broker(source: KafkaSource) -> Check:
-    from distributary.source.kafka import Broker
-
-    servers = source.bootstrap_servers
-    broker = Broker(source.client_options())
-    try:
-        partitions = broker.partitions(source.topics, source.topic_pattern)
-        newest, oldest = broker.latest(partitions), broker.earliest(partitions)
-    except SourceUnavailableError as error:
-        found = f"{error.what}: {error.evidence}" if error.evidence else error.what
-        fix = _create(source) if error.what.startswith("the topic") else _start_broker(servers)
-        return Check("broker", State.FAIL, found, f"a broker at {servers}", fix)
-    if not partitions:
-        pattern = source.topic_pattern or ""
-        return Check(
-            "broker",
-            State.WARN,
-            f"{servers} answers, but no topic fits {pattern}",
-            "a topic to read",
-            "create one, or correct source.topic_pattern",
-        )
-    topics = sorted({topic for topic, _ in partitions})
-    records = sum(newest[one] - oldest[one] for one in partitions)
-    found = (
-        f"{servers} has {counted(len(partitions), 'partition')} of {listed(topics, most=3)}, "
-        f"with {counted(records, 'offset')} to read"
-    )
-    return Check("broker", State.PASS, found)
-
-
-def _reader(source: KafkaSource) -> Check:
-    """Who reads the records, and why."""
-    if source.is_native:
-        return Check("reader", State.PASS, "native: tasks read by themselves, with librdkafka")
-    if source.reader == "spark":
-        return Check("reader", State.PASS, "spark: source.reader says so")
-    why = [f"source.{'.'.join(map(str, place))} {why}" for place, why in source.only_for_java()]
-    found = f"spark: {listed(why, most=3)}"
-    return Check("reader", State.PASS, found)
-
-
-def registry_check(settings: Registry) -> Check:
+def registry_check(settings: RegistryConfig) -> Check:
     """Asks the folder or the server for its subjects."""
     from distributary.config.base import hide_credentials
     from distributary.registry.http.registry import HttpRegistry
@@ -504,8 +384,8 @@ def registry_check(settings: Registry) -> Check:
             raise
         found = f"{error.what}: {error.evidence}" if error.evidence else error.what
         fix = _start_registry(settings)
-        return Check("registry", State.FAIL, found, f"a registry at {where}", fix)
-    state = State.PASS if subjects else State.WARN
+        return Check("registry", CheckState.FAIL, found, f"a registry at {where}", fix)
+    state = CheckState.PASS if subjects else CheckState.WARN
     fix = "register the schemas before records arrive"
     if not subjects and settings.context is not None and isinstance(registry, HttpRegistry):
         known = registry.contexts()
@@ -514,18 +394,7 @@ def registry_check(settings: Registry) -> Check:
     return Check("registry", state, f"{counted(len(subjects), 'subject')} in {where}", fix=fix)
 
 
-def _start_broker(servers: str) -> str:
-    from distributary.config.base import is_loopback
-
-    addresses = [urlsplit(f"//{each.rpartition('://')[2]}") for each in servers.split(",")]
-    host, port = addresses[0].hostname or "", addresses[0].port or _KAFKA_PORT
-    if all(is_loopback(each.hostname or "") for each in addresses):
-        other = f" --kafka-port {port}" if port != _KAFKA_PORT else ""
-        return f"distributary dev up{other}"
-    return f"nc -vz {shlex.quote(host)} {port}"
-
-
-def _start_registry(settings: Registry) -> str:
+def _start_registry(settings: RegistryConfig) -> str:
     from distributary.config.base import is_loopback
 
     address = urlsplit(settings.addresses[0])
@@ -536,12 +405,6 @@ def _start_registry(settings: Registry) -> str:
         return f"distributary dev up{other}"
     plain = address._replace(netloc=address.netloc.rpartition("@")[2]).geturl().rstrip("/")
     return f"curl -sS {shlex.quote(f'{plain}/subjects')}"
-
-
-def _create(source: KafkaSource) -> str:
-    topics = " ".join(f"--topic {shlex.quote(each)}" for each in source.topics[:1])
-    server = source.bootstrap_servers.split(",")[0]
-    return f"kafka-topics.sh --bootstrap-server {server} --create --if-not-exists {topics}"
 
 
 def versions() -> dict[str, str]:
@@ -606,7 +469,7 @@ def explain(
         ),
     ] = None,
 ) -> None:
-    """What an error code or a word means, and what to do about it."""
+    """Explain an error code or a word of the glossary, and the next step."""
     if what is None:
         data = {"codes": sorted(meanings()), "words": list(glossary())}
         call.out.show(data, _draw_all)

@@ -1,4 +1,4 @@
-"""`grants`: who may read the tables, as statements, and then they are carried out."""
+"""`grants`: plan and apply the rights to read and change the tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from distributary.errors import ConfigError, ErrorCode
 
 if TYPE_CHECKING:
     from distributary.config.load import Loaded
-    from distributary.deploy.grants import Executor, Outcome, Right, RightsBook, Statement
+    from distributary.deploy.grants import Executor, Right, RightsBook, Statement, StatementOutcome
 
 
 app = group("grants", "Say and change who may read the tables.", panel=DEPLOY)
@@ -36,7 +36,7 @@ class _Case:
 
     @property
     def document(self) -> dict[str, Any]:
-        """What both commands say."""
+        """Return the output that both commands share."""
         return {
             "pipeline": self.loaded.config.name,
             "changes": bool(self.planned),
@@ -151,7 +151,7 @@ def _executor(call: Invocation, loaded: Loaded, through: str | None) -> Executor
     return CatalogExecutor(open_workspace(databricks))
 
 
-def _draw_outcomes(paper: Paper, outcomes: Sequence[Outcome]) -> None:
+def _draw_outcomes(paper: Paper, outcomes: Sequence[StatementOutcome]) -> None:
     failed = [(o, o.error) for o in outcomes if o.error is not None]
     for outcome, error in failed[:_SHOWN_FAILURES]:
         paper.line(styled(f"{outcome.result} ", "red"), outcome.statement.sql)

@@ -22,14 +22,11 @@ if TYPE_CHECKING:
     from distributary.config.load import Loaded
     from distributary.operations.discovery import Finding
     from distributary.operations.proposed import Preview
-    from distributary.operations.samples import Sample
+    from distributary.source.sample import Sample
 
 app = single(START)
 
 _SCHEMA = "pipeline.schema.json"
-_MOST_PLANNED = 10_000
-"""Records that the plan looks at: `plan` itself looks at a whole batch."""
-_FILES_PLANNED = 50
 _TABLES_SHOWN = 8
 _ATTEMPTS = 2
 _KINDS = ("kafka", "delta", "files")
@@ -55,7 +52,7 @@ _Options = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourcePlace:
     """What was typed about where the records are."""
 
     path: Annotated[
@@ -97,7 +94,7 @@ class Place:
 )
 def init(
     call: Invocation,
-    place: Place,
+    place: SourcePlace,
     output: Annotated[Path, option("--output -o", "The file to write.", metavar="FILE")] = Path(
         "pipeline.yaml"
     ),
@@ -148,7 +145,7 @@ def init(
 # What was typed, or is asked for.
 
 
-def _asked(call: Invocation, place: Place) -> Place:
+def _asked(call: Invocation, place: SourcePlace) -> SourcePlace:
     """The place with what was left out; asked for in a terminal, and nowhere else."""
     named = [n for n in ("path", *_KINDS) if getattr(place, n) is not None]
     if len(named) > 1:
@@ -181,7 +178,7 @@ def _prompt(question: str, default: str | None) -> str:
     return str(typer.prompt(question, default=default, err=True)).strip()
 
 
-def _sections(call: Invocation, place: Place) -> dict[str, dict[str, Any]]:
+def _sections(call: Invocation, place: SourcePlace) -> dict[str, dict[str, Any]]:
     """Sections of the file as they were typed, references and all."""
     storage = _pairs(call, "--storage-option", place.storage_option)
     source: dict[str, Any]
@@ -200,7 +197,7 @@ def _sections(call: Invocation, place: Place) -> dict[str, dict[str, Any]]:
     return sections
 
 
-def _of_path(place: Place, storage: Mapping[str, str]) -> dict[str, Any]:
+def _of_path(place: SourcePlace, storage: Mapping[str, str]) -> dict[str, Any]:
     from distributary.store.base import local_path
 
     path = place.path or place.delta or place.files or ""
@@ -243,13 +240,13 @@ def _pairs(call: Invocation, flag: str, given: Sequence[str] | None) -> dict[str
 
 
 def _chosen_topic(call: Invocation, source: Mapping[str, Any]) -> str:
-    from distributary.config.kafka import KafkaSource
-    from distributary.source.kafka import Broker
+    from distributary.config.sources.kafka import kafka_of
+    from distributary.source.kafka.source import Broker
 
     draft = _draft(call, {"source": {**source, "topics": ["any"]}, "lake": {"path": "./lake"}})
-    asked = draft.config.source
-    assert isinstance(asked, KafkaSource)  # noqa: S101
-    names = Broker(asked.client_options()).names()
+    kafka = kafka_of(draft.config.source)
+    assert kafka is not None  # noqa: S101
+    names = Broker(kafka.client_options()).names()
     known = f"{', '.join(names[:20])}{' and more' if len(names) > 20 else ''}" or "none"
     _need_terminal(call, f"Which topic? Name it with --topic. There are: {known}.")
     call.out.note(f"topics: {known}")
@@ -257,14 +254,13 @@ def _chosen_topic(call: Invocation, source: Mapping[str, Any]) -> str:
 
 
 def _draft(call: Invocation, sections: Mapping[str, Any]) -> Loaded:
-    """What was typed as settings, with the values of its variables; nothing is written."""
+    """Return the given settings with the values of their variables; nothing is written."""
     from distributary.config.document import to_yaml
     from distributary.config.load import load_text
+    from distributary.config.sources.table import settings_of
 
-    files = sections["source"]["type"] == "files"
-    rest = {"cdc": {"format": "datastream"}} if files else {"payload": {"format": "json"}}
-    tables = {"each": "{table}"} if files else {"each": "any"}
-    text = to_yaml({"name": "init", **sections, **rest, "tables": tables})
+    rest = settings_of(sections["source"]["type"]).trial_sections
+    text = to_yaml({"name": "init", **sections, **rest})
     loaded = load_text(text, file="what was typed", needs=("source", "registry"))
     before = call.out.mask
     call.out.mask = lambda text: loaded.mask(before(text))
@@ -282,23 +278,15 @@ def _name_of(topic: str) -> str:
 def _look(
     call: Invocation, sections: Mapping[str, Any], draft: Loaded
 ) -> tuple[Sample, tuple[Finding, ...]]:
-    from distributary.config.kafka import KafkaSource
-    from distributary.config.source import DeltaSource, FilesSource
     from distributary.operations.discovery import discover, discover_files
-    from distributary.operations.samples import sample_files, sample_table, sample_topic
-    from distributary.store.base import introduce
+    from distributary.source.entry import entry_of
 
     source, settings = draft.config.source, draft.config.registry
-    if isinstance(source, FilesSource):
-        sample = sample_files(source.root, source.options)
+    if source.servers:
+        call.out.step(f"topic {source.known_topics[0]} at {source.servers}")
+    sample = entry_of(source).sample(source)
+    if source.own_payload is not None:
         return sample, discover_files(sample)
-    if isinstance(source, KafkaSource):
-        call.out.step(f"topic {source.topics[0]} at {source.bootstrap_servers}")
-        sample = sample_topic(source)
-    else:
-        assert isinstance(source, DeltaSource)  # noqa: S101
-        introduce(source.path, source.options)
-        sample = sample_table(source.path)
     if settings is None:
         return sample, discover(sample, None)
     if settings.path is not None and not Path(settings.path).is_dir():
@@ -345,16 +333,14 @@ def _write(output: Path, text: str, *, force: bool) -> None:
 
 
 def _planned(call: Invocation, file: Path) -> Preview | None:
-    """What `plan` would show, of the first records; a warning where that does not work."""
+    """Return the preview of `plan` for the first records; a warning if it fails."""
     from distributary.config.load import load
     from distributary.engine.pipeline import Pipeline
     from distributary.operations.proposed import preview
 
-    kind = load(file, needs=()).config.source.type
-    most = ("max_files_per_batch", _FILES_PLANNED)
-    limit = most if kind == "files" else ("max_records_per_batch", _MOST_PLANNED)
+    limit, most = load(file, needs=()).config.source.batch_limit
     try:
-        loaded = load(file, overrides={f"source.{limit[0]}": limit[1]})
+        loaded = load(file, overrides={f"source.{limit}": most})
         return preview(Pipeline(loaded, log_file=call.log.path))
     except DistributaryError as error:
         call.out.warn(f"the file is written; what it would do cannot be shown: {error.what}")

@@ -20,12 +20,13 @@ from distributary.cli.command.verb import (
     single,
     verb,
 )
+from distributary.deploy.targets.table import TARGETS
 from distributary.errors import ConfigError
 
 if TYPE_CHECKING:
     from distributary.config.pipeline import PipelineConfig
-    from distributary.config.source import Move
-    from distributary.deploy.files import Step, TargetName
+    from distributary.config.shard import Move
+    from distributary.deploy.files import InstallStep
     from distributary.deploy.pipeline_file import Installable
     from distributary.deploy.shards import ShardsTarget
 
@@ -45,11 +46,16 @@ _ENDINGS = (".tar.gz", ".tgz")
 """Of an archive with another name, Spark unpacks no rights: its Python could not be started."""
 
 
+*_FIRST, _LAST = TARGETS
+if TYPE_CHECKING:
+    TargetName = str
+else:
+    TargetName = Literal[tuple(TARGETS)]
 Target = Annotated[
-    Literal["airflow", "databricks", "kubernetes", "spark-submit", "systemd"],
+    TargetName,
     option(
         "--target",
-        "Where to: airflow, databricks, kubernetes, spark-submit or systemd.",
+        f"Where to: {', '.join(_FIRST)} or {_LAST}.",
         metavar="TARGET",
     ),
 ]
@@ -79,8 +85,8 @@ class Spread:
         }
 
     def draw(self, paper: Paper) -> None:
-        """What moves, and what is left to do."""
-        from distributary.config.source import job_name
+        """Print the types that move, and the remaining steps."""
+        from distributary.config.shard import job_name
 
         for move in self.moves[:_MOST_SHOWN]:
             there = job_name(self.pipeline, move.after)
@@ -122,8 +128,7 @@ def install(
     passed on with its references.
     """
     from distributary.deploy.files import (
-        Action,
-        TargetName,
+        StepAction,
         missing_key,
         open_target,
         refuse_conflicts,
@@ -132,16 +137,16 @@ def install(
     from distributary.deploy.shards import refuse_single
 
     pipeline, spread = _read(call, file, target), None
-    missing = missing_key(TargetName(target), pipeline) if dry_run else ""
+    missing = missing_key(target, pipeline) if dry_run else ""
     if missing:
-        pipeline = with_placeholder(pipeline, missing)
+        pipeline = with_placeholder(target, pipeline)
         call.out.warn(f"{missing} is missing: <{missing}> stands for it, and install needs it")
-    _warn_unfit(call, TargetName(target), pipeline, refuse=not missing)
+    _warn_unfit(call, target, pipeline, refuse=not missing)
     if shards is None:
         refuse_single(pipeline)
-        place = open_target(TargetName(target), pipeline, out=out)
+        place = open_target(target, pipeline, out=out)
     else:
-        spread = _plan_spread(TargetName(target), pipeline, shards=shards, out=out)
+        spread = _plan_spread(target, pipeline, shards=shards, out=out)
         place = spread.place
     steps = place.plan()
     data = _document(pipeline, target, steps, dry_run=dry_run)
@@ -152,7 +157,7 @@ def install(
         for step in steps:
             _draw_steps(paper, [step])
             if step.changes:
-                created = step.action is Action.CREATE
+                created = step.action is StepAction.CREATE
                 paper.lines(step.after if created else step.diff(), indent="    ")
         counts = Counter(str(step.action) for step in steps)
         paper.line(", ".join(f"{count} {action}" for action, count in counts.items()))
@@ -182,7 +187,7 @@ def install(
     return 0
 
 
-def _warn_unfit(call: Invocation, name: TargetName, pipeline: Installable, *, refuse: bool) -> None:
+def _warn_unfit(call: Invocation, name: str, pipeline: Installable, *, refuse: bool) -> None:
     """Print what is not known about the target; without `refuse`, also what does not fit there."""
     from distributary.deploy.refusals import refuse_unfit
 
@@ -195,11 +200,9 @@ def _warn_unfit(call: Invocation, name: TargetName, pipeline: Installable, *, re
         call.out.warn(f"{error.what}: {error.next_step}")
 
 
-def _plan_spread(
-    name: TargetName, pipeline: Installable, *, shards: int, out: Path | None
-) -> Spread:
+def _plan_spread(name: str, pipeline: Installable, *, shards: int, out: Path | None) -> Spread:
     """Look at what is installed and at the lake, and say what would be."""
-    from distributary.config.source import moves
+    from distributary.config.shard import moves
     from distributary.deploy.shards import installed_shards, spread_target
 
     config = pipeline.loaded.config if pipeline.loaded is not None else None
@@ -226,10 +229,10 @@ def _plan_spread(
 
 def _types(config: PipelineConfig, pipeline: Installable) -> list[str]:
     """The types that have tables in the lake, where it is to be seen."""
-    from distributary.config.source import job_name
+    from distributary.config.shard import job_name
     from distributary.deploy.shards import numbers_in, shards_folder
     from distributary.engine.shards.progress import is_seen
-    from distributary.observe.ledger import Ledger
+    from distributary.observe.ledger.ledger import Ledger
 
     if not is_seen(config):
         return []
@@ -249,10 +252,10 @@ def uninstall(
     yes: Yes = False,
 ) -> int:
     """Remove what `install` has written, and nothing else."""
-    from distributary.deploy.files import TargetName, open_target
+    from distributary.deploy.files import open_target
     from distributary.deploy.shards import removal_target
 
-    pipeline, name = _read(call, file, target), TargetName(target)
+    pipeline, name = _read(call, file, target), target
     place = removal_target(name, pipeline, out=out) or open_target(name, pipeline, out=out)
     steps = place.plan_removal()
     data = _document(pipeline, target, steps, dry_run=dry_run)
@@ -280,19 +283,19 @@ def uninstall(
 
 
 def _read(call: Invocation, file: Path, target: str) -> Installable:
-    from distributary.deploy.files import TargetName, warnings
+    from distributary.deploy.files import warnings
     from distributary.deploy.pipeline_file import read_for_install
 
     pipeline = read_for_install(file)
     if pipeline.loaded is not None:
         call.out.mask = pipeline.loaded.mask
-    for warning in warnings(TargetName(target), pipeline):
+    for warning in warnings(target, pipeline):
         call.out.warn(warning)
     return pipeline
 
 
 def _document(
-    pipeline: Installable, target: str, steps: Sequence[Step], *, dry_run: bool
+    pipeline: Installable, target: str, steps: Sequence[InstallStep], *, dry_run: bool
 ) -> dict[str, Any]:
     return {
         "pipeline": pipeline.name,
@@ -304,7 +307,7 @@ def _document(
     }
 
 
-def _draw_steps(paper: Paper, steps: Sequence[Step]) -> None:
+def _draw_steps(paper: Paper, steps: Sequence[InstallStep]) -> None:
     for step in steps:
         why = f"  ({step.why})" if step.why else ""
         sign = styled(f"{step.action:9} ", _STYLES[step.action])

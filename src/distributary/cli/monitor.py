@@ -29,7 +29,7 @@ from distributary.errors import ConfigError, ErrorCode
 
 if TYPE_CHECKING:
     from distributary.observe.alerts.notice import Notice
-    from distributary.observe.alerts.targets import Outcome, Target
+    from distributary.observe.alerts.targets import AlertTarget, DeliveryOutcome
 
 
 app = single(LOOK)
@@ -152,7 +152,7 @@ def ui(
 
 
 def _token(host: str, file: Path | None) -> str | None:
-    """What everybody has to know, who is not on this machine."""
+    """Return the token that clients on other machines need."""
     from distributary.config.base import is_loopback
     from distributary.web.jobs import TOKEN_VARIABLE
 
@@ -209,7 +209,7 @@ def test(
     from concurrent.futures import ThreadPoolExecutor
 
     from distributary.observe.alerts.delivery import utc_now
-    from distributary.observe.alerts.notice import Kind, Notice, Severity, State, page
+    from distributary.observe.alerts.notice import AlertKind, AlertState, Notice, Severity, page
     from distributary.observe.alerts.targets import make_targets
 
     config = load_file(call, file).config
@@ -233,8 +233,8 @@ def test(
     now = utc_now()
     notice = Notice(
         pipeline=config.name,
-        kind=Kind.TEST,
-        state=State.INFO,
+        kind=AlertKind.TEST,
+        state=AlertState.INFO,
         severity=Severity.INFO,
         what="a test: alerts of this pipeline arrive here",
         at=now,
@@ -271,7 +271,7 @@ class _Tried:
     seconds: float
 
 
-def _try(target: Target, kind: str, notice: Notice) -> _Tried:
+def _try(target: AlertTarget, kind: str, notice: Notice) -> _Tried:
     began = time.monotonic()
     outcome = _sent(target, notice)
     target.close()
@@ -279,14 +279,14 @@ def _try(target: Target, kind: str, notice: Notice) -> _Tried:
     return _Tried(target.name, kind, outcome.delivered, outcome.why, seconds)
 
 
-def _sent(target: Target, notice: Notice) -> Outcome:
+def _sent(target: AlertTarget, notice: Notice) -> DeliveryOutcome:
     from distributary.observe.alerts.delivery import utc_now
-    from distributary.observe.alerts.notice import State
+    from distributary.observe.alerts.notice import AlertState
     from distributary.observe.alerts.targets import DELIVERED
 
     if not target.one_by_one:
         return target.send(notice)
-    raised = replace(notice, state=State.RAISED)
+    raised = replace(notice, state=AlertState.RAISED)
     outcome = target.send(raised)
     if not outcome.delivered:
         return outcome

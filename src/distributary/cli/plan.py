@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 from distributary.cli.command.lakes import load_file, open_pipeline, read_text
 from distributary.cli.command.output import Paper, counted, styled, tally
 from distributary.cli.command.verb import LOOK, File, Invocation, OptionalFile, option, single, verb
-from distributary.cli.schema import draw_compatibility
+from distributary.cli.inspect.schema import draw_compatibility
 from distributary.errors import ErrorCode
 from distributary.observe.log_format import cut, one_line
 
 if TYPE_CHECKING:
-    from distributary.model.table import Change
-    from distributary.operations.proposal import Proposal
+    from distributary.model.table import ColumnChange
+    from distributary.operations.proposal import SchemaProposal
     from distributary.operations.proposed import Preview, TablePreview
 
 
@@ -179,14 +179,14 @@ def _draw_table(paper: Paper, table: TablePreview, records: str = "") -> None:
     draw_changes(paper, table.changes)
 
 
-def draw_changes(paper: Paper, changes: Iterable[Change]) -> None:
-    """What happens to the columns of a table, line by line."""
+def draw_changes(paper: Paper, changes: Iterable[ColumnChange]) -> None:
+    """Print the changes of a table's columns, line by line."""
     for change in changes:
         if text := _described(change):
             paper.line("    ", styled(text, _COLOURS.get(text[0], "")))
 
 
-def _described(change: Change) -> str:
+def _described(change: ColumnChange) -> str:
     from distributary.model.table import ChangeKind
 
     if change.kind is ChangeKind.TABLE_CREATED:
@@ -195,7 +195,7 @@ def _described(change: Change) -> str:
     return text.replace("+ ", "+ column ", 1) if text.startswith("+ ") else text
 
 
-def _draw_proposal(paper: Paper, found: Proposal, name: str) -> None:
+def _draw_proposal(paper: Paper, found: SchemaProposal, name: str) -> None:
     kind = ", ".join(filter(None, (found.format, found.message)))
     paper.line(styled(name, "bold"), f" as {found.subject} v{found.version} ({kind})")
     draw_compatibility(paper, found.level, found.problems[:_MOST_SHOWN])
@@ -212,7 +212,7 @@ def _draw_proposal(paper: Paper, found: Proposal, name: str) -> None:
     _draw_trial(paper, found)
 
 
-def _draw_trial(paper: Paper, found: Proposal) -> None:
+def _draw_trial(paper: Paper, found: SchemaProposal) -> None:
     trial = found.trial
     if found.untried:
         paper.line(styled(f"not all records were tried: {found.untried}", "yellow"))
@@ -252,12 +252,12 @@ def code(text: str) -> str:
     return f"<code>{''.join(spelled)}</code>"
 
 
-def as_markdown(found: Proposal, name: str) -> str:
+def as_markdown(found: SchemaProposal, name: str) -> str:
     """A block with a heading, the verdict, the changes of columns, and the counts."""
     return "\n".join(_lines(found, name)) + "\n"
 
 
-def _lines(found: Proposal, name: str) -> Iterator[str]:
+def _lines(found: SchemaProposal, name: str) -> Iterator[str]:
     yield f"### Schema change: {code(f'{found.subject} v{found.version}')}"
     yield ""
     verdict = "**It would break something.**" if found.breaks else "**Nothing would break.**"
@@ -302,7 +302,7 @@ def _tables(tables: Sequence[TablePreview]) -> Iterator[str]:
         yield ""
 
 
-def _records(found: Proposal) -> Iterator[str]:
+def _records(found: SchemaProposal) -> Iterator[str]:
     trial = found.trial
     if found.untried:
         yield f"Not all records were tried: {code(found.untried)}."

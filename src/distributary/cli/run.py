@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -43,7 +40,7 @@ if TYPE_CHECKING:
     from distributary.observe.events import EventBus
     from distributary.observe.journal import Journal
     from distributary.spark.settings import SparkSettings
-    from distributary.supervise.supervisor import Relay, Render, Schedule, Supervisor
+    from distributary.supervise.supervisor import Render, Supervisor
 
 
 app = single(RUN)
@@ -67,9 +64,6 @@ LogForm = Annotated[
 ]
 
 _REFRESH_PER_SECOND = 4
-_MODESTLY = ("nice", "-n", "10")
-_UPKEEP_GRACE = 5.0
-"""Seconds that upkeep may take to end with the run; what it leaves is taken up the next time."""
 _SERIOUS = frozenset({"WARNING", "ERROR", "CRITICAL"})
 _UPDATE = (sys.executable, "-P", "-m", "distributary.pipelines.update")
 
@@ -104,7 +98,7 @@ def run(
     In a terminal the view redraws itself; in a pipe there is one line per batch. Without one
     of the three flags the file's trigger holds. Ctrl-C once finishes the batch.
     """
-    from distributary.cli.logs import journal_for
+    from distributary.cli.command.log_file import journal_for
 
     if continuous + (every is not None) + available_now > 1:
         raise call.usage("--continuous, --every and --available-now exclude each other.")
@@ -138,8 +132,7 @@ def run(
                 return pipeline.run(trigger=trigger, spark=spark)
 
         foreground = Foreground(work, stop=pipeline.stop)
-        # a supervisor that started this process sees to it itself
-        upkeep = nullcontext() if _supervised() else _maintained(call, pipeline, journal, trigger)
+        upkeep = _maintained(call, pipeline, journal, trigger)
         heard = _heard(pipeline, journal, _measured(call, pipeline, metrics, token))
         with heard, upkeep, watched(call, pipeline, foreground, trigger=str(trigger)) as tell:
             summary = foreground.run()
@@ -184,13 +177,13 @@ def _refuse_owned(config: PipelineConfig) -> None:
 def _ask_broker(config: PipelineConfig, trigger: Trigger) -> DistributaryError | None:
     """Return why the source cannot be read, of a run that would end because of it."""
     from distributary.config.engine import TriggerKind
-    from distributary.source.kafka import require_broker
+    from distributary.engine.seams import require_source
 
     if trigger.kind is not TriggerKind.AVAILABLE_NOW:
         # it goes on, and tries again
         return None
     try:
-        require_broker(config)
+        require_source(config)
     except DistributaryError as error:
         return error
     return None
@@ -207,7 +200,7 @@ def _not_without(away: DistributaryError | None) -> Iterator[None]:
 def _begin_spark(
     call: Invocation, loaded: Loaded, trigger: Trigger
 ) -> tuple[SparkSettings, Future[SparkSession] | None]:
-    """How Spark is started, and the session that is on its way, unless files are to be fetched."""
+    """Return Spark's settings, and its starting session unless files must be fetched first."""
     from distributary.spark.jars import have_connectors
     from distributary.spark.session import begin_session
     from distributary.spark.settings import SparkSettings
@@ -230,18 +223,11 @@ def _supervised() -> bool:
     return bool(os.environ.get(VARIABLE))
 
 
-@contextmanager
 def _maintained(
     call: Invocation, pipeline: Pipeline, journal: Journal | None, trigger: Trigger
-) -> Iterator[None]:
-    """Keep the tables in order beside a run that goes on, as often as the file says."""
-    from distributary.config.engine import TriggerKind
-    from distributary.supervise.supervisor import Relay, beside
-
-    every = pipeline.config.maintain.every
-    if every is None or trigger.kind is TriggerKind.AVAILABLE_NOW:
-        yield
-        return
+) -> AbstractContextManager[None]:
+    """Keep the tables in order beside a run that goes on; a supervisor does that by itself."""
+    from distributary.supervise.upkeep import maintained
 
     def write(line: LogLine) -> None:
         if journal is not None:
@@ -249,18 +235,16 @@ def _maintained(
         else:
             call.out.step(spell(line, LogFormat.TEXT))
 
-    with (
-        Relay(pipeline.bus, write) as relay,
-        beside(_upkeep(pipeline.loaded, every, grace=_UPKEEP_GRACE, tell=relay)),
-    ):
-        yield
+    if _supervised():
+        return nullcontext()
+    return maintained(pipeline.loaded, trigger, pipeline.bus, write)
 
 
 @contextmanager
 def _heard(
     pipeline: Pipeline, journal: Journal | None, metrics: AbstractContextManager[None]
 ) -> Iterator[None]:
-    """Those who listen besides the screen: a supervisor, or what the file asks for."""
+    """Attach the listeners besides the screen: a supervisor, or those of the pipeline file."""
     from distributary.supervise.process import Channel
     from distributary.supervise.supervisor import alerting
 
@@ -289,7 +273,7 @@ def _measured(
     from pydantic import TypeAdapter, ValidationError
 
     from distributary.config.alerts import Listen
-    from distributary.supervise.server import Address, Answers, serving
+    from distributary.supervise.server import Answers, ListenAddress, serving
     from distributary.supervise.supervisor import counting
 
     address, option = pipeline.config.metrics.listen, "metrics.listen"
@@ -304,7 +288,7 @@ def _measured(
         return
     with counting([pipeline.config], pipeline.bus) as render:
         answers = Answers(metrics=render, token=token)
-        with serving(Address.parse(address), answers, option=option) as url:
+        with serving(ListenAddress.parse(address), answers, option=option) as url:
             call.out.note(f"metrics at {url}/metrics")
             yield
 
@@ -340,7 +324,7 @@ def up(
     section `restart` says. Ctrl-C or SIGTERM once lets every pipeline finish its batch.
     """
     from distributary.cli.command.live import draw_outcome
-    from distributary.cli.logs import journal_for
+    from distributary.cli.command.log_file import journal_for
     from distributary.observe.events import EventBus
     from distributary.supervise.member import Member
     from distributary.supervise.supervisor import (
@@ -351,6 +335,7 @@ def up(
         plan_of,
         run_command,
     )
+    from distributary.supervise.upkeep import upkeep
 
     seconds = call.seconds("--grace", grace)
     if every is not None and not call.seconds("--every", every):
@@ -364,7 +349,7 @@ def up(
         supervisor = Supervisor(
             [Member(spec, grace=seconds, tell=relay) for spec in plan.specs],
             schedules=[
-                _upkeep(loaded, often, grace=seconds, tell=relay)
+                upkeep(loaded, often, grace=seconds, tell=relay)
                 for loaded in plan.loaded
                 if (often := loaded.config.maintain.every) is not None
             ],
@@ -385,42 +370,6 @@ def up(
     return supervisor.exit_code
 
 
-def _upkeep(loaded: Loaded, every: timedelta, *, grace: float, tell: Relay) -> Schedule:
-    """`maintain` for one pipeline, as often as its file says."""
-    from distributary.supervise.supervisor import Schedule, own_command
-
-    # so that two of them never follow each other without a pause
-    seconds = max(1, int(every.total_seconds() / 2))
-    command = own_command(
-        *("maintain", "--json", "--at-most", f"{seconds}s", "--", str(loaded.path or loaded.file))
-    )
-    return Schedule(
-        "maintain",
-        # what keeps tables in order must not hold up what fills them
-        (*_MODESTLY, *command) if shutil.which("nice") else command,
-        pipeline=loaded.config.name,
-        every=every,
-        grace=grace,
-        tell=tell,
-        mask=loaded.mask,
-        describe=_maintenance,
-    )
-
-
-def _maintenance(printed: str) -> str:
-    """Say in a line what `maintain --json` has printed."""
-    try:
-        found = json.loads(printed)
-        totals = found["totals"]
-        return (
-            f"{totals['tables']:,} tables looked after in {found['seconds']:.1f} s: "
-            f"{totals['files_before']:,} files became {totals['files_after']:,}, "
-            f"{totals['files_deleted']:,} deleted, {totals['failed']:,} tables failed"
-        )
-    except (ValueError, KeyError, TypeError):
-        return printed
-
-
 class _Words:
     """What people see of it: a view that redraws itself, plain lines, or the log."""
 
@@ -430,7 +379,7 @@ class _Words:
 
     @contextmanager
     def shown(self, supervisor: Supervisor, bus: EventBus) -> Iterator[None]:
-        """While this lasts, events are told."""
+        """Print events while the context lasts."""
         from rich.live import Live
 
         from distributary.cli.command.live import UpLines, UpView, plain_lines
@@ -480,7 +429,7 @@ def _answering(
 ) -> Iterator[None]:
     """The health endpoint, where one is wanted."""
     from distributary.supervise.member import readiness
-    from distributary.supervise.server import Address, Answers, serving
+    from distributary.supervise.server import Answers, ListenAddress, serving
 
     if listen is None:
         yield
@@ -492,7 +441,7 @@ def _answering(
         metrics=metrics,
         token=token,
     )
-    with serving(Address.parse(listen), answers) as address:
+    with serving(ListenAddress.parse(listen), answers) as address:
         call.out.note(f"listening at {address}")
         yield
 

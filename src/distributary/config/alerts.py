@@ -1,4 +1,4 @@
-"""What people are told while a pipeline runs, and where."""
+"""The settings of alerts, metrics and lineage."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from distributary.config.base import (
     unpaired_login,
 )
 
-# Where alerts go. Addresses of webhooks are secrets: whoever knows one can write to it.
+# Targets of alerts. Addresses of webhooks are secrets: a person with the address can post to it.
 
 _LONGEST_URL = 2048
-# less than the standard allows, and nothing that could be more than one address in a header
+# stricter than the standard: nothing that a mail header could read as two addresses
 _MAILBOX = r"[A-Za-z0-9._%+'-]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63}){0,9}"
 
 
@@ -56,34 +56,36 @@ Mailbox = Annotated[
 
 
 class _Target(Section):
-    """What all targets have."""
+    """The settings that all targets share."""
 
     name: Text | None = Field(default=None, examples=["on-call"])
-    """What messages about this target call it; its type and number when left out."""
+    """Name of this target in messages about it; its type and number when left out."""
     timeout: PositiveDuration = timedelta(seconds=10)
-    """How long one attempt to deliver may take."""
+    """Timeout of one attempt to deliver a message."""
     give_up_after: PositiveDuration = Field(default=timedelta(days=1), examples=["1d"])
-    """How long a message is tried again, with growing pauses, while the target is out of reach."""
+    """How long delivery of a message is retried, with growing pauses, while the target is
+    unreachable."""
     ca_location: Text | None = None
-    """PEM file of the authorities to trust; the system's own when left out."""
+    """PEM file of the certificate authorities to trust. The system's authorities are trusted when
+    left out."""
 
 
 class WebhookTarget(_Target):
-    """One JSON document by POST for each alert."""
+    """A web server that gets one JSON document by POST for each alert."""
 
     type: Literal["webhook"]
     """Kind of target."""
     url: SecretUrl
-    """Address to post to."""
+    """Address to which alerts are posted."""
     secret: SecretText | None = None
-    """Key of the HMAC-SHA256 signature in the header X-Distributary-Signature; no signature when
-    left out."""
+    """Key of the HMAC-SHA256 signature in the header X-Distributary-Signature. Messages are not
+    signed when left out."""
     token: SecretText | None = None
-    """Bearer token in the header Authorization; none when left out."""
+    """Bearer token in the header Authorization. No token is sent when left out."""
 
 
 class SlackTarget(_Target):
-    """A channel of Slack, by an incoming webhook."""
+    """A Slack channel with an incoming webhook."""
 
     type: Literal["slack"]
     """Kind of target."""
@@ -92,7 +94,7 @@ class SlackTarget(_Target):
 
 
 class PagerDutyTarget(_Target):
-    """A service of PagerDuty, by its Events API v2."""
+    """A PagerDuty service, reached by the Events API v2."""
 
     type: Literal["pagerduty"]
     """Kind of target."""
@@ -101,37 +103,37 @@ class PagerDutyTarget(_Target):
     url: HttpUrl = Field(
         default="https://events.pagerduty.com", examples=["https://events.eu.pagerduty.com"]
     )
-    """Where the API is; accounts in the EU have an address of their own."""
+    """Address of the API; accounts in the EU have a separate address."""
 
 
 class EmailTarget(_Target):
-    """Mail by SMTP; what is said about one alert is one thread."""
+    """Mail by SMTP. All messages about one alert are one thread."""
 
     type: Literal["email"]
     """Kind of target."""
     host: Text = Field(examples=["smtp.example.com"])
-    """The mail server."""
+    """Host name of the mail server."""
     port: int = Field(default=587, ge=1, le=65535)
-    """Its port: 587 for starttls and 465 for tls, as a rule."""
+    """Port of the mail server, usually 587 for starttls and 465 for tls."""
     tls: Literal["starttls", "tls", "none"] = "starttls"
-    """How the connection is encrypted: starttls after a greeting, tls from the beginning, or not
-    at all."""
+    """Encryption of the connection. starttls: after the greeting; tls: from the beginning; none: no
+    encryption."""
     username: Text | None = None
-    """User to sign in as; nobody when left out."""
+    """User name of the login. No login when left out."""
     password: SecretText | None = None
-    """The user's password."""
+    """Password of the user."""
     from_: Annotated[Mailbox, Field(alias="from", examples=["distributary@example.com"])]
-    """Sender."""
+    """Address of the sender."""
     to: Annotated[tuple[Mailbox, ...], Listed] = Field(examples=[["team@example.com"]])
-    """Recipients."""
+    """Addresses of the recipients."""
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Somebody gets it; a user has a password, and it does not travel in clear."""
+        """Yield missing recipients, half a login, and a password that is sent unencrypted."""
         if not self.to:
-            yield ("to",), "must name somebody"
+            yield ("to",), "must name at least one recipient"
         yield from unpaired_login(self.username, self.password)
         if self.tls == "none" and self.password is not None:
-            yield ("tls",), "must be starttls or tls: a password would travel in clear"
+            yield ("tls",), "must be starttls or tls: the password would be sent unencrypted"
 
 
 Target = Annotated[
@@ -139,28 +141,31 @@ Target = Annotated[
 ]
 
 
-# a pipeline without work gives a sign of life every half minute
+# an idle pipeline reports every half minute: a shorter limit would raise false alarms
 _SHORTEST_FRESHNESS = timedelta(minutes=1)
+# connectors send heartbeats every few seconds, and batches take a while to read them
+_SHORTEST_SILENCE = timedelta(minutes=1)
 
 
 class DeadLetterRate(Section):
-    """How many dead letters are too many."""
+    """The rate of dead letters above which an alert is raised."""
 
     share: Share | None = 0.01
-    """Most of the records that were read: 1% or 0.01; not looked at when null."""
+    """Largest share of dead letters among the records that were read, such as 1% or 0.01. The share
+    is not checked when null."""
     count: int | None = Field(default=None, ge=0, examples=[100])
-    """Most dead letters; not looked at when left out."""
+    """Largest number of dead letters. The number is not checked when left out."""
     within: PositiveDuration = Field(default=timedelta(minutes=5), examples=["5m"])
-    """The time over which they are counted."""
+    """Period over which dead letters are counted."""
 
     def conflicts(self) -> Iterator[Conflict]:
-        """At least one limit."""
+        """Yield a rate without any limit."""
         if self.share is None and self.count is None:
             yield (), "needs share or count"
 
 
 def _rate(value: object) -> object:
-    """`true` is the usual rate, `false` none."""
+    """Replace `true` by the default rate and `false` by none."""
     match str(value).lower():
         case "true":
             return {}
@@ -170,65 +175,70 @@ def _rate(value: object) -> object:
 
 
 class AlertsOn(Section):
-    """What messages are sent about."""
+    """The events that raise alerts."""
 
     failure: bool = True
-    """A batch failed and is tried again, or the pipeline stopped because of it."""
+    """A batch failed and is retried, or the pipeline stopped after a failure."""
     parked: bool = True
-    """A table could not be written, and its batches wait."""
+    """A table could not be written, and its batches are parked."""
     dead_letters: Annotated[
         DeadLetterRate | None,
         BeforeValidator(_rate, json_schema_input_type=DeadLetterRate | bool | None),
     ] = Field(default_factory=DeadLetterRate)
-    """Too many records became dead letters: more than the share or more than the count. true for
-    the usual rate, false for never."""
+    """Too many records became dead letters: more than the share or more than the count. true: the
+    default rate; false: no alert."""
     freshness: Annotated[Duration, Ge(_SHORTEST_FRESHNESS)] | None = Field(
         default=None, examples=["15m"]
     )
-    """Tables were not brought up to date for so long; never when left out."""
+    """Tables were not updated for this long. No alert when left out."""
+    silent_source: Annotated[Duration, Ge(_SHORTEST_SILENCE)] | None = Field(
+        default=None, examples=["15m"]
+    )
+    """A Debezium connector that has sent heartbeats sent none for this long. No alert when left
+    out."""
     invariant: bool = True
-    """A batch does not add up."""
+    """The record counts of a batch do not add up."""
     schema_: Annotated[bool, Field(alias="schema")] = False
-    """A new version of a schema was met."""
+    """A record with a new version of a schema was read."""
     table: bool = False
-    """A new table was made."""
+    """A table was created."""
 
 
 class AtMost(Section):
-    """How many messages a target gets; what is beyond waits and is told in one message."""
+    """The rate limit of messages for each target; further messages are combined into one."""
 
     messages: int = Field(default=20, ge=1)
-    """Most messages."""
+    """The largest number of messages."""
     within: PositiveDuration = timedelta(minutes=10)
-    """The time over which they are counted."""
+    """Period over which messages are counted."""
 
 
 class Alerts(Section):
-    """Messages to people when something needs them, and when it is over."""
+    """Messages to people when something needs attention, and when it is resolved."""
 
     on: AlertsOn = Field(default_factory=AlertsOn)
-    """What messages are sent about."""
+    """The events that raise alerts."""
     to: tuple[Target, ...] = ()
-    """Where it is told; nowhere when left out."""
+    """The targets of the messages. No messages are sent when left out."""
     at_most: AtMost = Field(default_factory=AtMost)
-    """How many messages each target gets."""
+    """The rate limit of messages for each target."""
     dashboard_url: HttpUrl | None = Field(default=None, examples=["http://127.0.0.1:8500"])
-    """Address of the dashboard, for links in messages; none when left out."""
+    """Address of the dashboard, for links in messages. Messages have no links when left out."""
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Targets that can be told apart."""
+        """Yield targets of the same name."""
         if len(set(self.names)) != len(self.names):
             yield ("to",), "has two targets of the same name"
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What each target is called, in their order."""
+        """Return the names of all targets, in their order."""
         return tuple(
             target.name or f"{target.type}-{number}" for number, target in enumerate(self.to, 1)
         )
 
 
-# Numbers for a monitoring system.
+# Metrics for a monitoring system.
 
 LOOPBACK = "127.0.0.1"
 _LISTEN = re.compile(r"(?:(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):)?([0-9]{1,5})")
@@ -239,10 +249,10 @@ def _as_text(value: object) -> object:
 
 
 def _listen(value: str) -> str:
-    found = _LISTEN.fullmatch(value)
-    if found is None or int(found[2]) > 65_535:
+    match = _LISTEN.fullmatch(value)
+    if match is None or int(match[2]) > 65_535:
         raise PydanticCustomError("listen", "must be host:port, such as 127.0.0.1:9464")
-    return f"{found[1] or LOOPBACK}:{int(found[2])}"
+    return f"{match[1] or LOOPBACK}:{int(match[2])}"
 
 
 Listen = Annotated[
@@ -250,28 +260,29 @@ Listen = Annotated[
     BeforeValidator(_as_text, json_schema_input_type=str | int),
     AfterValidator(_listen),
 ]
-"""An address to listen on, `host:port`; a port alone is one of this machine's own."""
+"""An address to listen on, `host:port`; a port alone is opened on this machine only."""
 
 
-class Metrics(Section):
-    """What a run tells Prometheus, or whoever reads its format."""
+class MetricsConfig(Section):
+    """Metrics of a run, in the format of Prometheus."""
 
     listen: Listen | None = Field(default=None, examples=["127.0.0.1:9464"])
-    """Address at which `run` serves `/metrics`; a port alone means 127.0.0.1. None when left out.
-    It names tables and topics: beyond this machine it needs a token, DISTRIBUTARY_TOKEN."""
+    """Address at which `run` serves `/metrics`; a port alone means 127.0.0.1. Not served when left
+    out. Metrics name tables and topics: for any other address set a token in the variable
+    DISTRIBUTARY_TOKEN."""
     max_tables: int = Field(default=200, ge=0, le=100_000)
-    """Most tables of this pipeline that have series of their own; what comes after is told as one,
-    named `other`."""
+    """The largest number of tables with their own series. Further tables share one series named
+    `other`."""
 
 
-# Where lineage goes.
+# OpenLineage.
 
 
 class Lineage(Section):
-    """OpenLineage events: what a run reads, what it writes, and which field became which column."""
+    """OpenLineage events: inputs and outputs of a run, and which field became which column."""
 
     url: HttpUrl | None = Field(default=None, examples=["http://127.0.0.1:5000"])
-    """Address of a server that speaks OpenLineage, such as Marquez; give this, `file` or both."""
+    """Address of an OpenLineage server, such as Marquez; set this, `file` or both."""
     endpoint: Text = "api/v1/lineage"
     """Path below `url` to which events are posted."""
     token: SecretStr | None = None
@@ -279,15 +290,15 @@ class Lineage(Section):
     file: Text | None = Field(default=None, examples=["./lineage.jsonl"])
     """File to which events are appended, one line each."""
     namespace: Text = "distributary"
-    """Namespace of the job; its name is the pipeline's."""
+    """Namespace of the job; the job has the name of the pipeline."""
     every: Duration = timedelta(minutes=1)
-    """How often a run that goes on tells its counts; new tables and columns are told at once."""
+    """How often a continuous run sends its counts. New tables and columns are sent at once."""
     timeout: PositiveDuration = timedelta(seconds=5)
-    """How long to wait for the server. No batch waits for it."""
+    """Timeout of one request to the server. No batch waits for it."""
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Somewhere to go, and a token for a server only."""
+        """Yield a missing destination, and a token without a server."""
         if self.url is None and self.file is None:
             yield (), "needs url or file"
         if self.token is not None and self.url is None:
-            yield ("token",), "goes together with url"
+            yield ("token",), "needs url"

@@ -1,4 +1,4 @@
-"""What every section of a pipeline file has in common."""
+"""The types, parsers and checks that all sections of a pipeline file share."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 Conflict = tuple[tuple[str | int, ...], str]
-"""The setting to blame, as a path below the section, and why it cannot stay."""
+"""The path of the offending setting below its section, and the reason why it is refused."""
 
 CONFLICT = "conflict"
 """The pydantic error type of a conflict."""
 
 
 class Section(BaseModel):
-    """Frozen, unknown keys refused.
+    """A part of the pipeline file: frozen, with unknown keys refused.
 
-    The text under a setting is its description: `config/show.py` reads it where one is shown.
+    The text under a setting is its description. `config/show.py` reads it from the source.
     """
 
     model_config = ConfigDict(
-        # built when a file is loaded: workers and most commands never do
+        # pydantic builds validators when a file is loaded; workers and most commands load none
         defer_build=True,
         frozen=True,
         extra="forbid",
@@ -48,23 +48,23 @@ class Section(BaseModel):
     )
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Settings that are fine alone and cannot work together."""
+        """Yield the settings that are valid alone and cannot work together."""
         yield from ()
 
     @model_validator(mode="after")
     def _refuse_conflicts(self) -> Self:
-        found = [
+        details = [
             InitErrorDetails(
                 type=PydanticCustomError(CONFLICT, "{why}", {"why": why}), loc=path, input=None
             )
             for path, why in self.conflicts()
         ]
-        if found:
-            raise ValidationError.from_exception_data(type(self).__name__, found)
+        if details:
+            raise ValidationError.from_exception_data(type(self).__name__, details)
         return self
 
 
-# Durations, sizes and shares as people write them: `10s`, `500ms`, `16MiB`, `1%`.
+# Parsing and formatting of durations, sizes and shares: `10s`, `500ms`, `16MiB`, `1%`.
 
 _MILLISECONDS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _BYTES = {
@@ -77,7 +77,7 @@ _BYTES = {
     "mib": 1 << 20,
     "gib": 1 << 30,
 }
-# nine digits of days are the most that a timedelta holds
+# a timedelta holds nine digits of days at most
 _DURATION = re.compile(r"([0-9]{1,9})\s*(ms|s|m|h|d)")
 _SIZE = re.compile(r"([0-9]{1,15})\s*([kmg]?i?b|)", re.IGNORECASE)
 _SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)\s*(%?)")
@@ -88,19 +88,19 @@ _SHARE_HINT = "must be a share such as 1% or 0.01: more than nothing, and 100% a
 
 
 def parse_duration(value: object) -> timedelta:
-    """`10s` to a timedelta; a timedelta of whole milliseconds passes."""
+    """Parse a text such as `10s`; return a timedelta of whole milliseconds unchanged."""
     if isinstance(value, timedelta) and value >= timedelta(0) and not value.microseconds % 1000:
         return value
     match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
         raise PydanticCustomError("duration", _DURATION_HINT)
     milliseconds = int(match[1]) * _MILLISECONDS[match[2]]
-    # whole seconds and the rest apart: one float of milliseconds would lose digits
+    # seconds and milliseconds are passed apart: one float of milliseconds would lose digits
     return timedelta(seconds=milliseconds // 1000, milliseconds=milliseconds % 1000)
 
 
 def format_duration(value: timedelta) -> str:
-    """The shortest text that `parse_duration` reads back as the same duration."""
+    """Return the shortest text that `parse_duration` reads back as the same duration."""
     milliseconds = value // timedelta(milliseconds=1)
     if not milliseconds:
         return "0s"
@@ -109,7 +109,7 @@ def format_duration(value: timedelta) -> str:
 
 
 def parse_size(value: object) -> int:
-    """`16MiB` or a plain number to bytes."""
+    """Parse a text such as `16MiB`, or a plain number, into a number of bytes."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
@@ -119,7 +119,7 @@ def parse_size(value: object) -> int:
 
 
 def format_size(value: int) -> str:
-    """In the largest binary unit that divides it, else in bytes."""
+    """Format a number of bytes in the largest binary unit that divides it, else in bytes."""
     for unit in ("GiB", "MiB", "KiB"):
         if value and not value % _BYTES[unit.lower()]:
             return f"{value // _BYTES[unit.lower()]}{unit}"
@@ -127,7 +127,7 @@ def format_size(value: int) -> str:
 
 
 def parse_share(value: object) -> float:
-    """`1%` or `0.01` to a fraction of one."""
+    """Parse a text such as `1%` or `0.01` into a fraction of one."""
     text = str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
     match = _SHARE.fullmatch(text.strip()) if isinstance(text, str) else None
     share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
@@ -137,7 +137,7 @@ def parse_share(value: object) -> float:
 
 
 def either(*schemas: dict[str, Any]) -> WithJsonSchema:
-    """What editors are told of a setting that may be written in several ways."""
+    """Build the JSON schema of a setting that may be written in several ways."""
     return WithJsonSchema({"anyOf": list(schemas)})
 
 
@@ -171,13 +171,16 @@ Share = Annotated[
 ]
 
 
-# Points in time as ISO-8601 text; UTC where no zone is named.
+# Points in time are ISO-8601 texts; without a time zone they are UTC.
 
 MOMENT_SCHEMA = {"type": "string", "pattern": r"^\s*[0-9]{4}-?[0-9W]"}
 
 
 def parse_moment(value: object) -> datetime:
-    """`2026-01-31T12:00:00Z` or a date; a datetime passes. Of a number, nobody knows the unit."""
+    """Parse a date or a time such as `2026-01-31T12:00:00Z`; return a datetime unchanged.
+
+    Numbers are refused, because they do not name their unit.
+    """
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value.strip())
@@ -196,17 +199,17 @@ Moment = Annotated[
 ]
 
 
-# The nearest known word to a misspelt one.
+# Suggestions for misspelt words.
 
 
 def similarity(word: str, candidate: str) -> float:
-    """1 for the same word whatever its case and separators, 0 for nothing in common."""
+    """Compare two words regardless of case, `-` and `_`: 1 for equal, 0 for nothing in common."""
     return SequenceMatcher(None, _plain(word), _plain(candidate), autojunk=False).ratio()
 
 
 def nearest(word: str, candidates: Iterable[str], *, at_least: float = 0.6) -> str:
-    """The candidate most like the word; empty when none is near."""
-    # a typo seldom doubles a word: this keeps a hostile key from costing anything
+    """Return the candidate that is most similar to the word; empty when none is similar enough."""
+    # a typo seldom doubles the length of a word; the limit bounds the cost of a long hostile key
     scored = [(similarity(word, c), c) for c in candidates if len(word) <= 2 * len(c) + 4]
     best = max(scored, default=(0.0, ""), key=lambda pair: pair[0])
     return best[1] if best[0] >= at_least else ""
@@ -216,21 +219,21 @@ def _plain(word: str) -> str:
     return word.casefold().replace("-", "_")
 
 
-# Kinds of text that settings are made of, each with a sentence for what it refuses.
+# Validated kinds of text, each with the sentence that refuses a wrong value.
 
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _TABLE = r"[A-Za-z][A-Za-z0-9_]{0,119}"
 
 
 def matching(pattern: str, code: LiteralString, words: LiteralString) -> AfterValidator:
-    """Refuses text that the whole of a pattern does not fit, in these words."""
+    """Build a validator that refuses text unless all of it matches the pattern."""
     return required(re.compile(pattern).fullmatch, code, words)
 
 
 def required(
     fits: Callable[[Any], object], code: LiteralString, words: LiteralString
 ) -> AfterValidator:
-    """Refuses values for which this is not so, in these words."""
+    """Build a validator that refuses values for which `fits` is false."""
 
     def check(value: Any) -> Any:
         if not fits(value):
@@ -241,7 +244,7 @@ def required(
 
 
 def one_line(value: str) -> str:
-    """Text without line breaks and control characters, which could forge options or output."""
+    """Strip a text; refuse it when empty, or with characters that could forge options or output."""
     stripped = value.strip()
     if not stripped:
         raise PydanticCustomError("blank", "must not be empty")
@@ -251,19 +254,22 @@ def one_line(value: str) -> str:
 
 
 def split(value: object) -> object:
-    """`a, b` to a list: a variable can then hold several names."""
+    """Split a text such as `a, b` into a tuple, so that one variable can hold several names."""
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     return value
 
 
 def placeholders(template: str) -> tuple[str, ...]:
-    """The names in braces."""
+    """Return the names that stand in braces in a template."""
     return tuple(_PLACEHOLDER.findall(template))
 
 
 def _placing(*known: str, short: tuple[str, ...] = ()) -> AfterValidator:
-    """Refuses templates with other placeholders; the short ones are spelled out before."""
+    """Build a validator that refuses templates with unknown placeholders.
+
+    `short` lists placeholders that were expanded before: they are named in the message only.
+    """
 
     def check(template: str) -> str:
         unknown = next((name for name in placeholders(template) if name not in known), None)
@@ -281,17 +287,17 @@ def _placing(*known: str, short: tuple[str, ...] = ()) -> AfterValidator:
 
 
 def unpaired_login(username: object, password: object) -> Iterator[Conflict]:
-    """A user needs a password, and a password a user."""
+    """Yield a conflict when only one of username and password is set."""
     if (username is None) != (password is None):
         given, other = ("username", "password") if username else ("password", "username")
-        yield (given,), f"goes together with {other}"
+        yield (given,), f"needs {other}"
 
 
 LOOPBACK_NAMES = frozenset({"localhost", "localhost.localdomain", "ip6-localhost"})
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is this machine's own, which no other one reaches."""
+    """Return true when an address can be reached from this machine only."""
     name = host.lower().strip("[]")
     if name in LOOPBACK_NAMES or name.endswith(".localhost"):
         return True
@@ -302,7 +308,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_http_url(value: str) -> bool:
-    """Whether this is the address of a web server."""
+    """Return true when a text is a valid http or https address."""
     try:
         parts = urlsplit(value)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -328,7 +334,7 @@ TableTemplate = Annotated[
         *("type", "topic", "record", "database", "schema", "table"),
         short=("field:PATH", "header:NAME", "key"),
     ),
-    # each placeholder becomes a safe name: what is left over must be one too
+    # a placeholder is replaced by a safe name, so the text around it must be safe too
     required(
         lambda value: re.fullmatch(_TABLE, _PLACEHOLDER.sub("x", value)),
         "table_name",
@@ -337,7 +343,7 @@ TableTemplate = Annotated[
 ]
 SubjectRule = Annotated[
     Text,
-    # ids of another context would be taken for ids of the pipeline's own
+    # ids are counted per context: ids of another one would be mistaken for ids of this pipeline
     matching("[^:].*", "subject_context", "must not name a context: set registry.context"),
     _placing("topic", "type", "record"),
 ]
@@ -359,7 +365,7 @@ FieldName = Annotated[
 ]
 _PATH = r"[^\s.{}]+(\.[^\s.{}]+)*"
 TYPE_PLACE = re.compile(rf"\{{(?:field:(?P<field>{_PATH})|(?P<other>header:[^\s{{}}]+|key))\}}")
-"""Where a record names its type, in the template of tables' names."""
+"""The placeholder in the template of table names that says where a record names its type."""
 FieldPath = Annotated[
     Text,
     # JSON has fields of any name, such as @type
@@ -386,7 +392,7 @@ ContextName = Annotated[
 HttpUrl = Annotated[Text, AfterValidator(_http_url)]
 
 Listed = BeforeValidator(split, json_schema_input_type=tuple[str, ...] | str)
-"""For lists that may also be written as `a, b`."""
+"""A validator for lists that may also be written as `a, b`."""
 _TopicName = Annotated[
     Text,
     matching(
@@ -401,7 +407,7 @@ FieldNames = Annotated[tuple[FieldName, ...], Listed]
 Texts = Annotated[tuple[Text, ...], Listed]
 
 
-# What must not be shown, and how it is hidden: the one list of what is secret.
+# Masking of secrets. This is the only list of names that mark a value as secret.
 
 MASK = "***"
 SECRET_NAMES = (
@@ -409,50 +415,52 @@ SECRET_NAMES = (
     r"|authorization|user.?info|sas(?![a-z])|(?<![a-z])(?:sig|pass)(?![a-z])|connection.?string"
     r"|(?:access|account|api|encryption|shared|keystore).?key|key$"
 )
-"""Names of options whose values are hidden, in any case; Python and Java read it alike."""
+"""A pattern for the names of options whose values are hidden, in any case.
+
+Python and Java both read it."""
 
 _SHORTEST = 4
 _COMMON = frozenset({"true", "false"})
 _NAME = re.compile(SECRET_NAMES, re.IGNORECASE)
 _CREDENTIALS = re.compile(r"://([^/\s@]*)@")
-# what follows is looked at and not taken: it may be an assignment itself
+# the value is matched by a lookahead, because it may itself be an assignment
 _ASSIGNED = re.compile(r"""(?:-D)?([\w.-]+)=(?=["']?([^\s;&"']+))""")
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """Marks a free-form setting of which every value is hidden, but for those of some names."""
+    """A mark for a free-form setting: its values are hidden, except for the names in `shown`."""
 
     shown: frozenset[str]
 
 
 def is_sealed(marks: Iterable[object], name: str) -> bool:
-    """Whether a value is hidden because of where it stands, whatever its name."""
+    """Return true when the setting is marked as `Sealed` and hides the option of this name."""
     return any(isinstance(mark, Sealed) and name not in mark.shown for mark in marks)
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether the value of a free-form option is hidden, going by the option's name."""
+    """Return true when the name of a free-form option says that its value is secret."""
     return _NAME.search(name) is not None
 
 
 def secrets_within(value: str) -> Iterator[str]:
-    """The secrets inside a text: of options of a JVM, connection strings, and addresses."""
-    yield from (found.partition(":")[2] or found for found in _CREDENTIALS.findall(value) if found)
+    """Yield the secrets inside a text: in JVM options, connection strings and addresses."""
+    yield from (login.partition(":")[2] or login for login in _CREDENTIALS.findall(value) if login)
     options = (option.partition("=") for option in jvm_options(value) if option.startswith("-D"))
     yield from (given for name, _, given in options if given and is_secret_name(name[2:]))
     yield from (given for name, given in _ASSIGNED.findall(value) if is_secret_name(name))
 
 
 def secrets_of(name: str, value: str) -> Iterator[str]:
-    """The secrets of a free-form option: the whole value, or what is inside it."""
+    """Yield the secrets of a free-form option: the whole value, or the secrets inside it."""
     if is_secret_name(name):
         yield value
     yield from secrets_within(value)
 
 
 def jvm_options(text: str) -> list[str]:
-    """The options of a text, which may be quoted; the text itself if a quote is left open."""
+    """Split a text of JVM options, which may be quoted; return it whole if a quote is left open."""
     try:
         return shlex.split(text)
     except ValueError:
@@ -460,7 +468,7 @@ def jvm_options(text: str) -> list[str]:
 
 
 def hide(name: str, value: str) -> str:
-    """The value of a free-form option without its secrets."""
+    """Return the value of a free-form option with its secrets replaced by `***`."""
     if is_secret_name(name):
         return MASK
     value = hide_credentials(value)
@@ -476,13 +484,13 @@ def hide(name: str, value: str) -> str:
 
 
 def hide_credentials(text: str) -> str:
-    """An address without the user and password in front of its host."""
+    """Return an address without the user and password in front of its host."""
     return _CREDENTIALS.sub(f"://{MASK}@", text)
 
 
 def mask(text: str, secrets: Iterable[str]) -> str:
-    """The text with every secret replaced."""
-    # longest first, since one may contain another; the shortest occur in any text by chance
+    """Return the text with every secret replaced by `***`."""
+    # longest first, since one secret may contain another; short ones occur in any text by chance
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= _SHORTEST and secret.lower() not in _COMMON:
             text = text.replace(secret, MASK)

@@ -1,4 +1,4 @@
-"""Where tables are known by name: Spark's own catalog, a Hive metastore, Unity Catalog, Glue."""
+"""The settings of catalogs: Spark's own catalog, a Hive metastore, Unity Catalog, Glue, Iceberg."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from distributary.config.base import (
     Text,
     matching,
 )
+from distributary.model.table_format import TABLE_FORMATS
 
 if TYPE_CHECKING:
     from distributary.config.pipeline import PipelineConfig
@@ -36,80 +37,83 @@ NamePart = Annotated[
 ]
 
 
-class _Catalog(Section):
-    """What all catalogs have."""
+class _CatalogConfig(Section):
+    """The settings that all catalogs share."""
 
     keeps_columns: ClassVar[bool] = False
-    """Whether entries hold a copy of columns and comments."""
+    """Whether entries of the catalog hold a copy of columns and comments."""
 
     schema_: Annotated[NamePart, Field(alias="schema", examples=["games"])]
-    """Schema (database) that the tables are in; it is made where it is missing."""
+    """Schema (database) of the tables; it is created when missing."""
     scheme: Annotated[Text, matching(r"[a-z][a-z0-9]*", "scheme", "must be such as s3a")] | None = (
         Field(default=None, examples=["s3a"])
     )
-    """Scheme of locations in place of the one in `lake.path`: readers on Hadoop say s3a for s3."""
+    """Scheme of table locations, instead of the scheme in `lake.path`: Hadoop readers use s3a for
+    s3."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parts of a table's full name before its own."""
+        """Return the parts of a table's full name before the table."""
         return (self.schema_,)
 
     @property
     def spark_conf(self) -> dict[str, str]:
-        """What a Spark session must be started with."""
+        """Return the settings that a Spark session must be started with."""
         return {}
 
 
 def _plain_schema(name: str) -> Iterator[Conflict]:
+    """Yield a conflict when the schema has other characters than letters, digits and `_`."""
     if not re.fullmatch(r"\w+", name, re.ASCII):
         yield ("schema",), "must be letters, digits and _ here"
 
 
-class SparkCatalog(_Catalog):
-    """A catalog that the Spark session knows."""
+class SparkCatalogConfig(_CatalogConfig):
+    """A catalog of the Spark session."""
 
     type: Literal["spark"]
     """Kind of catalog."""
     name: NamePart | None = Field(default=None, examples=["main"])
-    """Catalog as `spark.sql.catalog.NAME` in the session's settings makes it known; the session's
-    own when left out, which forgets everything with the session unless it is a metastore."""
+    """Name of a catalog that `spark.sql.catalog.NAME` configures in the session. When left out, the
+    session's default catalog is used; its entries are lost with the session unless it is a
+    metastore."""
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Spark's own catalog takes fewer names than others."""
+        """Yield a schema name that Spark's own catalog does not accept."""
         if self.name in (None, "spark_catalog"):
             yield from _plain_schema(self.schema_)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parts of a table's full name before its own."""
+        """Return the parts of a table's full name before the table."""
         return (self.schema_,) if self.name is None else (self.name, self.schema_)
 
 
-class HiveCatalog(_Catalog):
-    """A Hive metastore, which the Spark session speaks to."""
+class HiveCatalogConfig(_CatalogConfig):
+    """A Hive metastore, reached by the Spark session."""
 
     type: Literal["hive"]
     """Kind of catalog."""
     uri: Annotated[Text, matching(_THRIFT.pattern, "uri", "must be such as thrift://host:9083")] | (
         None
     ) = Field(default=None, examples=["thrift://metastore:9083"])
-    """Address of the metastore; where Spark's own settings say when left out."""
+    """Address of the metastore; taken from Spark's own settings when left out."""
 
     def conflicts(self) -> Iterator[Conflict]:
-        """A metastore takes fewer names than others."""
+        """Yield a schema name that a metastore does not accept."""
         yield from _plain_schema(self.schema_)
 
     @property
     def spark_conf(self) -> dict[str, str]:
-        """What a Spark session must be started with."""
+        """Return the settings that a Spark session must be started with."""
         conf = {_IMPLEMENTATION: "hive"}
         return conf if self.uri is None else conf | {"spark.hadoop.hive.metastore.uris": self.uri}
 
     @property
     def addresses(self) -> tuple[tuple[str, int], ...]:
-        """Hosts and ports of the metastore."""
-        found = [each.strip().removeprefix("thrift://") for each in (self.uri or "").split(",")]
-        parts = [each.rpartition(":") for each in found if each]
+        """Return hosts and ports of the metastore."""
+        servers = [uri.strip().removeprefix("thrift://") for uri in (self.uri or "").split(",")]
+        parts = [server.rpartition(":") for server in servers if server]
         return tuple(
             (host.strip("[]"), int(port))
             if host and port.isdigit()
@@ -118,120 +122,130 @@ class HiveCatalog(_Catalog):
         )
 
 
-class UnityCatalog(_Catalog):
-    """Unity Catalog, by its REST API."""
+class UnityCatalogConfig(_CatalogConfig):
+    """Unity Catalog, reached by its REST API."""
 
     keeps_columns: ClassVar[bool] = True
 
     type: Literal["unity"]
     """Kind of catalog."""
     name: NamePart = Field(examples=["main"])
-    """Catalog; it must be there."""
+    """Name of the catalog, which must exist."""
     url: HttpUrl = Field(examples=["https://workspace.cloud.databricks.com"])
     """Address of the server, without `/api/2.1/unity-catalog`."""
     token: SecretText | None = Field(default=None, examples=["${env:UC_TOKEN}"])
-    """Bearer token; none when left out."""
+    """Bearer token. No token is sent when left out."""
     ca_location: Text | None = None
-    """PEM file of the authorities to trust; the system's own when left out."""
+    """PEM file of the certificate authorities to trust. The system's authorities are trusted when
+    left out."""
     timeout: PositiveDuration = timedelta(seconds=30)
-    """How long one request may take."""
+    """Timeout of one request."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parts of a table's full name before its own."""
+        """Return the parts of a table's full name before the table."""
         return (self.name, self.schema_)
 
 
-class GlueCatalog(_Catalog):
-    """AWS Glue's data catalog."""
+class GlueCatalogConfig(_CatalogConfig):
+    """The AWS Glue data catalog."""
 
     keeps_columns: ClassVar[bool] = True
 
     type: Literal["glue"]
     """Kind of catalog."""
     region: Text | None = Field(default=None, examples=["eu-central-1"])
-    """AWS region; `aws_region` of `lake.storage_options`, or the environment's, when left out."""
+    """AWS region; `aws_region` of `lake.storage_options` or of the environment when left out."""
     catalog_id: Annotated[Text, matching(r"\d{12}", "catalog_id", "must be 12 digits")] | None = (
         Field(default=None, examples=["123456789012"])
     )
-    """Account whose catalog it is; that of the credentials when left out."""
+    """AWS account of the catalog; the account of the credentials when left out."""
     endpoint: HttpUrl | None = Field(default=None, examples=["http://127.0.0.1:5000"])
-    """Address of the service in place of AWS' own."""
+    """Address of the service, instead of the one that AWS uses."""
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Glue keeps names in lower case, and other engines look for them so."""
+        """Yield a schema that is not in lower case: Glue and other engines use lower case."""
         if self.schema_ != self.schema_.lower():
             yield ("schema",), "must be lower case for glue"
 
 
-Catalog = Annotated[
-    SparkCatalog | HiveCatalog | UnityCatalog | GlueCatalog, Field(discriminator="type")
+CatalogConfig = Annotated[
+    SparkCatalogConfig | HiveCatalogConfig | UnityCatalogConfig | GlueCatalogConfig,
+    Field(discriminator="type"),
 ]
 
 
-class IcebergCatalog(Section):
-    """The catalog that Iceberg tables are in: no table of that format is without one."""
+class IcebergCatalogConfig(Section):
+    """The catalog of Iceberg tables; tables of that format always need one."""
 
     type: Literal["sql", "rest"] = "sql"
-    """Kind of catalog: sql is a database, rest a server that speaks Iceberg's REST protocol."""
+    """Kind of catalog. sql: a database; rest: a server with Iceberg's REST protocol."""
     uri: SecretText | None = Field(default=None, examples=["https://catalog.example.com"])
-    """Address of the server, or of the database as SQLAlchemy spells it; for sql a SQLite file
-    below `_distributary` in the lake when left out."""
+    """Address of the server, or URL of the database in the form of SQLAlchemy. For sql, a SQLite
+    file below `_distributary` in the lake when left out."""
     warehouse: Text | None = Field(default=None, examples=["main"])
-    """Warehouse by the name that the server has for it; the lake's path when left out."""
+    """Name of the warehouse on the server; the path of the lake when left out."""
     namespace: NamePart = "default"
-    """Namespace that the tables are in; it is made where it is missing."""
+    """Namespace of the tables; it is created when missing."""
     token: SecretText | None = Field(default=None, examples=["${env:ICEBERG_TOKEN}"])
-    """Bearer token for rest; none when left out."""
+    """Bearer token for rest. No token is sent when left out."""
 
     def conflicts(self) -> Iterator[Conflict]:
-        """A server has an address."""
+        """Yield a server without an address, and a token without a server."""
         if self.type == "rest" and self.uri is None:
             yield (), "needs uri for type rest, such as uri: https://catalog.example.com"
         if self.type == "sql" and self.token is not None:
-            yield ("token",), "means nothing for type sql: a password is part of uri"
+            yield ("token",), "has no effect for type sql: put the password into uri"
 
 
-def iceberg_conflicts(config: PipelineConfig) -> Iterator[Conflict]:
-    """What tables of Iceberg's format do not do."""
-    if config.tables.format != "iceberg":
-        if config.lake.iceberg is not None:
-            yield ("lake", "iceberg"), "means nothing unless tables.format is iceberg"
-        return
+def format_conflicts(config: PipelineConfig) -> Iterator[Conflict]:
+    """Yield settings that the format of the tables does not support."""
+    name = config.tables.format
+    format_ = TABLE_FORMATS[name]
     here = ("tables", "format")
-    if not config.lake.is_local:
-        yield here, "can be iceberg only where the lake is on a file system; use delta in a bucket"
-    if config.lake.registered_in is not None:
-        name = "database" if config.lake.database is not None else "catalog"
-        yield ("lake", name), "cannot stand beside iceberg tables: they are in lake.iceberg"
-    if config.tables.partition_by:
-        yield ("tables", "partition_by"), "must be left out for iceberg tables"
-    # the usual interval is for the lake's other tables
+    if config.lake.iceberg is not None and not format_.own_catalog:
+        yield ("lake", "iceberg"), "has no effect unless tables.format is iceberg"
+    if not format_.in_buckets and not config.lake.is_local:
+        yield here, f"can be {name} only where the lake is on a file system; use delta in a bucket"
+    if format_.own_catalog and config.lake.registered_in is not None:
+        setting = "database" if config.lake.database is not None else "catalog"
+        yield ("lake", setting), f"cannot be combined with {name} tables: set lake.iceberg"
+    if config.tables.partition_by and not format_.partitions:
+        yield ("tables", "partition_by"), f"must be left out for {name} tables"
+    # the default interval is for the Delta tables of the lake, so only one that is set is refused
     if config.maintain.every is not None and "every" in config.maintain.model_fields_set:
-        yield (
-            ("maintain", "every"),
-            "must be left out for iceberg tables: expire their snapshots with Spark or Trino",
-        )
+        if format_.expires_elsewhere:
+            yield (
+                ("maintain", "every"),
+                f"must be left out for {name} tables: {format_.expires_elsewhere}",
+            )
 
 
 def catalog_conflicts(config: PipelineConfig) -> Iterator[Conflict]:
-    """What a catalog needs of the other sections."""
+    """Yield settings of other sections that do not fit the catalog."""
     catalog = config.lake.registered_in
     if catalog is None:
         return
     here = ("lake", "catalog")
-    own = config.spark.conf.get(_IMPLEMENTATION, SecretStr("")).get_secret_value()
-    if isinstance(catalog, HiveCatalog):
+    implementation = config.spark.conf.get(_IMPLEMENTATION, SecretStr("")).get_secret_value()
+    if isinstance(catalog, HiveCatalogConfig):
         if config.spark.remote is not None:
             yield here, "must be of type spark with spark.remote: the server has the metastore"
-        if own not in ("", "hive"):
+        if implementation not in ("", "hive"):
             yield ("spark", "conf", _IMPLEMENTATION), "must be hive with lake.catalog of type hive"
-    if isinstance(catalog, GlueCatalog) and not config.lake.path.startswith(("s3://", "s3a://")):
+    if isinstance(catalog, GlueCatalogConfig) and not config.lake.path.startswith(
+        ("s3://", "s3a://")
+    ):
         yield here, "can be of type glue only where the lake is in S3"
-    # a view has no place in them, and a folder's columns would be those of the first batch
-    three = isinstance(catalog, SparkCatalog) and catalog.name is not None
-    if config.tables.format == "parquet" and (three or catalog.type in ("unity", "glue")):
-        yield ("tables", "format"), "must be delta in a catalog that keeps no views of ours"
+    # these catalogs keep no views, and a plain folder would keep the columns of its first batch
+    has_catalog_name = isinstance(catalog, SparkCatalogConfig) and catalog.name is not None
+    if TABLE_FORMATS[config.tables.format].registered_as_view and (
+        has_catalog_name or catalog.type in ("unity", "glue")
+    ):
+        yield (
+            ("tables", "format"),
+            "must be delta: this catalog cannot hold the views of Parquet tables",
+        )
     databricks = config.deploy.databricks if config.deploy is not None else None
     if databricks is not None and databricks.catalog is not None and len(catalog.names) > 1:
         if databricks.catalog != catalog.names[0]:

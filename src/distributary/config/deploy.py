@@ -1,4 +1,4 @@
-"""Where `install` puts a pipeline, and how it runs there."""
+"""The settings of deployment targets: Kubernetes, Databricks, systemd, Airflow, spark-submit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from distributary.config.base import (
     secrets_of,
 )
 
-# How a pipeline runs on Kubernetes.
+# Kubernetes.
 
 _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _SUBDOMAIN = r"(?=.{1,253}$)[a-z0-9]([a-z0-9.-]*[a-z0-9])?"
@@ -55,32 +55,32 @@ Cron = Annotated[
 
 
 class Resources(Section):
-    """What the pod is given."""
+    """CPU and memory of the pod."""
 
     cpu: Quantity = "1"
-    """Cores that are set aside."""
+    """CPU request in cores."""
     memory: Quantity = "4Gi"
-    """Memory that is set aside, and the most that it may use."""
+    """Memory request and memory limit."""
     cpu_limit: Quantity | None = None
-    """Most cores; no limit when left out, because a limit slows a JVM down without need."""
+    """CPU limit in cores. No limit when left out, because a limit slows a JVM down without need."""
 
 
 class Executors(Section):
-    """Spark's executors, as pods of their own."""
+    """Spark executors as separate pods."""
 
     executors: int = Field(default=0, ge=0)
-    """Number of executors; 0: Spark runs inside the one pod."""
+    """Number of executors. 0: Spark runs inside the one pod."""
     cores: int = Field(default=1, ge=1)
-    """Cores of each."""
+    """Number of cores of each executor."""
     memory: JvmMemory = "2g"
-    """Memory of each one's JVM."""
+    """JVM memory of each executor."""
     conf: Mapping[str, Text] = Field(
         default_factory=dict, examples=[{"spark.kubernetes.executor.request.cores": "500m"}]
     )
-    """Further Spark settings, each starting with `spark.`; never a secret."""
+    """Further Spark settings, each with the prefix `spark.`; never a secret."""
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Spark's settings only, and nothing that others must not read."""
+        """Yield settings that do not belong to Spark, or that hold a secret."""
         return _unfit_spark_settings(self.conf)
 
 
@@ -93,43 +93,45 @@ def _unfit_spark_settings(conf: Mapping[str, str]) -> Iterator[Conflict]:
 
 
 class Kubernetes(Section):
-    """A deployment of one pod, or a job by the clock."""
+    """A Deployment with one pod, or a CronJob."""
 
     image: Image = Field(examples=["registry.example/games:1.0"])
     """Image of the pods; `install` writes a Dockerfile for it."""
     base_image: Image = Field(
         default="python:3.11-slim-bookworm", examples=["python:3.11-slim-bookworm@sha256:..."]
     )
-    """Image that the Dockerfile starts from: Debian with Python; pin it with `@sha256:DIGEST`."""
+    """Base image of the Dockerfile: Debian with Python. Pin it with `@sha256:DIGEST`."""
     name: ShortLabel | None = None
-    """Name of all objects; made of the pipeline's when left out."""
+    """Name of all objects; derived from the pipeline's name when left out."""
     namespace: Label = "default"
     """Namespace of all objects."""
     service_account: Subdomain | None = None
-    """An existing service account; one is made when left out."""
+    """Name of an existing service account. `install` creates one when left out."""
     secrets: Subdomains = Field(default=(), examples=[["games-secrets"]])
-    """Secrets whose keys become the variables of `${env:...}`."""
+    """Secrets whose keys become the environment variables of `${env:...}`."""
     secret_files: Subdomains = Field(default=(), examples=[["games-files"]])
     """Secrets mounted as files under `/secrets/NAME/KEY`, for `${file:...}`."""
     token_secret: Subdomain | None = Field(default=None, examples=["games-token"])
-    """Secret whose key `token` opens `/status` and `/metrics`; nobody gets in when left out."""
+    """Secret whose key `token` grants access to `/status` and `/metrics`. All requests are refused
+    when left out."""
     pull_secrets: Subdomains = ()
-    """Secrets with which images are pulled."""
+    """Secrets for pulling images."""
     claim: Subdomain | None = Field(default=None, examples=["games-lake"])
-    """Existing volume claim, mounted at `/lake`, for a lake on a file system; it is left out where
-    nothing of the file is below `/lake`."""
+    """Existing volume claim, mounted at `/lake`, for a lake on a file system. It is not mounted
+    when no path of the file is below `/lake`."""
     resources: Resources = Field(default_factory=Resources)
-    """What the pod is given."""
+    """CPU and memory of the pod."""
     spark: Executors = Field(default_factory=Executors)
-    """Executors as pods of their own."""
+    """Executors as separate pods."""
     schedule: Cron | None = Field(default=None, examples=["0 * * * *"])
-    """Cron of the runs, each of which takes what is there and ends; without it the pod stays."""
+    """Cron of the runs; each processes the available records and ends. The pod runs continuously
+    when left out."""
     timezone: Text = "Etc/UTC"
     """Time zone of the schedule."""
     port: int = Field(default=8080, ge=1024, le=65535)
     """Port of the health endpoint."""
     retries: int = Field(default=3, ge=0)
-    """Further tries of a scheduled run."""
+    """Number of retries of a scheduled run."""
 
 
 _UNIT = r"[A-Za-z0-9][A-Za-z0-9:_.-]{0,99}"
@@ -137,7 +139,7 @@ _DAG = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}"
 _TAG = re.compile(r"[A-Za-z0-9 +\-=.:/@_]{0,255}")
 _SECRET_REFERENCE = re.compile(r"\{\{secrets/[^/{}\s]+/[^/{}\s]+\}\}")
 OWN_TAG = "distributary"
-"""What every tag of ours begins with."""
+"""The prefix of all tags that Distributary sets."""
 
 
 def _absolute(value: str) -> str:
@@ -166,31 +168,32 @@ SharedFolders = Annotated[tuple[AbsolutePath, ...], Listed]
 
 
 class Notifications(Section):
-    """Who gets a mail from the scheduler."""
+    """Recipients of mail from the scheduler."""
 
     on_start: Texts = ()
-    """When a run begins."""
+    """Recipients of mail when a run begins."""
     on_success: Texts = ()
-    """When a run has ended well."""
+    """Recipients of mail when a run has succeeded."""
     on_failure: Texts = Field(default=(), examples=[["data-team@example.com"]])
-    """When a run has failed, after its last retry."""
+    """Recipients of mail when a run has failed, after its last retry."""
 
 
 class Cluster(Section):
-    """A cluster of its own for each run of the job, or one that is there."""
+    """A new cluster for each run of the job, or an existing cluster."""
 
     id: Text | None = None
-    """An existing cluster; then nothing else is set here."""
+    """Id of an existing cluster; then no other key may be set here."""
     spark_version: Text | None = Field(default=None, examples=["18.x-scala2.13"])
-    """Version of the Databricks runtime; 18 has the Spark that this version is made for."""
+    """Version of the Databricks runtime; runtime 18 has the Spark version that this release
+    requires."""
     node_type: Text | None = Field(default=None, examples=["i3.xlarge"])
-    """Kind of machine."""
+    """Machine type of the nodes."""
     workers: int | None = Field(default=None, ge=0)
-    """Number of workers; or give `min_workers` and `max_workers`."""
+    """Number of workers; set this, or `min_workers` and `max_workers`."""
     min_workers: int | None = Field(default=None, ge=0)
-    """Fewest workers of a cluster that grows and shrinks."""
+    """Smallest number of workers of an autoscaling cluster."""
     max_workers: int | None = Field(default=None, ge=1)
-    """Most workers of a cluster that grows and shrinks."""
+    """Largest number of workers of an autoscaling cluster."""
     policy: Text | None = None
     """Id of a cluster policy."""
     spark_conf: Mapping[str, Text] = Field(default_factory=dict)
@@ -198,19 +201,21 @@ class Cluster(Section):
     env: Mapping[str, Text] = Field(
         default_factory=dict, examples=[{"KAFKA_SECRET": "{{secrets/kafka/secret}}"}]
     )
-    """Environment variables; a secret only as `{{secrets/SCOPE/KEY}}`, never in clear."""
+    """Environment variables. Write secrets as `{{secrets/SCOPE/KEY}}`, never in clear."""
 
     def conflicts(self) -> Iterator[Conflict]:
-        """One kind of cluster, one size, no secret in clear."""
+        """Yield settings beside `id`, contradicting sizes, and secrets in clear."""
         given = self.model_fields_set - {"id"}
         if self.id is not None:
-            yield from (((name,), "means nothing beside id") for name in sorted(given))
+            yield from (
+                ((name,), "has no effect with id: remove one of the two") for name in sorted(given)
+            )
         elif self.spark_version is None:
             yield (), "needs spark_version, or the id of an existing cluster"
         if (self.min_workers is None) != (self.max_workers is None):
             yield (), "needs min_workers and max_workers together"
         elif self.workers is not None and self.min_workers is not None:
-            yield ("workers",), "cannot stand beside min_workers and max_workers"
+            yield ("workers",), "cannot be combined with min_workers and max_workers"
         elif (self.min_workers or 0) > (self.max_workers or 0):
             yield ("min_workers",), "must not be more than max_workers"
         for section in ("spark_conf", "env"):
@@ -225,50 +230,53 @@ class Databricks(Section):
     host: HttpUrl | None = Field(default=None, examples=["https://example.cloud.databricks.com"])
     """Address of the workspace; `DATABRICKS_HOST` or a profile when left out."""
     profile: Text | None = None
-    """Profile of `~/.databrickscfg`. Who logs in is never written into a pipeline file."""
+    """Profile of `~/.databrickscfg`. Credentials are never written into a pipeline file."""
     job_name: Text | None = None
-    """Name of the job; the pipeline's when left out. There is never a second job of this name."""
+    """Name of the job; the pipeline's name when left out. `install` never creates a second job of
+    this name."""
     folder: AbsolutePath | None = Field(default=None, examples=["/Shared/pipelines/games"])
-    """Workspace folder of the pipeline file; a folder below the user's own when left out."""
+    """Workspace folder for the pipeline file; a folder in the user's home when left out."""
     package: Text | None = Field(default=None, examples=["/Volumes/main/libs/requirements.txt"])
-    """What the job installs in place of the wheel and the locked requirements that are uploaded:
-    the path of a wheel or of a requirements.txt, or a requirement for pip."""
+    """What the job installs instead of the uploaded wheel and locked requirements: the path of a
+    wheel or of a requirements.txt, or a requirement for pip."""
     cluster: Cluster | None = None
-    """The cluster of the job; give this or `serverless`."""
+    """The cluster of the job; set this or `serverless`."""
     serverless: bool = False
-    """Run without a cluster of one's own."""
+    """Run the job on serverless compute."""
     environment_version: Text = "5"
-    """Version of the serverless environment; 5 has the Spark that this version is made for."""
+    """Version of the serverless environment; version 5 has the Spark version that this release
+    requires."""
     schedule: Quartz | None = Field(default=None, examples=["0 0 * * * ?"])
-    """Quartz cron of the runs; each takes what is there and ends."""
+    """Quartz cron of the runs; each processes the available records and ends."""
     timezone: Text = "UTC"
     """Time zone of the schedule."""
     continuous: bool = False
-    """Run always; a run that ends is started again by Databricks."""
+    """Run continuously: Databricks restarts a run that ends."""
     paused: bool = False
-    """Install without starting: schedule or continuous run wait to be resumed."""
+    """Install the job paused: its schedule or continuous run starts when it is resumed."""
     retries: int = Field(default=3, ge=-1)
-    """Further tries of a run that failed, -1 for ever; a continuous job is retried anyway."""
+    """Number of retries of a failed run, -1 for no limit. Databricks always retries a continuous
+    job."""
     retry_wait: Duration = timedelta(minutes=1)
-    """Pause before a further try."""
+    """Pause before a retry."""
     timeout: Duration = timedelta(0)
-    """Longest run; 0s for no limit."""
+    """Timeout of a run; 0s for no limit."""
     notifications: Notifications = Field(default_factory=Notifications)
     """Mail from Databricks."""
     tags: Mapping[str, Text] = Field(default_factory=dict, examples=[{"team": "data"}])
     """Further tags of the job."""
     catalog: TableName | None = Field(default=None, examples=["main"])
-    """Unity Catalog of the tables, for `grants`, where `lake.catalog` does not name it; the schema
-    in it is that of `lake.catalog`, or `lake.database`."""
+    """Unity Catalog of the tables, for `grants`, when `lake.catalog` does not name it. Its schema
+    is the one in `lake.catalog` or `lake.database`."""
 
     def conflicts(self) -> Iterator[Conflict]:
-        """One place to run, one time to run."""
+        """Yield contradictions about compute, schedule and retries, and invalid tags."""
         if (self.cluster is not None) == self.serverless:
             yield (), "needs exactly one of cluster and serverless: true"
         if self.continuous and self.schedule is not None:
-            yield ("continuous",), "cannot stand beside schedule"
+            yield ("continuous",), "cannot be combined with schedule"
         if self.continuous and "retries" in self.model_fields_set:
-            yield ("retries",), "means nothing for a continuous job: Databricks retries it"
+            yield ("retries",), "has no effect for a continuous job: Databricks always retries it"
         for name, value in self.tags.items():
             if name.startswith(OWN_TAG):
                 yield ("tags", name), f"must not begin with {OWN_TAG}"
@@ -277,51 +285,53 @@ class Databricks(Section):
 
 
 class Systemd(Section):
-    """A service of this machine."""
+    """A systemd service on this machine."""
 
     name: UnitName | None = None
-    """Name of the unit; `distributary-` and the pipeline's when left out."""
+    """Name of the unit; `distributary-` and the pipeline's name when left out."""
     user: bool = True
-    """A unit of the user's own manager; false for a unit of the system."""
+    """true: a unit of the user's service manager; false: a unit of the system."""
     run_as: Text | None = Field(default=None, examples=["distributary"])
-    """User that a unit of the system runs as."""
+    """User that a system unit runs as."""
     schedule: Text | None = Field(default=None, examples=["hourly", "*-*-* 02:00:00"])
-    """Calendar of a timer; each run takes what is there and ends. Without it the service stays."""
+    """Calendar of a timer; each run processes the available records and ends. The service runs
+    continuously when left out."""
     working_directory: AbsolutePath | None = None
-    """Where relative paths of the file start; the folder `install` runs in when left out."""
+    """Folder at which relative paths of the file start; the folder in which `install` runs when
+    left out."""
     environment_file: AbsolutePath | None = Field(default=None, examples=["/etc/games.env"])
-    """File of variables for `${env:...}`; its mode must be 0600. Secrets go there, never here."""
+    """File of variables for `${env:...}`, with mode 0600. Put secrets there, never here."""
     listen: Text | None = Field(default=None, examples=["127.0.0.1:9108"])
-    """Address of the health endpoint; none when left out."""
+    """Address of the health endpoint. There is no endpoint when left out."""
     memory_max: Text | None = Field(default=None, examples=["8G"])
-    """Most memory of the service with all its processes."""
+    """Memory limit of the service with all its processes."""
 
     def conflicts(self) -> Iterator[Conflict]:
-        """A user is for units of the system."""
+        """Yield settings that this kind of unit does not support."""
         if self.run_as is not None and self.user:
             yield ("run_as",), "needs user: false"
         if self.listen is not None and self.schedule is not None:
-            yield ("listen",), "means nothing beside schedule"
+            yield ("listen",), "has no effect with schedule: remove one of the two"
 
 
 class Airflow(Section):
-    """A DAG with one task."""
+    """An Airflow DAG with one task."""
 
     dag_id: DagId | None = None
     """Id of the DAG; the pipeline's name when left out."""
     schedule: Text | None = Field(default="@hourly", examples=["0 * * * *"])
-    """When runs start; each takes what is there and ends."""
+    """Schedule of the runs; each processes the available records and ends."""
     retries: int = Field(default=3, ge=0)
-    """Further tries; a mistake in the pipeline file is not tried again."""
+    """Number of retries. A mistake in the pipeline file is not retried."""
     retry_wait: Duration = timedelta(minutes=5)
-    """Pause before a further try."""
+    """Pause before a retry."""
     folder: Text | None = None
-    """Folder of DAG files; `$AIRFLOW_HOME/dags`, or `dags` in the working directory, when left
+    """Folder for DAG files; `$AIRFLOW_HOME/dags`, or `dags` in the working directory, when left
     out."""
     command: Texts = Field(default=("distributary",), examples=[["/opt/venv/bin/distributary"]])
-    """What is run on the worker, before `run FILE`."""
+    """Command on the worker, to which `run FILE` is appended."""
     file: AbsolutePath | None = None
-    """Path of the pipeline file on the workers; its path here when left out."""
+    """Path of the pipeline file on the workers; the same path as here when left out."""
     tags: Texts = ()
     """Further tags of the DAG."""
 
@@ -330,30 +340,30 @@ class SparkSubmit(Section):
     """A script that starts the pipeline with `spark-submit`."""
 
     master: Text | None = Field(default=None, examples=["spark://host:7077", "yarn"])
-    """Where Spark runs; `spark.master` when left out."""
+    """Spark master; `spark.master` when left out."""
     environment: Literal["archive", "workers"] = "archive"
-    """archive: executors get their Python packages from a file that `distributary package` makes;
-    workers: they have them."""
+    """Where executors get their Python packages. archive: from a file that `distributary package`
+    writes; workers: the packages are installed on the workers."""
     archive: Text = "environment.tar.gz"
-    """That file, beside the script unless its path is absolute."""
+    """Path of that file; a relative path starts at the script."""
     conf: Mapping[str, Text] = Field(
         default_factory=dict, examples=[{"spark.executor.memory": "4g"}]
     )
-    """Further settings, each starting with `spark.`; never a secret: they stand on a command
-    line."""
+    """Further Spark settings, each with the prefix `spark.`; never a secret, because they are on a
+    command line."""
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Spark's settings only, and nothing that others must not read."""
+        """Yield settings that do not belong to Spark, or that hold a secret."""
         return _unfit_spark_settings(self.conf)
 
 
 class Deploy(Section):
-    """Where `distributary install FILE --target ...` puts this pipeline."""
+    """Where `distributary install FILE --target ...` deploys this pipeline."""
 
     databricks: Databricks | None = None
     """A job in a Databricks workspace."""
     systemd: Systemd | None = None
-    """A service of this machine."""
+    """A systemd service on this machine."""
     kubernetes: Kubernetes | None = None
     """Manifests and a chart for Kubernetes."""
     airflow: Airflow | None = None
@@ -361,5 +371,5 @@ class Deploy(Section):
     spark_submit: SparkSubmit | None = None
     """A script for `spark-submit`."""
     shared: SharedFolders = Field(default=(), examples=[["/mnt/lake"]])
-    """Folders that every machine on which tasks run sees under the same path, such as a mount of
-    NFS. Where there are executors, lake and checkpoint are below one of them or in a bucket."""
+    """Folders that all machines with tasks see under the same path, such as an NFS mount. With
+    executors, the lake and the checkpoint must be below one of them or in a bucket."""

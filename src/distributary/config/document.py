@@ -1,4 +1,4 @@
-"""YAML text to a tree with places, without building anything that the text asks for; and back."""
+"""Parses YAML into a tree with the place of every value, safely, and writes YAML."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from ruamel.yaml.events import (
 
 from distributary.errors import ConfigError, ErrorCode
 
-# Where a value came from, and where a mistake is.
+# Origins of values.
 
 
 class OriginKind(StrEnum):
-    """Strongest first."""
+    """The kinds of origins, the one that wins first."""
 
     FLAG = "flag"
     VARIABLE = "variable"
@@ -39,19 +39,19 @@ class OriginKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """The place of one value; `str()` gives `pipeline.yaml:14`, `variable NAME`, `flag KEY`."""
+class SettingOrigin:
+    """The origin of a value; `str()` returns `pipeline.yaml:14`, `variable NAME` or `flag KEY`."""
 
     kind: OriginKind
     name: str = ""
-    """The file, variable or flag."""
+    """The name of the file, variable or flag."""
     line: int = 0
-    """From 1; 0 outside a file."""
+    """The line, counted from 1; 0 outside a file."""
     column: int = 0
     references: tuple[str, ...] = ()
-    """The `${...}` that the value was made of, such as `env:KAFKA_SERVER`."""
+    """The references in the value, such as `env:KAFKA_SERVER`."""
     secret: bool = False
-    """Whether the value must never be shown, whatever setting it is in."""
+    """Whether the value must never be shown, whatever its setting is."""
 
     def __str__(self) -> str:
         if self.kind is OriginKind.DEFAULT:
@@ -60,7 +60,7 @@ class Origin:
         return f"{place} ({', '.join(self.references)})" if self.references else place
 
     def as_dict(self) -> dict[str, object]:
-        """The same for `--json`."""
+        """Return the origin for `--json`."""
         return {
             "kind": str(self.kind),
             "name": self.name,
@@ -70,66 +70,66 @@ class Origin:
         }
 
 
-DEFAULT = Origin(OriginKind.DEFAULT)
+DEFAULT = SettingOrigin(OriginKind.DEFAULT)
 
 
-# A pipeline file as a tree in which every value knows its place.
+# The tree of a pipeline file.
 
 KeyPath = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A scalar, a list or a mapping.
+    """A scalar, a list or a mapping, with its origin.
 
-    Scalars of a file are text, or None where nothing is written: the models give them types, so
-    that `${env:PORT}` and `9092` are read alike.
+    Scalars of a file are text, or None where no value is written. The models convert them, so that
+    `${env:PORT}` and `9092` are read alike.
     """
 
     value: object | tuple[Node, ...] | Mapping[str, Node]
-    origin: Origin
-    key: Origin | None = None
-    """The place of the key in front of it."""
+    origin: SettingOrigin
+    key: SettingOrigin | None = None
+    """The origin of the key in front of the value."""
     expand: bool = False
-    """Whether `${...}` in it is replaced: in files yes, in flags and variables no."""
+    """Whether `${...}` in the value is replaced: in files yes, in flags and variables no."""
 
     @property
     def entries(self) -> Mapping[str, Node]:
-        """The content of a mapping; empty for anything else."""
+        """Return the entries of a mapping; empty for anything else."""
         return self.value if isinstance(self.value, dict) else {}
 
     @property
     def items(self) -> tuple[Node, ...]:
-        """The content of a list; empty for anything else."""
+        """Return the items of a list; empty for anything else."""
         return self.value if isinstance(self.value, tuple) else ()
 
     @property
-    def key_origin(self) -> Origin:
-        """Where to point when the setting as a whole is meant."""
+    def key_origin(self) -> SettingOrigin:
+        """Return the origin for problems that concern the setting as a whole."""
         return self.key or self.origin
 
     def at(self, path: KeyPath) -> Node:
-        """The node at a path, or the deepest one on the way to it."""
+        """Return the node at a path, or the deepest one on the way to it."""
         below = self.child(path[0]) if path else None
         return below.at(path[1:]) if below else self
 
     def child(self, part: str | int) -> Node | None:
-        """The node one step down."""
+        """Return the node one step down; None when there is none."""
         if isinstance(part, int):
             return self.items[part] if part < len(self.items) else None
         return self.entries.get(part)
 
     def has(self, path: KeyPath) -> bool:
-        """Whether something is written at a path."""
+        """Return true when there is a node at the path."""
         below = self.child(path[0]) if path else None
         return below.has(path[1:]) if below else not path
 
     def with_entry(self, key: str, node: Node) -> Node:
-        """A copy with one entry added or replaced."""
+        """Return a copy with one entry added or replaced."""
         return replace(self, value={**self.entries, key: node})
 
     def without(self, path: KeyPath) -> Node:
-        """A copy in which a path is not there, nor a mapping that held nothing else."""
+        """Return a copy without the path, and without mappings that become empty by this."""
         head, *rest = path
         kept = dict(self.entries)
         below = kept.pop(str(head), None)
@@ -138,7 +138,7 @@ class Node:
         return replace(self, value=kept)
 
     def without_unset(self) -> Node:
-        """A copy without entries that have no value: their defaults hold."""
+        """Return a copy without entries that have no value: their defaults apply."""
         if self.items:
             return replace(self, value=tuple(item.without_unset() for item in self.items))
         if not isinstance(self.value, dict):
@@ -147,7 +147,7 @@ class Node:
         return replace(self, value={k: n for k, n in kept.items() if n.value is not None})
 
     def leaves(self, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Node]]:
-        """Scalars and lists with their paths; a list of scalars also stands for its items."""
+        """Yield scalars and lists with their paths; a list of scalars is yielded as one leaf."""
         if isinstance(self.value, dict):
             for key, node in self.entries.items():
                 yield from node.leaves((*path, key))
@@ -158,14 +158,14 @@ class Node:
             yield path, self
 
     def plain(self) -> object:
-        """The tree as dicts, lists and scalars."""
+        """Return the tree as dicts, lists and scalars."""
         if isinstance(self.value, dict):
             return {key: node.plain() for key, node in self.entries.items()}
         return [node.plain() for node in self.items] if self.items else self.value
 
 
-def graft(value: object, origin: Origin) -> Node:
-    """A value from a flag as a tree of its own."""
+def graft(value: object, origin: SettingOrigin) -> Node:
+    """Build a tree from the value of a flag or variable."""
     if isinstance(value, Mapping):
         return Node({str(key): graft(item, origin) for key, item in value.items()}, origin)
     if isinstance(value, list | tuple):
@@ -173,8 +173,8 @@ def graft(value: object, origin: Origin) -> Node:
     return Node(value, origin)
 
 
-def with_list_origin(node: Node) -> Origin:
-    """A list's origin, with the references and secrecy of its items."""
+def with_list_origin(node: Node) -> SettingOrigin:
+    """Return the origin of a list, with the references and secrecy of its items."""
     references = dict.fromkeys(r for item in node.items for r in item.origin.references)
     return replace(
         node.origin,
@@ -184,14 +184,14 @@ def with_list_origin(node: Node) -> Origin:
 
 
 def dotted(path: KeyPath) -> str:
-    """`source.topics[0]`."""
+    """Format a path as `source.topics[0]`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
     return text
 
 
-# What is wrong with a pipeline file: every problem at once, each with its place.
+# Problems of a pipeline file: all of them at once, each with its place.
 
 _LONGEST_NAME = 120
 _LONGEST_MESSAGE = 500
@@ -199,18 +199,19 @@ _LONGEST_MESSAGE = 500
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake or warning; never holds a value from the file."""
+    """One mistake or warning; it never holds a value from the file."""
 
     file: str
     line: int
-    """From 1; 0 when the mistake is in no line: a flag, a variable, the file as a whole."""
+    """The line, counted from 1; 0 when the problem has no line: a flag, a variable, the whole
+    file."""
     column: int
     path: str
-    """The setting, `source.topics[0]`; empty for the file as a whole."""
+    """The setting, such as `source.topics[0]`; empty for the whole file."""
     code: ErrorCode
     message: str
     suggestion: str = ""
-    """What was probably meant: a key, a literal or a variable's name."""
+    """The key, literal or variable that was probably meant."""
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
@@ -219,12 +220,12 @@ class Problem:
         return "  ".join(part for part in parts if part)
 
     def as_dict(self) -> dict[str, Any]:
-        """The same for `--json`."""
+        """Return the problem for `--json`."""
         return asdict(self) | {"code": str(self.code)}
 
 
 class PipelineFileError(ConfigError):
-    """A pipeline file with all its problems."""
+    """A pipeline file with problems."""
 
     def __init__(self, what: str, *, problems: Iterable[Problem] = (), **parts: Any) -> None:
         super().__init__(what, **parts)
@@ -234,16 +235,16 @@ class PipelineFileError(ConfigError):
         return "\n".join(map(str, self.problems)) or super().__str__()
 
     def as_dict(self) -> dict[str, Any]:
-        """The parts of any error, and the problems."""
+        """Return the parts of the error, and the problems."""
         return super().as_dict() | {"problems": [p.as_dict() for p in self.problems]}
 
 
 def refuse(file: str, problems: Iterable[Problem]) -> PipelineFileError:
-    """The error for these problems, in the order of the file, each once."""
+    """Build the error for these problems, without duplicates, in the order of the file."""
     ordered = sorted(dict.fromkeys(problems), key=lambda p: (p.file != file, p.line, p.column))
     codes = {problem.code for problem in ordered}
     count = len(ordered)
-    # a file that cannot be read at all has no lines to fix
+    # problems without line and path mean that the file could not be read
     fix = "fix the lines above" if any(p.line or p.path for p in ordered) else "check the path"
     return PipelineFileError(
         f"{file} has {count} problem{'s' if count != 1 else ''}",
@@ -256,14 +257,14 @@ def refuse(file: str, problems: Iterable[Problem]) -> PipelineFileError:
 
 
 def problem_at(
-    origin: Origin,
+    origin: SettingOrigin,
     message: str,
     *,
     path: str = "",
     code: ErrorCode = ErrorCode.CONFIG_INVALID,
     suggestion: str = "",
 ) -> Problem:
-    """A problem at the place that a value came from."""
+    """Build a problem at the origin of a value."""
     return Problem(
         file=printable(origin.name if origin.line else str(origin)),
         line=origin.line,
@@ -276,7 +277,7 @@ def problem_at(
 
 
 def printable(text: str, *, longest: int = _LONGEST_NAME) -> str:
-    """Text from outside, cut and without anything that a terminal would obey."""
+    """Cut a text from outside, and escape characters that a terminal would interpret."""
     cut = text if len(text) <= longest else f"{text[: longest - 1]}…"
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in cut)
 
@@ -285,7 +286,8 @@ MAX_BYTES = 1 << 20
 MAX_LINE = 1 << 14
 MAX_DEPTH = 20
 MAX_NODES = 10_000
-"""Counted as if every alias was written out, so that aliases cannot multiply."""
+"""The largest number of nodes, with each use of an alias counted in full: aliases cannot
+multiply."""
 
 _REASONS: dict[type[Exception], str] = {
     FileNotFoundError: "there is no such file",
@@ -297,7 +299,7 @@ _PLAIN_TAG = re.compile(r"tag:yaml\.org,2002:(str|int|float|bool|null|seq|map)")
 
 
 def read(path: str | Path) -> tuple[str, str]:
-    """The text of a pipeline file, and the SHA-256 of its bytes."""
+    """Return the text of a pipeline file and the SHA-256 of its bytes."""
     name = printable(str(path))
     try:
         with open(path, "rb") as file:
@@ -316,7 +318,7 @@ def read(path: str | Path) -> tuple[str, str]:
 
 
 def parse(text: str, *, file: str) -> tuple[Node, list[Problem]]:
-    """The tree, and what is wrong with it that does not stop the reading (duplicate keys)."""
+    """Parse YAML; return the tree, and problems that do not stop the parsing (duplicate keys)."""
     builder = _Builder(file)
     long = next((n for n, line in enumerate(text.splitlines(), 1) if len(line) > MAX_LINE), 0)
     if long:
@@ -346,14 +348,14 @@ def _unreadable(name: str, reason: str) -> Exception:
 
 @dataclass(slots=True)
 class _Open:
-    """A list or mapping that has begun."""
+    """A list or mapping whose end the parser has not reached."""
 
-    origin: Origin
+    origin: SettingOrigin
     mapping: bool
     anchor: str | None
     items: list[Node] = field(default_factory=list)
     entries: dict[str, Node] = field(default_factory=dict)
-    key: tuple[str, Origin] | None = None
+    key: tuple[str, SettingOrigin] | None = None
     nodes: int = 1
 
     def close(self) -> Node:
@@ -361,7 +363,7 @@ class _Open:
 
 
 class _Builder:
-    """Takes the parser's events one by one: no recursion, and nothing is constructed from tags."""
+    """A builder of the tree from the parser's events, without recursion or objects from tags."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -371,19 +373,19 @@ class _Builder:
         self._anchors: dict[str, tuple[Node, int]] = {}
         self._documents = 0
 
-    def place(self, line: int, column: int) -> Origin:
-        return Origin(OriginKind.FILE, self.file, line, column)
+    def place(self, line: int, column: int) -> SettingOrigin:
+        return SettingOrigin(OriginKind.FILE, self.file, line, column)
 
-    def syntax(self, at: Origin, why: str) -> Exception:
+    def syntax(self, at: SettingOrigin, why: str) -> Exception:
         self._note(at, why)
         return refuse(self.file, self.problems)
 
-    def _note(self, at: Origin, why: str) -> None:
+    def _note(self, at: SettingOrigin, why: str) -> None:
         path = ".".join(frame.key[0] for frame in self._open if frame.key is not None)
         self.problems.append(problem_at(at, why, path=path, code=ErrorCode.CONFIG_SYNTAX))
 
     def take(self, event: Event) -> None:
-        """One event of the parser."""
+        """Process one event of the parser."""
         at = self.place(event.start_mark.line + 1, event.start_mark.column + 1)
         tag = getattr(event, "ctag", None)
         if tag is not None and not _PLAIN_TAG.fullmatch(str(tag)):
@@ -398,10 +400,10 @@ class _Builder:
                     raise self.syntax(at, f"nested more than {MAX_DEPTH} deep")
                 self._open.append(_Open(at, isinstance(event, MappingStartEvent), event.anchor))
             case MappingEndEvent() | SequenceEndEvent():
-                done = self._open.pop()
-                self._add(done.close(), done.nodes, done.anchor, at)
+                frame = self._open.pop()
+                self._add(frame.close(), frame.nodes, frame.anchor, at)
             case AliasEvent():
-                # an anchor is known once its node is complete: an alias cannot contain itself
+                # an anchor is recorded when its node is complete, so an alias cannot contain itself
                 if event.anchor not in self._anchors:
                     raise self.syntax(at, "an alias without an anchor before it")
                 node, nodes = self._anchors[event.anchor]
@@ -411,7 +413,7 @@ class _Builder:
                 value = None if empty and event.ctag is None else event.value
                 self._add(Node(value, at, expand=True), 1, event.anchor, at)
 
-    def _add(self, node: Node, nodes: int, anchor: str | None, at: Origin) -> None:
+    def _add(self, node: Node, nodes: int, anchor: str | None, at: SettingOrigin) -> None:
         if anchor is not None:
             self._anchors[anchor] = (node, nodes)
         if not self._open:
@@ -431,17 +433,16 @@ class _Builder:
         else:
             raise self.syntax(at, "a key must be a word")
 
-    def _enter(self, parent: _Open, key: str, at: Origin, node: Node) -> None:
+    def _enter(self, parent: _Open, key: str, at: SettingOrigin, node: Node) -> None:
         if key in parent.entries:
             self._note(at, f"given twice, first in line {parent.entries[key].key_origin.line}")
-        # an empty value has no place of its own: the parser puts it at the next line
+        # the parser places an empty value at the next line: use the place of its key
         origin = at if node.value is None else node.origin
         parent.entries[key] = replace(node, key=at, origin=origin)
 
 
-# Plain data as YAML that readers of version 1.1 and 1.2 understand alike. Kubernetes' tools read
-# 1.1, where `yes`, `on`, `012` and `22:30` are not texts: whatever is not plainly a word is quoted,
-# and quoted texts are read in one way by both.
+# Writing YAML that readers of versions 1.1 and 1.2 read alike. Kubernetes' tools use 1.1, where
+# `yes`, `on`, `012` and `22:30` are not texts. So every text that is not plainly a word is quoted.
 
 _WORD = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
 _MEANINGS = frozenset("y n yes no on off true false null inf nan".split())
@@ -449,7 +450,7 @@ _INDENT = "  "
 
 
 def to_yaml(value: object) -> str:
-    """A mapping or a list as a document."""
+    """Return a mapping or a list as a YAML document."""
     return "\n".join(_block(value)) + "\n"
 
 
@@ -474,7 +475,7 @@ def _entry(head: str, value: object, *, nested: str) -> Iterator[str]:
         yield head
         yield from (f"{nested}{line}" if line else "" for line in _block(value))
     elif isinstance(value, str) and _is_clean_text(value):
-        # the text ends with exactly one line end
+        # a literal block ends with exactly one line break, and so does the text
         yield f"{head} |"
         yield from (f"{nested}{line}" if line else "" for line in value[:-1].split("\n"))
     else:
@@ -494,7 +495,7 @@ def _is_clean_text(text: str) -> bool:
         and lines[0][:1] not in ("", " ", "\t")
         and all(line.isascii() and line.isprintable() for line in lines)
         and not any(line.startswith(("---", "...")) for line in lines)
-        # a line of spaces alone would be cut
+        # a reader would cut a line of spaces alone
         and all(line.strip() or not line for line in lines)
     )
 
@@ -509,7 +510,7 @@ def _scalar(value: object) -> str:
 
 
 def _quoted(text: str) -> str:
-    # not as JSON has it: there a character beyond the first 65,536 is written as two halves
+    # JSON would write a character beyond the first 65,536 as two halves
     return '"' + "".join(map(_character, text)) + '"'
 
 

@@ -1,4 +1,4 @@
-"""How much a run may take, and what it runs on."""
+"""The settings of limits, the Spark session, runs, triggers and restarts."""
 
 from __future__ import annotations
 
@@ -36,20 +36,22 @@ JvmMemory = Annotated[
 
 
 class Limits(Section):
-    """What is refused, so that one record cannot hurt the others."""
+    """Limits on records, so that one record cannot harm the others."""
 
     max_payload_bytes: PositiveSize = 16 * 1024 * 1024
-    """Largest payload; larger ones are dead-lettered as PAYLOAD_TOO_LARGE."""
+    """Largest payload in bytes. Records with a larger one are dead-lettered as
+    PAYLOAD_TOO_LARGE."""
     max_decoded_bytes: PositiveSize = 128 * 1024 * 1024
-    """Most bytes of columns that one payload may become, by an estimate before it is decoded: a
-    list of empty items can become hundreds of times its size. What is above is dead-lettered as
+    """The most bytes of columns that one payload may become, estimated before it is decoded: a list
+    of empty items can grow to hundreds of times its size. Larger payloads are dead-lettered as
     PAYLOAD_EXPANDS."""
     max_depth: int = Field(default=100, ge=1, le=1000)
-    """Deepest nesting of messages in one payload."""
+    """The deepest nesting of messages in one payload."""
     recursion_depth: int = Field(default=3, ge=1, le=20)
-    """How often a message may contain itself as columns; what lies deeper is kept as JSON text."""
+    """How many levels of a message that contains itself become columns. Deeper levels are kept as
+    JSON text."""
     max_type_name: int = Field(default=200, ge=1, le=1000)
-    """Longest name of a type, in characters; records with a longer one are dead-lettered as
+    """The longest name of a type, in characters. Records with a longer one are dead-lettered as
     TYPE_NAME_TOO_LONG."""
 
 
@@ -57,24 +59,25 @@ class Spark(Section):
     """The Spark session."""
 
     master: Text = Field(default="local[*]", examples=["local[*]", "spark://host:7077"])
-    """Where Spark runs."""
+    """Spark master to connect to."""
     remote: SecretStr | None = Field(default=None, examples=["sc://host:15002"])
-    """Address of a Spark Connect server that is used in place of a session of its own; may hold a
-    token, so it is never shown."""
+    """Address of a Spark Connect server, used instead of a session of the pipeline's own. It may
+    hold a token."""
     driver_memory: JvmMemory | None = Field(default=None, examples=["4g"])
-    """Memory of the driver; a quarter of the machine's, between 1 and 4 GB, when left out."""
+    """Memory of the driver; a quarter of the machine's memory, between 1 and 4 GB, when left
+    out."""
     conf: Mapping[str, SecretStr] = Field(
         default_factory=dict, examples=[{"spark.sql.shuffle.partitions": "8"}]
     )
-    """Further Spark settings, each starting with `spark.`."""
+    """Further Spark settings, each with the prefix `spark.`."""
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Only Spark's settings, and none that has a key of its own."""
+        """Yield settings that do not belong to Spark, or that have a key of their own."""
         if self.remote is not None:
             if not self.remote.get_secret_value().startswith("sc://"):
                 yield ("remote",), "must start with sc://"
             if self.driver_memory is not None:
-                yield ("driver_memory",), "is the server's matter where spark.remote is set"
+                yield ("driver_memory",), "has no effect with spark.remote: the server sets it"
         for name in self.conf:
             if not name.startswith("spark."):
                 yield ("conf", name), "must start with spark."
@@ -83,37 +86,39 @@ class Spark(Section):
 
     @property
     def options(self) -> dict[str, str]:
-        """The further settings in clear; may hold secrets."""
+        """Return the further settings in clear; they may hold secrets."""
         return {name: value.get_secret_value() for name, value in self.conf.items()}
 
 
 class Run(Section):
-    """How a run behaves when something fails."""
+    """Retries, leases and parallelism of a run."""
 
     lease: PositiveDuration = timedelta(seconds=15)
-    """How long a silent owner keeps its claim on a checkpoint."""
+    """How long a process that does not respond keeps its claim on the checkpoint."""
     publish_attempts: int = Field(default=3, ge=1)
-    """Attempts to commit to a table before it is parked."""
+    """Number of attempts to commit to a table before its batches are parked."""
     batch_attempts: int = Field(default=3, ge=1)
-    """Attempts at one batch before the run stops."""
+    """Number of attempts at one batch before the run stops."""
     keep_manifests: int = Field(default=100, ge=1)
-    """Manifests of past batches that are kept."""
+    """Number of manifests of past batches to keep."""
     exchange: Literal["auto", "disk", "spark"] = "auto"
-    """How records get from the tasks that sort them to those that land them: files on a `disk` that
-    all workers see, or `spark`'s own shuffle; `auto` looks whether there is such a disk."""
+    """How records get from the tasks that sort them to the tasks that write them. disk: files on a
+    disk that all workers see; spark: Spark's shuffle; auto: disk if the workers share one, else
+    spark."""
     publish_threads: int = Field(
         default_factory=lambda: min(8, 2 * (os.cpu_count() or 1)), ge=1, le=256
     )
-    """Tables committed at the same time; else two per core and at most 8, and 32 in a bucket."""
+    """Number of tables to commit to at the same time. When left out: two per core and at most 8,
+    and 32 in a bucket."""
 
 
-# When batches run: once over what is there, without a pause, or at an interval.
+# Triggers: process the available records once, without pauses, or at an interval.
 
 _HINT = "must be available_now, continuous or `every` with a duration, such as every 10s"
 
 
 class TriggerKind(StrEnum):
-    """The three ways to run."""
+    """The kinds of triggers."""
 
     AVAILABLE_NOW = "available_now"
     CONTINUOUS = "continuous"
@@ -122,15 +127,15 @@ class TriggerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """`available_now`, `continuous` or `every 10s`; `str()` gives the text back."""
+    """A trigger; `str()` returns `available_now`, `continuous` or `every 10s`."""
 
     kind: TriggerKind
     interval: timedelta | None = None
-    """How far apart batches start; set for `every` only."""
+    """Time between the starts of two batches; set for `every` only."""
 
     @classmethod
     def parse(cls, value: object) -> Trigger:
-        """The trigger that a text names; a trigger passes."""
+        """Parse the text of a trigger; return a trigger unchanged."""
         if isinstance(value, Trigger):
             return value
         words = value.split(maxsplit=1) if isinstance(value, str) else []
@@ -162,14 +167,14 @@ TriggerSetting = Annotated[
 ]
 
 
-# What `up` does when the process of a pipeline has failed.
+# Restarts by `up` after the process of a pipeline failed.
 
 UNLIMITED: Literal["unlimited"] = "unlimited"
 _COUNT = re.compile(r"[0-9]{1,9}")
 
 
 def _limit(value: object) -> Literal["unlimited"] | int:
-    # a variable is always text
+    # variables of the environment are always text
     text = str(value).strip() if isinstance(value, str | int) else ""
     if text == UNLIMITED:
         return UNLIMITED
@@ -186,20 +191,23 @@ Limit = Annotated[
 
 
 class Restart(Section):
-    """When a pipeline under `up` is started again after a failure."""
+    """When `up` restarts a pipeline after a failure."""
 
     max: Limit = Field(default=UNLIMITED, examples=["unlimited", 20])
-    """Restarts in a row before the pipeline counts as failed for good; 0 for none."""
+    """Number of consecutive restarts before the pipeline counts as failed for good; 0 for none."""
     max_crashes: Limit = Field(default=10, examples=[10, "unlimited"])
-    """The same where the failure does not say that it may pass: a crash, a defect."""
+    """Number of consecutive restarts after crashes and defects, failures that are not known to be
+    temporary."""
     initial: PositiveDuration = timedelta(seconds=1)
-    """Pause before the first restart; it doubles with each one in a row, and varies."""
+    """Pause before the first restart. It doubles with each consecutive restart, with some
+    jitter."""
     longest: PositiveDuration = timedelta(minutes=5)
-    """Longest pause."""
+    """The longest pause between two restarts."""
     reset_after: PositiveDuration = timedelta(minutes=10)
-    """A process that ran so long was well: a failure after that is the first one again."""
+    """A process that ran for this long counts as healthy: a later failure is counted as the first
+    one."""
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Pauses that would get shorter."""
+        """Yield a longest pause that is shorter than the first one."""
         if self.longest < self.initial:
             yield ("longest",), "must not be shorter than initial"

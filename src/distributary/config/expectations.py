@@ -1,4 +1,4 @@
-"""Rules that the rows of a table are expected to keep."""
+"""Expectations: rules in SQL about the rows of a table, and their validation."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 
-# One boolean expression in SQL: parsed by the engine that will evaluate it, refused if it is
-# more. The engine is DuckDB inside the process, which reads no file, loads no extension and
-# cannot be told otherwise; it is imported when a rule is met: that takes a tenth of a second.
+# Validation of an expression. DuckDB parses the rule, because it will also evaluate it. DuckDB runs
+# inside the process, reads no file, loads no extension and has a locked configuration. It is
+# imported with the first rule: the import takes a tenth of a second.
 
 SHUT: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": False,
@@ -32,8 +32,8 @@ SHUT: dict[str, str | bool | int | float | list[str]] = {
     "allow_community_extensions": False,
     "python_enable_replacements": False,
 }
-"""An engine that reads nothing but what it is given."""
-# tasks share a machine's cores among themselves already
+"""Settings of a DuckDB engine that reads nothing but the data passed to it."""
+# tasks already use all cores of a machine
 _SETTINGS = SHUT | {"threads": 1, "memory_limit": "256MB"}
 _FORBIDDEN = {
     "SUBQUERY": "a subquery",
@@ -49,22 +49,22 @@ _MOMENTS = frozenset(
         *("transaction_timestamp", "current_localtime", "current_localtimestamp"),
     }
 )
-"""Functions that give one and the same moment for all rows of a batch."""
+"""Functions that return the same time for all rows of a batch."""
 MOMENT_WORDS = frozenset(
     {"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"}
 )
-"""The same as words of SQL, which mean it where no column is called so."""
+"""Keywords of SQL that mean the current time where no column has that name."""
 _MACROS = frozenset({"ago", "date_add", "days_in_month", "fdiv", "fmod", "if", "nullif"})
 _MACRO_KINDS = ("list_", "array_", "map_contains", "split_part")
-"""Of the functions that are written in SQL themselves, those that look at one row."""
+"""Prefixes of DuckDB's macros (functions written in SQL) that look at one row."""
 _TOO_DEEP = "is nested too deeply"
 
 _lock = threading.Lock()
-_known: list[DuckDBPyConnection] = []
+_engines: list[DuckDBPyConnection] = []
 
 
 class ExpressionError(ValueError):
-    """What is wrong with an expression; says nothing of its text but names of functions."""
+    """An invalid expression; the message quotes nothing of it but names of functions."""
 
     def __init__(self, why: str, *, suggestion: str = "") -> None:
         super().__init__(why)
@@ -72,43 +72,44 @@ class ExpressionError(ValueError):
 
 
 def open_engine() -> DuckDBPyConnection:
-    """A database of its own that is empty and stays shut."""
+    """Open an empty DuckDB database in memory that cannot read files or change its settings."""
     import duckdb
 
     engine = duckdb.connect(":memory:", config=_SETTINGS)
-    # moments are counted in UTC everywhere in the lake
+    # all times in the lake are in UTC
     engine.execute("SET TimeZone = 'UTC'")
     engine.execute("SET lock_configuration = true")
     return engine
 
 
 def enclosed(check: str) -> str:
-    """The expression in brackets; a comment at its end cannot swallow the bracket."""
+    """Return the expression in brackets, on a line of its own in case it ends with a comment."""
     return f"(\n{check}\n)"
 
 
 @lru_cache(maxsize=1024)
 def columns_of(check: str) -> tuple[tuple[str, ...], ...]:
-    """The columns that an expression names, with fields inside them; raises ExpressionError."""
+    """Return the columns and nested fields that an expression names; raise ExpressionError."""
     tree = _tree(check)
     try:
-        found = dict.fromkeys(_visit(tree, frozenset()))
+        columns = dict.fromkeys(_visit(tree, frozenset()))
     except RecursionError:
         raise ExpressionError(_TOO_DEEP) from None
-    if all(is_moment(names) for names in found):
+    if all(is_moment(names) for names in columns):
         raise ExpressionError("names no column")
-    return tuple(found)
+    return tuple(columns)
 
 
 def is_moment(names: tuple[str, ...]) -> bool:
-    """Whether what looks like a column may be the present moment."""
+    """Return true when a name that looks like a column may mean the current time."""
     return len(names) == 1 and names[0].lower() in MOMENT_WORDS
 
 
 def _tree(check: str) -> Mapping[str, Any]:
+    """Parse an expression with DuckDB and return its syntax tree."""
     statement = f"SELECT {enclosed(check)}"
     try:
-        answer = json.loads(_asked("SELECT json_serialize_sql(?)", statement)[0][0])
+        answer = json.loads(_query("SELECT json_serialize_sql(?)", statement)[0][0])
     except RecursionError:
         raise ExpressionError(_TOO_DEEP) from None
     if answer["error"]:
@@ -125,7 +126,7 @@ def _tree(check: str) -> Mapping[str, Any]:
 
 
 def _syntax(answer: Mapping[str, Any], *, before: int) -> str:
-    """Where it goes wrong; the engine's own words would repeat what is written there."""
+    """Return where the syntax error is; DuckDB's own message would quote the expression."""
     if answer.get("error_subtype") != "SYNTAX_ERROR":
         return "is not an expression in SQL, or is nested too deeply"
     place = int(answer.get("position") or before) - before + 1
@@ -133,7 +134,7 @@ def _syntax(answer: Mapping[str, Any], *, before: int) -> str:
 
 
 def _visit(node: Any, bound: frozenset[str]) -> Iterator[tuple[str, ...]]:
-    """The columns below a part of the tree; `bound` are names that lambdas have given."""
+    """Yield the columns below a node of the tree; `bound` holds the parameters of lambdas."""
     if isinstance(node, list):
         for item in node:
             yield from _visit(item, bound)
@@ -161,10 +162,11 @@ def _visit(node: Any, bound: frozenset[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _refuse_function(name: str) -> None:
+    """Raise ExpressionError when a rule must not call this function."""
     functions, small = _functions(), name.lower()
     kind, stability = functions.get(small, ("", ""))
     if not kind:
-        scalars = (known for known, (each, _) in functions.items() if each == "scalar")
+        scalars = (known for known, (group, _) in functions.items() if group == "scalar")
         near = nearest(name, filter(str.isidentifier, scalars), at_least=0.75)
         raise ExpressionError(f"calls an unknown function: {name[:60]}", suggestion=near)
     if kind in ("aggregate", "window") or small == "count_star":
@@ -178,36 +180,38 @@ def _refuse_function(name: str) -> None:
 
 @lru_cache(maxsize=1)
 def _functions() -> Mapping[str, tuple[str, str]]:
-    """Kind and stability of every function that the engine has, by name in small letters."""
-    rows = _asked("SELECT lower(function_name), function_type, stability FROM duckdb_functions()")
+    """Return kind and stability of every function of DuckDB, by name in lower case."""
+    rows = _query("SELECT lower(function_name), function_type, stability FROM duckdb_functions()")
     known: dict[str, tuple[str, str]] = {}
     for name, kind, stability in rows:
         before = known.get(name, ("", ""))
-        # of a name that stands for several things the most restricted one counts
+        # of several functions with one name, the most restricted one counts
         if _restriction(kind, stability) >= _restriction(*before):
             known[name] = (kind, stability or "")
     return known
 
 
 def _restriction(kind: str, stability: str | None) -> int:
+    """Rank a function: a higher number is more restricted."""
     if kind == "scalar":
         return 2 if stability == "CONSISTENT" else 4
     return {"": 0, "macro": 3, "aggregate": 5, "window": 5}.get(kind, 1)
 
 
-def _asked(query: str, *values: str) -> list[Any]:
+def _query(query: str, *values: str) -> list[Any]:
+    """Run a query on the shared engine and return its rows."""
     with _lock:
-        if not _known:
-            _known.append(open_engine())
-        return _known[0].execute(query, list(values)).fetchall()
+        if not _engines:
+            _engines.append(open_engine())
+        return _engines[0].execute(query, list(values)).fetchall()
 
 
 @atexit.register
 def _end() -> None:
-    # an engine that is still held when the interpreter ends fills the terminal with complaints,
-    # and so does the module itself while the garbage collector may not see it
-    if _known:
-        _known.pop().close()
+    # DuckDB prints errors at exit if an engine is still open, or if its module is frozen and so
+    # skipped by the garbage collector
+    if _engines:
+        _engines.pop().close()
         gc.unfreeze()
 
 
@@ -215,6 +219,7 @@ _LONGEST_CHECK = 10_000
 
 
 def _check(value: str) -> str:
+    """Validate the expression of a rule."""
     text = value.strip()
     if not text:
         raise PydanticCustomError("blank", "must not be empty")
@@ -239,25 +244,26 @@ RuleName = Annotated[
 
 
 class Expectation(Section):
-    """A rule about rows, in SQL, and what becomes of rows that break it."""
+    """A rule in SQL about rows, and what to do with rows that break it."""
 
     name: RuleName = Field(examples=["sane_score"])
-    """Name of the rule, in counts and messages."""
+    """Name of the rule in counts and messages."""
     check: Annotated[str, AfterValidator(_check)] = Field(
         examples=["score >= 0 and score < 1e6"],
     )
-    """What every row is expected to be: one boolean expression over the columns of the table.
-    Unknown (null) passes, as with a CHECK constraint."""
+    """One boolean expression over the columns of the table that every row should fulfil. As in a
+    CHECK constraint, unknown (null) passes."""
     action: Literal["warn", "dead_letter", "fail"] = "warn"
-    """warn: the row is written and counted; dead_letter: its record goes to the dead letters,
-    whole; fail: the batch is refused."""
+    """warn: the row is written and counted; dead_letter: the whole record becomes a dead letter;
+    fail: the batch is refused."""
     tables: Texts = Field(default=(), examples=[["silver_*"]])
-    """Tables it holds for, with * and ?; all tables of types when left out."""
+    """Tables that the rule applies to, with the wildcards * and ?; all tables per type when left
+    out."""
     types: Texts = Field(default=(), examples=[["chess"]])
-    """Types it holds for, with * and ?; all types when left out."""
+    """Types that the rule applies to, with the wildcards * and ?; all types when left out."""
 
     def rule(self) -> Rule:
-        """The same for tasks."""
+        """Return the rule as tasks use it."""
         return Rule(
             name=self.name,
             check=self.check,
@@ -271,18 +277,18 @@ class Expectation(Section):
 def expectation_conflicts(
     expectations: Sequence[Expectation], tables: Tables, *, changes: bool
 ) -> Iterator[Conflict]:
-    """What rules cannot ask for in this pipeline, each with its place in the list."""
+    """Yield what rules cannot require in this pipeline, each with its place in the list."""
     if expectations and not tables.each:
-        yield ("expectations",), "needs tables.each: rules are about the tables of types"
+        yield ("expectations",), "needs tables.each: rules apply to the tables per type"
     others = {name for setting, name in tables.fixed_names().items() if setting != "each"}
     names: set[str] = set()
     for number, one in enumerate(expectations):
         place = ("expectations", number)
         if one.name in names:
-            yield (*place, "name"), "is the name of another rule too"
+            yield (*place, "name"), "is also the name of another rule"
         names.add(one.name)
         if changes and one.action == "dead_letter":
-            why = "cannot be dead_letter for change data, whose rows would keep an older state"
-            yield (*place, "action"), f"{why}: use warn or fail"
+            why = "cannot be dead_letter for change data: the row would keep its older state"
+            yield (*place, "action"), f"{why}; use warn or fail"
         for table in others.intersection(one.tables):
-            yield (*place, "tables"), f"names {table}, but rules are about the tables of types"
+            yield (*place, "tables"), f"names {table}, but rules apply to the tables per type only"

@@ -1,4 +1,4 @@
-"""Where tables and progress are stored."""
+"""The settings of the lake, its tables, their maintenance and their grants."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, get_args
 
 from pydantic import BeforeValidator, Field, PlainSerializer, SecretStr
 from pydantic_core import PydanticCustomError
@@ -30,81 +30,83 @@ from distributary.config.base import (
     required,
     split,
 )
-from distributary.config.catalog import Catalog, IcebergCatalog, SparkCatalog
+from distributary.config.catalog import CatalogConfig, IcebergCatalogConfig, SparkCatalogConfig
 from distributary.model import layout
+from distributary.model.table_format import TABLE_FORMATS, formats_with
 from distributary.store.base import absolute, local_path
 
 
-class Lake(Section):
-    """The folder of tables. Relative paths start at the working directory."""
+class LakeConfig(Section):
+    """The folder or bucket of the tables. Relative paths start at the working directory."""
 
     path: Text = Field(examples=["./lake", "s3://bucket/lake"])
-    """Folder or address under which every table has its own folder."""
+    """Folder or address that holds the folders of all tables."""
     checkpoint: Annotated[
         Text, Field(default_factory=lambda given: layout.join(given["path"], "_checkpoints"))
     ]
     """Folder of the pipeline's progress; `_checkpoints` under `path` when left out."""
     database: TableName | None = Field(default=None, examples=["default"])
-    """Short for `catalog: {type: spark, schema: ...}`."""
-    catalog: Catalog | None = None
-    """Catalog in which tables are registered by name; none when left out."""
-    iceberg: IcebergCatalog | None = None
-    """Catalog of the tables where `tables.format` is iceberg; one in the lake when left out."""
+    """Short form of `catalog: {type: spark, schema: ...}`."""
+    catalog: CatalogConfig | None = None
+    """Catalog in which tables are registered by name. Tables are not registered when left out."""
+    iceberg: IcebergCatalogConfig | None = None
+    """Catalog of the tables when `tables.format` is iceberg; a catalog inside the lake when left
+    out."""
     storage_options: Mapping[str, SecretStr] = Field(
         default_factory=dict, examples=[{"aws_region": "eu-central-1"}]
     )
-    """Credentials and settings of the object store, passed on to the writers."""
+    """Credentials and settings of the object store; they are passed to the writers."""
 
     def conflicts(self) -> Iterator[Conflict]:
-        """One catalog, said once."""
+        """Yield a second catalog."""
         if self.database is not None and self.catalog is not None:
-            yield ("database",), "cannot stand beside catalog, which has schema for it"
+            yield ("database",), "cannot be combined with catalog: set catalog.schema"
 
     @property
-    def registered_in(self) -> Catalog | None:
-        """The catalog, however it was written; None where tables are in none."""
+    def registered_in(self) -> CatalogConfig | None:
+        """Return the catalog, whether it was set by `catalog` or `database`; None without one."""
         if self.database is None:
             return self.catalog
-        return SparkCatalog.model_validate({"type": "spark", "schema": self.database})
+        return SparkCatalogConfig.model_validate({"type": "spark", "schema": self.database})
 
     @property
-    def iceberg_catalog(self) -> IcebergCatalog:
-        """The catalog of Iceberg tables, if there are any."""
-        return self.iceberg or IcebergCatalog()
+    def iceberg_catalog(self) -> IcebergCatalogConfig:
+        """Return the catalog of Iceberg tables, with its defaults where nothing is set."""
+        return self.iceberg or IcebergCatalogConfig()
 
     @property
     def is_local(self) -> bool:
-        """Whether tables are on a file system of this machine."""
+        """Return true when the lake is on a file system of this machine."""
         return local_path(self.path) is not None
 
     @property
     def local_path(self) -> Path | None:
-        """The lake as an absolute path; None for an object store."""
+        """Return the absolute path of the lake; None for an object store."""
         return local_path(self.path)
 
     @property
     def address(self) -> str:
-        """The lake as an absolute path or, for an object store, as it was given."""
+        """Return the absolute path of the lake or, for an object store, its address as given."""
         return absolute(self.path)
 
     @property
     def options(self) -> dict[str, str]:
-        """The storage options in clear; holds secrets."""
+        """Return the storage options in clear; they hold secrets."""
         return {name: value.get_secret_value() for name, value in self.storage_options.items()}
 
     def checkpoint_of(self, pipeline: str) -> str:
-        """The folder of one pipeline's progress."""
+        """Return the folder of one pipeline's progress."""
         return layout.join(self.checkpoint, pipeline)
 
     def parking_of(self, pipeline: str) -> str:
-        """Where batches of a pipeline wait whose tables cannot be written."""
+        """Return the folder for batches of a pipeline whose tables cannot be written."""
         if self.is_local:
             return layout.parked(self.address, pipeline)
-        # a store that does not take a table's files may not take copies of them either
+        # a store that refuses a table's files may refuse copies of them too
         return f"{absolute(self.checkpoint_of(pipeline))}/parked"
 
 
-# Which tables are kept.
+# The tables of a pipeline.
 
 Metadata = Literal[
     "key",
@@ -118,73 +120,84 @@ Metadata = Literal[
     "raw",
     "cloudevent",
 ]
-"""What can be known about a record besides its own fields."""
+"""The facts about a record that can be stored besides its own fields."""
 _NOT_FOR_PARTITIONS = ("_key", "_headers", "_offset", "_timestamp", "_raw", "_cloudevent")
 
 
-class Unified(Section):
+class UnifiedConfig(Section):
     """One table for all types."""
 
     name: TableName = Field(examples=["unified_gold"])
     """Name of the table."""
     mode: Literal["shared", "wide"] = "shared"
-    """shared: fields that at least two types have in common are columns, all others are JSON text
-    in `_rest`; wide: every field is a column."""
+    """shared: fields that at least two types have in common are columns, and all other fields are
+    JSON text in `_rest`; wide: every field is a column."""
     max_columns: int = Field(default=500, ge=1)
-    """Most columns: fields beyond are JSON text in `_rest`."""
+    """The largest number of columns. Further fields are JSON text in `_rest`."""
 
 
 def _named(value: object) -> object:
     return {"name": value} if isinstance(value, str) else value
 
 
+if TYPE_CHECKING:
+    TableFormatName = str
+else:
+    TableFormatName = Literal[tuple(TABLE_FORMATS)]
+
+
 class Tables(Section):
-    """The tables that records end up in; at least one of bronze, each and unified."""
+    """The tables that records are written to; at least one of bronze, each and unified."""
 
     bronze: TableName | None = Field(default=None, examples=["bronze_events"])
-    """Table of raw payloads with their coordinates; none when left out."""
+    """Table of the raw payloads with their coordinates; no such table when left out."""
     each: TableTemplate | None = Field(default=None, examples=["silver_{type}"])
-    """Name of the tables per type: {type}, {topic}, {record}, for change data {database}, {schema}
-    and {table}, or one fixed name; none when left out. Without an envelope, {field:PATH},
-    {header:NAME} and {key} are the type as a field of a JSON message, a header or the key says it:
-    short for `envelope: {format: json, type: PATH}` and `{type}`."""
+    """Name of the tables per type. It is a fixed name or a template with {type}, {topic} or
+    {record}, and for change data {database}, {schema} and {table}. Without an envelope,
+    {field:PATH}, {header:NAME} and {key} take the type from a field of a JSON message, from a
+    header or from the key: `{field:PATH}` is short for `{type}` with `envelope: {format: json,
+    type: PATH}`. No such tables when left out."""
     unified: (
-        Annotated[Unified, BeforeValidator(_named, json_schema_input_type=Unified | str)] | None
+        Annotated[
+            UnifiedConfig, BeforeValidator(_named, json_schema_input_type=UnifiedConfig | str)
+        ]
+        | None
     ) = Field(default=None, examples=["unified_gold"])
-    """Table of all types: its name, or a mapping with name, mode and max_columns; none when left
-    out."""
+    """Table of all types: its name, or a mapping with name, mode and max_columns. No such table
+    when left out."""
     dead_letters: TableName = "dead_letters"
-    """Table of records that could not be ingested, whole, with the reason."""
+    """Table of the records that could not be ingested, whole, each with the reason."""
     prefix: TablePrefix = ""
-    """Text before the names of the tables per type."""
-    format: Literal["delta", "parquet", "iceberg"] = "delta"
-    """Kind of table: delta is Delta Lake; parquet is a plain folder of Parquet files; iceberg is
-    Apache Iceberg, for dozens of tables on a file system. The dead letters are a Delta table
-    either way."""
+    """Prefix of the names of the tables per type."""
+    format: TableFormatName = "delta"
+    """Format of the tables. delta: Delta Lake; parquet: plain folders of Parquet files; iceberg:
+    Apache Iceberg, for dozens of tables on a file system. The dead letters are always a Delta
+    table."""
     publisher: Literal["direct", "spark"] = "direct"
-    """Who commits to Delta tables: direct is the driver itself, fast with many tables; spark is
-    Delta's own writer, for tables with features that direct does not support."""
+    """The writer that commits to Delta tables. direct: the driver itself, which is fast with many
+    tables; spark: Delta's own writer, for tables with features that direct does not support."""
     partition_by: FieldNames = Field(default=(), examples=[["_date"]])
-    """Columns by which new tables are partitioned: text, whole numbers, true or false, and days;
-    `_date` is the day (UTC) of the record's time. A table per type takes those of them that it
-    has, maybe none; bronze and unified take `_date` only. A table stays partitioned as it was
-    made."""
+    """Columns by which new tables are partitioned: text, whole numbers, booleans and days. `_date`
+    is the day (UTC) of the record's time. A table per type is partitioned by those of the columns
+    that it has; bronze and unified are partitioned by `_date` only. The partitioning of an existing
+    table does not change."""
     metadata: Annotated[
         tuple[Metadata, ...],
         BeforeValidator(split, json_schema_input_type=tuple[Metadata, ...] | str),
     ] = ("topic", "partition", "offset", "timestamp", "schema_id", "batch")
-    """What is stored about each record besides its fields; `raw` is its bytes, `cloudevent` the
-    context attributes of a CloudEvent: id, source, time, subject and the others."""
+    """Facts that are stored about each record besides its fields. `raw` is the record's bytes;
+    `cloudevent` is the context attributes of a CloudEvent, such as id, source, time and subject."""
     names: Literal["strict", "encode"] = "strict"
-    """What to do with a type whose name is unsafe as a table name: dead-letter its records, or
-    encode the name."""
+    """What to do with a type whose name is unsafe as a table name. strict: dead-letter its records;
+    encode: encode the name."""
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Something to write, under names that differ."""
+        """Yield missing tables, names used twice, and columns that cannot be partitions."""
         if not (self.bronze or self.each or self.unified):
             yield (), "needs at least one of bronze, each and unified"
-        if self.format != "delta" and self.publisher == "spark":
-            yield ("publisher",), "can be spark for delta tables only"
+        if self.publisher == "spark" and not TABLE_FORMATS[self.format].spark_writes:
+            fitting = formats_with(lambda format_: format_.spark_writes)
+            yield ("publisher",), f"can be spark for {fitting} tables only"
         for name in ("partition_by", "metadata"):
             values = getattr(self, name)
             if len(set(values)) != len(values):
@@ -198,7 +211,7 @@ class Tables(Section):
                 yield (setting,), f"has the same name as {other}"
 
     def _unusable_partitions(self) -> Iterator[str]:
-        """What is wrong with columns that no table can be partitioned by."""
+        """Yield a sentence for each column that no table can be partitioned by."""
         stored = {f"_{name}" for name in self.metadata}
         for name in self.partition_by:
             if "." in name:
@@ -209,13 +222,13 @@ class Tables(Section):
             elif name in {f"_{known}" for known in get_args(Metadata)} - stored:
                 yield f"{name} is not stored: add {name[1:]} to metadata"
             elif name.startswith("_") and name not in {"_date", *stored}:
-                # no field of a record becomes a column of such a name
+                # fields of records never become columns with such a name
                 yield f"{name} is not a column that a table can have"
             elif name != "_date" and not self.each:
                 yield f"{name} needs each: bronze and unified are partitioned by _date only"
 
     def fixed_names(self) -> dict[str, str]:
-        """Setting and table name, without prefix, of the tables known before any record."""
+        """Return the names, without prefix, of the tables known before any record, by setting."""
         each = self.each if self.each and not placeholders(self.each) else None
         named = {
             "dead_letters": self.dead_letters,
@@ -226,39 +239,42 @@ class Tables(Section):
         return {setting: table for setting, table in named.items() if table}
 
 
-# What to do when a writer's schema changes.
+# Schema evolution.
 
 
 class Evolution(Section):
-    """What happens to a table when the schema of its records changes."""
+    """What to do with a table when the schema of its records changes."""
 
     same_kind: ClassVar[bool] = False
-    """Whether a type becomes wider only within its kind: int to bigint, and not to double."""
+    """Whether a type is widened within its kind only: int to bigint, and not to double."""
 
     new_field: Literal["add", "ignore", "dead_letter", "fail"] = "add"
-    """A field that the table has no column for."""
+    """What to do with a field that has no column in the table."""
     wider_type: Literal["widen", "side_column", "dead_letter", "fail"] = "widen"
-    """int to bigint, float to double, more decimal digits."""
+    """What to do with a wider type: int to bigint, float to double, more decimal digits."""
     type_change: Literal["side_column", "dead_letter", "fail"] = "side_column"
-    """Any other change of type: the values go to a column of their own, `name__type`."""
+    """What to do with any other change of type. side_column: the values are written to a separate
+    column, `name__type`."""
     renamed: Literal["new_column", "keep_name"] = "new_column"
-    """The same protobuf field number (or an Avro alias) under another name."""
+    """What to do when a protobuf field number or an Avro alias appears under a new name.
+    new_column: add a column; keep_name: keep writing to the old column."""
     new_type: Literal["create", "dead_letter", "fail"] = "create"
-    """A type of record that has no table yet."""
+    """What to do with a type of record that has no table yet."""
     max_new_tables_per_batch: int = Field(default=2000, ge=0)
-    """More new types than this in one batch: the rest are dead-lettered as TOO_MANY_TYPES."""
+    """The largest number of new types in one batch. Records of further types are dead-lettered as
+    TOO_MANY_TYPES."""
 
 
-class IcebergEvolution(Evolution):
-    """The same for a format that makes fewer types wider: all other changes are `type_change`."""
+class NarrowEvolution(Evolution):
+    """Evolution for a format that widens fewer types; other changes are a `type_change`."""
 
     same_kind: ClassVar[bool] = True
 
 
-# What is done to tables so that they stay small and quick to read.
+# Maintenance of the tables.
 
 LEAST_RETENTION = timedelta(days=1)
-"""Readers hold a version of a table for a while: hours, if they are large."""
+"""The shortest retention, because large readers hold a version of a table for hours."""
 
 _COMMITS = re.compile(r"\s*([0-9]{1,9})\s*(?:commits?)?\s*")
 
@@ -275,44 +291,48 @@ Commits = Annotated[int, BeforeValidator(_commits, json_schema_input_type=int | 
 
 
 class Optimize(Section):
-    """When small files are put together."""
+    """When small files are compacted."""
 
     min_files: int = Field(default=8, ge=2)
-    """Small files of one table, or of one partition of it, that are worth writing again."""
+    """The number of small files in one table, or in one partition, from which they are
+    compacted."""
     target_size: PositiveSize = Field(default=128 * 1024 * 1024, examples=["128MiB"])
-    """How large files should become."""
+    """Target size of the compacted files."""
 
 
-class Checkpoint(Section):
-    """When a table's log is summed up."""
+class CheckpointConfig(Section):
+    """When a checkpoint of a table's log is written."""
 
     every: Commits = Field(default=50, examples=["50 commits"])
-    """Commits after which a checkpoint is written, unless the table's own
-    `delta.checkpointInterval` says otherwise."""
+    """Number of commits after which a checkpoint is written. The table property
+    `delta.checkpointInterval` takes precedence."""
 
 
 class Vacuum(Section):
-    """When files are deleted that are no longer part of a table."""
+    """When files are deleted that no longer belong to a table."""
 
     retention: Annotated[
         PositiveDuration,
         required(
-            LEAST_RETENTION.__le__, "retention", "must be at least 1d: readers take their time"
+            LEAST_RETENTION.__le__,
+            "retention",
+            "must be at least 1d: long queries still read the files",
         ),
     ] = Field(default=timedelta(days=7), examples=["7d"])
-    """How long they are kept for readers of older versions, 1d at least; the table's own
-    `delta.deletedFileRetentionDuration` goes first."""
+    """How long such files are kept for readers of older versions, at least 1d. The table property
+    `delta.deletedFileRetentionDuration` takes precedence."""
 
 
 class Expire(Section):
-    """How long is remembered what nobody waits for."""
+    """How long old dead letters and details of old batches are kept."""
 
     dead_letters: PositiveDuration = Field(default=timedelta(days=30), examples=["30d"])
-    """Dead letters that were replayed or discarded."""
+    """Retention of dead letters that were replayed or discarded."""
     open_dead_letters: PositiveDuration | None = Field(default=None, examples=["365d"])
-    """Dead letters that nobody has done anything about: lost after this. Kept when left out."""
+    """Retention of open dead letters; after this time they are lost. They are kept for ever when
+    left out."""
     ledger: PositiveDuration = Field(default=timedelta(days=90), examples=["90d"])
-    """Details of batches; sums of what was done stay for ever."""
+    """Retention of the details of batches. Their sums are kept for ever."""
 
 
 Step = Literal["optimize", "checkpoint", "vacuum", "expire"]
@@ -339,44 +359,44 @@ UpkeepInterval = Annotated[
 
 
 class Maintain(Section):
-    """What `distributary maintain` does, and what a run that goes on does by itself."""
+    """What `distributary maintain` does, and what a continuous run does by itself."""
 
     every: UpkeepInterval = Field(default=timedelta(minutes=30), examples=["1h"])
-    """How often it is done beside a run that goes on; `off`: only by hand."""
+    """How often maintenance runs beside a continuous run. `off`: only by hand."""
     steps: tuple[Step, ...] = ("optimize", "checkpoint", "vacuum", "expire")
-    """What is done."""
+    """The steps of maintenance."""
     skip: tuple[Text, ...] = Field(default=(), examples=[["bronze_*"]])
-    """Tables that are left alone; `*` stands for anything."""
+    """Tables to skip, with the wildcard `*`."""
     optimize: Optimize = Field(default_factory=Optimize)
-    """Small files become large ones."""
-    checkpoint: Checkpoint = Field(default_factory=Checkpoint)
-    """Logs are summed up, and their expired commits removed."""
+    """Compaction of small files."""
+    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+    """Checkpoints of the tables' logs, and the removal of expired commits."""
     vacuum: Vacuum = Field(default_factory=Vacuum)
-    """Files that are no longer part of a table are deleted."""
+    """Deletion of files that no longer belong to a table."""
     expire: Expire = Field(default_factory=Expire)
-    """Old dead letters and details of old batches go."""
+    """Removal of old dead letters and of details of old batches."""
 
 
-# Who may read which tables.
+# Grants on tables.
 
 Privilege = Literal["ALL PRIVILEGES", "APPLY TAG", "MODIFY", "SELECT"]
 
 
 class Grant(Section):
-    """What some principals may do with some tables."""
+    """Privileges of some principals on some tables."""
 
     principals: Texts = Field(min_length=1, examples=[["analysts", "ana@example.com"]])
     """Users, groups or service principals."""
     tables: Texts = Field(default=(), examples=[["silver_*"]])
-    """Names of tables, with `*` and `?`."""
+    """Names of tables, with the wildcards `*` and `?`."""
     types: Texts = Field(default=(), examples=[["chess"]])
-    """Types of records, with `*` and `?`; `schema.table` for change data. Beside `tables`, a table
-    must fit both."""
+    """Types of records, with the wildcards `*` and `?`; for change data `schema.table`. If `tables`
+    is set as well, a table must match both."""
     privileges: Annotated[tuple[Privilege, ...], Listed] = ("SELECT",)
-    """What is granted."""
+    """The privileges to grant."""
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Something must be named."""
+        """Yield a grant without tables, types or privileges."""
         if not self.tables and not self.types:
             yield (), "needs tables or types"
         if not self.privileges:

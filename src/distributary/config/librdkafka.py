@@ -1,7 +1,7 @@
-"""Settings of Kafka's Java client in the words of librdkafka, which has other names for some.
+"""Translates settings of Kafka's Java client into those of librdkafka.
 
-Pipeline files name settings as the Java client does. Tasks and the driver read with librdkafka;
-what it has no word for is named, so that Spark's connector, which is a Java client, can be used.
+Pipeline files use the names of the Java client. Tasks and the driver read with librdkafka. Settings
+that librdkafka does not have are listed, so that Spark's connector, a Java client, is used.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ LOGIN_MODULES = {
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
-"""What proves who a client is with a user and a password, by mechanism."""
+"""The login modules of the mechanisms with a user name and a password."""
 
 _MOST = 2**31 - 1
-_NO_STORE = "is a store that only Java reads"
+_NO_STORE = "is a store that only the Java client reads"
 
 
 @dataclass(frozen=True, slots=True)
 class _Number:
-    """A whole number that librdkafka takes between two bounds; beyond them the bound is meant."""
+    """A whole number of librdkafka with its bounds; values beyond a bound are set to the bound."""
 
     name: str
     least: int
@@ -39,14 +39,14 @@ _TEXTS = {
     "sasl.mechanism": "|".join(map(re.escape, LOGIN_MODULES)),
     "ssl.key.password": r".*",
 }
-"""Words that mean the same to both, and which values do."""
+"""Settings with the same name in both clients, and the values that mean the same."""
 _NUMBERS = {
     "connections.max.idle.ms": _Number("connections.max.idle.ms", 0, _MOST),
     "metadata.max.age.ms": _Number("metadata.max.age.ms", 1, 86_400_000),
     "receive.buffer.bytes": _Number("socket.receive.buffer.bytes", 0, 100_000_000),
     "reconnect.backoff.max.ms": _Number("reconnect.backoff.max.ms", 0, 3_600_000),
     "reconnect.backoff.ms": _Number("reconnect.backoff.ms", 0, 3_600_000),
-    # librdkafka refuses less than a second more than a fetch may wait
+    # librdkafka requires one second more than the longest wait of a fetch
     "request.timeout.ms": _Number("socket.timeout.ms", 2_000, 300_000),
     "retry.backoff.max.ms": _Number("retry.backoff.max.ms", 1, 300_000),
     "retry.backoff.ms": _Number("retry.backoff.ms", 1, 300_000),
@@ -66,7 +66,7 @@ _READING_NUMBERS = {
     "fetch.min.bytes": _Number("fetch.min.bytes", 1, 100_000_000),
     "max.partition.fetch.bytes": _Number("fetch.message.max.bytes", 1, 1_000_000_000),
 }
-"""Of consumers alone."""
+"""Settings of consumers only."""
 _WITHOUT_MEANING = frozenset(
     {
         "allow.auto.create.topics",
@@ -87,55 +87,60 @@ _WITHOUT_MEANING = frozenset(
         "socket.connection.setup.timeout.max.ms",
     }
 )
-"""Of consumers in a group, and of Java: whoever reads given offsets needs none of them."""
+"""Settings of consumer groups and of Java, without effect when offsets are given."""
 _PAIRS = (
     ("reconnect.backoff.ms", "reconnect.backoff.max.ms"),
     ("retry.backoff.ms", "retry.backoff.max.ms"),
 )
-"""The second may not be less than the first."""
+"""Pairs of settings in which the second must not be less than the first."""
 _STORES = {
     "ssl.truststore.certificates": "ssl.ca.pem",
     "ssl.keystore.certificate.chain": "ssl.certificate.pem",
     "ssl.keystore.key": "ssl.key.pem",
 }
-"""Certificates and keys that stand in the setting itself, in PEM."""
+"""Settings that hold certificates or keys themselves, in PEM."""
 
 
 @dataclass(slots=True)
 class Translation:
-    """The same settings for librdkafka; holds secrets."""
+    """Settings for librdkafka; they hold secrets."""
 
     connection: dict[str, str] = field(default_factory=dict, repr=False)
-    """Of every client."""
+    """Settings of every client."""
     reading: dict[str, str] = field(default_factory=dict, repr=False)
-    """Of consumers alone."""
+    """Settings of consumers only."""
     unknown: dict[str, str] = field(default_factory=dict)
-    """What cannot be said, and why; without its value."""
+    """Settings that cannot be translated, with the reason and without their values."""
 
 
 def translate(settings: Mapping[str, str]) -> Translation:
-    """Settings of the Java client, by its names, for librdkafka."""
-    said = {name: value.strip() for name, value in settings.items()}
-    found = Translation()
-    stores = {name for name in said if name.startswith(("ssl.truststore.", "ssl.keystore."))}
-    for name in said.keys() - stores - _WITHOUT_MEANING:
-        connection = dict(_one(name, said[name], _TEXTS, _NUMBERS))
-        reading = dict(_one(name, said[name], _READING_TEXTS, _READING_NUMBERS))
+    """Translate settings of the Java client for librdkafka."""
+    values = {name: value.strip() for name, value in settings.items()}
+    translation = Translation()
+    stores = {name for name in values if name.startswith(("ssl.truststore.", "ssl.keystore."))}
+    for name in values.keys() - stores - _WITHOUT_MEANING:
+        connection = dict(_translated(name, values[name], _TEXTS, _NUMBERS))
+        reading = dict(_translated(name, values[name], _READING_TEXTS, _READING_NUMBERS))
         if not connection and not reading:
-            found.unknown[name] = "has no counterpart in librdkafka, or not with this value"
-        found.connection |= connection
-        found.reading |= reading
-    _add_stores({name: said[name] for name in stores}, found)
+            translation.unknown[name] = "has no counterpart in librdkafka, or not with this value"
+        translation.connection |= connection
+        translation.reading |= reading
+    _add_stores({name: values[name] for name in stores}, translation)
     for least, most in _PAIRS:
-        if least in found.connection:
-            values = (found.connection[name] for name in (least, most) if name in found.connection)
-            found.connection[most] = max(values, key=int)
-    return found
+        if least in translation.connection:
+            bounds = (
+                translation.connection[name]
+                for name in (least, most)
+                if name in translation.connection
+            )
+            translation.connection[most] = max(bounds, key=int)
+    return translation
 
 
-def _one(
+def _translated(
     name: str, value: str, texts: Mapping[str, str], numbers: Mapping[str, _Number]
 ) -> Iterator[tuple[str, str]]:
+    """Yield the translation of one setting; nothing when there is none."""
     if name in texts and re.fullmatch(texts[name], value):
         yield name, value
     elif name in numbers and re.fullmatch(r"-?[0-9]{1,18}", value):
@@ -148,27 +153,30 @@ def _one(
         yield from _login(value).items()
 
 
-def _add_stores(said: Mapping[str, str], found: Translation) -> None:
-    trust = said.get("ssl.truststore.type", "JKS").upper()
-    keys = said.get("ssl.keystore.type", "JKS").upper()
-    found.connection |= {_STORES[name]: value for name, value in said.items() if name in _STORES}
-    if path := said.get("ssl.truststore.location"):
+def _add_stores(values: Mapping[str, str], translation: Translation) -> None:
+    """Translate the settings of trust stores and key stores."""
+    trust = values.get("ssl.truststore.type", "JKS").upper()
+    keys = values.get("ssl.keystore.type", "JKS").upper()
+    translation.connection |= {
+        _STORES[name]: value for name, value in values.items() if name in _STORES
+    }
+    if path := values.get("ssl.truststore.location"):
         if trust == "PEM":
-            found.connection["ssl.ca.location"] = path
+            translation.connection["ssl.ca.location"] = path
         else:
-            found.unknown["ssl.truststore.location"] = _NO_STORE
-    if path := said.get("ssl.keystore.location"):
+            translation.unknown["ssl.truststore.location"] = _NO_STORE
+    if path := values.get("ssl.keystore.location"):
         if keys == "PEM":
-            found.connection |= {"ssl.certificate.location": path, "ssl.key.location": path}
+            translation.connection |= {"ssl.certificate.location": path, "ssl.key.location": path}
         elif keys == "PKCS12":
-            found.connection["ssl.keystore.location"] = path
-            if "ssl.keystore.password" in said:
-                found.connection["ssl.keystore.password"] = said["ssl.keystore.password"]
+            translation.connection["ssl.keystore.location"] = path
+            if "ssl.keystore.password" in values:
+                translation.connection["ssl.keystore.password"] = values["ssl.keystore.password"]
         else:
-            found.unknown["ssl.keystore.location"] = _NO_STORE
+            translation.unknown["ssl.keystore.location"] = _NO_STORE
 
 
-# The line that the Java client's login is configured with: a class, a flag, options.
+# Parsing of the Java client's login setting: a class, a flag, options.
 
 _QUOTED = r'"(?:[^"\\]|\\.)*"' + r"|'(?:[^'\\]|\\.)*'"
 _OPTION = rf"([\w.]+)\s*=\s*({_QUOTED}|[^\s;\"']+)"
@@ -176,7 +184,7 @@ _JAAS = re.compile(rf"\s*([\w.]+)\s+required((?:\s+{_OPTION})*)\s*;?\s*", re.S)
 
 
 def _login(jaas: str) -> dict[str, str]:
-    """User and password of a login that is nothing else; empty for any other."""
+    """Return user and password of a login with these two options only; empty for any other."""
     match = _JAAS.fullmatch(jaas)
     if match is None or match[1] not in LOGIN_MODULES.values():
         return {}

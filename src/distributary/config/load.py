@@ -1,4 +1,4 @@
-"""A pipeline file, variables and flags to one frozen configuration."""
+"""Loads a pipeline file, environment variables and flags into one frozen configuration."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from distributary.config.document import (
     DEFAULT,
     KeyPath,
     Node,
-    Origin,
     OriginKind,
     PipelineFileError,
     Problem,
+    SettingOrigin,
     dotted,
     graft,
     parse,
@@ -36,39 +36,40 @@ from distributary.config.pipeline import PipelineConfig
 from distributary.config.variables import Variables
 from distributary.errors import ErrorCode
 
-# What the models say about a setting: its section, its default, whether it is secret.
+# Metadata of settings, read from the models: section, default, secrecy.
 
 Models = tuple[type[Section], ...]
-"""The models that a mapping may be: several for a source, one elsewhere, none for a scalar."""
+"""The models that may describe a mapping: several for a source, one elsewhere, none for a
+scalar."""
 
 ROOT: Models = (PipelineConfig,)
 
 
 def settings(models: Models) -> dict[str, FieldInfo]:
-    """Key and field of everything that may be set; of all models where there are several."""
+    """Return the fields of the models by the keys that the file uses."""
     return {
         info.alias or name: info for model in models for name, info in model.model_fields.items()
     }
 
 
 def models_of(info: FieldInfo) -> Models:
-    """The models of a setting's value, or of the items of a list."""
+    """Return the models of a setting's value, or of the items of its list."""
     parts = (*alternatives(info.annotation), *_items(info))
     return tuple(part for part in parts if _is_section(part))
 
 
 def is_list_of_sections(info: FieldInfo) -> bool:
-    """Whether each item of the value is a mapping of settings, as in `alerts.to`."""
+    """Return true when the setting is a list of mappings of settings, such as `alerts.to`."""
     return any(map(_is_section, _items(info)))
 
 
 def is_free_form(info: FieldInfo) -> bool:
-    """Whether the keys below are the user's own, as in `spark.conf`."""
+    """Return true when users choose the keys below the setting, as in `spark.conf`."""
     return any(get_origin(part) is Mapping for part in alternatives(info.annotation))
 
 
 def _along(path: KeyPath) -> Iterator[FieldInfo]:
-    """The fields on the way to a setting, its own last."""
+    """Yield the fields along a path, the setting's own field last."""
     models = ROOT
     for part in path:
         info = settings(models).get(part) if isinstance(part, str) else None
@@ -78,18 +79,18 @@ def _along(path: KeyPath) -> Iterator[FieldInfo]:
 
 
 def is_free_form_option(path: KeyPath) -> bool:
-    """Whether a path is that of an option whose name does not tell if its value is secret."""
+    """Return true when a path is an option whose name does not show if its value is secret."""
     parts = (part for info in _along(path) for part in alternatives(info.annotation))
     return any(get_origin(part) is Mapping and get_args(part)[1] is SecretStr for part in parts)
 
 
 def is_secret(info: FieldInfo) -> bool:
-    """Whether the value itself is a secret."""
+    """Return true when the value of a setting is a secret."""
     return any(part is SecretStr for part in alternatives(info.annotation))
 
 
 def default_of(info: FieldInfo) -> Any:
-    """The default as it would be written in the file; None when there is none to write."""
+    """Return the default as it is written in a file; None when there is no default."""
     default = None if info.default is PydanticUndefined else info.default
     serializer = next((m.func for m in info.metadata if isinstance(m, PlainSerializer)), None)
     # the functions of our own types take the value alone
@@ -97,7 +98,7 @@ def default_of(info: FieldInfo) -> Any:
 
 
 def every_model(models: Models = ROOT) -> Iterator[type[Section]]:
-    """All models of the file, outer before inner."""
+    """Yield all models of the file, outer ones first."""
     for model in models:
         yield model
         for info in settings((model,)).values():
@@ -105,7 +106,7 @@ def every_model(models: Models = ROOT) -> Iterator[type[Section]]:
 
 
 def chosen(models: Models, node: Node) -> Models:
-    """The one model that a `type` names; all of them when it names none."""
+    """Return the model that the `type` of the node names; all models when it names none."""
     named = node.entries.get("type")
     if not is_union(models) or named is None:
         return models
@@ -113,12 +114,15 @@ def chosen(models: Models, node: Node) -> Models:
 
 
 def tag_of(model: type[Section]) -> str:
-    """The literal that a model's `type` must be."""
+    """Return the `type` that selects a model."""
     return str(get_args(model.model_fields["type"].annotation)[0])
 
 
 def split_key(key: str) -> tuple[str, ...]:
-    """`spark.conf.spark.sql.x` to its path: below a free-form setting, dots belong to the key."""
+    """Split a dotted key into its path.
+
+    Below a free-form setting, dots belong to the key: `spark.conf.spark.sql.x` has three parts.
+    """
     models, path, rest = ROOT, list[str](), key.split(".")
     while rest:
         path.append(rest.pop(0))
@@ -132,14 +136,14 @@ def split_key(key: str) -> tuple[str, ...]:
 
 
 def every_setting(models: Models = ROOT, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The paths of all settings."""
+    """Yield the paths of all settings."""
     for key, info in settings(models).items():
         yield (*path, key)
         yield from every_setting(models_of(info), (*path, key))
 
 
 def is_union(models: Models) -> bool:
-    """Whether pydantic puts the tag of the chosen model into its paths."""
+    """Return true when pydantic puts the tag of the chosen model into its error paths."""
     return len(models) > 1
 
 
@@ -154,7 +158,7 @@ def _is_section(part: Any) -> bool:
 
 
 def alternatives(annotation: Any) -> Iterator[Any]:
-    """The members of a union, or the type itself; what is inside lists and mappings stays there."""
+    """Yield the members of a union, or the type itself; lists and mappings are not opened."""
     origin = get_origin(annotation)
     if origin is Annotated:
         yield from alternatives(get_args(annotation)[0])
@@ -165,29 +169,30 @@ def alternatives(annotation: Any) -> Iterator[Any]:
         yield annotation
 
 
-# Flag over variable over file: one tree out of three.
+# Layers of settings: a flag wins over a variable, a variable over the file.
 
 PREFIX = "DISTRIBUTARY_"
 LAKE_VARIABLE = f"{PREFIX}LAKE"
-"""Also names the lake that commands look at: only a mapping is meant for the section."""
+"""A variable with two uses: a mapping sets the section `lake`, any other text names the lake of
+commands."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deprecation:
-    """A key that still works for a while."""
+    """A key that was renamed or removed, and still works until a given version."""
 
     old: str
     new: str
-    """What to write instead; empty when the setting has no effect any more."""
+    """The key to use instead; empty when the setting has no effect any more."""
     removed_in: str
-    """The version that refuses it."""
+    """The first version that refuses the old key."""
 
 
 DEPRECATIONS: tuple[Deprecation, ...] = ()
 
 
 class Layers:
-    """A tree that grows by layers, and what went wrong on the way."""
+    """The tree of settings, built layer by layer, with the problems found on the way."""
 
     def __init__(self, root: Node, deprecations: Sequence[Deprecation] = DEPRECATIONS) -> None:
         self.root = root
@@ -198,18 +203,18 @@ class Layers:
             self._rename(path)
 
     def add_variables(self, environ: Mapping[str, str]) -> None:
-        """`DISTRIBUTARY_LAKE__PATH=/lake` and the like; an empty one is not set."""
+        """Set values from variables such as `DISTRIBUTARY_LAKE__PATH`; empty ones are ignored."""
         for name in sorted(environ):
             parts = name.removeprefix(PREFIX).lower().split("__")
             if not name.startswith(PREFIX) or not environ[name]:
                 continue
             if name == LAKE_VARIABLE and not environ[name].lstrip().startswith("{"):
                 continue
-            origin = Origin(OriginKind.VARIABLE, name)
+            origin = SettingOrigin(OriginKind.VARIABLE, name)
             if parts[0] in settings(ROOT):
                 self._set(tuple(parts), self._variable(environ[name], origin), origin)
             elif len(parts) > 1:
-                # a name without `__` may well belong to something else
+                # a variable without `__` may belong to another program
                 self.warnings.append(
                     problem_at(
                         origin,
@@ -221,13 +226,13 @@ class Layers:
                 )
 
     def add_flags(self, overrides: Mapping[str, object]) -> None:
-        """Values of the command line, by dotted key."""
+        """Set values of the command line, by dotted key."""
         for key, value in overrides.items():
-            origin = Origin(OriginKind.FLAG, key)
+            origin = SettingOrigin(OriginKind.FLAG, key)
             self._set(split_key(key), graft(value, origin), origin)
 
     def _rename(self, path: tuple[str, ...]) -> None:
-        """Move what the file has under a deprecated key to its new place."""
+        """Move the value of a deprecated key in the file to its new key."""
         if not self.root.has(path):
             return
         node = self.root.at(path)
@@ -239,8 +244,8 @@ class Layers:
         else:
             self._set(path, node, node.key_origin)
 
-    def _current(self, path: tuple[str, ...], origin: Origin) -> tuple[str, ...]:
-        """The path to use in place of a deprecated one, with a warning; empty for none."""
+    def _current(self, path: tuple[str, ...], origin: SettingOrigin) -> tuple[str, ...]:
+        """Return the path that replaces a deprecated one, and add a warning; empty if none does."""
         deprecation = self._deprecated.get(path)
         if deprecation is None:
             return path
@@ -250,24 +255,26 @@ class Layers:
         self.warnings.append(problem_at(origin, why, path=dotted(path), code=code, suggestion=new))
         return split_key(deprecation.new) if deprecation.new else ()
 
-    def _variable(self, text: str, origin: Origin) -> Node:
+    def _variable(self, text: str, origin: SettingOrigin) -> Node:
         if text.lstrip()[:1] not in ("[", "{"):
             return graft(text, origin)
         try:
-            # lists and mappings are written as they would be in the file
+            # variables hold lists and mappings in the same YAML as the file
             tree, _ = parse(f"value: {text}", file=origin.name)
         except PipelineFileError:
             self.problems.append(problem_at(origin, "is not a list or mapping in YAML"))
             return graft(text, origin)
         return graft(tree.entries["value"].plain(), origin)
 
-    def _set(self, path: tuple[str, ...], node: Node, origin: Origin) -> None:
+    def _set(self, path: tuple[str, ...], node: Node, origin: SettingOrigin) -> None:
+        """Set the value at a path; a deprecated path is replaced by its new one."""
         if current := self._current(path, origin):
             self.root = self._placed(self.root, current, 0, node, origin)
 
     def _placed(
-        self, tree: Node, path: tuple[str, ...], depth: int, node: Node, origin: Origin
+        self, tree: Node, path: tuple[str, ...], depth: int, node: Node, origin: SettingOrigin
     ) -> Node:
+        """Return a copy of the tree with the node set at the path."""
         key = path[depth]
         if depth == len(path) - 1:
             return tree.with_entry(key, node)
@@ -281,7 +288,7 @@ class Layers:
         return tree.with_entry(key, self._placed(below, path, depth + 1, node, origin))
 
 
-# What pydantic found, in our words: path, place and the nearest right answer, never the value.
+# Errors of pydantic become problems with path, line and suggestion, and never with the value.
 
 _MESSAGES = {
     "bool_parsing": "must be true or false",
@@ -307,22 +314,22 @@ _QUOTED = re.compile(r"'([^']*)'")
 
 
 class UnknownKeys:
-    """Refuses keys that no model has, and goes on as if each was spelled right."""
+    """A check that reports unknown keys and replaces each by the key that was probably meant."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
         self.adopted: set[KeyPath] = set()
-        """Settings whose value stands under a misspelt key: one mistake, one problem."""
+        """Settings whose value comes from a misspelt key: they are reported once only."""
 
     def repair(self, node: Node, models: Models = ROOT, path: KeyPath = ()) -> Node:
-        """The tree with known keys only."""
+        """Return the tree with known keys only."""
         if models and node.items:
             items = (self.repair(item, models, (*path, n)) for n, item in enumerate(node.items))
             return replace(node, value=tuple(items))
         if not models or not isinstance(node.value, dict):
             return node
         if is_union(models) and "type" not in node.entries:
-            # first of all find out which model it is: the others have keys of their own
+            # the type must be known first, because each model has keys of its own
             node = self._respelled(node, settings(models), path, only="type")
         known = settings(chosen(models, node))
         node = self._respelled(node, known, path)
@@ -336,13 +343,14 @@ class UnknownKeys:
     def _respelled(
         self, node: Node, known: Mapping[str, Any], path: KeyPath, *, only: str = ""
     ) -> Node:
+        """Report the unknown keys of a mapping and replace each by the nearest known key."""
         for key, below in list(node.entries.items()):
             if key in known:
                 continue
             meant = nearest(key, known)
             if only and meant != only:
                 continue
-            # a key that is right elsewhere was most likely indented wrongly
+            # a key that exists in another section is probably indented wrongly
             elsewhere = [".".join(p) for p in every_setting() if p[-1] == key]
             self.problems.append(
                 problem_at(
@@ -361,14 +369,14 @@ class UnknownKeys:
 
 
 def explain(error: ValidationError, root: Node, *, ignore: Iterable[KeyPath]) -> list[Problem]:
-    """The problems of a validation error, but for those at or below the ignored paths."""
+    """Return the problems of a validation error, except for those at or below ignored paths."""
     ignored = tuple(ignore)
     problems = []
     for detail in error.errors(include_input=False, include_url=False, include_context=True):
         path = _path(detail)
         blamed = any(path[: len(other)] == other for other in ignored)
         if path and detail["type"] == CONFLICT:
-            # what follows from a value that is not known is not one more mistake
+            # a conflict that follows from an unknown value is not a mistake of its own
             blamed = blamed or any(other[: len(path)] == path for other in ignored)
         if not blamed and detail["type"] != "default_factory_not_called":
             problems.append(_problem(detail, path, root))
@@ -376,7 +384,7 @@ def explain(error: ValidationError, root: Node, *, ignore: Iterable[KeyPath]) ->
 
 
 def _path(detail: Any) -> KeyPath:
-    """Pydantic's location without the tags of unions and the marks of keys."""
+    """Return pydantic's location without the tags of unions and the marks of keys."""
     path: list[str | int] = []
     models, skip = ROOT, False
     for part in detail["loc"]:
@@ -385,7 +393,7 @@ def _path(detail: Any) -> KeyPath:
             continue
         path.append(part)
         if isinstance(part, int):
-            # an item is what the list is a list of
+            # an item of a list has the models of the list
             skip = is_union(models)
             continue
         info = settings(models).get(str(part))
@@ -397,6 +405,7 @@ def _path(detail: Any) -> KeyPath:
 
 
 def _problem(detail: Any, path: KeyPath, root: Node) -> Problem:
+    """Build a problem from one error detail of pydantic."""
     kind, context = str(detail["type"]), detail.get("ctx", {})
     code, suggestion = ErrorCode.CONFIG_INVALID, str(context.get("suggestion", ""))
     node = root.at(path)
@@ -409,7 +418,7 @@ def _problem(detail: Any, path: KeyPath, root: Node) -> Problem:
     elif kind in _BOUNDS:
         text, name = _BOUNDS[kind]
         bound = context.get(name)
-        # pydantic gives the limit of a duration as Python's own notation
+        # pydantic gives the limit of a duration in Python's notation, which users do not write
         message = f"{text} {bound if isinstance(bound, int | float) else '0s'}"
     elif kind in _MESSAGES:
         message = _MESSAGES[kind]
@@ -428,28 +437,29 @@ _NO_OVERRIDES: Mapping[str, object] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The configuration, and what is known about how it came to be."""
+    """The configuration, with the origin of each value and the secrets to mask."""
 
     config: PipelineConfig = field(repr=False)
     file: str
-    origins: Mapping[str, Origin] = field(repr=False)
-    """By dotted key, for every value that is not a default."""
+    origins: Mapping[str, SettingOrigin] = field(repr=False)
+    """The origin of every value that is not a default, by dotted key."""
     warnings: tuple[Problem, ...] = ()
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
-    """Every value that must not leave the process in clear."""
+    """Every value that must be masked in any output."""
     sealed: frozenset[str] = frozenset()
-    """Names of free-form options that were given by a reference: secret, whatever their names."""
+    """Names of free-form options that were set by a reference: secret, whatever their names."""
     path: FilePath | None = field(default=None, repr=False)
-    """The file as it was opened; `file` is its name as it can be shown, which may be shorter."""
+    """The path under which the file was opened; `file` is the printable name, which may be
+    shorter."""
     sha256: str = ""
-    """Of the bytes of that file."""
+    """The SHA-256 of the file's bytes."""
 
-    def origin(self, key: str) -> Origin:
-        """Where a setting's value came from."""
+    def origin(self, key: str) -> SettingOrigin:
+        """Return the origin of a setting's value."""
         return self.origins.get(key, DEFAULT)
 
     def mask(self, text: str) -> str:
-        """A text that is safe to show: each secret of this pipeline replaced by `***`."""
+        """Return the text with each secret of this pipeline replaced by `***`."""
         return mask(text, self.secrets)
 
 
@@ -460,10 +470,10 @@ def load(
     environ: Mapping[str, str] = os.environ,
     needs: Collection[str] | None = None,
 ) -> Loaded:
-    """Read a pipeline file; raises PipelineFileError with all that is wrong with it.
+    """Read a pipeline file; raise PipelineFileError with all its problems.
 
-    `needs` names the sections whose secrets are wanted: those of others are neither asked for nor
-    read, and what stands there is the reference. All are read when it is left out.
+    `needs` names the sections whose secrets are read. Secrets of other sections stay references
+    such as `${file:PATH}`. All secrets are read when `needs` is left out.
     """
     text, sha256 = read(path)
     file = printable(str(path))
@@ -480,14 +490,15 @@ def load_text(
     deprecations: Sequence[Deprecation] = DEPRECATIONS,
     needs: Collection[str] | None = None,
 ) -> Loaded:
-    """The same for text that is already at hand; `file` is what problems call it."""
+    """Load the text of a pipeline file; problems name it as `file`."""
     tree, problems = parse(text, file=file)
     layers = Layers(tree, deprecations)
     layers.add_variables(environ)
     layers.add_flags(overrides)
     expander = _Expander(environ, needs)
     keys = UnknownKeys()
-    # keys are checked first: a misspelt one is a mistake even where nothing is set
+    # unknown keys are reported before empty values are removed: a misspelt key without a value is a
+    # mistake too
     root = keys.repair(expander.tree(layers.root)).without_unset()
     problems += [*layers.problems, *expander.problems, *keys.problems]
     try:
@@ -507,18 +518,19 @@ def load_text(
 
 
 class _Expander:
-    """Replaces references in a tree."""
+    """The step that replaces references such as `${env:NAME}` in the tree of settings."""
 
     def __init__(self, environ: Mapping[str, str], needs: Collection[str] | None) -> None:
         self._variables = Variables(environ)
         self._needs = needs
         self.problems: list[Problem] = []
         self.broken: set[KeyPath] = set()
-        """Values that are not known: nothing more can be said about them."""
+        """Paths whose references have no value: nothing else is reported about them."""
         self.secrets: set[str] = set()
         self.sealed: set[str] = set()
 
     def tree(self, node: Node, path: KeyPath = ()) -> Node:
+        """Return the tree with all references replaced."""
         if isinstance(node.value, dict):
             below = {k: self.tree(n, (*path, k)) for k, n in node.entries.items()}
             return replace(node, value=below)
@@ -531,16 +543,17 @@ class _Expander:
         text = node.value
         if not node.expand or not isinstance(text, str) or "${" not in text:
             return node
-        return node if self._is_left(text, path) else self._scalar(node, text, path)
+        return node if self._stays_reference(text, path) else self._scalar(node, text, path)
 
-    def _is_left(self, text: str, path: KeyPath) -> bool:
-        """Whether a value is a secret that nobody needs."""
+    def _stays_reference(self, text: str, path: KeyPath) -> bool:
+        """Return true when a value is a secret of a section that is not needed."""
         if self._needs is None or path[0] in self._needs:
             return False
         hidden = any(map(is_secret, _along(path))) or is_free_form_option(path)
         return hidden or "${file:" in text or "${databricks:" in text
 
     def _scalar(self, node: Node, text: str, path: KeyPath) -> Node:
+        """Replace the references of one value; record its secrets and problems."""
         expansion = self._variables.expand(text)
         secrets = [*expansion.secrets]
         if is_free_form_option(path):
@@ -563,13 +576,13 @@ class _Expander:
                     suggestion=unresolved.context.get("suggestion", ""),
                 )
             )
-        # the text as it was stands in for a value that is not known
+        # an unresolved value keeps its original text, so that the models can go on
         value = text if expansion.unresolved else expansion.text or None
         return replace(node, value=value, origin=origin)
 
 
 def secret_values(section: Section) -> Iterator[str]:
-    """Every secret that a section holds, in clear."""
+    """Yield every secret of a section, in clear."""
     for name, info in type(section).model_fields.items():
         value = getattr(section, name)
         for inner in value if isinstance(value, tuple) else (value,):
@@ -578,7 +591,7 @@ def secret_values(section: Section) -> Iterator[str]:
         if isinstance(value, SecretStr):
             yield value.get_secret_value()
         elif isinstance(value, Mapping):
-            # most free-form options are plain: hiding each `true` and `8` would garble every text
+            # most free-form options are plain: masking each `true` and `8` would garble every text
             for key, option in value.items():
                 if isinstance(option, SecretStr) and is_sealed(info.metadata, key):
                     yield option.get_secret_value()

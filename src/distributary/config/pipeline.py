@@ -1,4 +1,4 @@
-"""The whole pipeline file."""
+"""The model of the whole pipeline file."""
 
 from __future__ import annotations
 
@@ -7,115 +7,100 @@ from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from distributary.config.alerts import Alerts, Lineage, Metrics
-from distributary.config.base import (
-    TYPE_PLACE,
-    Conflict,
-    PipelineName,
-    Section,
-    placeholders,
-)
-from distributary.config.catalog import catalog_conflicts, iceberg_conflicts
+from distributary.config.alerts import Alerts, Lineage, MetricsConfig
+from distributary.config.base import TYPE_PLACE, Conflict, PipelineName, Section, placeholders
+from distributary.config.catalog import catalog_conflicts, format_conflicts
+from distributary.config.cdc import Cdc
 from distributary.config.deploy import Deploy
 from distributary.config.engine import AVAILABLE_NOW, Limits, Restart, Run, Spark, TriggerSetting
 from distributary.config.expectations import Expectation, expectation_conflicts
-from distributary.config.kafka import KafkaSource, Registry
-from distributary.config.lake import (
-    Evolution,
-    Grant,
-    IcebergEvolution,
-    Lake,
-    Maintain,
-    Tables,
-)
-from distributary.config.source import (
-    Cdc,
-    DeltaSource,
-    Envelope,
-    FilesSource,
-    Framing,
-    Payload,
-    Shard,
-    Source,
-    shard_conflicts,
-)
+from distributary.config.lake import Evolution, Grant, LakeConfig, Maintain, NarrowEvolution, Tables
+from distributary.config.message import SCHEMALESS, Envelope, Framing, PayloadConfig
+from distributary.config.registry import RegistryConfig
+from distributary.config.shard import Shard, shard_conflicts
+from distributary.config.sources.table import Source, types_bringing
 from distributary.errors import ConfigError
+from distributary.model.table_format import TABLE_FORMATS, formats_with
 
 _CHANGE_DATA_ONLY = ("database", "schema", "table")
 
 
 _BUCKET_THREADS = 32
-"""What waits for a bucket needs no processor."""
+"""The number of commits in parallel to a bucket: threads that wait for it need no core."""
 
 
 def with_envelope(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A file in whose template the type's place is short for an envelope, with that envelope.
+    """Replace the place of the type in the template of tables by an envelope.
 
-    `each: "{field:event}"` is `each: "{type}"` with `envelope: {format: json, type: event}`.
+    `each: "{field:event}"` becomes `each: "{type}"` with `envelope: {format: json, type: event}`;
+    the format is msgpack if that is the payload's.
     """
     tables = data.get("tables")
     each = tables.get("each") if isinstance(tables, Mapping) else None
-    found = TYPE_PLACE.search(each) if isinstance(each, str) else None
-    if not isinstance(tables, Mapping) or not isinstance(each, str) or found is None:
+    match = TYPE_PLACE.search(each) if isinstance(each, str) else None
+    if not isinstance(tables, Mapping) or not isinstance(each, str) or match is None:
         return data
     if data.get("envelope") is not None:
         return data
-    place = found["field"] or f"{{{found['other']}}}"
-    short = f"{each[: found.start()]}{{type}}{each[found.end() :]}"
-    envelope = {"format": "json", "type": place}
+    place = match["field"] or f"{{{match['other']}}}"
+    short = f"{each[: match.start()]}{{type}}{each[match.end() :]}"
+    payload = data.get("payload")
+    format = payload.get("format") if isinstance(payload, Mapping) else None
+    envelope = {"format": format if format in SCHEMALESS else "json", "type": place}
     return {**data, "envelope": envelope, "tables": {**tables, "each": short}}
 
 
 class PipelineConfig(Section):
-    """One pipeline: a source, what its records are, and the tables they end up in."""
+    """One pipeline: a source, the format of its records, and the tables they are written to."""
 
     name: PipelineName = Field(examples=["games"])
-    """Name of the pipeline; part of its checkpoint and of its marks in the tables."""
+    """Name of the pipeline. It is part of the checkpoint's path and of the marks in the tables'
+    logs."""
     source: Source
-    """Where records come from."""
-    registry: Registry | None = None
-    """Where schemas come from; needed for protobuf and Avro on Kafka or Delta."""
+    """The source of the records."""
+    registry: RegistryConfig | None = None
+    """The registry of the schemas; required for protobuf and Avro on Kafka or Delta."""
     envelope: Envelope | None = None
-    """Where each record names its type, or the message around its payload; leave out when the topic
-    is all that tells records apart."""
-    payload: Payload | None = None
-    """The message itself; leave out for files, which name their own format."""
+    """The message around the payload, or the place where each record names its type. Leave it out
+    when the topic alone distinguishes the records."""
+    payload: PayloadConfig | None = None
+    """The message itself. Leave it out for files, which name their own format."""
     cdc: Cdc | None = None
-    """Given when records are changes of rows in a database."""
+    """Settings for records that are changes of rows in a database."""
     tables: Tables
-    """Which tables are kept."""
-    lake: Lake
+    """The tables to keep."""
+    lake: LakeConfig
     """Where tables and progress are stored."""
     trigger: TriggerSetting = Field(
         default=AVAILABLE_NOW, examples=["available_now", "continuous", "every 10s"]
     )
     """When batches run: available_now, continuous, or `every` with a duration."""
     evolution: Evolution = Field(default_factory=Evolution, validate_default=True)
-    """What happens when a schema changes."""
+    """What to do when a schema changes."""
     expectations: tuple[Expectation, ...] = ()
-    """Rules that rows are expected to keep, and what becomes of those that break them."""
+    """Rules about rows, and what to do with rows that break them."""
     limits: Limits = Field(default_factory=Limits)
-    """What is refused."""
+    """Limits beyond which records are refused."""
     spark: Spark = Field(default_factory=Spark)
     """The Spark session."""
     run: Run = Field(default_factory=Run)
-    """How a run behaves when something fails."""
+    """Retries, leases and parallelism of a run."""
     maintain: Maintain = Field(default_factory=Maintain)
-    """What keeps tables small and quick to read."""
-    metrics: Metrics = Field(default_factory=Metrics)
-    """Numbers for a monitoring system."""
+    """Maintenance that keeps tables small and fast to read."""
+    metrics: MetricsConfig = Field(default_factory=MetricsConfig)
+    """Metrics for a monitoring system."""
     lineage: Lineage | None = None
-    """Where OpenLineage events go; nowhere when left out."""
+    """Destination of OpenLineage events. No events are sent when left out."""
     restart: Restart = Field(default_factory=Restart)
-    """When `up` starts it again after a failure."""
+    """When `up` restarts the pipeline after a failure."""
     alerts: Alerts = Field(default_factory=Alerts)
-    """Who is told when something needs people."""
+    """Messages to people when something needs their attention."""
     grants: tuple[Grant, ...] = ()
-    """Who may read which tables; `distributary grants` says and does it."""
+    """Privileges on the tables; `distributary grants` shows and applies them."""
     deploy: Deploy | None = None
-    """Where `install` puts this pipeline, and how it runs there."""
+    """Where `install` deploys this pipeline, and how it runs there."""
     shard: Shard | None = None
-    """Which part of a pipeline this is, where several jobs share its types."""
+    """The part of a pipeline that this file runs, where several jobs share its types."""
 
     @model_validator(mode="before")
     @classmethod
@@ -124,15 +109,18 @@ class PipelineConfig(Section):
 
     @field_validator("payload")
     @classmethod
-    def _default_framing(cls, payload: Payload | None, info: ValidationInfo) -> Payload | None:
-        # an envelope or registry that is itself invalid is absent from the data: no guess then
+    def _default_framing(
+        cls, payload: PayloadConfig | None, info: ValidationInfo
+    ) -> PayloadConfig | None:
+        # an envelope or a registry that is invalid is absent from the data, so nothing is inferred
+        # from it
         if payload is None or "framing" in payload.model_fields_set:
             return payload
         framing: Framing = "confluent"
         envelope = info.data.get("envelope")
         if envelope is not None and envelope.payload is not None:
             framing = "none"
-        elif payload.format == "json":
+        elif payload.format in SCHEMALESS:
             framing = "auto" if info.data.get("registry") is not None else "none"
         return payload.model_copy(update={"framing": framing})
 
@@ -140,37 +128,37 @@ class PipelineConfig(Section):
     @classmethod
     def _as_the_format_allows(cls, evolution: Evolution, info: ValidationInfo) -> Evolution:
         tables = info.data.get("tables")
-        if tables is None or tables.format != "iceberg":
+        if tables is None or TABLE_FORMATS[tables.format].widens_all:
             return evolution
-        return IcebergEvolution.model_construct(evolution.model_fields_set, **dict(evolution))
+        return NarrowEvolution.model_construct(evolution.model_fields_set, **dict(evolution))
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Sections that need or exclude each other."""
-        if isinstance(self.source, FilesSource):
-            yield from self._files_conflicts()
-        elif self.payload is None:
-            yield (), "needs payload for this source, such as payload: {format: protobuf}"
-        elif self.registry is None and self.needs_registry:
-            yield (), "needs registry, with url or path, for this payload"
+        """Yield sections that need or exclude each other."""
+        yield from self.source.conflicts_in(self)
+        if self.source.own_payload is None:
+            if self.payload is None:
+                yield (), "needs payload for this source, such as payload: {format: protobuf}"
+            elif self.registry is None and self.needs_registry:
+                yield (), "needs registry, with url or path, for this payload"
         if self.envelope is not None:
             yield from self._envelope_conflicts(self.envelope)
-        if isinstance(self.source, DeltaSource) and self.source.timestamp is None:
-            if "_date" in self.tables.partition_by:
-                yield ("tables", "partition_by"), "needs source.timestamp for _date"
         limit, interval = self.alerts.on.freshness, self.trigger.interval
-        # tables would be older than they may be before the next batch even begins
+        # tables would exceed the limit before the next batch begins
         if limit is not None and interval is not None and limit <= interval:
             yield ("alerts", "on", "freshness"), "must be longer than the trigger's interval"
         if self.spark.remote is not None:
             if self.tables.publisher == "spark":
                 yield ("tables", "publisher"), "must be direct with spark.remote: it needs the JVM"
         yield from catalog_conflicts(self)
-        yield from iceberg_conflicts(self)
+        yield from format_conflicts(self)
         if self.shard is not None:
             yield from shard_conflicts(self, self.shard)
         events = self.envelope is not None and self.envelope.format == "cloudevents"
         if "cloudevent" in self.tables.metadata and not events:
-            yield ("tables", "metadata"), "has cloudevent only with envelope: {format: cloudevents}"
+            yield (
+                ("tables", "metadata"),
+                "can hold cloudevent only with envelope: {format: cloudevents}",
+            )
         if self.cdc is not None:
             yield from self._cdc_conflicts()
         else:
@@ -183,88 +171,78 @@ class PipelineConfig(Section):
 
     def _envelope_conflicts(self, envelope: Envelope) -> Iterator[Conflict]:
         if "topic" in placeholders(self.tables.each or ""):
-            # records of a type may come by several topics
-            yield ("tables", "each"), "has no {topic} beside an envelope: use {type}"
+            # records of one type may come from several topics
+            yield ("tables", "each"), "cannot use {topic} with an envelope: use {type}"
         text = self.payload is not None and self.payload.format == "json"
+        maps = self.payload is not None and self.payload.format == "msgpack"
+        if envelope.format == "msgpack" and not maps and envelope.fields and not envelope.payload:
+            yield ("envelope", "format"), "reads MessagePack: payload.format must be msgpack too"
         if envelope.format == "json" and not text:
             if envelope.payload is None and envelope.fields:
                 yield ("envelope", "format"), "reads JSON: payload.format must be json too"
             elif envelope.payload is not None and envelope.encoding == "none":
-                yield ("envelope", "encoding"), "must be base64: bytes have no place in JSON"
-        if isinstance(self.source, DeltaSource) and envelope.type is not None:
-            for place, column in (("{key}", "key"), ("{header:", "headers")):
-                if envelope.type.startswith(place) and getattr(self.source, column) is None:
-                    yield ("source",), f"needs {column}, the column in which types are looked for"
-
-    def _files_conflicts(self) -> Iterator[Conflict]:
-        if self.cdc is None:
-            yield (), "needs cdc for a source of files, such as cdc: {format: datastream}"
-        for name in ("envelope", "payload"):
-            if getattr(self, name) is not None:
-                yield (name,), "means nothing for a source of files: see source.format"
+                yield ("envelope", "encoding"), "must be base64: JSON cannot hold raw bytes"
 
     def _cdc_conflicts(self) -> Iterator[Conflict]:
-        files = isinstance(self.source, FilesSource)
-        if self.cdc is not None and (self.cdc.format == "datastream") != files:
-            kind = "files" if not files else "kafka or delta"
-            yield ("cdc", "format"), f"needs a source of type {kind}"
+        fitting = () if self.cdc is None else types_bringing(self.cdc.format)
+        if self.source.type not in fitting:
+            yield ("cdc", "format"), f"needs a source of type {' or '.join(fitting)}"
         if self.envelope is not None:
-            yield ("envelope",), "cannot stand beside cdc"
+            yield ("envelope",), "cannot be combined with cdc"
+        if self.payload is not None and self.payload.format == "msgpack":
+            yield ("payload", "format"), "cannot be msgpack for change data"
         if "key" in self.tables.metadata:
-            yield ("tables", "metadata"), "has no room for key beside the key of the changes"
-        if self.tables.format != "delta":
-            yield ("tables", "format"), "must be delta for change data: rows are replaced"
+            yield ("tables", "metadata"), "cannot hold key: change data has its own key"
+        if not TABLE_FORMATS[self.tables.format].replaces_rows:
+            able = formats_with(lambda format_: format_.replaces_rows)
+            yield ("tables", "format"), f"must be {able} for change data: rows are replaced"
         if not self.tables.each:
             yield ("tables",), "needs each for change data, such as each: '{schema}_{table}'"
 
     @property
-    def records(self) -> Payload:
-        """What a record is: the payload, or what a source of files makes of its events."""
-        if isinstance(self.source, FilesSource):
-            # the reader frames each event with the fingerprint of its file's own schema
-            avro = self.source.format == "avro"
-            return Payload(format="avro") if avro else Payload(format="json", framing="none")
-        if self.payload is None:
+    def records(self) -> PayloadConfig:
+        """Return the format of a record: the payload, or the events of a source of files."""
+        payload = self.source.own_payload or self.payload
+        if payload is None:
             raise ConfigError("a pipeline without payload has nothing to decode", where="payload")
-        return self.payload
+        return payload
 
     @property
     def infers(self) -> bool:
-        """Whether records may come without any schema, which is then what they look like."""
+        """Return true when records may come without a schema, which is then inferred from them."""
         payload, envelope = self.records, self.envelope
-        if payload.format != "json" or (envelope is not None and envelope.schema_id is not None):
+        if payload.format not in SCHEMALESS or (
+            envelope is not None and envelope.schema_id is not None
+        ):
             return False
         if envelope is not None and envelope.has_schema and payload.framing == "none":
-            # the registry is there for the envelope
+            # the registry then serves the envelope only
             return True
         return self.registry is None or self.cdc is not None
 
     @property
     def needs_registry(self) -> bool:
-        """Whether records cannot be decoded without a registry."""
+        """Return true when records cannot be decoded without a registry."""
         payload, envelope = self.payload, self.envelope
         ids = envelope is not None and (envelope.has_schema or envelope.schema_id is not None)
         return payload is not None and (
-            ids or (payload.format, payload.framing, payload.validation) != ("json", "none", "none")
+            ids
+            or payload.format not in SCHEMALESS
+            or (payload.framing, payload.validation) != ("none", "none")
         )
 
     @property
     def publish_threads(self) -> int:
-        """Tables committed at the same time."""
-        told = "publish_threads" in self.run.model_fields_set
-        return self.run.publish_threads if told or self.lake.is_local else _BUCKET_THREADS
+        """Return the number of tables to commit to at the same time."""
+        is_set = "publish_threads" in self.run.model_fields_set
+        return self.run.publish_threads if is_set or self.lake.is_local else _BUCKET_THREADS
 
     @property
     def checkpoint_path(self) -> str:
-        """The folder of this pipeline's progress."""
+        """Return the folder of this pipeline's progress."""
         return self.lake.checkpoint_of(self.name)
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics known before any record; none for a pattern or files."""
-        match self.source:
-            case KafkaSource():
-                return self.source.topics
-            case DeltaSource():
-                return (self.source.topic_name,)
-        return ()
+        """Return the topics known before any record; none for a pattern or for files."""
+        return self.source.known_topics

@@ -1,4 +1,4 @@
-"""Every setting with its value and origin, secrets hidden."""
+"""Lists settings with values and origins, their descriptions, and the JSON schema of the file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
 from distributary.config.base import MASK, Section, hide, hide_credentials, is_sealed
-from distributary.config.document import Origin
+from distributary.config.document import SettingOrigin
 from distributary.config.load import Loaded, default_of, every_model, is_secret, settings
 from distributary.config.pipeline import PipelineConfig
 
@@ -26,12 +26,12 @@ class Row:
 
     key: str
     value: Any
-    """As JSON would have it; `***` for a secret."""
-    origin: Origin
+    """The value as in JSON; `***` for a secret."""
+    origin: SettingOrigin
 
     @property
     def text(self) -> str:
-        """The value for people."""
+        """Return the value for the terminal."""
         match self.value:
             case None | {} if not self.value:
                 return ""
@@ -42,18 +42,18 @@ class Row:
         return str(self.value)
 
     def as_dict(self) -> dict[str, Any]:
-        """The row for `--json`."""
+        """Return the row for `--json`."""
         return {"key": self.key, "value": self.value, "origin": self.origin.as_dict()}
 
 
 def rows(loaded: Loaded) -> tuple[Row, ...]:
-    """All settings in the order of the models."""
+    """Return all settings in the order of the models."""
     plain = loaded.config.model_dump(mode="json", by_alias=True)
     return tuple(_section(loaded, loaded.config, plain, ""))
 
 
 def as_json(loaded: Loaded) -> dict[str, Any]:
-    """The same as one JSON document."""
+    """Return all settings and warnings as one JSON document."""
     return {
         "version": 1,
         "file": loaded.file,
@@ -97,25 +97,25 @@ def _options(
         yield Row(below, MASK if hidden else _safe(loaded, safe), origin)
 
 
-def _origin(loaded: Loaded, path: str, *, given: bool) -> Origin:
-    # a section may be written in short, as a single word
+def _origin(loaded: Loaded, path: str, *, given: bool) -> SettingOrigin:
+    # a section may be written in short, as a single word: then its origin is that of the word
     short = given and path not in loaded.origins
     return loaded.origin(path.rpartition(".")[0] if short else path)
 
 
 def _safe(loaded: Loaded, value: Any) -> Any:
     if isinstance(value, str):
-        # a default may be made of a value that is secret
+        # a default may be derived from a value that is secret
         return loaded.mask(hide_credentials(value))
     return [_safe(loaded, item) for item in value] if isinstance(value, list) else value
 
 
-# What settings mean: the texts under them in the models. Pydantic would read the source of every
-# model when it is imported, which takes longer than all else in loading a file.
+# Descriptions of settings: the strings below them in the models. Pydantic would read the source of
+# every model at import, which takes longer than loading a file.
 
 
 def descriptions(model: type[Section]) -> dict[str, str]:
-    """The text under each setting of a model, by the key in the file."""
+    """Return the description of each setting of a model, by its key in the file."""
     texts: dict[str, str] = {}
     for base in reversed(model.__mro__):
         if issubclass(base, Section):
@@ -128,11 +128,11 @@ def descriptions(model: type[Section]) -> dict[str, str]:
 
 @cache
 def _texts(module: str) -> dict[str, dict[str, str]]:
-    """The text under each annotated name, by class."""
+    """Return the string below each annotated name, by class."""
     try:
         tree = ast.parse(inspect.getsource(sys.modules[module]))
     except OSError:
-        # installed without its sources: everything works, nothing is described
+        # without source files nothing is described, and everything else works
         return {}
     return {
         node.name: {
@@ -162,14 +162,15 @@ _ANNOTATIONS = frozenset({"title", "description", "default", "examples"})
 
 
 def json_schema() -> dict[str, Any]:
-    """Draft 2020-12 with titles, descriptions, defaults and examples.
+    """Return the JSON schema (draft 2020-12), with titles, descriptions, defaults and examples.
 
     `${...}` is allowed wherever a number, a word or a list is expected.
     """
     schema = PipelineConfig.model_json_schema(by_alias=True)
-    found = schema.pop("$defs") | {PipelineConfig.__name__: schema}
+    definitions = schema.pop("$defs") | {PipelineConfig.__name__: schema}
     sections = {
-        model.__name__: _section_schema(found[model.__name__], model) for model in every_model()
+        model.__name__: _section_schema(definitions[model.__name__], model)
+        for model in every_model()
     }
     return {
         "$schema": DIALECT,
@@ -191,12 +192,12 @@ def _section_schema(schema: dict[str, Any], model: type[Section]) -> dict[str, A
 
 
 def _setting(schema: dict[str, Any]) -> dict[str, Any]:
-    """One setting: its alternatives, and a variable where plain text is not among them."""
+    """Return the schema of a setting, with `${...}` added where plain text is not allowed."""
     about = {key: value for key, value in schema.items() if key in _ANNOTATIONS}
     bare = {key: value for key, value in schema.items() if key not in _ANNOTATIONS}
-    # a variable as the tag of a union fits all its members: `oneOf` would refuse it
-    found = schema.get("anyOf") or schema.get("oneOf") or [bare]
-    alternatives = [_alternative(value) for value in _flat(found)]
+    # `oneOf` would refuse a variable as the tag of a union, because it fits all members
+    choices = schema.get("anyOf") or schema.get("oneOf") or [bare]
+    alternatives = [_alternative(value) for value in _flat(choices)]
     mappings = ["$ref" in a or a.get("type") in ("object", "null") for a in alternatives]
     if not all(mappings) and not any(map(_takes_text, alternatives)):
         alternatives.append(_VARIABLE_REF)
@@ -209,7 +210,7 @@ def _flat(alternatives: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _alternative(schema: dict[str, Any]) -> dict[str, Any]:
     if schema.get("format") == "password":
-        # secrets and free-form options are text, which YAML may read as a number
+        # YAML may read the text of a secret or a free-form option as a number
         return schema | {"type": ["string", "number", "boolean"]}
     for inner in ("items", "additionalProperties"):
         if isinstance(schema.get(inner), dict):

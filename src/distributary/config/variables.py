@@ -1,4 +1,4 @@
-"""`${env:NAME}`, `${env:NAME:-default}`, `${file:PATH}` and `${databricks:SCOPE/KEY}` in texts."""
+"""Replaces references such as `${env:NAME}`, `${env:NAME:-default}` and `${file:PATH}` in texts."""
 
 from __future__ import annotations
 
@@ -16,48 +16,48 @@ _MAX_NESTING = 5
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 SecretLookup = Callable[[str, str], str]
-"""Scope and key to the secret."""
+"""A function that returns the secret for a scope and a key."""
 
 
 class UnresolvedError(ConfigError):
-    """One reference that has no value; the message never holds one."""
+    """A reference that has no value; the message never holds a value."""
 
     code = ErrorCode.CONFIG_MISSING_VARIABLE
 
 
 @dataclass(slots=True)
-class Expansion:
-    """A text in which references were replaced."""
+class ExpandedText:
+    """A text with its references replaced."""
 
     text: str = ""
     references: list[str] = field(default_factory=list)
-    """What it was made of, such as `env:NAME` or `env:NAME, not set`."""
+    """The references of the text, such as `env:NAME` or `env:NAME, not set`."""
     secrets: list[str] = field(default_factory=list)
-    """Values that must not be shown wherever they end up."""
+    """Values that must be masked everywhere."""
     variables: list[str] = field(default_factory=list)
-    """Values of variables, which must not be shown in a free-form option."""
+    """Values of variables, which must be masked in free-form options."""
     unresolved: list[UnresolvedError] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Variables:
-    """Where references find their values."""
+    """The sources of values for references."""
 
     environ: Mapping[str, str]
     databricks: SecretLookup | None = None
-    """Databricks' own way when left out, where there is one."""
+    """The lookup of Databricks secrets; that of the Databricks SDK when left out, if available."""
 
-    def expand(self, text: str) -> Expansion:
-        """Replace every reference once; what a variable holds is never expanded again."""
-        result = Expansion()
+    def expand(self, text: str) -> ExpandedText:
+        """Replace every reference once; values of variables are not expanded again."""
+        result = ExpandedText()
         result.text = self._expand(text, result, depth=0)
         return result
 
-    def _expand(self, text: str, into: Expansion, *, depth: int) -> str:
+    def _expand(self, text: str, expansion: ExpandedText, *, depth: int) -> str:
         done, position = "", 0
         while (start := text.find("${", position)) >= 0:
             if start > position and text[start - 1] == "$":
-                # `$${` is how a literal `${` is written
+                # `$${` is the escape for a literal `${`
                 done, position = f"{done}{text[position : start - 1]}${{", start + 2
                 continue
             done += text[position:start]
@@ -66,61 +66,62 @@ class Variables:
                 why = "has variables inside variables, too deep"
                 if end < 0:
                     why = "has ${ without its }; write $${ for a literal one"
-                into.unresolved.append(UnresolvedError(why))
+                expansion.unresolved.append(UnresolvedError(why))
                 return done
             try:
-                done += self._value(text[start + 2 : end], into, depth=depth)
+                done += self._value(text[start + 2 : end], expansion, depth=depth)
             except UnresolvedError as error:
-                into.unresolved.append(error)
+                expansion.unresolved.append(error)
             position = end + 1
         return done + text[position:]
 
-    def _value(self, body: str, into: Expansion, *, depth: int) -> str:
+    def _value(self, body: str, expansion: ExpandedText, *, depth: int) -> str:
         kind, _, argument = body.partition(":")
         match kind:
             case "env":
-                return self._env(argument, into, depth=depth)
+                return self._env(argument, expansion, depth=depth)
             case "file":
-                before = len(into.unresolved)
-                path = self._expand(argument, into, depth=depth + 1)
-                if len(into.unresolved) > before:
+                before = len(expansion.unresolved)
+                path = self._expand(argument, expansion, depth=depth + 1)
+                if len(expansion.unresolved) > before:
                     return ""
                 secret = _file(path, written=argument)
-                into.references.append(f"file:{argument}")
+                expansion.references.append(f"file:{argument}")
             case "databricks":
                 secret = self._databricks(argument)
-                into.references.append(f"databricks:{argument}")
+                expansion.references.append(f"databricks:{argument}")
             case _:
                 meant = f"${{env:{body}}}" if _NAME.fullmatch(body) else ""
                 raise UnresolvedError(
                     "has ${...} that is neither env: nor file:; write $${ for a literal one",
                     suggestion=meant,
                 )
-        into.secrets.append(secret)
+        expansion.secrets.append(secret)
         return secret
 
-    def _env(self, argument: str, into: Expansion, *, depth: int) -> str:
-        name, found, default = argument.partition(":-")
+    def _env(self, argument: str, expansion: ExpandedText, *, depth: int) -> str:
+        name, separator, default = argument.partition(":-")
         if not _NAME.fullmatch(name):
             raise UnresolvedError("has ${env:...} without a variable's name")
         value = self.environ.get(name)
-        # as in a shell: `:-` also stands in for a variable that is empty
-        if value or (value is not None and not found):
-            into.references.append(f"env:{name}")
-            into.variables.append(value)
+        # as in a shell, `:-` also replaces a variable that is empty
+        if value or (value is not None and not separator):
+            expansion.references.append(f"env:{name}")
+            expansion.variables.append(value)
             return value
-        if not found:
+        if not separator:
             raise UnresolvedError(
                 f"needs the variable {name}, which is not set",
-                # an environment is full of names that look alike and mean other things
+                # environments hold many similar names with other meanings, so only a close match is
+                # suggested
                 suggestion=nearest(name, self.environ, at_least=0.85),
             )
-        into.references.append(f"env:{name}, not set")
-        return self._expand(default, into, depth=depth + 1)
+        expansion.references.append(f"env:{name}, not set")
+        return self._expand(default, expansion, depth=depth + 1)
 
     def _databricks(self, argument: str) -> str:
-        scope, found, key = argument.partition("/")
-        if not (scope and found and key):
+        scope, separator, key = argument.partition("/")
+        if not (scope and separator and key):
             raise UnresolvedError("has ${databricks:...} that is not SCOPE/KEY")
         lookup = self.databricks or databricks_secrets(self.environ)
         if lookup is None:
@@ -131,7 +132,7 @@ class Variables:
         try:
             return lookup(scope, key)
         except Exception as error:
-            # whatever the client raises may quote its request: only its kind is told
+            # an error of the client may quote its request, so the message names only its type
             raise UnresolvedError(
                 f"needs the Databricks secret {scope}/{key}, which cannot be read "
                 f"({type(error).__name__}): check the scope, the key and your rights to it"
@@ -139,19 +140,19 @@ class Variables:
 
 
 def databricks_secrets(environ: Mapping[str, str]) -> SecretLookup | None:
-    """Databricks' own way to secrets, where it is installed and there is a workspace to ask."""
+    """Return the lookup of Databricks secrets; None without its SDK or a workspace."""
     if not any(name in environ for name in ("DATABRICKS_RUNTIME_VERSION", "DATABRICKS_HOST")):
         return None
     try:
         dbutils = import_module("databricks.sdk.runtime").dbutils
     except Exception:
-        # without credentials the import itself fails, in ways that depend on the version
+        # without credentials the import itself fails, with different errors in different versions
         return None
     return lambda scope, key: str(dbutils.secrets.get(scope=scope, key=key))
 
 
 def _closing(text: str, start: int) -> int:
-    """The brace that closes the reference: braces inside it, as in a template, come in pairs."""
+    """Return the index of the brace that closes the reference; braces inside it come in pairs."""
     depth = 1
     for position in range(start, len(text)):
         depth += {"{": 1, "}": -1}.get(text[position], 0)
@@ -167,7 +168,7 @@ def _file(path: str, *, written: str) -> str:
             with target.open("rb") as file:
                 content = file.read(MAX_SECRET_BYTES + 1)
             if len(content) <= MAX_SECRET_BYTES:
-                # mounted secrets commonly end with a line break that is not part of them
+                # mounted secrets often end with a line break that is not part of them
                 return content.decode("utf-8-sig").rstrip("\r\n")
             why = "is larger than 64 KiB"
         else:
@@ -176,5 +177,5 @@ def _file(path: str, *, written: str) -> str:
         why = "is not UTF-8 text"
     except (OSError, ValueError) as error:
         why = f"cannot be read ({type(error).__name__})"
-    # told as it was written: what a variable put into the path may be a secret
+    # the message shows the path as written: a variable in the path may hold a secret
     raise UnresolvedError(f"needs the file {written}, which {why}")

@@ -1,4 +1,4 @@
-"""The seam that every format implements."""
+"""The protocol that every payload format implements, and the helpers that all decoders share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Read = TypeVar("Read")
 
 
 class RefusedError(Exception):
-    """A payload, or a value in it, is nothing that the lake can hold; `code` says why."""
+    """A payload that cannot become rows of the lake; `code` and `reason` say why."""
 
     def __init__(self, code: ErrorCode, reason: str, position: int | None = None) -> None:
         super().__init__(reason)
@@ -34,7 +34,7 @@ class RefusedError(Exception):
 
 
 class Gathered:
-    """Rows and failures of an array of payloads, as they become known."""
+    """The rows and failures of one array of payloads, collected while it is decoded."""
 
     def __init__(self, schema: pa.Schema, count: int) -> None:
         self._schema = schema
@@ -45,20 +45,22 @@ class Gathered:
         self._unknown: list[int] = []
 
     def add(self, batch: pa.RecordBatch, positions: Positions, *, empty: int = 0) -> None:
-        """Rows, and which payloads they come from; some payloads may give no row."""
+        """Add decoded rows, the payload position of each row, and how many payloads gave no row."""
         self._parts.append((batch, positions))
         self._empty += empty
 
     def fail(
         self, position: int, code: ErrorCode, reason: str, *, at_byte: int | None = None
     ) -> None:
-        """A payload that is no row."""
+        """Add the failure of one payload."""
         self._failures.append(Failure(int(position), code, reason, at_byte))
 
     def fail_all(self, failures: Iterable[Failure], positions: Positions) -> None:
-        """Failures of some payloads, and which they are."""
-        for each in failures:
-            self.fail(positions[each.index], each.code, each.message, at_byte=each.position)
+        """Add failures whose indices refer to `positions`."""
+        for failure in failures:
+            self.fail(
+                positions[failure.index], failure.code, failure.message, at_byte=failure.position
+            )
 
     def refuse(
         self,
@@ -66,7 +68,7 @@ class Gathered:
         payloads: pa.BinaryArray,
         positions: Positions,
     ) -> tuple[pa.BinaryArray, Positions]:
-        """Payloads and their positions, less those with these indices, which have failed."""
+        """Add a failure for each refused index; return the other payloads and their positions."""
         if not refused:
             return payloads, positions
         for index, error in refused.items():
@@ -76,28 +78,29 @@ class Gathered:
         return payloads.filter(pa.array(keep)), positions[keep]
 
     def take(self, decoded: Decoded, positions: Positions) -> Positions:
-        """The failures of payloads that were decoded apart; gives the positions of their rows."""
+        """Add the failures of separately decoded payloads; return the positions of their rows."""
         self.fail_all(decoded.failed, positions)
         return origins(decoded, positions)
 
     def note_unknown(self, position: int) -> None:
-        """A payload with fields that its schema does not have, and that no column is for."""
+        """Note that a payload has fields which neither its schema nor any column has."""
         self._unknown.append(int(position))
 
     def decoded(self) -> Decoded:
-        """Everything, in the order of the payloads."""
+        """Return all rows and failures in the order of the payloads."""
         none = pa.RecordBatch.from_pylist([], schema=self._schema), np.array([], np.int64)
         parts = [part for part in self._parts if len(part[1])] or [none]
         batch, positions = parts[0]
         if len(parts) > 1:
             positions = np.concatenate([positions for _, positions in parts])
-            # stable: rows of one payload keep their order
+            # a stable sort keeps the order of the rows within one payload
             order = np.argsort(positions, kind="stable")
             positions = positions[order]
-            # as structs, because a batch without columns does not remember how many rows it has
+            # concatenated as structs, because a batch without columns loses its number of rows
             rows = pa.concat_arrays([batch.to_struct_array() for batch, _ in parts])
             batch = pa.RecordBatch.from_struct_array(rows.take(pa.array(order)))
-        # as many rows as payloads may also be payloads without rows and payloads with several
+        # Equal counts do not prove one row for each payload: some payloads may have no row and
+        # others several.
         one_each = len(positions) == self._count and not self._empty and not self._failures
         return Decoded(
             ok=batch,
@@ -109,37 +112,37 @@ class Gathered:
 
 
 def origins(decoded: Decoded, positions: Positions) -> Positions:
-    """Which payloads decoded rows come from, where these are some of many."""
+    """Return the position of each decoded row's payload, given the positions of all payloads."""
     kept: Positions = positions if decoded.origin is None else positions[decoded.origin.to_numpy()]
     return kept
 
 
-# Arrow's arrays in numpy and Python.
+# Helpers that convert Arrow arrays to numpy and Python.
 
 _AT_ONCE = 10_000
 _MOST_COMBINATIONS = 2**40
 
 
 def truths(flags: pa.Array) -> Mask:
-    """Flags; null is false."""
+    """Return flags as a numpy mask in which null is false."""
     return np.asarray(flags.fill_null(False))
 
 
 def nulls(array: pa.Array) -> Mask:
-    """Which elements are null."""
+    """Return a mask of the elements that are null."""
     return np.asarray(array.is_null())
 
 
 def where(flags: pa.Array | Mask) -> list[int]:
-    """The indices of flags that are set."""
-    found: list[int] = np.flatnonzero(
+    """Return the indices of the flags that are set."""
+    indices: list[int] = np.flatnonzero(
         truths(flags) if isinstance(flags, pa.Array) else flags
     ).tolist()
-    return found
+    return indices
 
 
 def slices(texts: pa.BinaryArray, starts: Positions, ends: Positions) -> pa.BinaryArray:
-    """Parts of the bytes of an array; the parts come one after the other."""
+    """Return the byte ranges from `starts` to `ends` of an array; the ranges must be in order."""
     if not len(starts):
         return texts[:0]
     offsets = np.column_stack([starts, ends]).reshape(-1).astype(np.int32)
@@ -150,27 +153,27 @@ def slices(texts: pa.BinaryArray, starts: Positions, ends: Positions) -> pa.Bina
 
 
 def iterated(array: pa.BinaryArray) -> Iterator[bytes]:
-    """The bytes of each element of an array without nulls; never all of them at once."""
+    """Iterate over the bytes of an array without nulls, converting a few thousand at a time."""
     for start in range(0, len(array), _AT_ONCE):
         yield from array[start : start + _AT_ONCE].to_pylist()
 
 
 def offsets_of(lists: pa.Array) -> npt.NDArray[np.int32]:
-    """Where the items of lists or maps begin and end, in an array that is not sliced."""
+    """Return the offsets of the items of lists or maps; the array must not be sliced."""
     return np.frombuffer(lists.buffers()[1], np.int32, len(lists) + 1)
 
 
 def owners(offsets: npt.NDArray[np.int32], items: Sequence[int]) -> list[int]:
-    """The lists that items are in."""
-    # nothing to look for is the usual, and numpy would copy the offsets for it
-    found: list[int] = []
+    """Return, for each item, the index of the list that holds it."""
+    # Usually there are no items, and numpy would copy the offsets even then.
+    lists: list[int] = []
     if len(items):
-        found = (np.searchsorted(offsets, items, side="right") - 1).tolist()
-    return found
+        lists = (np.searchsorted(offsets, items, side="right") - 1).tolist()
+    return lists
 
 
 def with_repeated_keys(maps: pa.Array, keys: pa.Array) -> list[int]:
-    """Maps in which a key occurs again: the last entry counts."""
+    """Return the indices of the maps in which a key occurs more than once."""
     lengths = np.diff(offsets_of(maps))
     if len(lengths) == 0 or lengths.max() < 2:
         return []
@@ -183,17 +186,20 @@ def with_repeated_keys(maps: pa.Array, keys: pa.Array) -> list[int]:
 
 
 def coded(array: pa.Array) -> tuple[Positions, int]:
-    """The number of each value, null as well, and how many different ones there are."""
+    """Number the distinct values, null included; return each element's number and their count."""
     encoded = pc.dictionary_encode(array, null_encoding="encode")
     return encoded.indices.to_numpy().astype(np.int64), len(encoded.dictionary)
 
 
 def combined(columns: Iterable[tuple[Positions, int]], count: int) -> tuple[Positions, list[int]]:
-    """The number of each row's combination of numbers, as `coded` gives them; a row of each."""
+    """Number the combinations of coded columns; return each row's number and one row of each.
+
+    `columns` are pairs of numbers and their count, as `coded` returns them.
+    """
     codes, size = np.zeros(count, np.int64), 1
     for numbers, more in columns:
         if size * more > _MOST_COMBINATIONS:
-            # small again: there are no more than rows
+            # Number the combinations anew, which keeps them below the number of rows.
             codes, size = coded(pa.array(codes))
         codes, size = codes * more + numbers, size * more
     codes, size = coded(pa.array(codes))
@@ -205,7 +211,7 @@ def combined(columns: Iterable[tuple[Positions, int]], count: int) -> tuple[Posi
 def small_enough(
     array: pa.BinaryArray, limit: int, gathered: Gathered
 ) -> tuple[pa.BinaryArray, Positions]:
-    """The payloads of at most so many bytes; the others have failed."""
+    """Return the payloads of at most `limit` bytes; add a failure for each larger one."""
     positions = np.arange(len(array), dtype=np.int64)
     if array.nbytes <= limit:
         return array, positions
@@ -218,7 +224,7 @@ def small_enough(
 
 
 def json_number(number: float, *, single: bool = False) -> float | str:
-    """A number as JSON has it; what JSON has no number for is a text."""
+    """Return a number as JSON writes it, and NaN and the infinities as texts."""
     if not math.isfinite(number):
         return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
     if not single:
@@ -229,42 +235,43 @@ def json_number(number: float, *, single: bool = False) -> float | str:
 
 
 def printable_lines(text: str) -> str:
-    """A text for human eyes, in which everything but line breaks is printable."""
+    """Escape every character of a text that is not printable, except line breaks."""
     return "".join(c if c == "\n" or c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-# How large payloads become as columns, told before any of them is decoded: an item of a list may
-# take one byte of a payload, and as a row a thousand bytes of memory. A schema tells how bad it can
-# be for each byte; the few payloads to which that matters are counted, item by item.
+# Estimates of the memory that payloads need as columns, made before they are decoded. An item of a
+# list may take one byte in a payload and a thousand bytes as a row. The schema gives the worst case
+# for each byte; only payloads that could exceed a limit are measured item by item.
 
 SLICE_BYTES = 256 * 1024 * 1024
-"""What is decoded at once becomes about so many bytes at most."""
+"""The estimated bytes of columns that are decoded at once."""
 TEXT = 16
-"""Bytes that a text takes beside its characters."""
+"""Bytes that a text takes in addition to its characters."""
 JSON_GROWTH = 6
-"""Bytes that a byte can become in JSON text, where it has to be escaped."""
+"""The most bytes that one byte becomes in JSON text, where it has to be escaped."""
 _VALUE = 8
-"""Bytes of any other value: parsers have a pointer or a word for each, whatever columns need."""
+"""Bytes of any other value: parsers keep a pointer or a word for each, whatever its column
+needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """What payloads of one schema become."""
+    """An estimate of the memory that payloads of one schema need as columns."""
 
     row: int
-    """Bytes of the columns of one payload without any items."""
+    """Bytes of the columns of one payload without any list items."""
     factor: int
-    """The most bytes that a byte of a payload becomes."""
+    """The most bytes of columns that one byte of a payload becomes."""
     measure: Callable[[bytes, int], int]
-    """The bytes of one payload; above a limit, any number that is above it. What is no JSON at all
-    need not be counted, and may be refused as its decoder would."""
+    """Returns the bytes that one payload becomes, or any number above the given limit. It may raise
+    `RefusedError` as the decoder would, and need not measure a payload that is no JSON."""
 
     def most(self, payloads: pa.BinaryArray) -> int:
-        """The most bytes that payloads become together."""
+        """Return an upper bound of the bytes that payloads become together."""
         return self.row * len(payloads) + self.factor * int(payloads.nbytes)
 
     def slices(self, payloads: pa.BinaryArray, *, limit: int) -> Iterator[slice]:
-        """Parts to decode one after the other, where each payload is below a limit."""
+        """Yield slices that fit in memory, counting at most `limit` bytes for each payload."""
         if len(payloads) < 2 or self.most(payloads) <= SLICE_BYTES:
             yield slice(0, len(payloads))
             return
@@ -279,7 +286,7 @@ class Expansion:
     def small_enough(
         self, payloads: pa.BinaryArray, positions: Positions, limit: int, gathered: Gathered
     ) -> tuple[pa.BinaryArray, Positions]:
-        """The payloads that become at most so many bytes; the others have failed."""
+        """Return the payloads that become at most `limit` bytes; add failures for the others."""
         if self.row + self.factor * payloads.nbytes <= limit:
             return payloads, positions
         refused: dict[int, RefusedError] = {}
@@ -291,7 +298,7 @@ class Expansion:
                 continue
             if size > limit:
                 most = f"limits.max_decoded_bytes is {limit}"
-                reason = f"it would become {size} bytes of columns or more; {most}"
+                reason = f"the payload would become {size} bytes of columns or more; {most}"
                 refused[index] = RefusedError(ErrorCode.PAYLOAD_EXPANDS, reason)
         return gathered.refuse(refused, payloads, positions)
 
@@ -302,7 +309,7 @@ class Expansion:
 
 
 def width(type_: pa.DataType) -> int:
-    """Bytes of a value of a type, also of one that is null, without items and characters."""
+    """Return the bytes of one value of a type, null or not, without its items and characters."""
     if kinds.is_struct(type_):
         return _VALUE + sum(width(field.type) for field in type_)
     if kinds.is_string(type_) or kinds.is_binary(type_) or kinds.is_decimal(type_):
@@ -312,50 +319,50 @@ def width(type_: pa.DataType) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DecodeLimits:
-    """What a decoder refuses, so that one record cannot hurt the others."""
+    """The limits of a decoder, so that one record cannot harm the others."""
 
     max_payload_bytes: int = 16 * 1024 * 1024
     max_decoded_bytes: int = 128 * 1024 * 1024
-    """Of the columns that one payload becomes, estimated before it is decoded."""
+    """The most bytes of columns that one payload may become, estimated before it is decoded."""
     max_depth: int = 100
-    """Nesting of messages in one payload, as the official runtimes limit it."""
+    """The deepest nesting of messages in one payload, limited as in the official runtimes."""
     recursion_depth: int = 3
-    """How often a message may contain itself as columns; what lies deeper is kept as JSON text."""
+    """How often a message may contain itself as columns; deeper levels are kept as JSON text."""
     drop_unknown_fields: bool = False
-    """Protobuf: fields that the schema does not have are left out, and only counted."""
+    """Protobuf: drop fields that the schema does not have, and only count the records."""
     raw_bytes: bool = False
-    """Avro: a payload that is bytes at the top comes as it is, without its length before it."""
+    """Avro: read a payload of type `bytes` as it is, without a length before it."""
 
 
 class HasColumns(Protocol):
-    """What is known of a decoder by those who only want to know where its columns go."""
+    """A decoder, seen by code that needs only its columns."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The lake columns that this writer schema gives, in the schema's order."""
+        """Return the lake columns of this writer schema, in the schema's order."""
 
 
 class Decoder(HasColumns, Protocol):
-    """Decodes payloads of one writer schema. Built once per schema and process, then reused."""
+    """A decoder of payloads of one writer schema, built once per schema and process."""
 
     @property
     def expansion(self) -> Expansion:
-        """How large payloads become; what is decoded at once should be one of its slices."""
+        """Return the estimate of memory; callers should decode one of its slices at once."""
 
     def decode(self, payloads: pa.BinaryArray) -> Decoded:
-        """Decode an array without nulls. Never raises for what a payload contains."""
+        """Decode an array without nulls; a bad payload becomes a failure and never raises."""
 
 
-# Two speeds: an engine takes a whole array or refuses all of it, and does not say because of which
-# payload. What it refuses is halved until few are left. Those, and what is doubtful in its answers,
-# are read one by one, by a reader that decides what is a row.
+# Decoding at two speeds. An engine decodes a whole array or refuses all of it without naming the
+# bad payload. A refused array is halved until few payloads are left. These, and the payloads whose
+# values the engine may have misread, are read one by one by a reader that decides what is a row.
 
 _FEW = 64
-"""When so few are left of an array that an engine refuses, they are read one by one."""
+"""A refused array of at most this many payloads is read one by one."""
 
 
 def attempt(engine: Callable[[], Read]) -> Read | None:
-    """What an engine answers, or None where it refuses; a lack of memory is no refusal."""
+    """Run an engine; return None where it refuses or panics, and raise on a lack of memory."""
     try:
         return engine()
     except MemoryError:
@@ -363,7 +370,7 @@ def attempt(engine: Callable[[], Read]) -> Read | None:
     except Exception:
         return None
     except BaseException as error:
-        # a panic of an engine is not an Exception, so that `except Exception` lets it pass
+        # a panic of a Rust engine is no Exception and passes `except Exception`
         if type(error).__name__ != "PanicException":
             raise
         return None
@@ -377,42 +384,42 @@ def by_halves(
     patience: int | None = None,
     few: int = _FEW,
 ) -> Iterator[tuple[slice, Read | None]]:
-    """The parts of an array in their order, with what was read of each; None where it was refused.
+    """Read an array in parts; yield each part with its result, or with None where it was refused.
 
-    What has more than `most_bytes` is halved without asking, what has only `few` elements is not
-    halved. After `patience` parts in a row that stay refused, all the rest counts as refused:
-    trying on would cost more than it could save.
+    A part of more than `most_bytes` is halved before it is read, a refused part of `few` elements
+    or less is not halved. After `patience` refused parts in a row the rest counts as refused,
+    because more attempts would cost more than they could save.
     """
-    waiting = [slice(0, len(array))] if len(array) else []
+    parts = [slice(0, len(array))] if len(array) else []
     refusals = 0
-    while waiting:
-        part = waiting.pop()
-        some, count = array[part], part.stop - part.start
-        large = count > 1 and some.nbytes > most_bytes
+    while parts:
+        part = parts.pop()
+        elements, count = array[part], part.stop - part.start
+        large = count > 1 and elements.nbytes > most_bytes
         tried = not large and (patience is None or refusals < patience)
-        found = read(some) if tried else None
-        if found is None and (large or (tried and count > few)):
+        result = read(elements) if tried else None
+        if result is None and (large or (tried and count > few)):
             half = part.start + count // 2
-            waiting += [slice(half, part.stop), slice(part.start, half)]
+            parts += [slice(half, part.stop), slice(part.start, half)]
             continue
-        refusals = refusals + 1 if found is None else 0
-        yield part, found
+        refusals = refusals + 1 if result is None else 0
+        yield part, result
 
 
 @dataclass(frozen=True, slots=True)
 class Quick:
-    """What an engine made of an array of payloads."""
+    """An engine's result for an array of payloads."""
 
     rows: pa.RecordBatch
     doubtful: Sequence[int] = ()
-    """Payloads that have to be read again."""
+    """Indices of payloads that must be read again, one by one."""
     failed: Sequence[Failure] = ()
     counts: Positions | None = None
-    """The rows of each payload; None for one each."""
+    """The number of rows of each payload; None if each has one."""
 
 
 class TwoSpeedDecoder(ABC):
-    """Decodes arrays with an engine where there is one, and the rest one by one."""
+    """A decoder that uses an engine where it can, and reads the other payloads one by one."""
 
     _engine: Any
     _patience: int | None = None
@@ -429,9 +436,9 @@ class TwoSpeedDecoder(ABC):
         self.expansion, self._limits = expansion, limits
 
     def decode(self, payloads: pa.BinaryArray, *, accepted: bool = False) -> Decoded:
-        """Decode an array without nulls; what cannot be a row is in `failed`.
+        """Decode an array without nulls; payloads that cannot be rows are in `failed`.
 
-        `accepted` says that the payloads were found to be of this schema already.
+        `accepted` means that the payloads are known to match this schema.
         """
         array = payloads if payloads.type == pa.binary() else payloads.cast(pa.binary())
         gathered = Gathered(self._schema, len(array))
@@ -447,16 +454,16 @@ class TwoSpeedDecoder(ABC):
     def _admit(
         self, array: pa.BinaryArray, positions: Positions, gathered: Gathered
     ) -> tuple[pa.BinaryArray, Positions]:
-        """Payloads as an engine takes them, less those that are no rows for certain."""
+        """Return payloads in the form that the engine takes, without those that cannot be rows."""
         return array, positions
 
     @abstractmethod
     def _quickly(self, array: pa.BinaryArray) -> Quick | None:
-        """What the engine makes of an array; None where it refuses it."""
+        """Decode an array with the engine; return None where it refuses."""
 
     @abstractmethod
     def _carefully(self, array: pa.BinaryArray, positions: Positions, gathered: Gathered) -> None:
-        """Read payloads that the engine refuses or is not sure about."""
+        """Read payloads one by one that the engine refused or may have misread."""
 
     def _decode(self, array: pa.BinaryArray, positions: Positions, gathered: Gathered) -> None:
         patience = 0 if self._engine is None else self._patience
@@ -466,12 +473,12 @@ class TwoSpeedDecoder(ABC):
     def _add(
         self, quick: Quick | None, array: pa.BinaryArray, positions: Positions, gathered: Gathered
     ) -> None:
-        """Use what the engine gave, and read what is refused or doubtful."""
+        """Add the engine's rows, and read the refused and doubtful payloads one by one."""
         if quick is None:
             self._carefully(array, positions, gathered)
             return
         rows, counts, unused = quick.rows, quick.counts, np.zeros(len(array), np.bool_)
-        unused[[*quick.doubtful, *(each.index for each in quick.failed)]] = True
+        unused[[*quick.doubtful, *(failure.index for failure in quick.failed)]] = True
         owners = np.arange(len(array))
         if counts is not None:
             owners = np.repeat(owners, counts)
@@ -487,13 +494,13 @@ class TwoSpeedDecoder(ABC):
 
 
 class RowByRowDecoder(TwoSpeedDecoder):
-    """Reads what its engine does not take one by one, row after row."""
+    """A decoder that reads the payloads its engine refuses one by one, row after row."""
 
     _row_type: pa.DataType
 
     @abstractmethod
     def _read(self, data: bytes) -> list[Any]:
-        """The rows of one payload; `RefusedError` if it has none."""
+        """Return the rows of one payload, or raise `RefusedError` if it has none."""
 
     def _carefully(self, array: pa.BinaryArray, positions: Positions, gathered: Gathered) -> None:
         rows: list[Any] = []
@@ -501,12 +508,12 @@ class RowByRowDecoder(TwoSpeedDecoder):
         empty = 0
         for position, data in zip(positions.tolist(), iterated(array), strict=True):
             try:
-                found = self._read(data)
+                payload_rows = self._read(data)
             except RefusedError as error:
                 gathered.fail(position, error.code, error.reason, at_byte=error.position)
                 continue
-            rows += found
-            owners += [position] * len(found)
-            empty += not found
+            rows += payload_rows
+            owners += [position] * len(payload_rows)
+            empty += not payload_rows
         batch = pa.RecordBatch.from_struct_array(pa.array(rows, self._row_type))
         gathered.add(batch, np.array(owners, np.int64), empty=empty)

@@ -1,7 +1,7 @@
-"""Checkpoints of a Delta log: where its readers begin, and what of the log may go then.
+"""Checkpoints of a Delta log: their writing, and the removal of log files they replace.
 
-A checkpoint names every file of a table. It is made of the one before and of the commits since,
-column by column: no file of an old table becomes an object here.
+A checkpoint lists every file of a table. It is built from the checkpoint before it and the commits
+since, as Arrow columns: the files of an old table are never held as Python objects.
 """
 
 from __future__ import annotations
@@ -48,26 +48,28 @@ from distributary.store.base import Store, options_of
 _log = logging.getLogger(__name__)
 
 CHECKPOINT_EVERY = 50
-"""Commits, in a young table; its own `delta.checkpointInterval` goes first."""
+"""Commits between checkpoints of a young table, unless `delta.checkpointInterval` is set."""
 OFTEN = 20
-"""The same where each commit that is read is a request, or takes files away."""
+"""The same for tables in buckets, where reading a commit is a request, and for tables whose commits
+remove files."""
 _LEAST_SHARE = 20
-"""A checkpoint names every file: an old table writes one when its log has grown by 1/20."""
+"""A checkpoint lists every file, so an old table writes one when its log has grown by 1/20."""
 CLEAN_EVERY = 20
-"""Checkpoints: then commits older than the table's retention are removed."""
+"""Checkpoints after which commits older than the table's log retention are removed."""
 _FILE_RETENTION = timedelta(days=7)
 LOG_RETENTION = timedelta(days=30)
-"""Where the table says nothing: both as Delta has it."""
+"""Delta's default retentions, used if the table sets none."""
 _LEAST_SECONDS = 2 * TRUSTED_SECONDS
-"""A pipeline follows a log from a commit that it has seen within the trusted time."""
+"""The shortest log retention: a pipeline continues from a commit that it has seen within the
+trusted time."""
 
-# Spans of time in the properties of Delta tables: `interval 1 days`.
+# Durations in the properties of Delta tables, such as `interval 1 days`.
 
 _PART = re.compile(r"([0-9]{1,9}) (week|day|hour|minute|second|millisecond|microsecond)s?")
 
 
 def parse_interval(text: str | None) -> timedelta | None:
-    """The span that a property means; None where it is not set or says something else."""
+    """Parse the duration in a table property; None if it is not set or cannot be parsed."""
     words = " ".join((text or "").lower().removeprefix("interval").split())
     total, rest = timedelta(0), words
     while rest:
@@ -80,16 +82,17 @@ def parse_interval(text: str | None) -> timedelta | None:
 
 
 def retention_of(snapshot: Snapshot, usual: timedelta = _FILE_RETENTION) -> timedelta:
-    """How long files are kept that were taken out: what the table says goes first."""
-    told = parse_interval(snapshot.property("delta.deletedFileRetentionDuration"))
-    return usual if told is None else told
+    """Return how long removed files are kept; the table's property overrides `usual`."""
+    retention = parse_interval(snapshot.property("delta.deletedFileRetentionDuration"))
+    return usual if retention is None else retention
 
 
-# When one is due. Tables take turns, so that not all of a lake write theirs with one batch.
+# The times at which checkpoints are due. Tables take turns, so that the tables of a lake do not all
+# write theirs with the same batch.
 
 
 def interval_of(snapshot: Snapshot, *, often: bool = False) -> int:
-    """Commits between two checkpoints of a table."""
+    """Return the number of commits between two checkpoints of a table."""
     text = snapshot.property("delta.checkpointInterval") or ""
     if text.isdecimal() and int(text):
         return int(text)
@@ -98,14 +101,14 @@ def interval_of(snapshot: Snapshot, *, often: bool = False) -> int:
 
 
 def checkpoint_interval(version: int, every: int) -> int:
-    """Commits between two checkpoints of a table that has so many: 50, then 100 from 2,000 on."""
+    """Return the commits between checkpoints at a version: `every`, and more for old tables."""
     while version >= every * 2 * _LEAST_SHARE:
         every *= 2
     return every
 
 
 def is_due(snapshot: Snapshot, *, often: bool = False) -> bool:
-    """Whether it is this table's turn."""
+    """Return whether a checkpoint of this table is due."""
     every = interval_of(snapshot, often=often)
     return _turn(snapshot) % every == 0 and snapshot.version >= every // 5
 
@@ -115,9 +118,9 @@ def _turn(snapshot: Snapshot) -> int:
 
 
 def look_after(snapshot: Snapshot, *, often: bool = False, vacuum: bool = False) -> None:
-    """Write a checkpoint that is due; where that fails, only readers lose a little time.
+    """Write a checkpoint and clean up the log; log a warning where that fails.
 
-    With `vacuum` files go that were taken out of the table longer ago than it keeps them.
+    With `vacuum`, data files are deleted that were removed longer ago than the table's retention.
     """
     try:
         write_checkpoint(snapshot, vacuum=vacuum)
@@ -126,11 +129,11 @@ def look_after(snapshot: Snapshot, *, often: bool = False, vacuum: bool = False)
             for name in expired(snapshot):
                 snapshot.store.remove(name)
     except Exception as error:
-        # the commit has landed, and a checkpoint only makes reading faster
+        # The commit has landed, and a checkpoint only makes reading faster.
         _log.warning("no checkpoint for %s: %s", snapshot.folder, type(error).__name__)
 
 
-# What is in one.
+# The content of a checkpoint.
 
 _MAP = pa.map_(pa.string(), pa.string())
 _NAMES = pa.list_(pa.string())
@@ -193,88 +196,91 @@ _TYPES = {
     ),
 }
 _KEYS = {"add": "path", "remove": "path", "txn": "appId"}
-"""What makes two actions of a kind about the same thing; there is one of each other kind. Of a file
-that is there with several vectors, one after the other, each counts for itself."""
+"""The field that identifies what an action is about, by kind; other kinds occur once. For files,
+the deletion vector is part of the identity."""
 
 
 def write_checkpoint(snapshot: Snapshot, *, vacuum: bool = False) -> None:
-    """Write the checkpoint of a version, and say that it is the newest."""
+    """Write the checkpoint of a version, and name it in `_last_checkpoint`."""
     store, version = snapshot.store, snapshot.version
     if snapshot.beyond_us():
-        # what its files say is not all here
+        # The table has features that this code does not support.
         DeltaTable(store.address, storage_options=options_of(store.address)).create_checkpoint()
         return
     names = log_names(store, since=snapshot.checkpoint)
     start = max((v for v in names.checkpoints if v < version), default=-1)
     rows = {kind: pa.array([], type_) for kind, type_ in _TYPES.items()}
-    told: list[list[Action]] = []
+    commits: list[list[Action]] = []
     parts = names.checkpoints.get(start, ())
     if SIDECARS in (snapshot.protocol.get("readerFeatures") or ()):
-        # of any other table this would read its checkpoint twice
+        # For other tables this would read the checkpoint twice.
         parts = with_sidecars(store, parts)
     for part in parts:
         if part.name.endswith(".json"):
-            told.append(actions_in(store.read(part.name)))
+            commits.append(actions_in(store.read(part.name)))
             continue
-        for kind, found in _read(store, part.name, part.size).items():
-            rows[kind] = pa.concat_arrays([rows[kind], found])
-    own = snapshot.tail[start - version :]
-    others = fetch_commits(store, range(start + 1, version - len(own) + 1))
-    told += [actions_in(data) for data in (*(each for each, _ in others), *own)]
-    rows = _after(rows, told)
+        for kind, actions in _read(store, part.name, part.size).items():
+            rows[kind] = pa.concat_arrays([rows[kind], actions])
+    kept = snapshot.tail[start - version :]
+    others = fetch_commits(store, range(start + 1, version - len(kept) + 1))
+    commits += [actions_in(data) for data in (*(data for data, _ in others), *kept)]
+    rows = _after(rows, commits)
     before = (time.time() - retention_of(snapshot).total_seconds()) * 1000
     old = pc.less(pc.struct_field(rows["remove"], "deletionTimestamp"), pa.scalar(int(before)))
     old = pc.fill_null(old, True)
     gone, rows["remove"] = rows["remove"].filter(old), rows["remove"].filter(pc.invert(old))
     if vacuum and len(gone):
         needed = {*_named(rows["add"]), *_named(rows["remove"])}
-        # whoever can write a commit must not have anything deleted
+        # A writer of commits must not be able to have files outside of the table deleted.
         store.remove_files([p for p in {*_named(gone)} - needed if is_below(p)])
     _write(store, version, rows)
 
 
 def _named(files: pa.StructArray) -> Iterator[str]:
-    """The files that actions name, with those of their vectors."""
+    """Yield the paths of the files that actions name, and of the files of their vectors."""
     yield from map(unquote, pc.struct_field(files, "path").to_pylist())
-    for told in pc.struct_field(files, "deletionVector").drop_null().to_pylist():
-        vector = Vector.told(told)
+    for descriptor in pc.struct_field(files, "deletionVector").drop_null().to_pylist():
+        vector = Vector.told(descriptor)
         if vector is not None and vector.path is not None:
             yield vector.path
 
 
 def _read(store: Store, name: str, size: int) -> dict[str, pa.StructArray]:
-    """The actions in a file of a checkpoint, by kind."""
+    """Read the actions in a file of a checkpoint, by kind."""
     with pq.ParquetFile(opened(store, name, size=size)) as file:
         wanted = {kind: [field.name for field in type_] for kind, type_ in _TYPES.items()}
         table = file.read(columns=columns_in(file.schema_arrow, wanted))
-    # Spark tells more of a vector than the protocol knows, and older writers less of the rest
-    return {kind: _one(table.column(kind)).cast(_TYPES[kind]) for kind in table.column_names}
+    # Spark writes more fields of a vector than the protocol has, and older writers fewer of the
+    # rest.
+    return {
+        kind: _without_nulls(table.column(kind)).cast(_TYPES[kind]) for kind in table.column_names
+    }
 
 
-def _one(column: pa.ChunkedArray) -> pa.StructArray:
+def _without_nulls(column: pa.ChunkedArray) -> pa.StructArray:
     return pa.concat_arrays([*column.drop_null().chunks, pa.array([], column.type)])
 
 
 def _after(
     rows: Mapping[str, pa.StructArray], commits: Sequence[Sequence[Action]]
 ) -> dict[str, pa.StructArray]:
-    """What is there after commits."""
-    told: dict[str, dict[str, dict[str, Any]]] = {kind: {} for kind in _TYPES}
+    """Apply commits to the actions of a checkpoint."""
+    latest: dict[str, dict[str, dict[str, Any]]] = {kind: {} for kind in _TYPES}
     for actions in commits:
-        # a file that a commit names twice, once to remove it, is there
+        # A file that one commit both adds and removes is part of the table.
         for action in sorted(actions, key=lambda action: "add" in action):
             for kind, body in action.items():
-                if kind in told:
+                if kind in latest:
                     key = _key(kind, body)
-                    told[kind][key] = body
+                    latest[kind][key] = body
                     other = {"add": "remove", "remove": "add"}.get(kind, "")
-                    told.get(other, {}).pop(key, None)
-    files = {*told["add"], *told["remove"]}
+                    latest.get(other, {}).pop(key, None)
+    files = {*latest["add"], *latest["remove"]}
     after: dict[str, pa.StructArray] = {}
-    for kind, found in rows.items():
-        gone = files if kind in ("add", "remove") else set(told[kind])
-        kept = found.filter(_other_than(found, kind, gone)) if gone and len(found) else found
-        new = [_spelled(kind, body) for body in told[kind].values()]
+    for kind, old in rows.items():
+        gone = files if kind in ("add", "remove") else set(latest[kind])
+        kept = old.filter(_other_than(old, kind, gone)) if gone and len(old) else old
+        new = [_spelled(kind, body) for body in latest[kind].values()]
         after[kind] = pa.concat_arrays([kept, pa.array(new, _TYPES[kind])])
     return after
 
@@ -286,8 +292,8 @@ def _other_than(rows: pa.StructArray, kind: str, keys: set[str]) -> pa.Array:
     if kind != "txn" and pc.struct_field(rows, "deletionVector").null_count < len(rows):
         have = pa.array([_key(kind, body) for body in rows.to_pylist()], pa.string())
     elif pc.any(pc.match_substring(have, "%")).as_py():
-        # writers differ in which characters they escape
-        have = pa.array([unquote(each) for each in have.to_pylist()], pa.string())
+        # Writers differ in the characters that they escape.
+        have = pa.array([unquote(path) for path in have.to_pylist()], pa.string())
     return pc.invert(pc.is_in(have, value_set=pa.array(sorted(keys), pa.string())))
 
 
@@ -299,13 +305,13 @@ def _key(kind: str, body: Mapping[str, Any]) -> str:
 
 
 def _spelled(kind: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    # what readers need is there, whatever its writer has left out
+    # Adds the fields that readers need and a writer may have left out.
     if kind == "metaData":
         options = {"options": body["format"].get("options") or {}}
         lists = {"partitionColumns": body.get("partitionColumns") or []}
         maps = {"configuration": body.get("configuration") or {}}
         return {**body, "format": {**body["format"], **options}, **lists, **maps}
-    # it is no news: whoever follows changes does not read it here
+    # A checkpoint repeats changes, so readers of changes must not see them again.
     if kind == "add":
         values = body.get("partitionValues") or {}
         return {**body, "partitionValues": values, "dataChange": False}
@@ -313,13 +319,13 @@ def _spelled(kind: str, body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _write(store: Store, version: int, rows: Mapping[str, pa.StructArray]) -> None:
-    # an action is a row that is null in the columns of all other kinds
-    parts = [pa.table({kind: found}) for kind, found in rows.items()]
+    # An action is a row that is null in the columns of all other kinds.
+    parts = [pa.table({kind: actions}) for kind, actions in rows.items()]
     table = pa.concat_tables(parts, promote_options="default")
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, store_schema=False, use_dictionary=False)
     data = sink.getvalue().to_pybytes()
-    # whoever reads a checkpoint that was cut short reads nothing: it is there whole or not at all
+    # The store writes a file whole or not at all, so no reader sees half a checkpoint.
     store.write(f"{LOG}/{version:020d}.checkpoint.parquet", data, durable=False)
     hint = {
         "version": version,
@@ -330,38 +336,38 @@ def _write(store: Store, version: int, rows: Mapping[str, pa.StructArray]) -> No
     store.write(HINT, json.dumps(hint).encode(), durable=False)
 
 
-# The log of one table: a checkpoint where many commits came since the last, old commits removed.
-#
-# Readers begin at the newest checkpoint. What is removed lies before a checkpoint that is itself
-# older than all that has to be kept, so that every version that is kept can still be read.
+# Care for the log of one table: a checkpoint after many commits, and removal of old commits.
+# Readers begin at the newest checkpoint. Removed files lie before a checkpoint that is older than
+# all versions to keep, so that each of those can still be read.
 
 
 @dataclass(frozen=True, slots=True)
 class LogCare:
-    """What was done to a log, or would be."""
+    """The outcome of the care for a log, or the plan of it."""
 
     checkpoint: int | None = None
-    """The version of a new checkpoint."""
+    """The version of the new checkpoint."""
     removed: int = 0
-    """Commits and checkpoints that are gone."""
+    """The number of removed commits and checkpoints."""
     failed: str = ""
 
 
 def care_for_log(
     snapshot: Snapshot, *, every: int, keep_from: int | None = None, dry_run: bool = False
 ) -> LogCare:
-    """Write a checkpoint if one is due, then remove what has expired.
+    """Write a checkpoint if one is due, then remove expired log files.
 
     `keep_from` is the oldest version that a reader of this table still needs.
     """
     text = snapshot.property("delta.checkpointInterval") or ""
-    own = int(text) if text.isdecimal() and int(text) else every
-    due = snapshot.version - snapshot.checkpoint >= own
+    interval = int(text) if text.isdecimal() and int(text) else every
+    due = snapshot.version - snapshot.checkpoint >= interval
     if due and not dry_run:
         try:
             write_checkpoint(snapshot)
         except (DeltaError, OSError, pa.ArrowException) as error:
-            # a table with features that the library does not know: it can be read all the same
+            # The library does not know a feature of the table; the table can be read without a
+            # checkpoint.
             return LogCare(failed=clean(str(error)) or type(error).__name__)
     names = expired(snapshot, keep_from=keep_from)
     if not dry_run:
@@ -371,7 +377,7 @@ def care_for_log(
 
 
 def expired(snapshot: Snapshot, *, keep_from: int | None = None) -> list[str]:
-    """The files of a log that nobody needs any more, the oldest first."""
+    """Return the files of a log that no reader needs any more, the oldest first."""
     if snapshot.property("delta.enableExpiredLogCleanup") == "false":
         return []
     names = log_names(snapshot.store)
@@ -384,11 +390,11 @@ def expired(snapshot: Snapshot, *, keep_from: int | None = None) -> list[str]:
 
 
 def _retention(snapshot: Snapshot) -> timedelta:
-    told = parse_interval(snapshot.property("delta.logRetentionDuration"))
-    return max(LOG_RETENTION if told is None else told, timedelta(seconds=_LEAST_SECONDS))
+    retention = parse_interval(snapshot.property("delta.logRetentionDuration"))
+    return max(LOG_RETENTION if retention is None else retention, timedelta(seconds=_LEAST_SECONDS))
 
 
 def _oldest_kept(names: LogNames, since: float) -> int:
-    """The first version that is younger than the retention; the newest one is always kept."""
+    """Return the first version younger than the retention, or the newest version."""
     young = (version for version, info in names.commits.items() if info.modified >= since)
     return next(young, max([*names.commits, names.checkpoint], default=-1))

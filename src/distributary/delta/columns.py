@@ -1,7 +1,7 @@
-"""How the columns of a batch meet the columns a table has at the moment of its commit. Pure.
+"""The merge of a batch's columns with the columns that a table has when the batch commits.
 
-A table's columns are handled as its log spells them (JSON), so that whatever else is written there
-(comments of people, settings of other engines) is carried along untouched.
+The module does no I/O. A table's columns are handled in the JSON form of its log, so that comments
+and the settings of other engines are kept.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _NAMES = {arrow: name for name, arrow in _PRIMITIVES.items()}
 
 
 class ColumnConflictError(Exception):
-    """A column is there already, with a type that does not go together with the new one."""
+    """An error for a column that exists with an incompatible type."""
 
     def __init__(self, column: str, have: object, want: object) -> None:
         super().__init__(f"{column}: the table has {type_text(have)}, not {type_text(want)}")
 
 
 class UnsupportedTypeError(Exception):
-    """A type that no column of ours can have."""
+    """An error for a type that no column of ours can have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,11 @@ class MergedFields:
     fields: list[Field]
     changed: bool
     widened: bool
-    """A column that is there got a wider type, at the top or inside."""
+    """True if an existing column, or a field inside of one, got a wider type."""
 
 
 def fields_of(columns: Sequence[Column]) -> list[Field]:
-    """Columns as a log spells them."""
+    """Return columns in the JSON form of a log."""
     return [
         {
             "name": c.name,
@@ -71,7 +71,7 @@ def fields_of(columns: Sequence[Column]) -> list[Field]:
 
 
 def columns_of(fields: Sequence[Field]) -> tuple[Column, ...]:
-    """The inverse of `fields_of`."""
+    """Return the columns of a log's fields; the inverse of `fields_of`."""
     return tuple(
         Column(
             f["name"],
@@ -85,7 +85,7 @@ def columns_of(fields: Sequence[Field]) -> tuple[Column, ...]:
 
 
 def _metadata(column: Column) -> dict[str, str]:
-    """Return what is kept with a column: its comment, and what tells that it was renamed."""
+    """Return a column's metadata: its comment, and the number and aliases that reveal renames."""
     kept = {"comment": column.comment, _ALIASES: " ".join(column.aliases)}
     if column.number is not None:
         kept[_NUMBER] = str(column.number)
@@ -97,40 +97,40 @@ def _number(text: object) -> int | None:
 
 
 def schema_string(fields: Sequence[Field]) -> str:
-    """Fields as the text that a log keeps."""
+    """Return fields as the schema text of a log."""
     return json.dumps({"type": "struct", "fields": list(fields)}, separators=(",", ":"))
 
 
 def fields_in(schema: str) -> list[Field]:
-    """The inverse of `schema_string`."""
+    """Parse the schema text of a log; the inverse of `schema_string`."""
     fields: list[Field] = json.loads(schema)["fields"]
     return fields
 
 
 def merge_fields(have: Sequence[Field], want: Sequence[Field]) -> MergedFields:
-    """All that the table has, plus what the batch brings; the wider type wins.
+    """Merge the batch's columns into the table's; the wider of two types wins.
 
-    Raises ColumnConflictError where the two do not go together.
+    Raises ColumnConflictError for incompatible types.
     """
     merged, widened = _merge_structs(have, want, "")
     return MergedFields(merged, changed=merged != list(have), widened=widened)
 
 
 def cut_to(merged: Sequence[Field], want: Sequence[Field]) -> list[Field]:
-    """The columns in `want` and no others, with the types that they have in `merged`."""
+    """Return only the columns of `want`, with the types that they have in `merged`."""
     by_name = {f["name"]: f for f in merged}
     return [{**f, "type": _cut_type(by_name[f["name"]]["type"], f["type"])} for f in want]
 
 
 def type_text(spelled: object) -> str:
-    """A type for people."""
+    """Format a type for messages."""
     return spelled if isinstance(spelled, str) else json.dumps(spelled, separators=(",", ":"))
 
 
 def _merge_structs(
     have: Sequence[Field], want: Sequence[Field], path: str
 ) -> tuple[list[Field], bool]:
-    # names that differ only in case are one column to most engines
+    # Names that differ only in case are one column to most engines.
     wanted = {f["name"].lower(): f for f in want}
     merged, widened = [], False
     for field in have:

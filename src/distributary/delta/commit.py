@@ -1,8 +1,8 @@
-"""The log of a Delta table, written: one commit that changes all that changes, or nothing.
+"""Writing of a Delta table's log: one commit applies a whole change, or nothing.
 
 Columns, properties, files and the mark of a batch are in one file, which is created under the next
-number unless that is taken. Whoever is overtaken looks at the table again and decides again. An
-answer that was lost is no failure: the file that is there says whose it is.
+version number if that number is free. A writer that finds it taken reads the table again and
+decides again. A lost answer is no failure: the content of the file shows which writer created it.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ from distributary.model.table import is_below
 from distributary.store.base import Store, at
 from distributary.store.disk import NO_NAMING, Disk, give_name, sync, unnamed
 
-# What every commit says about the batch it came from, and how to find it again.
+# The keys by which a commit names the batch it came from.
 
 APP = "distributary.app"
 BATCH = "distributary.batch"
 SOURCE = "distributary.source"
 PIPELINE = "distributary.pipeline"
 USER_METADATA = "userMetadata"
-"""Where Delta's Spark writer puts what a user wants to say of a commit: one string."""
+"""The key under which Delta's Spark writer stores a user's text about a commit."""
 
 
 def facts(mark: Mark) -> dict[str, str]:
-    """The keys that a commit carries beside its transaction mark."""
+    """Return the keys that a commit carries beside its transaction mark."""
     return {
         APP: mark.app_id,
         BATCH: str(mark.batch),
@@ -66,54 +66,57 @@ def facts(mark: Mark) -> dict[str, str]:
 
 
 def facts_in(info: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The keys of `facts` in a commit's own description, whichever publisher wrote it."""
+    """Return the keys of `facts` in a commit's description, as any of our publishers wrote it."""
     if APP in info:
         return info
     try:
-        told = json.loads(info.get(USER_METADATA) or "{}")
+        metadata = json.loads(info.get(USER_METADATA) or "{}")
     except (TypeError, ValueError):
         return {}
-    return told if isinstance(told, dict) else {}
+    return metadata if isinstance(metadata, dict) else {}
 
 
 def source_in(info: Mapping[str, Any], mark: Mark) -> str | None:
-    """The source fingerprint in a commit's description, if it is the commit of that batch."""
-    told = facts_in(info)
-    if told.get(APP) != mark.app_id or told.get(BATCH) != str(mark.batch):
+    """Return the source fingerprint in a commit's description.
+
+    None for a commit of another batch.
+    """
+    keys = facts_in(info)
+    if keys.get(APP) != mark.app_id or keys.get(BATCH) != str(mark.batch):
         return None
-    source = told.get(SOURCE)
+    source = keys.get(SOURCE)
     return source if isinstance(source, str) else None
 
 
 def pipeline_of(app_id: str) -> str:
-    """The pipeline's name in the application id of its marks."""
+    """Return the pipeline's name in the application id of a mark."""
     return app_id.removeprefix("distributary/").rsplit("/", 2)[0]
 
 
 def lane_of(app_id: str) -> str:
-    """The lane in the application id of its marks."""
+    """Return the lane in the application id of a mark."""
     return app_id.rsplit("/", 1)[-1]
 
 
-# What must be so before files are committed.
+# Conditions that must hold before files are committed.
 
 
 def check_partitioning(entry: TableEntry, actual: Sequence[str]) -> None:
-    """Files are cut by the table's partition columns: for other ones they would be read wrong."""
+    """Raise PublishError if files were staged for other partition columns than the table has."""
     if tuple(actual) != entry.table.partition_by:
         raise PublishError(
-            f"table {entry.table.name} is partitioned in another way than the batch was staged for",
+            f"table {entry.table.name} is not partitioned as the batch was staged for",
             where=entry.table.path,
             evidence=f"table: {', '.join(actual) or 'not at all'}; "
             f"batch: {', '.join(entry.table.partition_by) or 'not at all'}",
-            next_step="somebody made or replaced the table meanwhile: put the old one back and "
+            next_step="another program made or replaced the table: put the old table back and "
             "resume it, or restart the pipeline, which then follows the table",
             reason="partitions",
         )
 
 
 def check_staged(entry: TableEntry, size_of: Callable[[str], int | None]) -> None:
-    """Each file must be there as it was staged: a VACUUM may have come by."""
+    """Raise StagedFileError if a file is missing or changed, for instance after a VACUUM."""
     _check_files(entry.table.name, entry.table.path, entry.files, size_of)
 
 
@@ -126,56 +129,60 @@ def _check_files(
         if size == file.size:
             continue
         if not inside:
-            found = "its name points out of the table's folder"
+            actual = "the path leads out of the table's folder"
         else:
-            found = "no such file" if size is None else f"{size:,} bytes"
+            actual = "no such file" if size is None else f"{size:,} bytes"
         raise StagedFileError(
-            f"a staged file of table {table} is not what was staged",
+            f"a staged file of table {table} is missing or changed",
             where=f"{folder}/{file.path}",
-            evidence=f"staged {file.size:,} bytes; found: {found}",
-            next_step="find out who removes young files from this folder (a VACUUM with a short "
-            "retention?); what is lost is made again from the source or the log",
+            evidence=f"staged {file.size:,} bytes; found: {actual}",
+            next_step="find out which program removes young files from this folder (a VACUUM with "
+            "a short retention?); the lost rows are written again from the source or the log",
             table=table,
         )
 
 
-# What a commit does, as its lines say it.
+# The actions of a commit.
 
 RETENTION = {"delta.deletedFileRetentionDuration": "interval 1 days"}
-"""Of tables whose files every batch writes again, and of which a log of changes remembers all: a
-week would be hundreds of times the table. Whoever wants to keep more sets the property."""
+"""The file retention of tables whose files every batch rewrites: their log of changes keeps every
+event, and a week of replaced files would be hundreds of times the table's size. To keep files for
+longer, users set the property on the table."""
 _NTZ, _NTZ_TYPE = "timestampNtz", '"timestamp_ntz"'
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a commit does to a table."""
+    """The change that a commit makes to a table."""
 
     operation: str
     name: str = ""
-    """Of a table that is made."""
+    """The name of a new table."""
     comment: str = ""
     partition_by: Sequence[str] = ()
     fields: Sequence[Field] | None = None
-    """The columns, if they change."""
+    """The new columns; None if columns do not change."""
     properties: Mapping[str, str] = field(default_factory=dict)
-    """Properties that are set."""
+    """The table properties that are set."""
     removed: Sequence[DataFile] = ()
     added: Sequence[StagedFile] = ()
     modified_ms: Mapping[str, int] = field(default_factory=dict)
-    """When files that are added count as written, unless now: they are sorted by it."""
+    """The modification times of added files, by path; without an entry, the time of the commit.
+    Files are sorted by this time."""
     vectors: Sequence[tuple[DataFile, Vector]] = ()
-    """Files that stay, each with the vector of all rows that are gone from it by now."""
+    """Files that stay in the table, each with the vector of all its deleted rows."""
     same_rows: bool = False
-    """Rows only move from file to file."""
+    """True if rows only move from file to file."""
     appends: bool = False
-    """Nothing was read of the table to make it."""
+    """True if the change does not depend on anything read from the table."""
     mark: Mark | None = None
+    marks: Mapping[str, int] = field(default_factory=dict)
+    """Marks of other applications than that of the batch."""
     metrics: Mapping[str, int] = field(default_factory=dict)
 
 
 def append(entry: TableEntry, mark: Mark, merged: MergedFields) -> Change:
-    """The commit that adds an entry's files under its mark."""
+    """Return the change that adds an entry's files under its mark."""
     return Change(
         operation="WRITE",
         name=entry.table.name,
@@ -200,9 +207,9 @@ def _actions(before: Snapshot | None, change: Change) -> list[Action]:
     protocol = _protocol(before, metadata, vectors=bool(change.vectors))
     actions += [{"protocol": protocol}] if protocol else []
     actions += [{"metaData": metadata}] if metadata else []
-    if change.mark:
-        mark = {"appId": change.mark.app_id, "version": change.mark.batch, "lastUpdated": now}
-        actions.append({"txn": mark})
+    own = {change.mark.app_id: change.mark.batch} if change.mark else {}
+    for app_id, number in {**own, **change.marks}.items():
+        actions.append({"txn": {"appId": app_id, "version": number, "lastUpdated": now}})
     for gone in (*change.removed, *(file for file, _ in change.vectors)):
         remove = {
             "path": gone.spelled,
@@ -228,7 +235,7 @@ def _actions(before: Snapshot | None, change: Change) -> list[Action]:
         actions.append({"add": again})
     for new in change.added:
         add = {
-            # a log holds addresses, not file names
+            # A log holds URL-encoded paths.
             "path": quote(new.path, safe="/="),
             "partitionValues": dict(new.partition_values),
             "size": new.size,
@@ -242,9 +249,10 @@ def _actions(before: Snapshot | None, change: Change) -> list[Action]:
 
 
 def mend_lost_commit(store: Store) -> None:
-    """Put a commit that does nothing in the place of an empty one at the end of a table's log.
+    """Replace an empty commit at the end of a table's log by a commit without effect.
 
-    What it said is lost; with other commits behind it the log could not be read any more.
+    The content of the empty commit is lost; with further commits after it, the log could not be
+    read.
     """
     snapshot = load(store, files=False)
     name = None if snapshot is None else commit_name(snapshot.version)
@@ -257,14 +265,15 @@ _TIGHT = '"tightBounds":true}'
 
 
 def _wide(file: DataFile) -> str:
-    """The statistics of a file of which rows are gone: its bounds may be those of such rows.
+    """Return a file's statistics, marked as not tight: bounds may come from deleted rows.
 
-    They are changed as a text: numbers that others wrote may be more exact than ours would be.
+    The text is edited and not serialized again, because numbers of other writers may have more
+    digits than ours.
     """
-    text, told = file.stats or "", file.told()
-    if told.get("tightBounds") is False:
+    text, statistics = file.stats or "", file.told()
+    if statistics.get("tightBounds") is False:
         return text
-    if "tightBounds" not in told:
+    if "tightBounds" not in statistics:
         return '{"tightBounds":false,' + text.lstrip()[1:]
     if text.endswith(_TIGHT):
         return f'{text.removesuffix(_TIGHT)}"tightBounds":false}}'
@@ -282,7 +291,8 @@ def _info(change: Change, now: int) -> dict[str, Any]:
         "operationMetrics": {name: str(value) for name, value in change.metrics.items()},
         "isBlindAppend": change.appends,
         "engineInfo": "Distributary",
-        # tells this commit from any other, also one of another process for the same batch
+        # Distinguishes this commit from all others, also from another process's commit for the same
+        # batch.
         "txnId": secrets.token_hex(16),
         **(facts(change.mark) if change.mark else {}),
     }
@@ -314,45 +324,45 @@ def _metadata(before: Snapshot | None, change: Change, now: int) -> dict[str, An
 def _protocol(
     before: Snapshot | None, metadata: dict[str, Any] | None, *, vectors: bool
 ) -> dict[str, Any] | None:
-    """The protocol, if it is new, or a new column or a vector needs a feature."""
-    asked = {FEATURE} if vectors else set()
+    """Return the protocol that a new table, column type or vector needs; None if unchanged."""
+    needed = {FEATURE} if vectors else set()
     if metadata is not None and _NTZ_TYPE in metadata["schemaString"]:
-        asked.add(_NTZ)
+        needed.add(_NTZ)
     protocol = {} if before is None else before.protocol
-    known = {*(protocol.get("readerFeatures") or ())}
-    if asked <= known:
+    enabled = {*(protocol.get("readerFeatures") or ())}
+    if needed <= enabled:
         return PLAIN_PROTOCOL if before is None else None
-    # what the oldest protocol asks of writers has to be named once features are
+    # A protocol that lists features must also list the implicit features of the oldest one.
     writing = {"appendOnly", "invariants", *(protocol.get("writerFeatures") or ())}
     return {
         "minReaderVersion": 3,
         "minWriterVersion": 7,
-        "readerFeatures": sorted(known | asked),
-        "writerFeatures": sorted(writing | known | asked),
+        "readerFeatures": sorted(enabled | needed),
+        "writerFeatures": sorted(writing | enabled | needed),
     }
 
 
 def _text(actions: Sequence[Action]) -> bytes:
-    # deltalake 1.6 takes an escaped character from above U+1FFFF for another one
+    # deltalake 1.6 misreads escaped characters above U+1FFFF.
     lines = "".join(f"{compact(action, escaped=False)}\n" for action in actions)
     return lines.encode("utf-8", "replace")
 
 
-# How it gets into its place.
+# The creation of the commit's file.
 
 
 def write_rows(
     rows: pa.Table, folder: str, *, prefix: str = "merged", key: Sequence[str] = ()
 ) -> StagedFile:
-    """A file that no commit names yet; `commit` waits until it is there for good."""
+    """Write a data file that no commit names yet; `commit` waits until the file is durable."""
     return write_file(rows, at(folder).address, f"{prefix}-{uuid.uuid4().hex}.parquet", key=key)
 
 
 def commit(store: Store, before: Snapshot | None, change: Change) -> Snapshot:
-    """Commit on top of a version of a table (None: make it); what the table is then.
+    """Commit on top of version `before` (None: create the table), and return the new snapshot.
 
-    Raises OvertakenError, with nothing changed, if anybody committed anything since, and
-    StagedFileError if a file is no longer what was written.
+    Raises OvertakenError, with nothing changed, if another commit has come since, and
+    StagedFileError if a file is no longer as it was written.
     """
     actions = _actions(before, change)
     data = _text(actions)
@@ -368,7 +378,7 @@ def commit(store: Store, before: Snapshot | None, change: Change) -> Snapshot:
 
 
 def rewrite_files(address: str, before: Snapshot | None, change: Change) -> Snapshot:
-    """Commit files that were written just now by `write_rows`, and follow the table from there."""
+    """Commit files that `write_rows` has just written, and follow the table from there."""
     store = at(address)
     UPLOADS.finish()
     if store.asks_for_free:
@@ -392,15 +402,17 @@ def _created(store: Store, version: int, data: bytes, create: Callable[[], str |
     try:
         identity = create()
     except OSError as error:
-        # it may have landed all the same: the log decides
-        found = None if error.errno in NO_NAMING else _fetched(store, name)
-        if found is None or found[0] != data:
+        # The commit may have been created although the answer was lost: compare the file's content.
+        existing = None if error.errno in NO_NAMING else _fetched(store, name)
+        if existing is None or existing[0] != data:
             raise
-        identity = found[1]
+        identity = existing[1]
     if identity is None:
         if store.look(name) is None:
-            # no commit of anybody's, so looking at the table again would not help
-            raise IsADirectoryError(errno.EISDIR, "no file is in the place of a commit", name)
+            # The name is taken, but not by a commit: reading the table again would not help.
+            raise IsADirectoryError(
+                errno.EISDIR, "a commit's path is taken by something that is no file", name
+            )
         raise OvertakenError(f"{name} is taken")
     return identity
 
@@ -413,9 +425,10 @@ def _fetched(store: Store, name: str) -> tuple[bytes, str] | None:
 
 
 class Draft:
-    """A commit in a folder of this machine that is written and has no name yet.
+    """A commit that is written to the local disk and has no name yet.
 
-    Whoever makes many syncs what is in them before they get their names, and the names after.
+    A caller with many drafts syncs their contents at once before naming them, and the names at once
+    after.
     """
 
     def __init__(self, before: Snapshot, actions: Sequence[Action], data: bytes, handle: int):
@@ -424,7 +437,10 @@ class Draft:
 
     @classmethod
     def of(cls, before: Snapshot, change: Change) -> Draft | None:
-        """Write the commit that `commit` would; None where there is nothing to gain."""
+        """Write the commit that `commit` would.
+
+        None where unnamed files do not exist or do not help.
+        """
         if not isinstance(before.store, Disk):
             return None
         actions = _actions(before, change)
@@ -434,11 +450,14 @@ class Draft:
 
     @property
     def device(self) -> int:
-        """What to sync."""
+        """Return the number of the device that holds the draft, for syncing."""
         return os.fstat(self._handle).st_dev
 
     def commit(self) -> Snapshot | None:
-        """The same as `commit`; None where no name can be given to such a file."""
+        """Name the draft and return the new snapshot.
+
+        None if the file system cannot name an unnamed file.
+        """
         version = self.before.version + 1
         path = f"{self.before.folder}/{commit_name(version)}"
         try:
@@ -452,5 +471,5 @@ class Draft:
         return replayed(self.before, [self._actions], version, identity)
 
     def close(self) -> None:
-        """Nothing is left of one that got no name."""
+        """Close the draft; a draft without a name leaves no file behind."""
         os.close(self._handle)

@@ -1,6 +1,6 @@
-"""Small files of one table become large ones, and rows that are gone leave files for good.
+"""Compaction: small files of a table become large ones, and deleted rows leave their files.
 
-Rows, columns, marks and order stay what they are.
+The table's rows, columns, marks and order do not change.
 """
 
 from __future__ import annotations
@@ -28,41 +28,39 @@ from distributary.model.manifest import Mark, StagedFile
 from distributary.store.base import Store, stay_inside
 from distributary.store.disk import Disk, sync
 
-# Which files of a table are put together. Pure.
-#
-# Only neighbours become one file, in their own order: a file goes on holding one stretch of time,
-# or of keys, so that readers can skip it, and the order in which a table was written can still be
-# told from it.
+# The choice of files to put together, without I/O.
+# Only neighbours become one file, in their order: each file still covers one range of time or of
+# keys, so that readers can skip it, and the order in which the table was written stays visible.
 
 Bin = tuple[DataFile, ...]
 
 _ALMOST = 0.75
-"""A file of this part of the target is as large as it should be."""
+"""The part of the target size from which a file is large enough."""
 MOST_LOST = 0.3
-"""A file of which more rows than this part are gone is written again without them."""
+"""The part of deleted rows above which a file is written again without them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """When files are too small, and how large they should be."""
+    """The size that files should have, and when they are compacted."""
 
     target: int
     min_files: int
     by: tuple[str, ...] = ()
-    """Columns by whose values rows lie in files, if not by the time at which they came."""
+    """The columns that order rows in files; empty if files are ordered by time."""
 
 
 def bins(files: Iterable[DataFile], sizes: Sizes) -> list[Bin]:
-    """Files to be put together, each group into one."""
+    """Return the groups of files to put together, each into one file."""
     groups: dict[tuple[object, ...], list[DataFile]] = {}
     for file in in_order(list(files), by=sizes.by):
         kind = file.path.rpartition("/")[2].partition("-")[0]
         groups.setdefault((kind, tuple(sorted(file.values.items()))), []).append(file)
-    found = [run for group in groups.values() for run in _runs(group, sizes)]
-    found = [each for each in found if len(each) >= max(2, sizes.min_files)]
-    taken = {file.path for each in found for file in each}
+    chosen = [run for group in groups.values() for run in _runs(group, sizes)]
+    chosen = [run for run in chosen if len(run) >= max(2, sizes.min_files)]
+    taken = {file.path for run in chosen for file in run}
     every = (file for group in groups.values() for file in group)
-    return found + [(file,) for file in every if file.path not in taken and _is_hollow(file)]
+    return chosen + [(file,) for file in every if file.path not in taken and _is_hollow(file)]
 
 
 def _is_hollow(file: DataFile) -> bool:
@@ -70,34 +68,34 @@ def _is_hollow(file: DataFile) -> bool:
 
 
 def in_order(files: Sequence[DataFile], *, by: Sequence[str] = ()) -> list[DataFile]:
-    """By their lowest values of some columns, or as they were written.
+    """Sort files by their lowest values in some columns, or in the order of their writing.
 
-    The latter is by their batches if all of them tell, else by their times.
+    The order of writing is by batches if the statistics of all files have them, otherwise by times.
     """
     if by:
         return sorted(files, key=lambda file: [_lowest(file, name) for name in by])
     batches = [_batch(file) for file in files]
-    known = all(batch is not None for batch in batches)
+    all_known = all(batch is not None for batch in batches)
     keys = [
-        (batch if known and batch is not None else 0, file.modified_ms, file.path)
+        (batch if all_known and batch is not None else 0, file.modified_ms, file.path)
         for file, batch in zip(files, batches, strict=True)
     ]
     return [files[at] for at in sorted(range(len(files)), key=keys.__getitem__)]
 
 
 def _lowest(file: DataFile, column: str) -> tuple[str, Any]:
-    """To be compared with others of any type; those without bounds are apart."""
+    """Return a sort key for a file's lowest value of any type; files without bounds come first."""
     low, _ = file.bounds(column)
     return (type(low).__name__, low) if isinstance(low, int | str) else ("", 0)
 
 
 def _batch(file: DataFile) -> int | None:
-    found = (file.told().get("minValues") or {}).get("_batch")
-    return found if isinstance(found, int) else None
+    batch = (file.told().get("minValues") or {}).get("_batch")
+    return batch if isinstance(batch, int) else None
 
 
 def _runs(group: Sequence[DataFile], sizes: Sizes) -> Iterator[Bin]:
-    """Small files that follow each other, cut where they make a large one."""
+    """Yield runs of consecutive small files, cut where a run reaches the target size."""
     run: list[DataFile] = []
     size = 0
     for file in group:
@@ -111,9 +109,10 @@ def _runs(group: Sequence[DataFile], sizes: Sizes) -> Iterator[Bin]:
 
 
 def _worth_it(run: Sequence[DataFile]) -> Bin:
-    """Without what was put together before, as long as that is larger than all that came since.
+    """Drop leading files that are larger than all files after them together.
 
-    Else each turn would write the same rows again: so a row is written a few times in all.
+    A file that was compacted before would otherwise be written again each time. This way a row is
+    rewritten only a few times in all.
     """
     kept, rest = list(run), sum(file.size for file in run)
     while kept and kept[0].size * 2 > rest:
@@ -121,25 +120,26 @@ def _worth_it(run: Sequence[DataFile]) -> Bin:
     return tuple(kept)
 
 
-# Several files become one, piece by piece, with the columns that the table has now.
+# The writing of several files into one, piece by piece, with the table's current columns.
 
 Keep = Callable[[pa.Table], pa.Table]
-"""The rows of a piece that stay."""
+"""A function that returns the rows of a piece that stay."""
 
 _GROUP_BYTES = 64 * 2**20
-"""In memory: then what was read is written, so that a file of any size can be made."""
+"""Bytes of rows in memory after which a row group is written, so that files of any size can be
+written."""
 _JOINED_PIECES = 64
-"""Pieces of files that wait in memory by themselves before they are put together."""
+"""Pieces that are held in memory separately before they are concatenated."""
 _MADE_BY_US = re.compile(r"-c[0-9a-f]{12}$")
 _LONGEST_STEM = 150
 
 
 class RowsLostError(Exception):
-    """What would be written is not what was read: nothing is committed."""
+    """An error for written rows that differ from the rows read: nothing is committed."""
 
 
 def stored_schema(state: Snapshot) -> pa.Schema:
-    """The columns that are in a table's files: all but those that it is partitioned by."""
+    """Return the columns that a table's files hold: all except the partition columns."""
     columns = columns_of(state.fields)
     apart = set(state.partition_columns)
     return pa.schema([pa.field(c.name, c.type) for c in columns if c.name not in apart])
@@ -153,9 +153,9 @@ def write_together(
     keep: Keep | None = None,
     key: Sequence[str] = (),
 ) -> StagedFile | None:
-    """Write the rows of files, in their order, to one file; on disk for good when it returns.
+    """Write the rows of files, in order, to one durable file.
 
-    None where no row of theirs stays.
+    Returns None if `keep` removes all rows.
     """
     stay_inside(state.folder, *(f"{state.folder}/{file.path}" for file in files))
     path = name_after(files[0].path)
@@ -172,19 +172,20 @@ def write_together(
                 target.add(piece if keep is None else keep(piece))
             _check(file, rows)
             read += rows
-        made = target.close(files[0].values)
-        if keep is None and (made.rows if made else 0) != read:
-            raise RowsLostError(f"{read} rows were read, {made.rows if made else 0} written")
+        written = target.close(files[0].values)
+        if keep is None and (written.rows if written else 0) != read:
+            raise RowsLostError(f"{read} rows were read, {written.rows if written else 0} written")
     except BaseException:
         target.drop()
         raise
-    return made
+    return written
 
 
 def name_after(path: str) -> str:
-    """A new name beside an old one that sorts like it, and begins like it.
+    """Return a new file name that sorts and begins like an old one.
 
-    How names begin tells files of a history apart, and how they sort is the order of a log.
+    The beginning of a name distinguishes the files of a history table; the order of names is the
+    order of a log table.
     """
     folder, slash, name = path.rpartition("/")
     stem = _MADE_BY_US.sub("", name.removesuffix(".parquet"))[:_LONGEST_STEM]
@@ -193,32 +194,33 @@ def name_after(path: str) -> str:
 
 def _check(file: DataFile, rows: int) -> None:
     if file.rows is not None and file.rows != rows:
-        raise RowsLostError(f"{file.path} has {rows} rows; by the log it should have {file.rows}")
+        raise RowsLostError(f"{file.path} has {rows} rows; the log says {file.rows}")
 
 
 class _Target:
-    """A Parquet file that is being written, and the bounds of what is in it."""
+    """A Parquet file that is being written, and the bounds of its rows."""
 
     def __init__(self, store: Store, path: str, schema: pa.Schema, key: Sequence[str]) -> None:
         self._store, self._path = store, path
         self._schema, self._key = schema, key
         self._waiting: list[pa.Table] = []
         self._joined = 0
-        """How many of the waiting tables, from the first, were put together of several pieces."""
+        """How many of the waiting tables, from the first, are concatenations of several pieces."""
         self._bytes = 0
         self._sink: _Summed | None = None
         self._writer: pq.ParquetWriter | None = None
-        self._told: list[dict[str, Any]] = []
+        self._statistics: list[dict[str, Any]] = []
 
     def add(self, rows: pa.Table) -> None:
-        """Take rows over; write what was gathered once it is large enough for a row group."""
+        """Add rows; write a row group once enough rows have been gathered."""
         if not rows.num_rows:
             return
         self._waiting.append(rows)
-        # each piece is measured once; `nbytes` takes fifteen times as long for many columns
+        # Measured once for each piece; `nbytes` takes fifteen times as long for many columns.
         self._bytes += rows.get_total_buffer_size()
         if len(self._waiting) - self._joined >= _JOINED_PIECES:
-            # hundreds of columns of a few rows each are mostly the objects that hold them
+            # Hundreds of columns of a few rows each take most of their memory for the objects
+            # around them.
             joined = pa.concat_tables(self._waiting[self._joined :]).combine_chunks()
             self._waiting[self._joined :] = [joined]
             self._joined += 1
@@ -226,20 +228,20 @@ class _Target:
             self._flush()
 
     def close(self, values: Mapping[str, str | None]) -> StagedFile | None:
-        """The file, there for good now; None where it would have no row."""
+        """Finish the file durably and return it; None if it has no row."""
         self._flush()
         if self._writer is None:
             return None
         self._writer.close()
         size = self._landed()
-        rows = sum(told["numRecords"] for told in self._told)
-        # deltalake 1.6 takes an escaped character from above U+1FFFF for another one
-        stats = json.dumps(joined(self._told), separators=(",", ":"), ensure_ascii=False)
-        found = self._sink.checksum if self._sink else None
-        return StagedFile(self._path, size, rows, stats, dict(values), checksum=found)
+        rows = sum(part["numRecords"] for part in self._statistics)
+        # deltalake 1.6 misreads escaped characters above U+1FFFF.
+        stats = json.dumps(joined(self._statistics), separators=(",", ":"), ensure_ascii=False)
+        crc = self._sink.checksum if self._sink else None
+        return StagedFile(self._path, size, rows, stats, dict(values), checksum=crc)
 
     def _landed(self) -> int:
-        """The size of the file, there for good."""
+        """Store the file durably and return its size."""
         into = self._sink.into if self._sink else None
         if isinstance(into, io.BytesIO):
             content = into.getvalue()
@@ -275,11 +277,11 @@ class _Target:
                 store_schema=False,
             )
         self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
-        self._told.append(json.loads(statistics(rows, key=self._key)))
+        self._statistics.append(json.loads(statistics(rows, key=self._key)))
 
 
 class _Summed(io.RawIOBase):
-    """A file that is written from its beginning to its end, and the checksum of its bytes."""
+    """A file written from beginning to end, with the checksum of its bytes."""
 
     def __init__(self, into: IO[bytes]) -> None:
         self.into = into
@@ -287,7 +289,7 @@ class _Summed(io.RawIOBase):
 
     @property
     def checksum(self) -> str:
-        """The checksum of what was written until now."""
+        """Return the checksum of the bytes written so far."""
         return spelled(self._sum)
 
     def writable(self) -> bool:
@@ -299,21 +301,20 @@ class _Summed(io.RawIOBase):
 
 
 def _bounded(schema: pa.Schema) -> list[str] | bool:
-    """Columns whose bounds a reader may trust: NaN is in no bound of floating point."""
+    """Return the columns that get bounds; floating point gets none, because bounds ignore NaN."""
     names = [
         field.name
         for field in schema
         if not pa.types.is_nested(field.type) and not pa.types.is_floating(field.type)
     ]
-    # a name with a dot in it means a field of a struct here
+    # ParquetWriter takes a name with a dot for a field of a struct.
     return [name for name in names if "." not in name] or False
 
 
 def joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The statistics of a file from those of its pieces.
+    """Merge the statistics of the pieces of a file.
 
-    A column has bounds only if each piece with a value in it has: a bound that is missing may be
-    anything.
+    A column has bounds only if each piece with a value has them: a missing bound can be anything.
     """
     rows = sum(part["numRecords"] for part in parts)
     nulls: dict[str, int] = {}
@@ -328,47 +329,46 @@ def joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"numRecords": rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls}
 
 
-# One commit that takes files out of a table and puts others in, beside whoever else writes.
-#
-# Commits that only add files do not stand in the way: they come in between, and the swap goes on
-# top of them. One that took a file away, or changed the columns, has changed what the swap was
-# made of: that part of it is dropped, and nothing has happened.
+# One commit that replaces files of a table while other writers commit too.
+# Commits that only add files are no conflict: the swap is committed on top of them. A commit that
+# removed a file of a swap, or changed the columns, invalidates that swap: the swap is dropped, and
+# the table is unchanged.
 
 
 class BusyError(Exception):
-    """Another writer needs the table now; nothing was changed."""
+    """An error for a table that another writer needs now; nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """Files that go, and the one that stands for them."""
+    """Files that are removed, and the file that replaces them."""
 
     removed: tuple[DataFile, ...]
     added: StagedFile | None
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
-    """What a commit says of itself."""
+class FileExchange:
+    """The kind of a commit that replaces files, and how hard to try."""
 
     operation: str
     data_change: bool
-    """Whether rows are other ones than before."""
+    """True if the rows differ from the rows before."""
     ready: Callable[[], None] = field(default=lambda: None)
-    """Asked before every try; may raise BusyError."""
+    """A check before every attempt; it may raise BusyError."""
     patient: bool = True
-    """Whether to try again when another commit was faster."""
+    """True to try again after another writer committed first."""
 
 
-OPTIMIZE = Exchange("OPTIMIZE", data_change=False)
+OPTIMIZE = FileExchange("OPTIMIZE", data_change=False)
 
 
 def exchange(
-    state: Snapshot, swaps: Sequence[Swap], about: Exchange
+    state: Snapshot, swaps: Sequence[Swap], about: FileExchange
 ) -> tuple[Snapshot, list[Swap]]:
-    """Commit what can still be swapped; files that were written for the rest are removed.
+    """Commit the swaps whose files are still there; delete the new files of all others.
 
-    Returns the table as it is then, and what was done. Raises BusyError and OvertakenError.
+    Returns the new snapshot and the committed swaps. Raises BusyError and OvertakenError.
     """
     done: list[Swap] = []
 
@@ -392,16 +392,16 @@ def exchange(
 
 
 def exchange_all(state: Snapshot, swaps: Sequence[Swap], mark: Mark) -> Snapshot:
-    """Commit all swaps under a mark, also where there is none, as long as no file of `state` left.
+    """Commit all swaps under a mark, even none, if no file of `state` was removed since.
 
-    Raises BusyError and OvertakenError; the files of the swaps are removed then.
+    Raises BusyError and OvertakenError, and then deletes the new files of the swaps.
     """
 
     def attempt() -> Snapshot:
         newest = follow(state)
         same = state.metadata is newest.metadata and state.protocol is newest.protocol
         if not same or not state.files.keys() <= newest.files.keys():
-            raise BusyError("another writer has taken files away meanwhile")
+            raise BusyError("another writer has removed files of the table")
         return commit(newest.store, newest, replace(_change(swaps, OPTIMIZE), mark=mark))
 
     try:
@@ -412,20 +412,20 @@ def exchange_all(state: Snapshot, swaps: Sequence[Swap], mark: Mark) -> Snapshot
 
 
 def drop(store: Store, swaps: Sequence[Swap]) -> None:
-    """Remove files that no commit names."""
+    """Delete the new files of swaps that are not committed."""
     for swap in swaps:
         if swap.added is not None:
             store.remove(swap.added.path)
 
 
-def _change(swaps: Sequence[Swap], about: Exchange) -> Change:
+def _change(swaps: Sequence[Swap], about: FileExchange) -> Change:
     gone = [file for swap in swaps for file in swap.removed]
     new = [swap.added for swap in swaps if swap.added is not None]
     return Change(
         about.operation,
         removed=gone,
         added=new,
-        # each stands where its files stood among the others that are sorted by their times
+        # A new file takes the place of its old files among others that are sorted by time.
         modified_ms={
             swap.added.path: max(file.modified_ms for file in swap.removed)
             for swap in swaps
@@ -442,58 +442,59 @@ def _change(swaps: Sequence[Swap], about: Exchange) -> Change:
 
 
 _COMMIT_BYTES = 2**30
-"""Of files that are replaced: then a commit is made, so that little is lost when it is killed."""
+"""Bytes of replaced files after which a commit is made, so that little is lost when the process is
+killed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What compaction did to a table, or would do."""
+    """The outcome of a table's compaction, or the plan of one."""
 
     files_before: int
     files_after: int
     bytes_before: int
     bytes_after: int
-    """Not known before it is done: the same as before then."""
+    """In a plan, the same as `bytes_before`: the size is not known yet."""
     rows: int = 0
-    """Rows that were written again, as far as the log tells before it is done."""
+    """Rows that were rewritten; in a plan, as far as the log knows them."""
     version: int | None = None
-    """Of the table, by its last commit; None: nothing was committed."""
+    """The table's version after the last commit; None if nothing was committed."""
     seconds: float = 0.0
     left: str = ""
-    """Why something that could be put together was not."""
+    """The reason why some files were left as they are."""
 
 
 def planned(state: Snapshot, sizes: Sizes) -> Compacted | None:
-    """What could be put together; None where there is nothing."""
-    found = bins(state.files.values(), sizes)
-    if not found:
+    """Plan the compaction of a table; None if there is nothing to do."""
+    groups = bins(state.files.values(), sizes)
+    if not groups:
         return None
-    after = len(state.files) - sum(len(each) - 1 for each in found)
-    rows = sum(file.rows or 0 for each in found for file in each)
+    after = len(state.files) - sum(len(group) - 1 for group in groups)
+    rows = sum(file.rows or 0 for group in groups for file in group)
     return Compacted(len(state.files), after, state.size, state.size, rows)
 
 
 def compact(
-    state: Snapshot, sizes: Sizes, about: Exchange = OPTIMIZE
+    state: Snapshot, sizes: Sizes, about: FileExchange = OPTIMIZE
 ) -> tuple[Snapshot, Compacted | None]:
-    """Put small files together; None where there is nothing to do.
+    """Put small files together; None if there is nothing to do.
 
-    Raises UnsupportedTypeError for a table with columns that cannot be written again, and OSError.
+    Raises OSError, and UnsupportedTypeError for a table with columns that we cannot write.
     """
-    found = bins(state.files.values(), sizes)
-    if not found:
+    groups = bins(state.files.values(), sizes)
+    if not groups:
         return state, None
     started = time.perf_counter()
     now = state
     done: list[Swap] = []
     left = ""
     try:
-        for share in _shares(found):
+        for share in _shares(groups):
             swaps = rewritten(now, share, about.ready, key=sizes.by)
             now, swapped = exchange(now, swaps, about)
             done += swapped
             if len(swapped) < len(share):
-                left = "another writer replaced some of its files meanwhile"
+                left = "another writer replaced some of the table's files"
     except (BusyError, OvertakenError) as error:
         left = str(error) or "other writers were faster"
     gone = [file for swap in done for file in swap.removed]
@@ -511,7 +512,7 @@ def compact(
 
 
 def refusal(state: Snapshot) -> str:
-    """Why this table cannot be compacted; empty when it can."""
+    """Return the reason why a table cannot be compacted; empty if it can."""
     beyond = state.beyond_us()
     if beyond:
         return f"needs another engine, {beyond}"
@@ -522,10 +523,10 @@ def refusal(state: Snapshot) -> str:
     return ""
 
 
-def _shares(found: Sequence[Bin]) -> Iterator[list[Bin]]:
+def _shares(groups: Sequence[Bin]) -> Iterator[list[Bin]]:
     share: list[Bin] = []
     size = 0
-    for files in found:
+    for files in groups:
         share.append(files)
         size += sum(file.size for file in files)
         if size >= _COMMIT_BYTES:
@@ -543,20 +544,21 @@ def rewritten(
     keep: Keep | None = None,
     key: Sequence[str] = (),
 ) -> list[Swap]:
-    """Each group of files as one file, which no commit names yet."""
+    """Rewrite each group of files as one file that no commit names yet."""
     ready()
     schema = stored_schema(state)
     swaps: list[Swap] = []
     try:
         for files in groups:
             try:
-                made = write_together(state, files, schema, keep=keep, key=key)
-                swaps.append(Swap(files, made))
+                written = write_together(state, files, schema, keep=keep, key=key)
+                swaps.append(Swap(files, written))
             except FileNotFoundError:
                 newest = follow(state).files
                 if all(file.path in newest for file in files):
                     raise
-                # else replaced, and cleaned away, since the table was looked at
+                # Otherwise another writer has replaced and deleted the files since `state`: skip
+                # them.
     except BaseException:
         drop(state.store, swaps)
         raise

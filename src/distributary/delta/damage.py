@@ -1,8 +1,8 @@
-"""Data files that are no longer what was written: told by their checksums, else by reading them.
+"""Detection of damaged data files: by their checksums, otherwise by reading them.
 
-Every file of ours has the CRC-32 of its bytes beside it in the log. It finds what disks, copies and
-memory do to bytes, at one percent of the time that writing the file takes; SHA-256 took five. It is
-no protection from people: those who can change a file can change the log as well.
+The log holds the CRC-32 of the bytes of every file that we write. It detects errors of disks,
+copies and memory, at one percent of the time of writing; SHA-256 took five percent. It does not
+protect against people: a person that can change a file can change the log as well.
 """
 
 from __future__ import annotations
@@ -16,50 +16,51 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from distributary.errors import DamagedFileError, clean
+from distributary.model import layout
 from distributary.store.base import Store
 
 TAG = "distributary.crc32"
-"""Under this name the log of a Delta table has the checksum, among the tags of a file."""
+"""The tag of a file in a Delta log that holds its checksum."""
 _PIECE_BYTES = 16 * 2**20
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, MemoryError)
-"""What Arrow raises for bytes that are no Parquet; a store that is away raises OSError as well."""
+"""The exceptions that Arrow raises for invalid Parquet; an unreachable store raises OSError too."""
 
 
 def checksum(data: Any, before: int = 0) -> int:
-    """Return the checksum of bytes that follow others."""
+    """Return the checksum of bytes, continued from the checksum `before`."""
     return zlib.crc32(data, before)
 
 
 def spelled(value: int) -> str:
-    """Return a checksum as logs and manifests have it."""
+    """Format a checksum as logs and manifests spell it."""
     return f"{value:08x}"
 
 
 def differs(found: str, expected: str) -> str:
-    """Say what the checksum of a file is, and what it was."""
-    return f"its bytes have the checksum {found}, they were written with {expected}"
+    """Return the sentence that compares a file's checksum with the expected one."""
+    return f"the file's bytes have the checksum {found}; they were written with {expected}"
 
 
 def damage_in(store: Store, name: str, *, size: int, expected: str | None) -> str | None:
-    """Say what is wrong with a file of this size; None if nothing is. Raises OSError.
+    """Describe the damage of a file; None if it is intact. Raises OSError.
 
-    A file without a checksum is read to its end, every column of it.
+    A file without a checksum is read to its end, with all columns.
     """
     if expected is not None:
-        found = _checksum_of(store, name, size)
-        return None if found == expected else differs(found, expected)
-    # a store that is away says so here: what is raised below is about the content
+        actual = _checksum_of(store, name, size)
+        return None if actual == expected else differs(actual, expected)
+    # An unreachable store raises here, so that errors below are about the file's content.
     store.read_range(name, 0, 1)
     try:
         with pq.ParquetFile(store.open(name, size=size), page_checksum_verification=True) as file:
             rows = sum(batch.num_rows for batch in file.iter_batches())
-            told = file.metadata.num_rows
+            expected_rows = file.metadata.num_rows
     except pa.ArrowNotImplementedError:
-        # another engine may be able to read it
+        # Another engine may be able to read this file.
         return None
     except _UNREADABLE as error:
         return clean(f"{type(error).__name__}: {error}")
-    return None if rows == told else f"{rows:,} rows, its own footer says {told:,}"
+    return None if rows == expected_rows else f"{rows:,} rows, its footer says {expected_rows:,}"
 
 
 def _checksum_of(store: Store, name: str, size: int) -> str:
@@ -71,31 +72,44 @@ def _checksum_of(store: Store, name: str, size: int) -> str:
 
 @contextmanager
 def reading(store: Store, name: str, *, size: int | None, expected: str | None) -> Iterator[None]:
-    """Raise DamagedFileError for what a reader of a damaged file raises.
+    """Raise DamagedFileError in place of the error that a damaged file causes.
 
-    Bytes that did not come, or that this version of Arrow cannot read, are no damage: the file is
-    looked at once more, and its reader's own error is raised if nothing is wrong with it.
+    Bytes that did not arrive, or that this version of Arrow cannot read, are no damage: the file is
+    checked again, and the original error is raised if the file is intact.
     """
     try:
         yield
     except FileNotFoundError:
         raise
     except _UNREADABLE as error:
-        known = store.size(name) if size is None else size
-        found = None if known is None else damage_in(store, name, size=known, expected=expected)
-        if found is None:
+        actual_size = store.size(name) if size is None else size
+        damage = (
+            None
+            if actual_size is None
+            else damage_in(store, name, size=actual_size, expected=expected)
+        )
+        if damage is None:
             raise
-        raise damaged(store.address, name, found) from error
+        raise damaged(store.address, name, damage) from error
 
 
 def damaged(folder: str, name: str, found: str) -> DamagedFileError:
-    """Return the error for a file of a table."""
+    """Return the error for a damaged file of a table."""
     table = folder.rstrip("/").rpartition("/")[2]
+    if layout.is_ledger(folder):
+        return DamagedFileError(
+            f"a data file of the ledger's table {table} is damaged",
+            where=f"{folder}/{name}",
+            evidence=found,
+            next_step="put the file back from a copy; without one, `distributary recover FILE` "
+            "writes what it held again, from the manifests of the checkpoint",
+            table=table,
+        )
     return DamagedFileError(
         f"a data file of table {table} is damaged",
         where=f"{folder}/{name}",
         evidence=found,
-        next_step=f"`distributary verify {table} --deep` names every damaged file of it, and says "
+        next_step=f"`distributary verify {table} --deep` lists all damaged files, and says "
         "what to do",
         table=table,
     )

@@ -1,8 +1,9 @@
-"""The log of a Delta table, read: what the table is now, in a folder or in a bucket alike.
+"""Reading of a Delta table's log: the current state of a table, on a disk or in a bucket.
 
-A log is replayed from its newest checkpoint. Whoever has seen a version reads on from there, commit
-by commit: that takes two looks at a folder, and one request to a bucket, when nothing is new.
-Those who only add files need not know the thousands that are there, and do not read them.
+The log is replayed from its newest checkpoint. A process that has seen a version continues from it,
+commit by commit: when nothing is new, that costs two system calls on a disk and one request to a
+bucket. Writers that only append load the log without its list of files, which can hold thousands of
+entries.
 """
 
 from __future__ import annotations
@@ -34,109 +35,113 @@ from distributary.store.base import Info, Store, at
 LOG = "_delta_log"
 HINT = f"{LOG}/_last_checkpoint"
 SIDECARS = "v2Checkpoint"
-"""What a table asks for whose checkpoints may leave its files to others beside them."""
+"""The table feature under which a checkpoint may keep its list of files in sidecar files."""
 FEATURES = frozenset({"appendOnly", "invariants", "timestampNtz", SIDECARS, FEATURE})
-"""What a table may ask of its readers and writers, beyond the oldest protocol, for us to be one."""
+"""The table features, beyond the oldest protocol, that this code can read and write."""
 PLAIN_PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
-"""What our own tables ask of their readers and writers: every engine can do this."""
+"""The protocol of the tables that we create: every Delta engine supports it."""
 TRUSTED_SECONDS = 3600
-"""Somebody may clean a log up behind us, though never so soon: look at an older one again."""
+"""Other processes clean up logs, but never commits as young as this: a snapshot whose newest commit
+is older is loaded again."""
 ASK_AGAIN_SECONDS = 600.0
-"""A bucket is asked this often whether a table that we write to is still the same one."""
+"""How often a bucket is asked again whether a table that we write to is still the same table."""
 LARGE_FILE = 32 * 2**20
-"""Bytes: a larger file is not held in memory whole."""
+"""Size in bytes above which a file is read in pieces and not held in memory whole."""
 MOST_TABLES = 4096
-"""Tables that a process follows; the one that waited longest is loaded again next time."""
+"""How many tables a process follows; the table that was not used for longest is dropped."""
 
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
 _NAMED_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.[0-9a-fA-F-]{36}\.(?:parquet|json)")
-"""Of `v2Checkpoint`: each is whole, and those of one version say the same."""
+"""Checkpoints of the feature `v2Checkpoint`: each is complete, and all of one version are equal."""
 _FILES = (b'{"add"', b'{"remove"', b'{"cdc"')
 _TRIES = 3
 _READERS = 16
 _LONGEST_EVIDENCE = 300
 
 Action = Mapping[str, Any]
-"""One line of a commit."""
+"""One action, which is one line of a commit."""
 
 
 class BrokenLogError(Exception):
-    """A log with commits missing or garbled: nobody can tell what the table is."""
+    """An error for a log with missing or garbled commits: the table's state is unknown."""
 
 
 def commit_name(version: int) -> str:
-    """The commit of a version, within the table's folder."""
+    """Return the path of a version's commit, within the table's folder."""
     return f"{LOG}/{version:020d}.json"
 
 
 def in_table(folder: str, path: str) -> str:
-    """The path of a file that a table's log names; OutsideLakeError if it is not in the folder."""
+    """Return a path that a table's log names; raise OutsideLakeError if it leaves the folder."""
     if not is_below(path):
         raise OutsideLakeError(
             "the log of a table names a file outside of the table's folder",
             where=folder,
             evidence=path[:_LONGEST_EVIDENCE],
-            next_step="find out who wrote this commit",
+            next_step="find out which program wrote this commit",
         )
     return path
 
 
-# What a version of a table is.
+# The state of a table at one version.
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file that the table consists of."""
+    """A data file of a table."""
 
     path: str
-    """In the table's folder."""
+    """The path within the table's folder."""
     spelled: str
-    """The same as the log has it."""
+    """The path as the log spells it, percent-encoded."""
     size: int
     modified_ms: int = 0
     values: Mapping[str, str | None] = field(default_factory=dict)
-    """Of the partition columns, as the log has them."""
+    """The values of the partition columns, as the log spells them."""
     stats: str | None = None
     vector: Vector | None = None
-    """Rows of it that are no longer part of the table."""
+    """The deletion vector: the rows of the file that are no longer part of the table."""
     tags: Mapping[str, str] = field(default_factory=dict)
-    """What its writer says of it besides."""
+    """Tags from the file's writer."""
 
     @property
     def checksum(self) -> str | None:
-        """The checksum of its bytes, if its writer was ours."""
+        """Return the checksum of the file's bytes; None if another program wrote the file."""
         return self.tags.get(TAG)
 
     @property
     def written(self) -> int | None:
-        """How many rows were written to it, if the log tells."""
+        """Return how many rows were written to the file; None without statistics."""
         count = self.told().get("numRecords")
         return count if isinstance(count, int) else None
 
     @property
     def rows(self) -> int | None:
-        """How many of them are part of the table."""
+        """Return how many rows of the file are part of the table; None without statistics."""
         written = self.written
         return None if written is None else written - self.lost
 
     @property
     def lost(self) -> int:
-        """How many are not."""
+        """Return how many rows of the file are deleted by its deletion vector."""
         return 0 if self.vector is None else self.vector.cardinality
 
     def told(self) -> dict[str, Any]:
-        """The statistics in the log."""
+        """Return the statistics that the log has for the file.
+
+        Empty if they are missing or garbled.
+        """
         try:
-            found = json.loads(self.stats or "{}")
+            statistics = json.loads(self.stats or "{}")
         except ValueError:
             return {}
-        return found if isinstance(found, dict) else {}
+        return statistics if isinstance(statistics, dict) else {}
 
     def bounds(self, column: str) -> tuple[Any, Any]:
-        """The lowest and the highest value of a column, None where the log does not tell."""
-        told = self.told()
-        low, high = (told.get(name) or {} for name in ("minValues", "maxValues"))
+        """Return the lowest and the highest value of a column; None where the log has no bound."""
+        statistics = self.told()
+        low, high = (statistics.get(name) or {} for name in ("minValues", "maxValues"))
         return low.get(column), high.get(column)
 
 
@@ -145,71 +150,75 @@ class Snapshot:
     """One version of a table."""
 
     store: Store
-    """Its folder."""
+    """The store of the table's folder."""
     version: int = -1
     identity: str | None = None
-    """Of the newest commit's file: a table that was deleted and made again has another one."""
+    """The identity of the newest commit's file; it differs if the table was deleted and made
+    again."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """As the log spells it."""
+    """The `metaData` action of the log."""
     protocol: Mapping[str, Any] = field(default_factory=dict)
     fields: Sequence[Field] = ()
     """The columns."""
     invariants: bool = False
-    """Whether a column has conditions that its writers must check."""
+    """True if a column has conditions that writers must check."""
     marks: Mapping[str, int] = field(default_factory=dict)
-    """The newest batch of each application."""
+    """The newest committed batch of each application."""
     checkpoint: int = -1
     """The version of the checkpoint that the log was read from."""
     has_files: bool = True
-    """Whether the files are known."""
+    """True if `files` was loaded."""
     files: Mapping[str, DataFile] = field(default_factory=dict)
-    """By their paths."""
+    """The data files by their paths."""
     removed: Mapping[str, int] = field(default_factory=dict)
-    """Files that were taken away and when, in milliseconds since 1970, as far as the log tells;
-    those of deletion vectors too, even if another vector in them is still in use. Of a table that
-    was just loaded: who follows it would have more of them with every commit."""
+    """Removed files and the times of their removal in milliseconds since 1970, as far as the log
+    knows them. Files of deletion vectors are included, even if another vector in the same file is
+    in use. Filled only when a table is loaded: while a table is followed, it would grow with every
+    commit."""
     tail: tuple[bytes, ...] = ()
-    """The newest commits as this process has written them, in a bucket: reading them costs."""
+    """The newest commits that this process wrote to a bucket, kept because reading them back costs
+    requests."""
 
     @property
     def folder(self) -> str:
-        """The address of its folder."""
+        """Return the address of the table's folder."""
         return self.store.address
 
     @property
     def size(self) -> int:
-        """Bytes in all files."""
+        """Return the bytes of all data files."""
         return sum(file.size for file in self.files.values())
 
     @property
     def count(self) -> int | None:
-        """How many rows it has, by statistics; None where a writer of a file did not count."""
-        told = [file.rows for file in self.files.values()]
-        counted = [rows for rows in told if rows is not None]
-        return sum(counted) if len(counted) == len(told) else None
+        """Return the number of rows by statistics; None if a file has none."""
+        counts = [file.rows for file in self.files.values()]
+        known_counts = [rows for rows in counts if rows is not None]
+        return sum(known_counts) if len(known_counts) == len(counts) else None
 
     @property
     def properties(self) -> dict[str, str]:
-        """What people and engines have set on the table."""
+        """Return the table properties that users and engines have set."""
         return dict(self.metadata.get("configuration") or {})
 
     @property
     def partition_columns(self) -> tuple[str, ...]:
-        """The columns that the table is partitioned by."""
+        """Return the names of the partition columns."""
         return tuple(self.metadata.get("partitionColumns") or ())
 
     def has(self, app_id: str, batch: int) -> bool:
-        """Whether the application has committed the batch, or a later one."""
+        """Return whether the application has committed the batch or a later one."""
         return self.marks.get(app_id, -1) >= batch
 
     def property(self, name: str) -> str | None:
-        """A property of the table."""
+        """Return the value of a table property; None if it is not set."""
         return self.properties.get(name)
 
     def addresses(self) -> list[str]:
-        """Where its files are, for whoever reads them by themselves.
+        """Return the addresses of the data files, for readers that open the files themselves.
 
-        Raises OutsideLakeError, and PublishError where files alone do not tell its rows.
+        Raises OutsideLakeError, and PublishError if the table's rows cannot be read from its files
+        alone.
         """
         self.refuse_unreadable(self.folder.rpartition("/")[2])
         return [f"{self.folder}/{in_table(self.folder, path)}" for path in self.files]
@@ -222,10 +231,10 @@ class Snapshot:
         lenient: bool = False,
         checked: bool | None = None,
     ) -> pa.Table:
-        """A file with the columns of a schema. Raises DamagedFileError.
+        """Read the columns of `schema` from a data file. Raises DamagedFileError.
 
-        Its bytes are `checked` where all columns are asked for, unless the caller says otherwise:
-        such rows are written again, and damage must not get a checksum of its own.
+        The file's checksum is compared when all columns are read, unless `checked` says otherwise:
+        the rows are then written again, and damaged bytes must not get a valid checksum.
         """
         address = f"{self.folder}/{in_table(self.folder, file.path)}"
         checked = len(schema) >= len(self.fields) if checked is None else checked
@@ -235,7 +244,7 @@ class Snapshot:
         return rows
 
     def gone(self, file: DataFile) -> Ints:
-        """The numbers of the rows of a file that are no longer part of the table.
+        """Return the numbers of the deleted rows of a file.
 
         Raises BrokenVectorError.
         """
@@ -243,7 +252,10 @@ class Snapshot:
         return none if file.vector is None else read_vector(self.store, file.vector)
 
     def left(self, file: DataFile, pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
-        """Pieces of a file as they were written, without the rows that are gone."""
+        """Yield the pieces of a file without its deleted rows.
+
+        The pieces are in the file's order.
+        """
         if file.vector is None:
             yield from pieces
             return
@@ -255,12 +267,14 @@ class Snapshot:
             at += piece.num_rows
             yield piece.filter(pa.array(keep)) if low < high else piece
         if len(gone) and gone[-1] >= at:
-            raise BrokenVectorError(f"{file.path} has {at} rows, and number {gone[-1]} is gone")
+            raise BrokenVectorError(
+                f"{file.path} has {at} rows, but its deletion vector names row {gone[-1]}"
+            )
 
     def pieces(
         self, file: DataFile, schema: pa.Schema, *, lenient: bool = False
     ) -> Iterator[pa.Table]:
-        """The same for a file of any size: whole, or in pieces if it is a large one."""
+        """Read a file of any size: a small one whole, a large one piece by piece."""
         if file.size <= LARGE_FILE:
             yield self.read(file, schema, lenient=lenient)
             return
@@ -276,40 +290,43 @@ class Snapshot:
         yield from self.left(file, pieces)
 
     def rows(self, schema: pa.Schema) -> pa.Table:
-        """All rows."""
+        """Read the columns of `schema` from all data files."""
         parts = [self.read(file, schema) for file in self.files.values()]
         return pa.concat_tables(parts) if parts else schema.empty_table()
 
     def beyond_us(self) -> str:
-        """Why only another engine can write this table; empty when we can."""
+        """Return the reason why only another engine can write this table; empty if we can."""
         reader = int(self.protocol.get("minReaderVersion", 1))
         writer = int(self.protocol.get("minWriterVersion", 1))
         if reader <= 1 and writer <= 2:
             return ""
-        asked = {*(self.protocol.get("readerFeatures") or ())}
-        asked |= {*(self.protocol.get("writerFeatures") or ())}
-        if reader in (1, 3) and writer == 7 and not asked - FEATURES:
+        features = {*(self.protocol.get("readerFeatures") or ())}
+        features |= {*(self.protocol.get("writerFeatures") or ())}
+        if reader in (1, 3) and writer == 7 and not features - FEATURES:
             return ""
-        return f"features: {', '.join(sorted(asked - FEATURES)) or f'writer version {writer}'}"
+        return f"features: {', '.join(sorted(features - FEATURES)) or f'writer version {writer}'}"
 
     def no_new_rows(self) -> str:
-        """Why rows cannot be added by us; empty when they can."""
+        """Return the reason why we cannot add rows; empty if we can."""
         return "columns have invariants" if self.invariants else self.beyond_us()
 
     def no_changes(self) -> str:
-        """Why rows cannot be replaced by files that we write; empty when they can."""
+        """Return the reason why rows cannot be replaced by files that we write.
+
+        Empty if they can.
+        """
         if self.partition_columns:
-            return "it is partitioned"
+            return "the table is partitioned"
         if self.property("delta.appendOnly") == "true":
             return "rows may only be added: delta.appendOnly"
         return self.no_new_rows()
 
     def refuse_unusable(self, table: str) -> None:
-        """Raises PublishError for a table that only another engine can change."""
+        """Raise PublishError for a table that only another engine can change."""
         self._refuse(table, self.no_changes())
 
     def refuse_unreadable(self, table: str) -> None:
-        """Raises PublishError for a table whose files alone do not tell its rows."""
+        """Raise PublishError for a table whose rows cannot be read from its files alone."""
         features = {*(self.protocol.get("readerFeatures") or ())} - FEATURES
         if any(file.vector for file in self.files.values()):
             features.add(FEATURE)
@@ -318,20 +335,20 @@ class Snapshot:
     def _refuse(self, table: str, reason: str) -> None:
         if reason:
             raise PublishError(
-                f"table {table} needs an engine that knows more of the protocol",
+                f"table {table} has protocol features that only another engine supports",
                 where=self.folder,
                 evidence=reason,
-                next_step="use Spark for this table, or take the feature off it",
+                next_step="use Spark for this table, or remove the feature from the table",
                 reason="features",
             )
 
 
-# Commits, and what they make of a version.
+# Commits, and the snapshot that follows from them.
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What a commit says, except for its files."""
+    """The content of a commit, without its files."""
 
     info: dict[str, Any]
     metadata: dict[str, Any] | None
@@ -339,14 +356,15 @@ class Commit:
 
 
 def actions_in(data: bytes, *, files: bool = True, last: bool = False) -> list[Action]:
-    """Return the actions of a commit, one a line; without `files` those that name no file.
+    """Return the actions of a commit, one for each line; without `files`, those that name no file.
 
-    Raises BrokenLogError for a commit without any action: no writer makes one, so its content is
-    lost, and with it the rows that it added. The `last` one may be empty, as a power cut leaves it:
-    then the table ends with the commit before, and lacks a mark that its pipeline looks for.
+    Raises BrokenLogError for a commit without any action: no writer creates one, so its content is
+    lost, and with it the rows that it added. The `last` commit of a log may be empty, as a power
+    cut leaves it: then the table ends with the commit before it, and its pipeline notices the
+    missing mark.
     """
     if is_lost(data) and not last:
-        raise BrokenLogError("a commit in its log is empty")
+        raise BrokenLogError("a commit in the table's log is empty")
     lines = (line for line in data.split(b"\n") if not line.isspace())
     return [parsed(line) for line in lines if line and (files or not line.startswith(_FILES))]
 
@@ -357,12 +375,12 @@ def is_lost(data: bytes) -> bool:
 
 
 def commits_in(data: Sequence[bytes], *, files: bool) -> list[list[Action]]:
-    """Return the actions of commits, of which the last is the newest of the table."""
-    return [actions_in(each, files=files, last=at == len(data)) for at, each in enumerate(data, 1)]
+    """Return the actions of consecutive commits, of which the last is the table's newest."""
+    return [actions_in(one, files=files, last=at == len(data)) for at, one in enumerate(data, 1)]
 
 
 def parse_commit(data: bytes, *, last: bool = False) -> Commit:
-    """Return what a commit says of itself."""
+    """Parse a commit's description, metadata and marks."""
     info: dict[str, Any] = {}
     metadata = None
     marks: dict[str, int] = {}
@@ -375,7 +393,7 @@ def parse_commit(data: bytes, *, last: bool = False) -> Commit:
 
 
 def added_by(store: Store, version: int) -> list[str] | None:
-    """The files that a version has added; None where it is no longer told."""
+    """Return the files that a version added; None if its commit is no longer in the log."""
     try:
         actions = actions_in(store.read(commit_name(version)))
     except FileNotFoundError:
@@ -384,7 +402,7 @@ def added_by(store: Store, version: int) -> list[str] | None:
 
 
 def commits_back(snapshot: Snapshot) -> Iterator[Commit]:
-    """The commits of a table, the newest first, as far back as its log tells."""
+    """Yield the commits of a table, the newest first, until one is no longer in the log."""
     for version in range(snapshot.version, -1, -1):
         try:
             data = snapshot.store.read(commit_name(version))
@@ -401,9 +419,9 @@ def replayed(
     *,
     loading: bool = False,
 ) -> Snapshot:
-    """A version of a table, after commits that lead to another.
+    """Return the snapshot that results from `seen` after `commits`.
 
-    Files that were taken away are kept in mind while a table is `loading`.
+    Removed files are kept in `Snapshot.removed` only while a table is `loading`.
     """
     metadata, protocol = seen.metadata, seen.protocol
     marks: dict[str, int] = {}
@@ -422,16 +440,17 @@ def replayed(
                     path = unquote(action["remove"]["path"])
                     vector = Vector.told(action["remove"].get("deletionVector"))
                     when = int(action["remove"].get("deletionTimestamp") or 0)
-                    known = files[path] if path in files else seen.files.get(path)
-                    # a checkpoint also tells that it went with a vector of before
-                    if known is None or file_key(path, known.vector) == file_key(path, vector):
+                    present = files[path] if path in files else seen.files.get(path)
+                    # A checkpoint may also hold the removal of this file with an earlier deletion
+                    # vector.
+                    if present is None or file_key(path, present.vector) == file_key(path, vector):
                         files[path], removed[path] = None, when
                     if vector is not None and vector.path is not None:
                         removed[vector.path] = when
             else:
                 metadata = action.get("metaData", metadata)
                 protocol = action.get("protocol", protocol)
-        # a file that a commit names twice, once to remove it, is there
+        # A file that one commit both adds and removes is part of the table.
         files.update((file.path, file) for file in added)
     fields, invariants = seen.fields, seen.invariants
     if metadata is not seen.metadata:
@@ -444,7 +463,7 @@ def replayed(
         there = {path: file for path, file in both.items() if file is not None}
         old = {**seen.removed, **removed} if loading else {}
         gone = {path: when for path, when in old.items() if path not in there}
-    # not `replace`, which takes longer than all else here: this is once a table and batch
+    # `dataclasses.replace` takes longer than all else here, and this runs for each table and batch.
     return Snapshot(
         store=seen.store,
         version=version,
@@ -462,12 +481,12 @@ def replayed(
 
 
 def file_key(path: str, vector: Vector | None) -> str:
-    """What tells a file in a log from all others: its path, and the vector it is read with."""
+    """Return the identity of a file in a log: its path, and its deletion vector if it has one."""
     return path if vector is None else f"{path} {vector.id}"
 
 
 def data_file(add: Mapping[str, Any]) -> DataFile:
-    """A file as an action of a log names it."""
+    """Return the data file that an `add` action names."""
     return DataFile(
         path=unquote(add["path"]),
         spelled=add["path"],
@@ -480,30 +499,30 @@ def data_file(add: Mapping[str, Any]) -> DataFile:
     )
 
 
-# A table that is seen for the first time, and one that was seen before.
+# Loading of a table that is new to this process, and following of a known table.
 
 
 @dataclass(frozen=True, slots=True)
 class LogNames:
-    """The files of a log, by their names."""
+    """The files in a log folder, by their versions."""
 
     commits: Mapping[int, Info]
     checkpoints: Mapping[int, tuple[Info, ...]]
-    """Versions with a whole checkpoint, and its parts."""
+    """The versions with a complete checkpoint, and its parts."""
 
     @property
     def checkpoint(self) -> int:
-        """The version of the newest checkpoint, or -1."""
+        """Return the version of the newest checkpoint, or -1."""
         return max(self.checkpoints, default=-1)
 
     def until(self, version: int) -> LogNames:
-        """Those that tell what the table was at a version."""
+        """Return the commits and checkpoints up to a version."""
         commits = {v: info for v, info in self.commits.items() if v <= version}
         return LogNames(commits, {v: p for v, p in self.checkpoints.items() if v <= version})
 
 
 def log_names(store: Store, *, since: int = -1) -> LogNames:
-    """What is in a table's log folder, from a version on."""
+    """List the commits and checkpoints in a table's log folder, starting with version `since`."""
     commits: dict[int, Info] = {}
     parts: dict[tuple[int, int], list[Info]] = {}
     named: dict[int, tuple[Info, ...]] = {}
@@ -516,15 +535,15 @@ def log_names(store: Store, *, since: int = -1) -> LogNames:
         elif match := _NAMED_CHECKPOINT.fullmatch(name):
             named[int(match[1])] = (info,)
     whole = {
-        version: tuple(sorted(found, key=lambda info: info.name))
-        for (version, count), found in parts.items()
-        if len(found) == count
+        version: tuple(sorted(infos, key=lambda info: info.name))
+        for (version, count), infos in parts.items()
+        if len(infos) == count
     }
     return LogNames(dict(sorted(commits.items())), named | whole)
 
 
 def load(store: Store, *, files: bool = True, version: int | None = None) -> Snapshot | None:
-    """A table at its newest version or another, or None where there is none.
+    """Load a table at its newest version, or at `version`; None if there is no table.
 
     Raises BrokenLogError.
     """
@@ -532,14 +551,16 @@ def load(store: Store, *, files: bool = True, version: int | None = None) -> Sna
         for _ in range(_TRIES - 1):
             with suppress(FileNotFoundError):
                 return _load(store, files=files, version=version)
-            # somebody cleans the log up: it has a newer checkpoint then
+            # Another process cleans up the log: the log has a newer checkpoint then.
         return _load(store, files=files, version=version)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise BrokenLogError(f"its log is no log: {type(error).__name__}: {error}") from error
+        raise BrokenLogError(
+            f"the table's log cannot be parsed: {type(error).__name__}: {error}"
+        ) from error
 
 
 def follow(seen: Snapshot, *, loading: bool = False) -> Snapshot:
-    """The same table at its newest version, by the commits since."""
+    """Return the snapshot of the newest version, by reading the commits since `seen`."""
     commits: list[bytes] = []
     identity = seen.identity
     while True:
@@ -566,24 +587,26 @@ def _load(store: Store, *, files: bool, version: int | None) -> Snapshot | None:
     start = names.checkpoint
     state = Snapshot(store, start, checkpoint=start, has_files=files)
     if start >= 0:
-        told = [_checkpointed(store, part, files=files) for part in names.checkpoints[start]]
-        known = names.commits.get(start)
-        identity = None if known is None else known.version
-        state = replayed(state, told, start, identity, loading=True)
+        checkpoint = [_checkpointed(store, part, files=files) for part in names.checkpoints[start]]
+        commit = names.commits.get(start)
+        identity = None if commit is None else commit.version
+        state = replayed(state, checkpoint, start, identity, loading=True)
     tail = [version for version in names.commits if version > start]
     if tail == list(range(start + 1, start + 1 + len(tail))) and tail:
-        found = fetch_commits(store, tail)
-        commits = commits_in([data for data, _ in found], files=files)
-        state = replayed(state, commits, tail[-1], found[-1][1], loading=True)
+        fetched = fetch_commits(store, tail)
+        commits = commits_in([data for data, _ in fetched], files=files)
+        state = replayed(state, commits, tail[-1], fetched[-1][1], loading=True)
     elif tail:
-        raise BrokenLogError(f"its log goes from {start} to {tail[-1]}, and not all is there")
+        raise BrokenLogError(f"the log lacks commits between versions {start} and {tail[-1]}")
     if not state.metadata or not state.protocol:
-        raise BrokenLogError(f"its log ends at {state.version}, and does not name its columns")
+        raise BrokenLogError(
+            f"the log ends at version {state.version} without metadata or protocol"
+        )
     return follow(state, loading=True) if version is None else state
 
 
 def _hinted(store: Store) -> int:
-    """The version of a checkpoint of which somebody said that it is the newest."""
+    """Return the version that the file `_last_checkpoint` names; -1 if it is missing or garbled."""
     try:
         version = json.loads(store.read(HINT))["version"]
     except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
@@ -592,7 +615,7 @@ def _hinted(store: Store) -> int:
 
 
 def fetch_commits(store: Store, versions: Sequence[int]) -> list[tuple[bytes, str]]:
-    """Commits with the versions of their files, many at once from a bucket."""
+    """Read commits and the identities of their files, in parallel from a bucket."""
     names = [commit_name(version) for version in versions]
     if store.asks_for_free or len(names) <= 1:
         return [store.fetch(name) for name in names]
@@ -629,30 +652,30 @@ _MAPS = ("partitionValues", "configuration", "options", "tags")
 
 
 def _checkpointed(store: Store, part: Info, *, files: bool) -> list[Action]:
-    """The actions in one file of a checkpoint, and in those that it names."""
+    """Read the actions in one file of a checkpoint and in its sidecar files."""
     wanted = {a: n for a, n in _WANTED.items() if files or a not in ("add", "remove")}
-    found = _actions(store, part, {**wanted, **_SIDECAR})
-    beside = _sidecars(found) if files else ()
-    return [*found, *(action for each in beside for action in _actions(store, each, wanted))]
+    actions = _actions(store, part, {**wanted, **_SIDECAR})
+    sidecars = _sidecars(actions) if files else ()
+    return [*actions, *(a for sidecar in sidecars for a in _actions(store, sidecar, wanted))]
 
 
 def with_sidecars(store: Store, parts: Sequence[Info]) -> tuple[Info, ...]:
-    """The files of a checkpoint, and those that they name."""
+    """Return the files of a checkpoint and their sidecar files."""
     named = [_sidecars(_actions(store, part, _SIDECAR)) for part in parts]
-    return (*parts, *(each for found in named for each in found))
+    return (*parts, *(sidecar for sidecars in named for sidecar in sidecars))
 
 
 def _sidecars(actions: Sequence[Action]) -> list[Info]:
-    """Files that hold what a table consists of, if its checkpoint leaves that to them."""
-    told = [action["sidecar"] for action in actions if "sidecar" in action]
-    # they are always in this folder, however a log spells that
-    names = [unquote(each["path"]).rpartition("/")[2] for each in told]
-    sizes = [int(each["sizeInBytes"]) for each in told]
+    """Return the sidecar files that actions of a checkpoint name."""
+    sidecars = [action["sidecar"] for action in actions if "sidecar" in action]
+    # Sidecar files are always in this folder, whatever path the log spells.
+    names = [unquote(sidecar["path"]).rpartition("/")[2] for sidecar in sidecars]
+    sizes = [int(sidecar["sizeInBytes"]) for sidecar in sidecars]
     return [Info(f"{LOG}/_sidecars/{n}", s, 0.0, "") for n, s in zip(names, sizes, strict=True)]
 
 
 def _actions(store: Store, part: Info, wanted: Mapping[str, Sequence[str]]) -> list[Action]:
-    """Some of the actions in one file of a checkpoint."""
+    """Read the `wanted` actions and fields from one file of a checkpoint."""
     if part.name.endswith(".json"):
         return actions_in(store.read(part.name))
     with (
@@ -661,14 +684,14 @@ def _actions(store: Store, part: Info, wanted: Mapping[str, Sequence[str]]) -> l
     ):
         rows = file.read(columns=columns_in(file.schema_arrow, wanted))
     return [
-        {action: _plain(told)}
+        {action: _plain(fields)}
         for action in rows.column_names
-        for told in rows.column(action).drop_null().to_pylist()
+        for fields in rows.column(action).drop_null().to_pylist()
     ]
 
 
 def columns_in(have: pa.Schema, wanted: Mapping[str, Sequence[str]]) -> list[str]:
-    """Which of these fields of actions a file of a checkpoint has."""
+    """Return the `wanted` fields of actions that a file of a checkpoint has, as column paths."""
     return [
         f"{action}.{name}"
         for action, names in wanted.items()
@@ -678,77 +701,77 @@ def columns_in(have: pa.Schema, wanted: Mapping[str, Sequence[str]]) -> list[str
     ]
 
 
-def _plain(told: dict[str, Any]) -> dict[str, Any]:
-    """A struct as a commit has it: maps, which Arrow gives as lists of pairs, and nothing null."""
+def _plain(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return a struct as commits spell it: with dicts for Arrow's maps, and without nulls."""
     return {
         key: dict(value) if key in _MAPS else _plain(value) if isinstance(value, dict) else value
-        for key, value in told.items()
+        for key, value in fields.items()
         if value is not None
     }
 
 
 class Log:
-    """The log of one table, followed. Not thread-safe: its owner holds a lock."""
+    """The log of one table, followed version by version. Not thread-safe: its owner locks it."""
 
     def __init__(self, store: Store, *, files: bool = True, seen: Snapshot | None = None) -> None:
-        """Without `files` only what an append needs is read."""
+        """Follow the log in `store`; without `files`, load only what an append needs."""
         self.store = store
         self._files = files
         self._seen = seen
-        self._asked = float("-inf")
+        self._asked_at = float("-inf")
 
     def newest(self) -> Snapshot | None:
-        """The newest version, or None where there is no table. Raises BrokenLogError."""
+        """Return the newest version, or None if there is no table. Raises BrokenLogError."""
         seen, self._seen = self._seen, None
         if seen is not None and self._is_there(seen):
             self._seen = follow(seen)
         else:
             self._seen = load(self.store, files=self._files)
-        self._asked = time.monotonic()
+        self._asked_at = time.monotonic()
         return self._seen
 
     def likely(self) -> Snapshot | None:
-        """The newest version as far as it is known, for whoever commits on top of it.
+        """Return the newest known version, for a caller that commits on top of it.
 
-        A commit is created exclusively: whoever knows too little is told then, and a bucket need
-        not be asked before.
+        A bucket is not asked for newer commits each time: a commit is created exclusively, so a
+        caller with an outdated snapshot fails when it commits.
         """
-        if self.store.asks_for_free or time.monotonic() - self._asked > ASK_AGAIN_SECONDS:
+        if self.store.asks_for_free or time.monotonic() - self._asked_at > ASK_AGAIN_SECONDS:
             return self.newest()
         return self._seen
 
     @property
     def seen(self) -> Snapshot | None:
-        """The version that was seen last."""
+        """Return the version that was seen last."""
         return self._seen
 
     def committed(self, snapshot: Snapshot) -> None:
-        """What the owner has made of the table itself."""
-        self._seen, self._asked = snapshot, time.monotonic()
+        """Continue from a snapshot that the owner has just committed."""
+        self._seen, self._asked_at = snapshot, time.monotonic()
 
     def forget(self) -> None:
-        """Trust nothing seen so far."""
-        self._seen, self._asked = None, float("-inf")
+        """Forget the version that was seen, so that the table is loaded again."""
+        self._seen, self._asked_at = None, float("-inf")
 
     def _is_there(self, seen: Snapshot) -> bool:
-        """Whether the log can be followed from a version."""
-        found = self.store.look(commit_name(seen.version))
-        if found is None or found.version != seen.identity:
+        """Return whether the log can be followed from a version."""
+        commit = self.store.look(commit_name(seen.version))
+        if commit is None or commit.version != seen.identity:
             return False
-        return time.time() - found.modified < TRUSTED_SECONDS
+        return time.time() - commit.modified < TRUSTED_SECONDS
 
 
 _followed: Cache[Snapshot] = Cache(MOST_TABLES)
 
 
 def snapshot_of(address: str) -> Snapshot | None:
-    """The newest version of a table that this process may have seen before; None: there is none."""
+    """Return a table's newest version, read on from the last one known here; None: no table."""
     store = at(address)
-    found = Log(store, seen=_followed.find(store.address)).newest()
-    _followed.keep(store.address, found)
-    return found
+    snapshot = Log(store, seen=_followed.find(store.address)).newest()
+    _followed.keep(store.address, snapshot)
+    return snapshot
 
 
 def keep_following(snapshot: Snapshot) -> None:
-    """The next time, `snapshot_of` reads on from here."""
+    """Make `snapshot_of` continue from this snapshot the next time."""
     _followed.keep(snapshot.folder, snapshot)

@@ -1,4 +1,4 @@
-"""The Parquet files of tables: written before a commit names them, read in today's columns."""
+"""The Parquet files of tables: written before a commit names them, read with current columns."""
 
 from __future__ import annotations
 
@@ -32,48 +32,48 @@ from distributary.store.base import Store, Uploads, at, is_remote
 
 _STATISTICS_COLUMNS = 32
 _LONGEST_TEXT = 80
-"""Characters, as many as ids of change events have at most: a longer one gets no bounds."""
+"""The longest text in characters that gets bounds; ids of change events are not longer."""
 _MANY_ROWS = 20_000
 _SAMPLE_ROWS = 2_000
 _EPOCH = datetime(1970, 1, 1)
 _WHOLE_NUMBERS = 2**53
 
 UPLOADS = Uploads()
-"""Of this process: a worker has one task at a time, which must wait for them before it answers."""
+"""The uploads of this process; a worker's task waits for them before it returns."""
 
 
 class AbandonedError(Exception):
-    """Nobody waits any more for what a task writes: its job was cancelled, or has failed."""
+    """An error for a task whose job was cancelled or has failed, so that its files are unwanted."""
 
 
 class Written:
-    """The files of one task. Spark stops waiting for a task long before its process notices."""
+    """The files of one task, for removal: Spark drops a task long before its process notices."""
 
     def __init__(self) -> None:
         self._ticket: str | None = None
         self._paths: list[str] = []
 
     def begin(self, ticket: str | None) -> None:
-        """A task that is wanted as long as the ticket is there; always, where that is empty."""
+        """Begin a task; it is wanted while the file `ticket` exists, or always if that is empty."""
         self._ticket, self._paths = ticket, []
 
     def end(self) -> None:
-        """What is written from here on is nobody's task, or another kind of one."""
+        """End the task: files that are written from here on are not tracked."""
         self.begin(None)
 
     def add(self, path: str) -> None:
-        """Before a file is written."""
+        """Register a file before it is written; raise AbandonedError if the task is unwanted."""
         if self._ticket is not None:
             self.check()
             self._paths.append(path)
 
     def check(self) -> None:
-        """Raises AbandonedError; what was written until now is found by whoever took the ticket."""
+        """Raise AbandonedError if the ticket is gone; the driver then removes the files so far."""
         if self._ticket and not os.path.exists(self._ticket):
             raise AbandonedError(os.path.basename(self._ticket))
 
     def take_back(self) -> None:
-        """Remove the files."""
+        """Delete the files of the task."""
         UPLOADS.forget()
         for path in self._paths:
             with suppress(OSError):
@@ -83,7 +83,7 @@ class Written:
 
 
 WRITTEN = Written()
-"""Of this process, likewise."""
+"""The files of the current task of this process."""
 
 
 def write_file(
@@ -97,14 +97,14 @@ def write_file(
     schema_ids: Sequence[int] = (),
     key: Sequence[str] = (),
 ) -> StagedFile:
-    """Write rows below a table's folder, with the bounds that a reader may skip the file by.
+    """Write rows below a table's folder, with the bounds by which a reader may skip the file.
 
-    The columns of the key, if it has one, get bounds wherever they stand.
+    Columns of the key always get bounds, wherever they stand.
     """
     if table.num_rows < _MANY_ROWS:
-        # pieces of a few rows each cost more to write than to put together
+        # Writing pieces of a few rows costs more than joining them first.
         table = table.combine_chunks()
-    size, found = _write(table, f"{folder}/{name}")
+    size, crc = _write(table, f"{folder}/{name}")
     return StagedFile(
         path=name,
         size=size,
@@ -114,32 +114,32 @@ def write_file(
         first_offset=first_offset,
         last_offset=last_offset,
         schema_ids=tuple(sorted(set(schema_ids))),
-        checksum=found,
+        checksum=crc,
     )
 
 
 def _write(table: pa.Table, path: str) -> tuple[int, str]:
     """Write the file; return its size and its checksum."""
     large = table.num_rows >= _MANY_ROWS
-    # a small file is one row group: what could be skipped by statistics inside of it is skipped by
-    # those in the table's log; compressing and writing it column by column costs more than it is
+    # A small file is one row group: readers skip it by the statistics in the table's log, so
+    # statistics inside the file and better compression would cost more than they save.
     sink = pa.BufferOutputStream()
     pq.write_table(
         table,
         sink,
         compression="zstd" if large else "snappy",
         compression_level=1 if large else None,
-        use_dictionary=_repeating(table) if large else False,
+        use_dictionary=_repeating_columns(table) if large else False,
         write_statistics=large,
         store_schema=False,
         write_page_index=False,
     )
     content = sink.getvalue()
-    found = spelled(checksum(content))
+    crc = spelled(checksum(content))
     WRITTEN.add(path)
     if is_remote(path):
         UPLOADS.put(path, content)
-        return len(content), found
+        return len(content), crc
     try:
         file = open(path, "wb")
     except FileNotFoundError:
@@ -147,14 +147,14 @@ def _write(table: pa.Table, path: str) -> tuple[int, str]:
         file = open(path, "wb")
     with file:
         file.write(content)
-    return len(content), found
+    return len(content), crc
 
 
-def _repeating(table: pa.Table) -> list[str]:
-    """The columns with values that come again, as Parquet names them: those get a dictionary.
+def _repeating_columns(table: pa.Table) -> list[str]:
+    """Return the paths of columns with repeated values: Parquet writes those with a dictionary.
 
-    For others one is begun and given up, which takes a third of the time of a file of change data,
-    and as much of its size.
+    For other columns a dictionary is begun and given up, which costs a third of the time and of the
+    size of a file of change data.
     """
     rows = table.slice(0, _SAMPLE_ROWS).combine_chunks()
     return [
@@ -166,7 +166,7 @@ def _repeating(table: pa.Table) -> list[str]:
 
 
 def _repeating_in(values: pa.Array, path: str) -> Iterator[str]:
-    """The same for what is in a column, of some of its rows."""
+    """Yield the paths of a column's leaves with repeated values, judged by a sample of rows."""
     type_ = values.type
     if pa.types.is_struct(type_):
         for field, child in zip(type_, values.flatten(), strict=True):
@@ -181,14 +181,14 @@ def _repeating_in(values: pa.Array, path: str) -> Iterator[str]:
 
 
 def statistics(table: pa.Table, *, key: Sequence[str] = ()) -> str:
-    """Row count, and bounds and nulls of the leading flat columns, as Delta spells them."""
+    """Return row count, and bounds and null counts of the leading flat columns, as Delta's JSON."""
     lowest: dict[str, Any] = {}
     highest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
     numbers: list[tuple[pa.Field, np.ndarray[Any, Any]]] = []
     wide = table.num_columns > _STATISTICS_COLUMNS
     for index, (field, column) in enumerate(zip(table.schema, table.columns, strict=True)):
-        # the coordinates come last and are what a search for a record needs
+        # The coordinates of a record are the last columns; searches for a record need their bounds.
         needed = field.name.startswith("_") or field.name in key
         if wide and index >= _STATISTICS_COLUMNS and not needed:
             continue
@@ -205,20 +205,20 @@ def statistics(table: pa.Table, *, key: Sequence[str] = ()) -> str:
             lowest[field.name], highest[field.name] = low, high
     for field, low, high in _bounds_of_numbers(numbers):
         lowest[field.name], highest[field.name] = low, high
-    found = {
+    counts = {
         "numRecords": table.num_rows,
         "minValues": lowest,
         "maxValues": highest,
         "nullCount": nulls,
     }
-    # deltalake 1.6 takes an escaped character from above U+1FFFF for another one
-    return compact(found, escaped=False)
+    # deltalake 1.6 misreads escaped characters above U+1FFFF.
+    return compact(counts, escaped=False)
 
 
 def _bounds_of_numbers(
     columns: Sequence[tuple[pa.Field, np.ndarray[Any, Any]]],
 ) -> Iterator[tuple[pa.Field, Any, Any]]:
-    """Of all at once: with few rows and many tables each call costs more than its work."""
+    """Yield the bounds of all number columns, computed at once: a call for each costs too much."""
     if not columns:
         return
     values = np.stack([values for _, values in columns])
@@ -233,31 +233,34 @@ def _bounds_of_numbers(
 
 def _moment(microseconds: int) -> str | None:
     try:
-        found: str | None = _json(_EPOCH + timedelta(microseconds=microseconds))
+        text: str | None = _json(_EPOCH + timedelta(microseconds=microseconds))
     except OverflowError:
-        # beyond the years that Python knows
+        # Python's years end at 9999.
         return None
-    return found
+    return text
 
 
 def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
-    found = pc.min_max(column)
+    ends = pc.min_max(column)
     try:
-        return _json(found["min"].as_py()), _json(found["max"].as_py())
+        return _json(ends["min"].as_py()), _json(ends["max"].as_py())
     except (OverflowError, ValueError):
-        # a moment beyond the years that Python knows
+        # Python's years end at 9999.
         return None, None
 
 
 def _is_number(type_: pa.DataType) -> bool:
-    """Whether it is a whole number, or a moment as one, that fits in 64 bits with a sign."""
+    """Return whether values are integers, or timestamps as integers, of 64 bits with a sign."""
     if pa.types.is_timestamp(type_):
         return bool(type_.unit == "us")
     return bool(pa.types.is_integer(type_) and type_ != pa.uint64())
 
 
 def _has_bounds(type_: pa.DataType) -> bool:
-    """Floating point has none, because NaN has no place between them for every reader alike."""
+    """Return whether a type gets bounds.
+
+    Floating point gets none: readers place NaN differently.
+    """
     return bool(
         pa.types.is_integer(type_)
         or pa.types.is_string(type_)
@@ -269,7 +272,7 @@ def _has_bounds(type_: pa.DataType) -> bool:
 
 
 def _json(value: Any) -> Any:
-    """A bound as JSON, or None where a bound cannot be written exactly."""
+    """Return a bound as a JSON value; None if it cannot be written exactly."""
     match value:
         case bool() | int():
             return value
@@ -282,18 +285,19 @@ def _json(value: Any) -> Any:
         case date():
             return value.isoformat()
         case Decimal():
-            # some readers make a binary fraction of a larger one
+            # Some readers convert a larger number to floating point.
             return int(value) if abs(value) < _WHOLE_NUMBERS else None
     return None
 
 
-# Rows of one file in the columns of another time: missing ones are null, narrower ones wider.
+# Rows of an older file in the table's current columns: missing columns are null, narrow types
+# become wide.
 
 
 def conform(table: pa.Table, schema: pa.Schema, *, rows: int, lenient: bool = False) -> pa.Table:
-    """The table with exactly these columns, in this order and of these types.
+    """Return the table with exactly the columns of `schema`, in its order and of its types.
 
-    Raises ColumnConflictError where values would be lost; they are null instead when `lenient`.
+    Raises ColumnConflictError where values would be lost; if `lenient`, such values become null.
     """
     have = set(table.column_names)
     columns = [
@@ -325,7 +329,7 @@ def _column(column: pa.ChunkedArray, field: pa.Field, *, lenient: bool) -> pa.Ch
 
 
 def _cast(value: pa.Scalar, type_: pa.DataType) -> object:
-    """A value in another type, or null where that type has no such value."""
+    """Return a value in another type; None if the type cannot hold it."""
     try:
         return value.cast(type_).as_py()
     except pa.ArrowException:
@@ -338,10 +342,10 @@ _WHOLE_BYTES = 16 * 2**20
 def opened(
     store: Store, name: str, *, size: int | None = None, expected: str | None = None
 ) -> pa.NativeFile:
-    """A file to be read in parts; one of a bucket comes whole, unless it is known to be large.
+    """Open a file for reading in parts; a file in a bucket is read whole unless it is large.
 
-    Each part would be a request. Where a checksum is `expected`, all bytes are compared with it
-    first: raises DamagedFileError.
+    Each part of a file in a bucket would be a request. If a checksum is `expected`, all bytes are
+    compared with it first. Raises DamagedFileError.
     """
     large = size is None or size > _WHOLE_BYTES
     if expected is not None and size is not None and large:
@@ -351,8 +355,8 @@ def opened(
     if (store.asks_for_free and (expected is None or large)) or (size is not None and large):
         return store.open(name)
     data = store.read(name)
-    if expected is not None and (found := spelled(checksum(data))) != expected:
-        raise damaged(store.address, name, differs(found, expected))
+    if expected is not None and (actual := spelled(checksum(data))) != expected:
+        raise damaged(store.address, name, differs(actual, expected))
     return pa.BufferReader(data)
 
 
@@ -364,9 +368,9 @@ def read_file(
     size: int | None = None,
     expected: str | None = None,
 ) -> pa.Table:
-    """A Parquet file with exactly the columns of a schema: what it lacks is null.
+    """Read a Parquet file with exactly the columns of a schema; missing columns are null.
 
-    Raises UnsupportedTypeError where its values would be taken for others, and DamagedFileError.
+    Raises DamagedFileError, and UnsupportedTypeError for values that would be misread.
     """
     folder, _, file_name = address.rpartition("/")
     store = at(folder)
@@ -377,7 +381,7 @@ def read_file(
         have = set(file.schema_arrow.names)
         names = [name for name in schema.names if name in have]
         rows, count = file.read(columns=names), file.metadata.num_rows
-    # a name with a dot in it also picks fields of other columns
+    # A name with a dot in it also selects fields of other columns.
     return conform(rows.select(names), schema, rows=count, lenient=lenient)
 
 
@@ -393,11 +397,11 @@ def read_pieces(
     lenient: bool = False,
     expected: str | None = None,
 ) -> Iterator[pa.Table]:
-    """The same piece by piece, for a file that may be larger than memory."""
+    """Read a file as `read_file` does, but piece by piece: the file may be larger than memory."""
     with _parquet(store, name, size=size, expected=expected) as file:
         have = set(file.schema_arrow.names)
         names = [name for name in schema.names if name in have]
-        # to hand the columns of a small file to threads costs more than to decode them
+        # Decoding a small file in threads costs more than decoding it in one.
         threads = size > _WHOLE_BYTES
         batches = file.iter_batches(_PIECE_ROWS, columns=names, use_threads=threads)
         while True:
@@ -410,15 +414,15 @@ def read_pieces(
 
 
 INT96_UNIT = "us"
-"""Spark's old kind of timestamp would be read in nanoseconds, which end in the year 2262."""
+"""The unit of Spark's old timestamps; nanoseconds, Arrow's default, end in the year 2262."""
 _OLD_CALENDAR = {b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"}
 
 
 def _parquet(store: Store, name: str, *, size: int | None, expected: str | None) -> pq.ParquetFile:
-    """A file of a table that others may have written to."""
+    """Open a file of a table, which another program may have written."""
     with reading(store, name, size=size, expected=expected):
         content = opened(store, name, size=size, expected=expected)
         file = pq.ParquetFile(content, coerce_int96_timestamp_unit=INT96_UNIT)
     if _OLD_CALENDAR & {*(file.metadata.metadata or ())}:
-        raise UnsupportedTypeError("its days before 1582 are counted by Spark's old calendar")
+        raise UnsupportedTypeError("its dates before 1582 are in Spark's old calendar")
     return file

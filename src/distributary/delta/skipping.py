@@ -1,8 +1,8 @@
-"""Which files of a table can hold rows with given keys, by the bounds that its log keeps of them.
+"""The choice of files that can hold rows with given keys, by the bounds in a table's log.
 
-Whoever wrote a file may have said nothing of it, or something less exact: bounds of texts are cut,
-those of times rounded, those of decimals turned into binary fractions. A row must never be missed:
-when in doubt, a file can hold it.
+Other writers may leave bounds out or write inexact ones: bounds of texts are cut, bounds of times
+rounded, bounds of decimals converted to floating point. No row may be missed: a file is skipped
+only if its bounds certainly exclude the keys.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ Flags = npt.NDArray[np.bool_]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SLACK_US = 1000
-"""Some writers cut the bounds of times to milliseconds."""
+"""Tolerance for writers that cut the bounds of times to milliseconds."""
 _SLACK_SHARE = Decimal("1e-9")
-"""Of a decimal: some writers make binary fractions of their bounds."""
+"""Tolerance, as a part of a decimal, for writers that convert bounds to floating point."""
 _EXACT = 2**53
-"""Beyond it some writers round the bounds of decimals, or write the largest number they know."""
+"""The number above which some writers round the bounds of decimals, or cap them."""
 _WHOLE_TEXT = 31
-"""Characters: some writers cut the bounds of longer texts."""
+"""The length in characters above which some writers cut the bounds of texts."""
 _UNSURE = "[\\x{E000}-\\x{10FFFF}]"
-"""Characters that have another place in the order of UTF-16 than in that of UTF-8."""
+"""Characters that sort differently in UTF-16 and in UTF-8."""
 
 
 def microseconds(text: object) -> int | None:
-    """A time as a log's statistics spell it, since 1970; None where they do not tell."""
+    """Parse a time in a log's statistics as microseconds since 1970; None if it is no time."""
     try:
         moment = datetime.fromisoformat(text) if isinstance(text, str) else None
     except ValueError:
@@ -51,17 +51,20 @@ def microseconds(text: object) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How the bounds of a type are compared with its values."""
+    """The comparison of a type's bounds with its values."""
 
     stored: pa.DataType | None
-    """What values are cast to first; None: nothing."""
+    """The type that values are cast to before comparison; None for no cast."""
     low: Callable[[Any], Any]
-    """A bound as the log has it, in the form of the values; None where it does not tell."""
+    """A function that converts a lower bound from the log to the form of the values, or to None."""
     high: Callable[[Any], Any]
 
 
 def _kind(type_: pa.DataType) -> _Kind | None:
-    """None for types whose bounds nobody can be sure of: NaN has no place among others."""
+    """Return the comparison for a type.
+
+    None for a type without reliable bounds, as floating point.
+    """
     if pa.types.is_integer(type_):
         return _Kind(None, _integer, _integer)
     if pa.types.is_string(type_) or pa.types.is_large_string(type_):
@@ -80,7 +83,7 @@ def _integer(bound: Any) -> int | None:
 
 
 def _text(bound: Any) -> str | None:
-    # half a character of UTF-16 has no place in any order
+    # A lone surrogate of UTF-16 has no place in any order.
     halves = isinstance(bound, str) and any("\ud800" <= sign <= "\udfff" for sign in bound)
     return bound if isinstance(bound, str) and not halves else None
 
@@ -106,13 +109,13 @@ def _decimal(bound: Any, side: int) -> Decimal | None:
     return exact + side * abs(exact) * _SLACK_SHARE
 
 
-def _said(told: dict[str, Any], what: str, column: str) -> Any:
-    columns = told.get(what)
+def _statistic(statistics: dict[str, Any], kind: str, column: str) -> Any:
+    columns = statistics.get(kind)
     return columns.get(column) if isinstance(columns, dict) else None
 
 
 class _Values:
-    """The values of one column of the keys, in order, and which keys have which."""
+    """The sorted values of one column of the keys, and the position of each key's value."""
 
     def __init__(self, name: str, column: pa.ChunkedArray, kind: _Kind) -> None:
         self.name, self._kind = name, kind
@@ -121,20 +124,23 @@ class _Values:
         filled = len(column) - column.null_count
         self._values = column.combine_chunks().take(pa.array(order[:filled]))
         self.codes: Ints = np.full(len(column), -1)
-        """For each key the place of its value in the order of values; -1 for null."""
+        """For each key, the position of its value among the sorted values; -1 for null."""
         self.codes[order[:filled]] = np.arange(filled)
         self.order: Ints = np.concatenate([order[filled:], order[:filled]])
-        """The keys by their codes."""
+        """The keys in the order of their codes."""
         self.unsure: Flags = np.zeros(len(self.codes), np.bool_)
-        """Which keys have a value that no bound tells anything about."""
+        """The keys whose values cannot be compared with bounds."""
         if kind.high is _text:
             odd = pc.match_substring_regex(column, _UNSURE).fill_null(False)
             self.unsure = odd.to_numpy(zero_copy_only=False)
 
-    def between(self, told: dict[str, Any]) -> tuple[int, int] | None:
-        """The codes of the values within a file's bounds; None where these do not tell."""
-        low = self._kind.low(_said(told, "minValues", self.name))
-        high = self._kind.high(_said(told, "maxValues", self.name))
+    def between(self, statistics: dict[str, Any]) -> tuple[int, int] | None:
+        """Return the range of codes within a file's bounds.
+
+        None if the file has no usable bounds.
+        """
+        low = self._kind.low(_statistic(statistics, "minValues", self.name))
+        high = self._kind.high(_statistic(statistics, "maxValues", self.name))
         if low is None or high is None or low > high:
             return None
         places = range(len(self._values))
@@ -145,19 +151,19 @@ class _Values:
         return first, bisect_right(places, high, key=self._value)
 
     def _value(self, place: int) -> Any:
-        # the few that are looked at, not all of them
+        # Only the few values that the search touches are converted.
         return self._values[place].as_py()
 
-    def may_be_null(self, told: dict[str, Any]) -> bool:
-        """Whether a file may have a null here."""
-        return bool(_said(told, "nullCount", self.name) != 0)
+    def may_be_null(self, statistics: dict[str, Any]) -> bool:
+        """Return whether a file may hold a null in this column."""
+        return bool(_statistic(statistics, "nullCount", self.name) != 0)
 
 
-class Keys:
-    """Keys that are looked for among the files of a table, or that are to be put there."""
+class KeyRanges:
+    """Keys to look for in the files of a table, or to put there."""
 
     def __init__(self, rows: pa.Table, names: Sequence[str]) -> None:
-        """The keys are those of all rows, in the columns of these names."""
+        """Take the keys of all rows from the columns `names`."""
         kinds = [(name, _kind(rows.schema.field(name).type)) for name in names]
         self._columns = [_Values(n, rows.column(n), kind) for n, kind in kinds if kind is not None]
         self._count = rows.num_rows
@@ -166,44 +172,47 @@ class Keys:
             self._sorted = self._columns[0].codes[self._order]
 
     def may_be_in(self, file: DataFile) -> bool:
-        """Whether a file can hold a row with one of the keys."""
+        """Return whether a file can hold a row with one of the keys."""
         if not self._columns or not self._count:
             return bool(self._count)
-        told = file.told()
-        found = self._first(told)
+        statistics = file.told()
+        possible = self._first(statistics)
         for column in self._columns[1:]:
-            if not len(found):
+            if not len(possible):
                 return False
-            ends = column.between(told)
+            ends = column.between(statistics)
             if ends is not None:
-                codes = column.codes[found]
+                codes = column.codes[possible]
                 met = (codes >= ends[0]) & (codes < ends[1])
-                met |= column.unsure[found]
-                met |= (codes < 0) & column.may_be_null(told)
-                found = found[met]
-        return len(found) > 0
+                met |= column.unsure[possible]
+                met |= (codes < 0) & column.may_be_null(statistics)
+                possible = possible[met]
+        return len(possible) > 0
 
     def within(self, file: DataFile) -> Ints:
-        """The keys that are within a file's bounds, by their numbers: none, if it has no bounds."""
-        told = file.told()
-        if not self._columns or any(column.between(told) is None for column in self._columns):
+        """Return the numbers of the keys within a file's bounds.
+
+        Empty if the file has no bounds.
+        """
+        statistics = file.told()
+        if not self._columns or any(column.between(statistics) is None for column in self._columns):
             return np.zeros(0, np.int64)
         first, *others = self._columns
-        found = self._slice(*(first.between(told) or (0, 0)))
+        inside = self._slice(*(first.between(statistics) or (0, 0)))
         for column in others:
-            low, high = column.between(told) or (0, 0)
-            codes = column.codes[found]
-            found = found[(codes >= low) & (codes < high)]
-        return found
+            low, high = column.between(statistics) or (0, 0)
+            codes = column.codes[inside]
+            inside = inside[(codes >= low) & (codes < high)]
+        return inside
 
-    def _first(self, told: dict[str, Any]) -> Ints:
-        """The keys that a file can hold by its bounds of the first column."""
+    def _first(self, statistics: dict[str, Any]) -> Ints:
+        """Return the keys that a file can hold by its bounds of the first column."""
         column = self._columns[0]
-        ends = column.between(told)
+        ends = column.between(statistics)
         if ends is None:
             return self._order
         parts = [self._slice(*ends), np.flatnonzero(column.unsure)]
-        if column.may_be_null(told):
+        if column.may_be_null(statistics):
             parts.append(self._slice(-1, 0))
         return np.concatenate(parts)
 

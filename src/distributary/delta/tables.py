@@ -1,4 +1,4 @@
-"""Delta tables without a JVM: read only what is needed, try again when others write too."""
+"""Delta tables without a JVM: reading of selected rows, and retries for concurrent writers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from operator import and_
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -23,71 +23,82 @@ from deltalake.exceptions import (
     TableNotFoundError,
 )
 from deltalake.fs import DeltaStorageHandler
-from tenacity import Retrying
 
 from distributary.delta.columns import ColumnConflictError, UnsupportedTypeError
 from distributary.delta.damage import damage_in, damaged
 from distributary.delta.log import BrokenLogError, load
 from distributary.errors import DistributaryError, LakeUnavailableError, PublishError, clean
+from distributary.model import layout
 from distributary.model.table import is_below
 from distributary.retries import attempts_on
 from distributary.store.base import Store, at, local_folder, options_of, refuse_links, stay_inside
 
+if TYPE_CHECKING:
+    from tenacity import Retrying
+
 CONFLICT_ATTEMPTS = 20
 _SEARCH_SECONDS = 10.0
-"""For the file in which a reader failed."""
+"""The time to search for the damaged file in which a reader failed."""
 _MILLISECOND = 1000
-"""In microseconds."""
+"""A millisecond in microseconds."""
+_GONE = "there is no such file"
+_LOG_STEP = "the table's log is damaged: restore the files of _delta_log from a backup"
 _FOREIGN = (DeltaError, OSError, pa.ArrowException, BrokenLogError)
 
 
 @contextmanager
 def reaching(path: str) -> Iterator[None]:
-    """Turns what storage and the table format raise into our own errors."""
+    """Turn exceptions of the storage and of the table format into errors of ours."""
     try:
         yield
     except CommitFailedError as error:
         raise PublishError(
-            "another writer kept changing the table first",
+            "other writers kept committing to the table first",
             where=path,
             evidence=clean(f"{type(error).__name__}: {error}"),
-            next_step="run it again: nothing was changed by this try",
+            next_step="run the command again: this attempt changed nothing",
         ) from error
     except Exception as error:
-        # the engine inside deltalake has no exceptions of its own
+        # The engine inside deltalake raises bare exceptions.
         if type(error) is not Exception and not isinstance(error, _FOREIGN):
             raise
-        if not isinstance(error, FileNotFoundError | BrokenLogError):
+        lost = isinstance(error, FileNotFoundError) and not layout.is_ledger(path)
+        step = "check the lake's path, permissions and credentials with `doctor`"
+        if isinstance(error, BrokenLogError):
+            step = _LOG_STEP
+        elif not lost:
             refuse_damaged(path, cause=error)
         raise LakeUnavailableError(
             "the lake cannot be read or written",
             where=path,
             evidence=clean(f"{type(error).__name__}: {error}"),
-            next_step="check that the lake's path, rights and credentials are right: `doctor`",
+            next_step=step,
         ) from error
 
 
 def refuse_damaged(path: str, *, cause: Exception) -> None:
-    """Raise DamagedFileError if a reader of a table failed because one of its files is damaged.
+    """Raise DamagedFileError if a reader of a table failed because of a damaged file.
 
-    Files are looked at one by one, for a few seconds: engines do not say in which one they failed.
+    Files are checked one by one, for a few seconds: engines do not name the file in which they
+    failed.
     """
     until = time.monotonic() + _SEARCH_SECONDS
     try:
         store = at(path)
         for name, size, expected in _data_files(store):
-            found = damage_in(store, name, size=size, expected=expected)
-            if found is not None:
-                raise damaged(store.address, name, found) from cause
+            gone = layout.is_ledger(path) and store.size(name) is None
+            damage = damage_in(store, name, size=size, expected=expected) if not gone else _GONE
+            if damage is not None:
+                raise damaged(store.address, name, damage) from cause
             if time.monotonic() > until:
                 return
     except (OSError, ValueError, BrokenLogError):
-        # the table cannot be read for another reason, which the caller knows already
+        # The table cannot be read for another reason, which the caller knows already.
         return
 
 
 def _data_files(store: Store) -> Iterator[tuple[str, int, str | None]]:
-    """Path, size and checksum of the files of a table, of whichever format it is."""
+    """Yield path, size and checksum of the files of a Delta or plain Parquet table."""
     delta = load(store)
     if delta is not None:
         for file in delta.files.values():
@@ -95,13 +106,13 @@ def _data_files(store: Store) -> Iterator[tuple[str, int, str | None]]:
                 yield file.path, file.size, file.checksum
         return
     for info in store.files(recursive=True):
-        # a folder whose name begins so is passed over by readers
+        # Readers skip folders whose names begin with an underscore.
         if info.name.endswith(".parquet") and not info.name.startswith("_"):
             yield info.name, info.size, None
 
 
 def conflict_attempts() -> Retrying:
-    """Tries a change again while other writers commit first."""
+    """Return a retrier for changes that other writers' commits overtake."""
     most = CONFLICT_ATTEMPTS
     return attempts_on(
         CommitFailedError, most=most, seconds=60.0, pause=0.02, longest=1.0, jitter=0.1
@@ -109,7 +120,7 @@ def conflict_attempts() -> Retrying:
 
 
 def open_table(path: str, *, version: int | None = None) -> DeltaTable | None:
-    """The table at its newest version, or at another one; None where there is no table."""
+    """Open a table at its newest version, or at `version`; None if there is no table."""
     refuse_links(path)
     try:
         with reaching(path):
@@ -121,39 +132,39 @@ def open_table(path: str, *, version: int | None = None) -> DeltaTable | None:
 
 
 def arrow_schema(table: DeltaTable) -> pa.Schema:
-    """The table's columns in pyarrow's own words."""
+    """Return the table's columns as a pyarrow schema."""
     return pa.schema(table.schema().to_arrow())
 
 
 def dataset(table: DeltaTable) -> ds.Dataset | None:
-    """The live files as a dataset, or None for a table that only the built-in engine can read."""
+    """Return the live files as a dataset; None if only the built-in engine can read the table."""
     folder = local_folder(table.table_uri)
-    # what reads ahead must not need Python: it may still do so when the process ends, and crash
+    # Arrow's read-ahead must not call Python: it may still run, and crash, when the process ends.
     files = pa_fs.SubTreeFileSystem(folder, pa_fs.LocalFileSystem()) if folder else None
     try:
-        found = table.to_pyarrow_dataset(filesystem=files)
+        live = table.to_pyarrow_dataset(filesystem=files)
     except DeltaProtocolError:
         return None
     if folder:
-        only_below(folder, found.files)
-    return _with_true_bounds(table, found)
+        only_below(folder, live.files)
+    return _with_true_bounds(table, live)
 
 
 def _with_true_bounds(table: DeltaTable, files: ds.FileSystemDataset) -> ds.FileSystemDataset:
-    """The same files, so that whoever skips some of them by their bounds misses no row.
+    """Return the same files with correct bounds, so that skipping files misses no row.
 
-    deltalake 1.6 says of a column without bounds that its values are above and below null, which
-    no value is; and of one whose nulls are not counted that it has none.
+    deltalake 1.6 states a column without bounds as between null and null, which excludes all
+    values, and a column without null counts as free of nulls.
     """
     actions = pa.table(table.get_add_actions(flatten=True))
-    told = [unquote(path) for path in actions["path"].to_pylist()]
-    known = dict(zip(told, _bounds(actions, files.schema), strict=True))
-    sizes = dict(zip(told, actions["size_bytes"].to_pylist(), strict=True))
+    paths = [unquote(path) for path in actions["path"].to_pylist()]
+    bounds_by_path = dict(zip(paths, _bounds(actions, files.schema), strict=True))
+    sizes = dict(zip(paths, actions["size_bytes"].to_pylist(), strict=True))
     fragments = []
     for path in files.files:
-        # a file that the log names by an address has that as its path
-        name = path if path in known else unquote(path)
-        bounds, size = known.get(name, ds.scalar(True)), sizes.get(name)
+        # The log may name a file by an address, which then is its path.
+        name = path if path in bounds_by_path else unquote(path)
+        bounds, size = bounds_by_path.get(name, ds.scalar(True)), sizes.get(name)
         fragments.append(
             files.format.make_fragment(
                 path, filesystem=files.filesystem, partition_expression=bounds, file_size=size
@@ -165,7 +176,7 @@ def _with_true_bounds(table: DeltaTable, files: ds.FileSystemDataset) -> ds.File
 
 
 def _bounds(actions: pa.Table, schema: pa.Schema) -> list[ds.Expression]:
-    """What is true of all rows of each file."""
+    """Return for each file an expression that is true of all its rows."""
     all_true: list[list[ds.Expression]] = [[] for _ in range(actions.num_rows)]
     have = set(actions.column_names)
     for field in schema:
@@ -173,7 +184,7 @@ def _bounds(actions: pa.Table, schema: pa.Schema) -> list[ds.Expression]:
         if (part := f"partition.{name}") in have:
             for number, value in enumerate(actions[part].cast(field.type)):
                 all_true[number].append(here == value if value.is_valid else here.is_null())
-        # a name with a dot in it may also mean a field of a struct
+        # A name with a dot in it may also mean a field of a struct.
         elif f"min.{name}" in have and _has_order(field.type) and "." not in name:
             lows, highs = (actions[f"{end}.{name}"].cast(field.type) for end in ("min", "max"))
             nulls = actions[f"null_count.{name}"].to_pylist()
@@ -186,20 +197,20 @@ def _bounds(actions: pa.Table, schema: pa.Schema) -> list[ds.Expression]:
 
 
 def _has_order(type_: pa.DataType) -> bool:
-    """Types whose bounds are what every writer says they are."""
+    """Return whether all writers write exact bounds for a type."""
     whole = pa.types.is_integer(type_) or pa.types.is_date32(type_)
     return bool(whole or (pa.types.is_timestamp(type_) and type_.unit == "us"))
 
 
 def _raised(highs: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Some writers cut times to milliseconds."""
+    """Raise upper bounds of timestamps by a millisecond, because some writers truncate them."""
     if not pa.types.is_timestamp(highs.type):
         return highs
     return pc.add(highs.cast(pa.int64()), _MILLISECOND).cast(highs.type)
 
 
 def only_below(folder: str, files: Iterable[str]) -> None:
-    """OutsideLakeError where one of a table's files is not in its folder, or is a link."""
+    """Raise OutsideLakeError if one of a table's files is outside of its folder, or is a link."""
     places = {os.path.dirname(file) for file in files}
     links = (f"{folder}/{file}" for file in files if os.path.islink(f"{folder}/{file}"))
     stay_inside(folder, *(f"{folder}/{place}" for place in places), *links)
@@ -213,29 +224,29 @@ def read_rows(
     limit: int | None = None,
     files: ds.Dataset | None = None,
 ) -> pa.Table:
-    """Rows that satisfy `where`, an expression and never a text: nothing in it can be injected.
+    """Read rows that satisfy `where`, an expression and not a text, so that nothing is injected.
 
-    Whoever has the `files` of the table already spares the time to look for them.
+    A caller that has the `files` of the table already passes them to save the time to list them.
     """
     with reaching(table.table_uri):
         names = None if columns is None else list(columns)
-        found = (
+        scan = (
             scanner(table, names, where)
             if files is None
             else files.scanner(columns=names, filter=where)
         )
-        return found.to_table() if limit is None else found.head(limit)
+        return scan.to_table() if limit is None else scan.head(limit)
 
 
 def scanner(
     table: DeltaTable, columns: list[str] | None, where: pc.Expression | None = None
 ) -> ds.Scanner:
-    """Reads the rows of a table bit by bit."""
+    """Return a scanner that reads a table's rows batch by batch."""
     files = dataset(table)
     if files is not None:
         return files.scanner(columns=columns, filter=where)
-    # deletion vectors or mapped columns: the engine reads, pyarrow filters, so that values
-    # from outside still never become part of a SQL text
+    # The table has deletion vectors or mapped columns: deltalake reads and pyarrow filters, so that
+    # values from outside never become part of a SQL text.
     target = arrow_schema(table)
     folder = local_folder(table.table_uri)
     if folder:
@@ -247,30 +258,34 @@ def scanner(
 
 
 def lake_files(folder: str) -> pa_fs.FileSystem:
-    """The files of the lake, or of a folder of it, by their paths there, to read from."""
+    """Return a file system for reading the lake, or a folder of it, by relative paths."""
     local = local_folder(folder)
     if local is None:
         return pa_fs.PyFileSystem(DeltaStorageHandler(folder, options_of(folder)))
-    # four times faster than through the general handler
+    # Four times faster than deltalake's general handler.
     return pa_fs.SubTreeFileSystem(os.path.abspath(local), pa_fs.LocalFileSystem())
 
 
-# Several writers, one table: whoever comes second looks at the table again and tries again.
+# Several writers of one table: a writer that commits second reads the table again and retries.
 
 ATTEMPTS = 15
-"""How often a commit that was overtaken is made again."""
+"""How often an overtaken commit is attempted."""
 
 T = TypeVar("T")
 
 
 class OvertakenError(Exception):
-    """Another commit took the place of this one; nothing was written."""
+    """An error for a commit whose version another commit took; nothing was written."""
 
 
 def until_not_overtaken(attempt: Callable[[], T]) -> T:
-    """The result of the first attempt that is not overtaken. Raises OvertakenError in the end."""
+    """Return the result of the first attempt that is not overtaken.
+
+    Raise OvertakenError at last.
+    """
     try:
-        # nearly always enough: the machinery below is not paid for a thousand times a batch
+        # The first attempt nearly always succeeds, and the retrier is too slow for each of a
+        # thousand tables.
         return attempt()
     except OvertakenError:
         again = attempts_on(
@@ -279,20 +294,20 @@ def until_not_overtaken(attempt: Callable[[], T]) -> T:
         return again(attempt)
 
 
-# What went wrong while committing, in our words, and with nothing in it that should not leave.
+# Errors during a commit, turned into errors of ours, without secrets in them.
 
 _LASTING = frozenset({"columns", "features", "format", "partitions", "store"})
-"""Reasons that somebody has to take away."""
+"""Reasons that last until a person removes them."""
 
 
 def may_pass(error: PublishError) -> bool:
-    """Whether the same commit may succeed a moment later, with nobody doing anything about it."""
+    """Return whether the same commit may succeed a moment later without a person's help."""
     return error.retryable and error.context.get("reason") not in _LASTING
 
 
 @contextmanager
 def committing(path: str, *, doing: str) -> Iterator[None]:
-    """Errors of the libraries below become ours."""
+    """Turn exceptions of the libraries below into PublishError."""
     try:
         yield
     except DistributaryError:
@@ -302,7 +317,7 @@ def committing(path: str, *, doing: str) -> Iterator[None]:
 
 
 def as_publish_error(error: Exception, *, doing: str, path: str) -> PublishError:
-    """The error of ours that fits an exception of the libraries below."""
+    """Return the error of ours for an exception of the libraries below."""
     evidence = clean(f"{error}") or type(error).__name__
     what = f"cannot {doing}"
     if isinstance(error, PublishError):
@@ -311,7 +326,7 @@ def as_publish_error(error: Exception, *, doing: str, path: str) -> PublishError
         return PublishError(
             what,
             where=path,
-            evidence=f"other writers were faster, again and again: {evidence}",
+            evidence=f"other writers always committed first: {evidence}",
             next_step="let fewer writers commit to this table at the same time",
             reason="overtaken",
         )
@@ -329,14 +344,14 @@ def as_publish_error(error: Exception, *, doing: str, path: str) -> PublishError
             what,
             where=path,
             evidence=evidence,
-            next_step="check that the lake can be reached and written to, and has room",
+            next_step="check that the lake can be reached, allows writing and has free space",
         )
     if isinstance(error, BrokenLogError):
         return PublishError(
             what,
             where=path,
             evidence=evidence,
-            next_step="the table's log is damaged: put the files of _delta_log back from a copy",
+            next_step=_LOG_STEP,
         )
     return PublishError(
         what,

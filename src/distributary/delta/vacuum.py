@@ -1,9 +1,9 @@
-"""Files that no reader of a table needs any more, and files that were never part of it.
+"""Deletion of files that no reader of a table needs, and of files that were never committed.
 
-A file goes when the commit that took it out of the table is older than the retention. A file that
-no commit names goes when it is older than the retention, too, and nobody can be about to commit it:
-no decided batch names it, and no batch that runs was there to write it. The batches are looked at
-first, then the files, then the table: what becomes part of it in between is found there.
+A file is deleted when the commit that removed it is older than the retention. A file that no commit
+names is deleted when it is older than the retention and no batch can commit it any more: no decided
+batch names it, and no running batch had begun when it was written. The batches are read first, then
+the list of files, then the table's log: a file that is committed in between is found in the log.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.delta.checkpoint import retention_of
-from distributary.delta.compact import Exchange, exchange, rewritten
+from distributary.delta.compact import FileExchange, exchange, rewritten
 from distributary.delta.log import (
     DataFile,
     Snapshot,
@@ -34,46 +34,48 @@ from distributary.model.table import STAGED, STAGING
 from distributary.store.base import Info, Store
 
 _LEFT_BEHIND = re.compile(r"\..*\.(?:[0-9a-f]{32}|[0-9a-f]{16}\.draft)")
-"""Copies and drafts that a killed process has left half written."""
+"""Names of copies and drafts that a killed process left half written."""
 _VECTORS = re.compile(r"deletion_vector_[0-9a-f-]{36}\.bin")
 _ELSEWHERE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
 _SLACK_SECONDS = 600.0
-"""Clocks of several machines differ."""
+"""The tolerance for clocks of machines that differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keepers:
-    """What must stay, whatever its age."""
+    """Files that must stay, whatever their age."""
 
     paths: Collection[str] = ()
-    """Files that a decided batch is going to commit: the table's folder and the path in it."""
+    """Files that a decided batch is about to commit, each as the table's folder and the path in
+    it."""
     running_since: float = float("inf")
-    """Since when files may have been written that a running batch is going to commit; not later
-    than the moment at which the batches were looked at."""
+    """The start of the oldest running batch, which may commit any file written since; at the latest
+    the time at which the batches were read."""
     read_since: float = float("inf")
-    """Since when files were taken out of this table that another pipeline has still to read."""
+    """The time since which another pipeline still has to read files that were removed from the
+    table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vacuumed:
-    """What was deleted, or would be."""
+    """The number of deleted files, or of files that would be deleted."""
 
     removed: int = 0
-    """Files that commits had taken out of the table."""
+    """Files that commits had removed from the table."""
     orphans: int = 0
-    """Files that were never part of it."""
+    """Files that were never part of the table."""
     bytes: int = 0
     refused: str = ""
-    """Why nothing can be deleted."""
+    """The reason why nothing can be deleted."""
 
 
 def refusal(state: Snapshot) -> str:
-    """Why it cannot be told which files of a table are needed; empty when it can."""
+    """Return the reason why the needed files of a table cannot be determined; empty if they can."""
     beyond = state.beyond_us()
     if beyond:
         return f"needs another engine, {beyond}"
     if any(_ELSEWHERE.match(file.spelled) for file in state.files.values()):
-        return "its log names files by their full addresses"
+        return "the log names files by absolute addresses"
     return ""
 
 
@@ -84,7 +86,7 @@ def vacuum(
     *,
     dry_run: bool = False,
 ) -> Vacuumed:
-    """Delete the files of a Delta table that nobody needs. Raises OSError, BrokenLogError."""
+    """Delete unneeded files of a Delta table. Raises OSError and BrokenLogError."""
     listed = list(_listed(store))
     state = load(store)
     refused = "there is no table" if state is None else refusal(state)
@@ -111,24 +113,25 @@ def vacuum(
 
 
 def _taken_since(moment: float, state: Snapshot) -> set[str]:
-    """Files that were taken out of a table since a moment, by commits that are still in its log.
+    """Return the files that were removed from a table since a moment, by the commits in its log.
 
-    Checkpoints tell no more of those that are older than the table's own retention.
+    Checkpoints no longer list removals that are older than the table's retention.
     """
-    commits = log_names(state.store).commits.items()
+    log = log_names(state.store).commits.items()
     since = moment - _SLACK_SECONDS
-    young = [n for n, info in commits if n <= state.checkpoint and info.modified >= since]
-    told = [actions_in(data) for data, _ in fetch_commits(state.store, young)]
-    table = replayed(Snapshot(state.store), told, state.checkpoint, None, loading=True)
+    young = [n for n, info in log if n <= state.checkpoint and info.modified >= since]
+    commits = [actions_in(data) for data, _ in fetch_commits(state.store, young)]
+    table = replayed(Snapshot(state.store), commits, state.checkpoint, None, loading=True)
     return {path for path, when in table.removed.items() if when / 1000 >= moment}
 
 
 def vacuum_staging(
     store: Store, retention: timedelta, kept: Keepers, *, dry_run: bool = False
 ) -> Vacuumed:
-    """The same for a plain Parquet table, of which only what waits for a commit can be left over.
+    """Delete leftover staged files of a plain Parquet table.
 
-    A commit links a file and removes the staged one: what has not gone then is nobody's.
+    A commit links a staged file into the table and removes the staged name. A staged file that is
+    older than the retention therefore belongs to no commit.
     """
     listed = [f for f in store.files(STAGING, recursive=True) if f.name.endswith(STAGED)]
     before = time.time() - retention.total_seconds()
@@ -149,41 +152,40 @@ def _deleted(store: Store, gone: list[Info], orphans: list[Info], *, dry_run: bo
 
 
 def _listed(store: Store) -> Iterator[Info]:
-    """Files of rows and of deletion vectors, in the table's folder and in those of partitions."""
+    """Yield the files of rows and deletion vectors, in the table's folder and its partitions."""
     for file in store.files(recursive=True, drafts=True):
         *folders, name = PurePosixPath(file.name).parts
-        # what begins like this is hidden from readers, unless it is a partition by such a column
+        # Readers skip folders with these names, except for partitions by a column of that name.
         if any(part.startswith(("_", ".")) and "=" not in part for part in folders):
             continue
         hidden = name.startswith(("_", "."))
-        ours = name.endswith(".parquet") or _VECTORS.fullmatch(name)
-        if _LEFT_BEHIND.fullmatch(name) or (ours and not hidden):
+        of_table = name.endswith(".parquet") or _VECTORS.fullmatch(name)
+        if _LEFT_BEHIND.fullmatch(name) or (of_table and not hidden):
             yield file
 
 
-# Dead letters that are done with leave their table after a while; open ones stay.
-#
-# Only files that hold such letters are written again, without them, beside pipelines that append
-# and commands that mark: a file that was marked meanwhile is left for the next time.
+# The expiry of dead letters: letters that were replayed or discarded leave their table after a
+# while; open letters stay. Only files that hold such letters are rewritten, while pipelines append
+# and commands mark letters. A file that was marked in the meantime is left for the next time.
 
 _LOOKED_AT = ("status", "first_seen", "last_seen")
 
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """Which letters go."""
+    """The condition under which letters expire."""
 
     before: datetime
-    """Those that were last seen earlier."""
+    """Letters that were last seen before this time expire."""
     open_too: bool = False
-    """Also letters that nobody has replayed or discarded."""
+    """True if letters expire that were neither replayed nor discarded."""
 
     def keep(self, rows: pa.Table) -> pa.Table:
-        """The letters that stay."""
+        """Return the letters that stay."""
         return rows.filter(pc.invert(self.gone(rows)))
 
     def gone(self, rows: pa.Table) -> pa.ChunkedArray:
-        """Which letters go; one without a time or a status stays."""
+        """Return a mask of the letters that expire; a letter without a time or a status stays."""
         seen = pc.coalesce(rows.column("last_seen"), rows.column("first_seen"))
         old = pc.less(seen, pa.scalar(self.before, seen.type))
         if not self.open_too:
@@ -194,12 +196,12 @@ class Expiry:
 
 @dataclass(frozen=True, slots=True)
 class ExpiredLetters:
-    """What was removed, or would be."""
+    """The number of removed letters, or of letters that would be removed."""
 
     letters: int = 0
     version: int | None = None
     left: int = 0
-    """Letters in files that somebody else has changed meanwhile."""
+    """Letters in files that another writer has changed in the meantime."""
 
 
 def expire_letters(
@@ -209,16 +211,16 @@ def expire_letters(
     ready: Callable[[], None] = lambda: None,
     dry_run: bool = False,
 ) -> tuple[Snapshot, ExpiredLetters]:
-    """Remove letters from their table. Raises BusyError, OvertakenError and OSError."""
+    """Remove expired letters from their table. Raises BusyError, OvertakenError and OSError."""
     counts = {path: _count(state, file, expiry) for path, file in state.files.items()}
     held = [file for path, file in state.files.items() if counts[path]]
-    found = sum(counts.values())
+    expired = sum(counts.values())
     if dry_run or not held:
-        return state, ExpiredLetters(found)
+        return state, ExpiredLetters(expired)
     swaps = rewritten(state, [(file,) for file in held], ready, keep=expiry.keep)
-    after, done = exchange(state, swaps, Exchange("DELETE", True, ready))
+    after, done = exchange(state, swaps, FileExchange("DELETE", True, ready))
     gone = sum(counts[file.path] for swap in done for file in swap.removed)
-    return after, ExpiredLetters(gone, after.version if done else None, found - gone)
+    return after, ExpiredLetters(gone, after.version if done else None, expired - gone)
 
 
 def _count(state: Snapshot, file: DataFile, expiry: Expiry) -> int:

@@ -1,8 +1,8 @@
-"""Deletion vectors: rows that left a table, while the file they are in stays as it is.
+"""Deletion vectors: the deleted rows of data files that stay as they are.
 
-A vector is a set of row numbers, as a Roaring bitmap. Those of one commit share a file beside the
-table's data; a log names file, place and length of each. Other writers also put small ones into
-the log itself: both are read.
+A vector is a set of row numbers, stored as a Roaring bitmap. The vectors of one commit share a file
+beside the table's data; the log names the file, offset and length of each vector. Other writers
+also put small vectors into the log itself; both kinds are read.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from distributary.store.base import Store
 Ints = npt.NDArray[np.int64]
 
 FEATURE = "deletionVectors"
-"""What a table with vectors asks of its readers and writers."""
+"""The table feature that readers and writers of deletion vectors must support."""
 PROPERTY = "delta.enableDeletionVectors"
-"""Without it, nobody may write new ones."""
+"""The table property without which no writer may add deletion vectors."""
 _MAGIC = (1681511377).to_bytes(4, "little")
 _VERSION = b"\x01"
 _HELD, _INLINE = "u", "i"
 _UUID_TEXT = 20
 _MOST_KEPT = 128
-"""Vectors that a process remembers: a merge asks for each several times."""
+"""How many vectors a process caches: a merge reads each vector several times."""
 
 _B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
 _Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
@@ -42,36 +42,36 @@ _TO_Z85, _FROM_Z85 = bytes.maketrans(_B85, _Z85), bytes.maketrans(_Z85, _B85)
 
 
 class BrokenVectorError(Exception):
-    """A vector that is not what the log says: nobody can tell which rows a file still has."""
+    """An error for a vector that differs from the log: the rows of its file are unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """Where a vector is, as a log has it."""
+    """The location of a vector, as a log spells it."""
 
     storage: str
     place: str
-    """The name of its file, or the vector itself."""
+    """The name of the vector's file, or the encoded vector."""
     offset: int | None
     size: int
     cardinality: int
-    """How many rows it takes away."""
+    """The number of deleted rows."""
 
     @classmethod
-    def told(cls, told: Mapping[str, Any] | None) -> Vector | None:
-        """The vector of an action in a log, if it has one."""
-        if not told:
+    def told(cls, descriptor: Mapping[str, Any] | None) -> Vector | None:
+        """Parse the `deletionVector` of an action in a log; None if there is none."""
+        if not descriptor:
             return None
         return cls(
-            storage=str(told["storageType"]),
-            place=str(told["pathOrInlineDv"]),
-            offset=None if told.get("offset") is None else int(told["offset"]),
-            size=int(told["sizeInBytes"]),
-            cardinality=int(told["cardinality"]),
+            storage=str(descriptor["storageType"]),
+            place=str(descriptor["pathOrInlineDv"]),
+            offset=None if descriptor.get("offset") is None else int(descriptor["offset"]),
+            size=int(descriptor["sizeInBytes"]),
+            cardinality=int(descriptor["cardinality"]),
         )
 
     def spelled(self) -> dict[str, Any]:
-        """The same for an action in a log."""
+        """Return the `deletionVector` of an action in a log."""
         return {
             "storageType": self.storage,
             "pathOrInlineDv": self.place,
@@ -82,12 +82,15 @@ class Vector:
 
     @property
     def id(self) -> str:
-        """Tells it from other vectors of the same file, as the protocol has it."""
+        """Return the vector's unique id, as the protocol defines it."""
         return f"{self.storage}{self.place}" + ("" if self.offset is None else f"@{self.offset}")
 
     @property
     def path(self) -> str | None:
-        """Its file in the table's folder; None where it is in the log, or anywhere else."""
+        """Return the path of the vector's file.
+
+        None if it is in the log or outside of the folder.
+        """
         prefix, name = self.place[:-_UUID_TEXT], self.place[-_UUID_TEXT:]
         if self.storage != _HELD or len(name) != _UUID_TEXT:
             return None
@@ -103,23 +106,25 @@ _kept: Cache[Ints] = Cache(_MOST_KEPT)
 
 
 def read_vector(store: Store, vector: Vector) -> Ints:
-    """The numbers of the rows that a vector takes away, in order.
+    """Read the numbers of the rows that a vector deletes, in order.
 
-    Raises BrokenVectorError, and FileNotFoundError where its file is gone.
+    Raises BrokenVectorError, and FileNotFoundError if the vector's file is gone.
     """
-    # a file of vectors has a name of its own for ever
+    # The name of a file of vectors is never used again, so it can be a cache key.
     key = f"{store.address} {vector.id}"
-    found = _kept.find(key)
-    if found is None:
-        found = _decoded(_inline(vector) if vector.storage == _INLINE else _held(store, vector))
-        _kept.keep(key, found)
-    if len(found) != vector.cardinality:
-        raise BrokenVectorError(f"it has {len(found)} rows; by the log {vector.cardinality}")
-    return found
+    rows = _kept.find(key)
+    if rows is None:
+        rows = _decoded(_inline(vector) if vector.storage == _INLINE else _held(store, vector))
+        _kept.keep(key, rows)
+    if len(rows) != vector.cardinality:
+        raise BrokenVectorError(
+            f"the vector has {len(rows)} rows; the log says {vector.cardinality}"
+        )
+    return rows
 
 
 def write_vectors(store: Store, sets: Sequence[Ints]) -> list[Vector]:
-    """Write a file with vectors of these row numbers; on disk for good when it returns."""
+    """Write one durable file with a vector for each set of row numbers."""
     name = uuid.uuid4()
     place = base64.b85encode(name.bytes).translate(_TO_Z85).decode()
     parts, at = [_VERSION], len(_VERSION)
@@ -137,29 +142,29 @@ def write_vectors(store: Store, sets: Sequence[Ints]) -> list[Vector]:
 
 def _inline(vector: Vector) -> bytes:
     data = _from_z85(vector.place)
-    # texts of this kind stand for whole groups of four bytes
+    # Z85 encodes groups of four bytes, so up to three bytes are padding.
     if not 0 <= len(data) - vector.size < 4:
-        raise BrokenVectorError(f"it has {len(data)} bytes; by the log {vector.size}")
+        raise BrokenVectorError(f"the vector has {len(data)} bytes; the log says {vector.size}")
     return data[: vector.size]
 
 
 def _held(store: Store, vector: Vector) -> bytes:
-    """The bytes of a vector in a file, which has its length before and a checksum behind it."""
+    """Read a vector from its file, where a length precedes it and a checksum follows it."""
     path = vector.path
     if path is None:
-        raise BrokenVectorError(f"it is not in the table's folder: {vector.id[:200]}")
-    found = store.read_range(path, vector.offset or 0, max(vector.size, 0) + 8)
-    data = found[4:-4]
-    if len(data) != vector.size or int.from_bytes(found[:4], "big") != vector.size:
-        raise BrokenVectorError(f"{path} does not have it where the log says")
-    if int.from_bytes(found[-4:], "big") != zlib.crc32(data):
+        raise BrokenVectorError(f"the vector is not in the table's folder: {vector.id[:200]}")
+    framed = store.read_range(path, vector.offset or 0, max(vector.size, 0) + 8)
+    data = framed[4:-4]
+    if len(data) != vector.size or int.from_bytes(framed[:4], "big") != vector.size:
+        raise BrokenVectorError(f"{path} has no vector at the offset that the log names")
+    if int.from_bytes(framed[-4:], "big") != zlib.crc32(data):
         raise BrokenVectorError(f"{path} was changed since it was written")
     return data
 
 
 def _decoded(data: bytes) -> Ints:
     if not data.startswith(_MAGIC):
-        raise BrokenVectorError("it is of a kind that is not known")
+        raise BrokenVectorError("the vector is of an unknown format")
     try:
         bitmap = BitMap64.deserialize(data[len(_MAGIC) :])
     except (ValueError, IndexError) as error:
@@ -171,4 +176,4 @@ def _from_z85(text: str) -> bytes:
     try:
         return base64.b85decode(text.encode("ascii").translate(_FROM_Z85))
     except ValueError as error:
-        raise BrokenVectorError(f"no text of the kind Z85: {text[:100]}") from error
+        raise BrokenVectorError(f"the text is not valid Z85: {text[:100]}") from error

@@ -1,5 +1,7 @@
-"""Puts a pipeline where it runs: units, manifests, DAG files, jobs; and says who may read what.
+"""Deploys a pipeline to the place where it runs: units, manifests, DAG files, jobs.
 
-Everything that is written bears a mark, so that a second `install` finds it, and `uninstall`
-removes that and nothing else.
+And manages grants.
+
+Every written file or job has a mark, so that a second `install` finds it, and `uninstall` removes
+only that.
 """

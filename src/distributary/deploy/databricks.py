@@ -1,7 +1,7 @@
 """One job in a Databricks workspace, and the files that it runs.
 
-A job is found by the id that was written down beside its files, else by its name; whichever way,
-it must bear the tag of this pipeline. Two jobs of one name are never touched.
+A job is found by the id in the note beside its files, or else by its name. Either way it must have
+the tag of this pipeline. Two jobs of one name are never changed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from distributary.config.deploy import OWN_TAG, Cluster, Databricks
 from distributary.config.document import printable
 from distributary.deploy import package
 from distributary.deploy.files import (
-    Action,
-    Mark,
-    Step,
-    Target,
+    DeployTarget,
+    FileMark,
+    InstallStep,
+    StepAction,
     digest,
     marked,
     read_mark,
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
     from databricks.sdk import WorkspaceClient
 
 
-# The definition of a Databricks job as plain data, and how it compares with one that is there.
+# The definition of a Databricks job as plain data, and its comparison with an existing job.
 
 PIPELINE_TAG = f"{OWN_TAG}_pipeline"
 DIGEST_TAG = f"{OWN_TAG}_sha256"
 TASK = "run"
 _ENVIRONMENT = "default"
 _WATCHED = ("schedule", "continuous", "trigger")
-"""Settings that say when a job runs: one that is there and not in the file is an edit too."""
+"""Settings of a job's schedule: one that the job has and the file lacks also counts as an edit."""
 
 _CATALOG = "spark.databricks.sql.initial.catalog.name"
 
@@ -59,22 +59,22 @@ Settings = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The files of a job in the workspace, as programs there see them."""
+    """The paths of a job's files, as programs in the workspace see them."""
 
     launcher: str
     file: str
     requirements: str
-    """What the job installs, where the deploy section names nothing else."""
+    """The packages that the job installs, unless the deploy section names others."""
 
 
 def job_settings(pipeline: str, settings: Databricks, places: Places) -> Settings:
-    """Everything that is said of the job, with its mark among the tags."""
+    """Return the complete definition of the job, with its mark among the tags."""
     state = {"pause_status": "PAUSED" if settings.paused else "UNPAUSED"}
     clock = {"quartz_cron_expression": settings.schedule, "timezone_id": settings.timezone}
     version = settings.environment_version
     named = settings.package or places.requirements
-    asked = f"-r {named}" if named.endswith(".txt") else named
-    spec = {"environment_version": version, "dependencies": [asked]}
+    dependency = f"-r {named}" if named.endswith(".txt") else named
+    spec = {"environment_version": version, "dependencies": [dependency]}
     mails = {k: list(v) for k, v in settings.notifications.model_dump().items() if v}
     tags = {**settings.tags, PIPELINE_TAG: pipeline}
     job = _given(
@@ -100,12 +100,15 @@ def _given(**settings: Any) -> Settings:
 
 
 def as_text(job: Mapping[str, Any]) -> str:
-    """A definition for people, and always the same for the same one."""
+    """Return a definition as readable text, the same for equal definitions."""
     return json.dumps(job, indent=2, sort_keys=True) + "\n"
 
 
 def like(there: Mapping[str, Any], ours: Mapping[str, Any]) -> Settings:
-    """Of a job that is there, what can be compared with ours: Databricks adds its own defaults."""
+    """Return the part of an existing job that can be compared with ours.
+
+    Databricks adds its own defaults to a job.
+    """
     seen: Settings = _projected(there, ours)
     return {**seen, **{key: there[key] for key in _WATCHED if there.get(key) is not None}}
 
@@ -119,7 +122,7 @@ def _projected(there: Any, ours: Any) -> Any:
 
 
 def _task(settings: Databricks, places: Places) -> Settings:
-    # without a clock the file's own trigger says when a run ends
+    # without a schedule, the file's own trigger decides when a run ends
     once = ["--available-now"] if settings.schedule is not None else []
     task: Settings = {
         "task_key": TASK,
@@ -148,7 +151,7 @@ def _task(settings: Databricks, places: Places) -> Settings:
 def _new(cluster: Cluster, catalog: str | None) -> Settings:
     scales = cluster.min_workers is not None
     alone = not scales and not cluster.workers
-    # how Databricks is told that the driver does the work
+    # this is how a single-node cluster is declared
     single = {"spark.databricks.cluster.profile": "singleNode", "spark.master": "local[*]"}
     # so that `lake.database` is a schema of that catalog, as it is for `grants`
     names = {_CATALOG: catalog} if catalog else {}
@@ -168,24 +171,24 @@ def _new(cluster: Cluster, catalog: str | None) -> Settings:
     )
 
 
-# A Databricks workspace through its own SDK, which is an extra; its errors in our words.
+# A Databricks workspace through its own SDK, which is an extra; its errors become ours.
 
 _RETRY_SECONDS = 120
 _ANSWER_SECONDS = 30
 _LONGEST = 300
 _PREFIX = "/Workspace"
 _NOT_CONFIGURED = "cannot configure default credentials"
-"""What the SDK says when it finds no login at all; of its errors, only the words differ."""
+"""The SDK's message when it finds no login at all; its errors differ in the message only."""
 
 
 class NotLoggedInError(ConfigError):
-    """There is no login, as opposed to one that does not work."""
+    """The error of a missing login, as opposed to a login that is refused."""
 
 
 def open_workspace(settings: Databricks) -> WorkspaceClient:
-    """A client that logs in by the environment or a profile.
+    """Return a client that logs in with the environment or a profile.
 
-    SetupError without the extra, NotLoggedInError where no login is configured.
+    Raises SetupError without the extra, NotLoggedInError if no login is configured.
     """
     try:
         sdk = import_module("databricks.sdk")
@@ -208,7 +211,7 @@ def open_workspace(settings: Databricks) -> WorkspaceClient:
     except ValueError as error:
         kind = NotLoggedInError if _NOT_CONFIGURED in str(error) else ConfigError
         raise kind(
-            "nobody is logged in to Databricks",
+            "there is no login to Databricks",
             where=settings.host or os.environ.get("DATABRICKS_HOST", "deploy.databricks.host"),
             evidence=words(error),
             next_step="set DATABRICKS_HOST and DATABRICKS_TOKEN, or name a profile",
@@ -218,7 +221,7 @@ def open_workspace(settings: Databricks) -> WorkspaceClient:
 
 @contextmanager
 def asking(client: WorkspaceClient, what: str) -> Iterator[None]:
-    """Turns what the SDK raises into our own errors."""
+    """Translate errors of the SDK into our own."""
     from databricks.sdk import errors
     from databricks.sdk.errors.base import DatabricksError
 
@@ -236,7 +239,7 @@ def asking(client: WorkspaceClient, what: str) -> Iterator[None]:
             f"the workspace could not {what}",
             where=host,
             evidence=words(error),
-            next_step="try again later: what was done is found again, and nothing is made twice",
+            next_step="try again later: finished steps are recognised, none is repeated",
         ) from error
     except DatabricksError as error:
         refused = isinstance(error, errors.PermissionDenied | errors.Unauthenticated)
@@ -244,14 +247,14 @@ def asking(client: WorkspaceClient, what: str) -> Iterator[None]:
             f"the workspace refuses to {what}",
             where=host,
             evidence=words(error),
-            next_step="ask for the right to it, or log in as somebody who has it"
+            next_step="ask for the permission, or log in as a user who has it"
             if refused
             else "correct the deploy section as the workspace says",
         ) from error
     except OSError as error:
         # what `requests` raises when there is no network
         raise DeployUnavailableError(
-            f"the workspace could not be asked to {what}",
+            f"the workspace could not be reached to {what}",
             where=host,
             evidence=type(error).__name__,
             next_step="check deploy.databricks.host and the network, then try again",
@@ -265,7 +268,7 @@ class Files:
         self._client = client
 
     def read(self, path: str) -> bytes | None:
-        """A file's content; None where there is none."""
+        """Return a file's content; None if there is no such file."""
         from databricks.sdk.errors import NotFound
         from databricks.sdk.service.workspace import ExportFormat
 
@@ -277,17 +280,17 @@ class Files:
                 return None
 
     def write(self, path: str, content: bytes) -> None:
-        """Put a file in place of another, or of none."""
+        """Write a file, also over another one."""
         from databricks.sdk.errors import TemporarilyUnavailable, TooManyRequests
         from databricks.sdk.service.workspace import ImportFormat
 
-        # the SDK tries everything again but uploads
+        # the SDK retries everything except uploads
         busy = (TooManyRequests, TemporarilyUnavailable)
         with asking(self._client, f"write {path}"):
             self._client.workspace.mkdirs(path.rpartition("/")[0])
             for attempt in attempts_on(busy, most=8, seconds=_RETRY_SECONDS):
                 with attempt:
-                    # always a file: what looks like a notebook would become one otherwise
+                    # always a file: a source that looks like a notebook would otherwise become one
                     self._client.workspace.upload(
                         path, content, format=ImportFormat.RAW, overwrite=True
                     )
@@ -305,15 +308,15 @@ class Files:
             except NotFound:
                 return
 
-    def mark(self, path: str) -> tuple[str | None, Mark | None]:
-        """A file's text and its mark."""
+    def mark(self, path: str) -> tuple[str | None, FileMark | None]:
+        """Return a file's text and its mark."""
         content = self.read(path)
         text = None if content is None else content.decode("utf-8", "replace")
         return text, None if text is None else read_mark(text)
 
 
 def words(error: BaseException) -> str:
-    """The first line of an error, for evidence."""
+    """Return the first line of an error, for evidence."""
     lines = str(error).strip().splitlines()
     return printable(f"{type(error).__name__}: {lines[0] if lines else ''}", longest=_LONGEST)
 
@@ -323,8 +326,8 @@ JOB, FILE, WHEEL_FILE = "job", "workspace file", "wheel"
 _PAGE = 100
 
 
-def databricks_target(pipeline: Installable) -> Target:
-    """The target of `install --target databricks`."""
+def databricks_target(pipeline: Installable) -> DeployTarget:
+    """Return the target of `install --target databricks`."""
     settings = pipeline.deploy.databricks
     if settings is None:
         raise ConfigError(
@@ -346,14 +349,14 @@ def databricks_target(pipeline: Installable) -> Target:
         if not isinstance(login, NotLoggedInError):
             with asking(login, "say who is logged in"):
                 user = str(login.current_user.me().user_name)
-        # the user's own: in a shared one anybody could change what the job runs
+        # the user's own folder: in a shared one, any user could change the files that the job runs
         folder = f"/Users/{user}/.distributary/{pipeline.name}"
     file, launcher = f"{folder}/{pipeline.name}.yaml", f"{folder}/launch.py"
     requirements = f"{folder}/requirements.txt"
     texts = {file: pipeline.shared_text, launcher: template("launch.py.txt")}
     wheel = None
     if settings.package is None:
-        # the runtime's own Spark stays what it is
+        # the runtime keeps its own Spark
         content = package.wheel(without=package.RUNTIMES_OWN)
         wheel = Wheel(f"{folder}/{package.WHEEL}", content)
         own = f"{_PREFIX}{wheel.path} --hash=sha256:{wheel.digest}\n"
@@ -368,25 +371,28 @@ def databricks_target(pipeline: Installable) -> Target:
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """Distributary itself; it cannot bear a mark, so the requirements beside it name its digest."""
+    """The wheel of Distributary.
+
+    It cannot have a mark, so the requirements beside it name its digest.
+    """
 
     path: str
     content: bytes = field(repr=False)
 
     @property
     def digest(self) -> str:
-        """Its SHA-256."""
+        """Return the SHA-256 of the wheel."""
         return hashlib.sha256(self.content).hexdigest()
 
     @property
     def about(self) -> str:
-        """It, for people."""
+        """Return the wheel's size and digest, for display."""
         return f"{len(self.content):,} bytes, sha256 {self.digest}\n"
 
 
 @dataclass(frozen=True, slots=True)
 class UnseenTarget:
-    """Satisfies `Target` where nobody is logged in: what would be made can be shown, no more."""
+    """A `DeployTarget` without a login, which can only show what would be created."""
 
     texts: Mapping[str, str]
     wheel: Wheel | None
@@ -395,32 +401,32 @@ class UnseenTarget:
     next_steps: tuple[str, ...] = ()
     last_steps: tuple[str, ...] = ()
 
-    def plan(self) -> tuple[Step, ...]:
-        """The files and the job, compared with nothing."""
+    def plan(self) -> tuple[InstallStep, ...]:
+        """Return the steps for the files and the job, compared with nothing."""
         job = (JOB, str(self.wanted["name"]), as_text(self.wanted))
         wheel = [(WHEEL_FILE, self.wheel.path, self.wheel.about)] if self.wheel else []
-        why = "not compared: nobody is logged in to a workspace"
+        why = "not compared: there is no login to a workspace"
         return tuple(
-            Step(kind, name, Action.CREATE, after, why=why, refusal=self.refusal)
-            for kind, name, after in (*((FILE, *each) for each in self.texts.items()), *wheel, job)
+            InstallStep(kind, name, StepAction.CREATE, after, why=why, refusal=self.refusal)
+            for kind, name, after in (*((FILE, *item) for item in self.texts.items()), *wheel, job)
         )
 
-    def apply(self, steps: Sequence[Step]) -> None:
-        """Refused."""
+    def apply(self, steps: Sequence[InstallStep]) -> None:
+        """Raise the missing login."""
         raise self.refusal
 
-    def plan_removal(self) -> tuple[Step, ...]:
-        """Refused: only the workspace knows what is there."""
+    def plan_removal(self) -> tuple[InstallStep, ...]:
+        """Raise the missing login: only the workspace knows which files exist."""
         raise self.refusal
 
-    def remove(self, steps: Sequence[Step]) -> None:
-        """Refused."""
+    def remove(self, steps: Sequence[InstallStep]) -> None:
+        """Raise the missing login."""
         raise self.refusal
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A job that is there."""
+    """An existing job."""
 
     id: int
     settings: Settings = field(repr=False)
@@ -428,29 +434,29 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class DatabricksTarget:
-    """Satisfies `Target`."""
+    """The job and files of a pipeline in a workspace; satisfies `DeployTarget`."""
 
     pipeline: str
     client: WorkspaceClient = field(repr=False)
     note: str
-    """The file in the workspace that says which job was made."""
+    """The path of the file in the workspace that holds the id of the created job."""
     texts: Mapping[str, str]
     """The files that the job runs, with their marks."""
     wheel: Wheel | None
-    """What it installs; None where the deploy section names something else."""
+    """The wheel that the job installs; None if the deploy section names another package."""
     wanted: Settings
     """The definition of the job."""
     next_steps: tuple[str, ...] = ()
     last_steps: tuple[str, ...] = ()
 
-    def plan(self) -> tuple[Step, ...]:
-        """The files and the job."""
+    def plan(self) -> tuple[InstallStep, ...]:
+        """Return the steps for the files and the job."""
         steps = [self._file_step(path, text) for path, text in self.texts.items()]
         wheel = [self._wheel_step(self.wheel)] if self.wheel is not None else []
         return (*steps, *wheel, self._job_step())
 
-    def apply(self, steps: Sequence[Step]) -> None:
-        """Files first: a job never points at something that is not there."""
+    def apply(self, steps: Sequence[InstallStep]) -> None:
+        """Write the files first, then the job: a job never refers to missing files."""
         files = Files(self.client)
         for step in steps:
             if step.kind == FILE and step.changes:
@@ -458,30 +464,33 @@ class DatabricksTarget:
             elif step.kind == WHEEL_FILE and step.changes and self.wheel is not None:
                 files.write(step.name, self.wheel.content)
         step = next(step for step in steps if step.kind == JOB)
-        if step.action is Action.CREATE:
+        if step.action is StepAction.CREATE:
             self._remember(self._create())
         elif step.changes:
-            found = self._find()
-            if found is None:
-                raise self._conflict("the job went away while it was being changed", "")
-            self._reset(found.id)
-            self._remember(found.id)
+            job = self._find()
+            if job is None:
+                raise self._conflict("the job was deleted while it was being changed", "")
+            self._reset(job.id)
+            self._remember(job.id)
 
-    def plan_removal(self) -> tuple[Step, ...]:
-        """The job, its files and the note of them, as far as they bear our mark."""
+    def plan_removal(self) -> tuple[InstallStep, ...]:
+        """Return steps for the job, its files and the note, as far as they have our mark."""
         files = Files(self.client)
         mine = [job for job in self._candidates() if self._is_mine(job.settings)]
-        steps = [Step(JOB, f"{job.settings.get('name')} ({job.id})", Action.REMOVE) for job in mine]
+        steps = [
+            InstallStep(JOB, f"{job.settings.get('name')} ({job.id})", StepAction.REMOVE)
+            for job in mine
+        ]
         if self.wheel is not None and self._uploaded(self.wheel) is not None:
-            steps.append(Step(WHEEL_FILE, self.wheel.path, Action.REMOVE))
+            steps.append(InstallStep(WHEEL_FILE, self.wheel.path, StepAction.REMOVE))
         for path in (*self.texts, self.note):
             text, mark = files.mark(path)
             if mark is not None and mark.pipeline == self.pipeline:
-                steps.append(Step(FILE, path, Action.REMOVE, before=text or ""))
+                steps.append(InstallStep(FILE, path, StepAction.REMOVE, before=text or ""))
         return tuple(steps)
 
-    def remove(self, steps: Sequence[Step]) -> None:
-        """The job first: files may go once nothing runs them."""
+    def remove(self, steps: Sequence[InstallStep]) -> None:
+        """Remove the job first: its files may go once nothing runs them."""
         mine = {job.id for job in self._candidates() if self._is_mine(job.settings)}
         for job in sorted(mine):
             self._delete(job)
@@ -490,31 +499,35 @@ class DatabricksTarget:
                 Files(self.client).remove(step.name)
 
     def _is_mine(self, job: Settings) -> bool:
-        """Whether a job was made by `install` for this pipeline."""
+        """Return whether `install` created a job for this pipeline."""
         return (job.get("tags") or {}).get(PIPELINE_TAG) == self.pipeline
 
-    def _file_step(self, path: str, after: str) -> Step:
+    def _file_step(self, path: str, after: str) -> InstallStep:
         before, mark = Files(self.client).mark(path)
         if before is None:
-            return Step(FILE, path, Action.CREATE, after)
+            return InstallStep(FILE, path, StepAction.CREATE, after)
         if mark is None or mark.pipeline != self.pipeline:
-            return Step(FILE, path, Action.FOREIGN, after, why="has no mark of this pipeline")
-        return Step(FILE, path, mark.change(before, after), after, before)
+            return InstallStep(
+                FILE, path, StepAction.FOREIGN, after, why="has no mark of this pipeline"
+            )
+        return InstallStep(FILE, path, mark.change(before, after), after, before)
 
-    def _wheel_step(self, wheel: Wheel) -> Step:
+    def _wheel_step(self, wheel: Wheel) -> InstallStep:
         there = Files(self.client).read(wheel.path)
         if there is None:
-            return Step(WHEEL_FILE, wheel.path, Action.CREATE, wheel.about)
+            return InstallStep(WHEEL_FILE, wheel.path, StepAction.CREATE, wheel.about)
         if there == wheel.content:
-            return Step(WHEEL_FILE, wheel.path, Action.UNCHANGED, wheel.about)
+            return InstallStep(WHEEL_FILE, wheel.path, StepAction.UNCHANGED, wheel.about)
         before = Wheel(wheel.path, there).about
         if self._uploaded(wheel) is None:
-            why = "is not the wheel that was uploaded"
-            return Step(WHEEL_FILE, wheel.path, Action.FOREIGN, wheel.about, before, why=why)
-        return Step(WHEEL_FILE, wheel.path, Action.UPDATE, wheel.about, before)
+            why = "is not the wheel that install uploaded"
+            return InstallStep(
+                WHEEL_FILE, wheel.path, StepAction.FOREIGN, wheel.about, before, why=why
+            )
+        return InstallStep(WHEEL_FILE, wheel.path, StepAction.UPDATE, wheel.about, before)
 
     def _uploaded(self, wheel: Wheel) -> str | None:
-        """The digest of a wheel that is there and that our own requirements name."""
+        """Return the digest of an existing wheel that our own requirements name."""
         files = Files(self.client)
         there = files.read(wheel.path)
         text, mark = files.mark(f"{wheel.path.rpartition('/')[0]}/requirements.txt")
@@ -522,26 +535,28 @@ class DatabricksTarget:
         digest = hashlib.sha256(there or b"").hexdigest()
         return digest if ours and text and there is not None and digest in text else None
 
-    def _job_step(self) -> Step:
+    def _job_step(self) -> InstallStep:
         wanted = self.wanted
         name, after = str(wanted["name"]), as_text(wanted)
-        found = self._find()
-        if found is None:
-            return Step(JOB, name, Action.CREATE, after)
-        seen = like(found.settings, wanted)
+        job = self._find()
+        if job is None:
+            return InstallStep(JOB, name, StepAction.CREATE, after)
+        seen = like(job.settings, wanted)
         before = as_text(seen)
-        if not self._is_mine(found.settings):
-            why = f"job {found.id} has this name and was not made for this pipeline"
-            return Step(JOB, name, Action.FOREIGN, after, before, why=why)
+        if not self._is_mine(job.settings):
+            why = f"job {job.id} has this name but was not made for this pipeline"
+            return InstallStep(JOB, name, StepAction.FOREIGN, after, before, why=why)
         if seen == wanted:
-            return Step(JOB, name, Action.UNCHANGED, after, before)
-        written = self._written(found)
-        edited = written is not None and like(found.settings, written) != written
-        return Step(JOB, name, Action.EDITED if edited else Action.UPDATE, after, before)
+            return InstallStep(JOB, name, StepAction.UNCHANGED, after, before)
+        written = self._written(job)
+        edited = written is not None and like(job.settings, written) != written
+        return InstallStep(
+            JOB, name, StepAction.EDITED if edited else StepAction.UPDATE, after, before
+        )
 
-    def _written(self, found: _Job) -> Settings | None:
-        """What the job was when we wrote it, where that is known."""
-        tags = found.settings.get("tags") or {}
+    def _written(self, job: _Job) -> Settings | None:
+        """Return the definition of the job as we wrote it last, if it is known."""
+        tags = job.settings.get("tags") or {}
         note = self._read_note()
         for known in (self.wanted, note.get("settings") or {}):
             if (known.get("tags") or {}).get(DIGEST_TAG) == tags.get(DIGEST_TAG):
@@ -549,22 +564,22 @@ class DatabricksTarget:
         return None
 
     def _find(self) -> _Job | None:
-        """The one job that is meant; refuses where there are several."""
-        found = self._candidates()
-        if len(found) < 2:
-            return found[0] if found else None
-        evidence = "; ".join(f"job {job.id} named {job.settings.get('name')}" for job in found)
-        raise self._conflict("there are several jobs that this could be", evidence)
+        """Return the one job of this pipeline; refuse if there are several."""
+        jobs = self._candidates()
+        if len(jobs) < 2:
+            return jobs[0] if jobs else None
+        evidence = "; ".join(f"job {job.id} named {job.settings.get('name')}" for job in jobs)
+        raise self._conflict("several jobs match this pipeline", evidence)
 
     def _candidates(self) -> list[_Job]:
         ids = {*self._named(str(self.wanted["name"]))}
         remembered = self._read_note().get("job_id")
-        found = [job for job in map(self._get, sorted(ids)) if job is not None]
+        jobs = [job for job in map(self._get, sorted(ids)) if job is not None]
         if isinstance(remembered, int) and remembered not in ids:
-            # renamed in the pipeline file since it was installed
+            # the pipeline file has renamed the job since it was installed
             job = self._get(remembered)
-            found += [job] if job is not None and self._is_mine(job.settings) else []
-        return found
+            jobs += [job] if job is not None and self._is_mine(job.settings) else []
+        return jobs
 
     def _named(self, name: str) -> list[int]:
         with asking(self.client, "list jobs"):
@@ -580,17 +595,18 @@ class DatabricksTarget:
 
         with asking(self.client, f"show job {job}"):
             try:
-                found = self.client.jobs.get(job)
+                answer = self.client.jobs.get(job)
             except NotFound:
                 return None
-        return _Job(job, found.settings.as_dict() if found.settings else {})
+        return _Job(job, answer.settings.as_dict() if answer.settings else {})
 
     def _create(self) -> int:
         from databricks.sdk.service.jobs import JobSettings
 
         with asking(self.client, "create the job"):
             made = self.client.jobs.create(**JobSettings.from_dict(self.wanted).as_shallow_dict())
-        # an answer that was lost, or somebody else at the same moment: the oldest one stays
+        # an answer was lost, or another process did the same at the same moment: the oldest job
+        # stays
         ids = self._named(str(self.wanted["name"]))
         tags = self.wanted["tags"]
         twins = [job for job in map(self._get, ids) if job and job.settings["tags"] == tags]

@@ -1,4 +1,4 @@
-"""Carries statements out, and records each before and after: a crash loses track of none."""
+"""Grants on tables: the statements, their execution, and the record that survives a crash."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from distributary.errors import ConfigError, DeployError, DistributaryError, Err
 from distributary.model import layout
 from distributary.model.expectation import type_spellings
 from distributary.model.names import quote_sql
-from distributary.observe.rows import TableSummary
+from distributary.observe.ledger.rows import TableSummary
 from distributary.store.base import at, local_path
 from distributary.store.disk import held
 
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# Who may do what with which table: wanted, recorded, and the statements between the two.
+# Rights on tables: as the file wants them, as they are recorded, and the statements between the
+# two.
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -45,13 +46,13 @@ class Right:
 
 
 class Standing(StrEnum):
-    """How a recorded right came to be."""
+    """The origin of a recorded right."""
 
     GRANTED = "granted"
     PENDING = "pending"
-    """We were about to grant it, and do not know whether it was done."""
+    """We were about to grant it; the result is unknown."""
     FOUND = "found"
-    """Somebody else had granted it before: it is never revoked by us."""
+    """It had been granted by others before: we never revoke it."""
 
 
 Record = Mapping[Right, Standing]
@@ -73,7 +74,7 @@ class Statement:
 
     @property
     def sql(self) -> str:
-        """The statement with every name quoted."""
+        """Return the statement with every name quoted."""
         table = ".".join(map(quote_sql, self.right.name))
         direction = "TO" if self.verb is Verb.GRANT else "FROM"
         return (
@@ -82,7 +83,7 @@ class Statement:
         )
 
     def as_dict(self) -> dict[str, object]:
-        """The statement for `--json`."""
+        """Return the statement for `--json`."""
         return {
             "verb": str(self.verb),
             "table": list(self.right.name),
@@ -93,7 +94,7 @@ class Statement:
 
 
 def wanted_rights(config: PipelineConfig, tables: Iterable[TableSummary]) -> frozenset[Right]:
-    """What the file asks for, of the tables that are there."""
+    """Return the rights that the file asks for, on existing tables."""
     if not config.grants:
         return frozenset()
     place = _place(config)
@@ -110,13 +111,13 @@ def wanted_rights(config: PipelineConfig, tables: Iterable[TableSummary]) -> fro
 
 
 def statements(wanted: Iterable[Right], record: Record) -> tuple[Statement, ...]:
-    """What is missing is granted, then what we granted and nobody asks for any more is revoked."""
-    asked = set(wanted)
+    """Return grants of missing rights, then revokes of our rights that are no longer wanted."""
+    wanted_set = set(wanted)
     done = {right for right, standing in record.items() if standing is not Standing.PENDING}
     ours = {right for right, standing in record.items() if standing is not Standing.FOUND}
     return (
-        *(Statement(Verb.GRANT, right) for right in sorted(asked - done)),
-        *(Statement(Verb.REVOKE, right) for right in sorted(ours - asked)),
+        *(Statement(Verb.GRANT, right) for right in sorted(wanted_set - done)),
+        *(Statement(Verb.REVOKE, right) for right in sorted(ours - wanted_set)),
     )
 
 
@@ -143,14 +144,14 @@ def _fits(grant: Grant, table: TableSummary) -> bool:
     return (by_name or not grant.tables) and (by_type or not grant.types)
 
 
-# The two ways to carry out grants: Spark SQL, and Unity Catalog's own API.
+# The two ways to execute statements: Spark SQL, and Unity Catalog's own API.
 
 _TABLE = "table"
 _GONE = "TABLE_OR_VIEW_NOT_FOUND"
 
 
 class SparkExecutor:
-    """Statements as SQL, for a session whose catalog knows GRANT."""
+    """Executes statements as SQL, in a session whose catalog supports GRANT."""
 
     parallel = 1
 
@@ -158,21 +159,21 @@ class SparkExecutor:
         self._session = session
 
     def held_by(self, right: Right) -> bool | None:
-        """Every authoriser has its own words for this: not asked."""
+        """Return None: every authoriser has its own syntax for this question."""
         return None
 
     def execute(self, statement: Statement) -> None:
-        """One statement."""
+        """Execute one statement."""
         try:
             with _unlogged():
                 self._session.sql(statement.sql)
         except Exception as error:
-            # Spark's own classes are not imported here: a command must not need them
+            # Spark's own classes are not imported here: a command must work without them
             if statement.verb is Verb.REVOKE and _GONE in str(error):
                 return
             if type(error).__name__ == "ParseException":
                 raise SetupError(
-                    "this Spark does not know GRANT: no authoriser is installed",
+                    "this Spark does not support GRANT: no authoriser is installed",
                     code=ErrorCode.GRANT_REFUSED,
                     evidence=words(error),
                     next_step="add an authoriser with spark.conf (spark.sql.extensions), or use "
@@ -182,7 +183,10 @@ class SparkExecutor:
 
 
 class CatalogExecutor:
-    """The permissions of Unity Catalog: names travel as data, never as a part of a statement."""
+    """Executes statements by Unity Catalog's API.
+
+    Names are sent as data, never as part of a statement.
+    """
 
     parallel = 8
 
@@ -190,12 +194,12 @@ class CatalogExecutor:
         self._client = client
 
     def held_by(self, right: Right) -> bool | None:
-        """Whether exactly this was granted on the table itself."""
+        """Return whether exactly this right was granted on the table itself."""
         from databricks.sdk.errors import NotFound
 
         with asking(self._client, f"show the grants of {'.'.join(right.name)}"):
             try:
-                found = self._client.grants.get(
+                answer = self._client.grants.get(
                     _TABLE, _full_name(right), principal=right.principal
                 )
             except NotFound:
@@ -206,11 +210,11 @@ class CatalogExecutor:
                 held.value == right.privilege.replace(" ", "_")
                 for held in assignment.privileges or ()
             )
-            for assignment in found.privilege_assignments or ()
+            for assignment in answer.privilege_assignments or ()
         )
 
     def execute(self, statement: Statement) -> None:
-        """One change of one principal's privileges."""
+        """Change one principal's privileges."""
         from databricks.sdk.errors import NotFound
         from databricks.sdk.service.catalog import PermissionsChange, Privilege
 
@@ -226,14 +230,14 @@ class CatalogExecutor:
             try:
                 self._client.grants.update(_TABLE, _full_name(right), changes=[change])
             except NotFound as error:
-                # what is gone has no grants left
+                # a table that was dropped has no grants left
                 if grant:
                     raise _refused(statement, words(error)) from error
 
 
 @contextmanager
 def _unlogged() -> Iterator[None]:
-    """PySpark prints what it raises, with the traceback of the JVM: we tell it ourselves."""
+    """Silence PySpark, which logs what it raises with the traceback of the JVM."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -243,7 +247,7 @@ def _unlogged() -> Iterator[None]:
 
 
 def _full_name(right: Right) -> str:
-    # the SDK puts it into an address as it is
+    # the SDK puts it into an address without quoting
     return ".".join(quote(part, safe="") for part in right.name)
 
 
@@ -257,13 +261,13 @@ def _refused(statement: Statement, evidence: str) -> DeployError:
     )
 
 
-# The record of what was granted, in the lake: only what stands in it is ever revoked.
+# The record of grants in the lake: only rights in it are ever revoked.
 
 FORMAT = 1
 
 
 class RightsBook:
-    """One small file of a pipeline; it stays when the pipeline is reset or cleaned."""
+    """The small file of a pipeline's grants; it stays when the pipeline is reset or cleaned."""
 
     def __init__(self, lake: str, pipeline: str) -> None:
         self._folder = layout.join(lake, layout.HOME, "grants")
@@ -272,7 +276,7 @@ class RightsBook:
         self._pipeline = pipeline
 
     def read(self) -> dict[Right, Standing]:
-        """What is recorded; nothing where nothing was ever granted."""
+        """Return the recorded rights; empty if none was ever granted."""
         data = self._bytes()
         if data is None:
             return {}
@@ -286,14 +290,14 @@ class RightsBook:
             return dict(zip(rights, standings, strict=True))
         except (ValueError, KeyError, TypeError) as error:
             raise DeployError(
-                "the record of what was granted cannot be read",
+                "the record of grants cannot be read",
                 where=self.path,
                 evidence=type(error).__name__,
                 next_step="restore it from a backup: without it nothing can be revoked safely",
             ) from None
 
     def write(self, record: Record) -> None:
-        """Put the record in place of the one before; a crash leaves the one or the other."""
+        """Replace the record; after a crash it is the old or the new one."""
         rows = [asdict(right) | {"standing": record[right]} for right in sorted(record)]
         content = {"format": FORMAT, "pipeline": self._pipeline, "rights": rows}
         data = json.dumps(content, indent=1).encode()
@@ -302,7 +306,7 @@ class RightsBook:
 
     @contextmanager
     def held(self, *, waiting: Callable[[], None]) -> Iterator[None]:
-        """One change of grants at a time, among processes that see the same file system."""
+        """Lock the record while the context lasts, for processes that share a file system."""
         record = local_path(self.path)
         if record is None:
             yield
@@ -320,27 +324,27 @@ class RightsBook:
 
 
 class Result(StrEnum):
-    """What came of a statement."""
+    """The results of a statement."""
 
     DONE = "done"
     FOUND = "found"
-    """Somebody else had granted it already."""
+    """It had been granted by others already."""
     FAILED = "failed"
     UNKNOWN = "unknown"
-    """No answer came: it may have been done."""
+    """No answer arrived: it may have been done."""
     NOT_TRIED = "not tried"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """A statement and what came of it."""
+class StatementOutcome:
+    """A statement and its result."""
 
     statement: Statement
     result: Result
     error: DistributaryError | None = None
 
     def as_dict(self) -> dict[str, object]:
-        """The outcome for `--json`."""
+        """Return the outcome for `--json`."""
         return self.statement.as_dict() | {
             "result": str(self.result),
             "error": self.error.as_dict() if self.error else None,
@@ -348,19 +352,19 @@ class Outcome:
 
 
 class Executor(Protocol):
-    """A way to carry statements out."""
+    """A way to execute statements."""
 
     parallel: int
-    """How many at the same time."""
+    """The number of statements at the same time."""
 
     def held_by(self, right: Right) -> bool | None:
-        """Whether a right is there already; None where that cannot be asked."""
+        """Return whether a right exists already; None if that cannot be asked."""
 
     def execute(self, statement: Statement) -> None:
-        """Do it, or raise; a revoke of what is not there is done.
+        """Execute a statement, or raise; revoking a right that does not exist succeeds.
 
-        DeployUnavailableError means that nobody knows whether it was done, and any error but
-        DeployError that no other statement can be carried out either.
+        DeployUnavailableError means that the result is unknown. Any error but DeployError means
+        that no other statement can be executed either.
         """
 
 
@@ -370,37 +374,38 @@ def apply_rights(
     executor: Executor,
     *,
     waiting: Callable[[], None],
-) -> tuple[Outcome, ...]:
-    """Bring the tables' rights to what is wanted; failures are told, and tried again next time."""
+) -> tuple[StatementOutcome, ...]:
+    """Bring the tables' rights to the wanted state; failures are reported and retried next time."""
     with book.held(waiting=waiting):
         record = book.read()
         planned = statements(wanted, record)
-        found = _found(planned, record, executor)
-        todo = [statement for statement in planned if statement.right not in found]
-        kept = {**_kept(record, wanted), **dict.fromkeys(found, Standing.FOUND)}
+        existing = _found(planned, record, executor)
+        todo = [statement for statement in planned if statement.right not in existing]
+        kept = {**_kept(record, wanted), **dict.fromkeys(existing, Standing.FOUND)}
         grants = [s.right for s in todo if s.verb is Verb.GRANT]
         if todo or kept != record:
-            # before anything is done: what is granted and not recorded could never be revoked
+            # before anything is done: a right that is granted but not recorded could never be
+            # revoked
             book.write({**kept, **dict.fromkeys(grants, Standing.PENDING)})
-        outcomes: list[Outcome] = []
+        outcomes: list[StatementOutcome] = []
         try:
             outcomes += _run(todo, executor)
         finally:
             if outcomes:
                 book.write(_after(kept, outcomes))
-    there = [Outcome(s, Result.FOUND) for s in planned if s.right in found]
+    there = [StatementOutcome(s, Result.FOUND) for s in planned if s.right in existing]
     return (*there, *outcomes)
 
 
 def _found(planned: Sequence[Statement], record: Record, executor: Executor) -> set[Right]:
-    asked = [s.right for s in planned if s.verb is Verb.GRANT and s.right not in record]
+    rights = [s.right for s in planned if s.verb is Verb.GRANT and s.right not in record]
     with ThreadPoolExecutor(executor.parallel) as pool:
-        answers = pool.map(executor.held_by, asked)
-        return {right for right, there in zip(asked, answers, strict=True) if there}
+        answers = pool.map(executor.held_by, rights)
+        return {right for right, there in zip(rights, answers, strict=True) if there}
 
 
 def _kept(record: Record, wanted: frozenset[Right]) -> dict[Right, Standing]:
-    """The record without what others granted and nobody asks for any more."""
+    """Return the record without rights that others granted and the file no longer wants."""
     return {
         right: standing
         for right, standing in record.items()
@@ -408,25 +413,27 @@ def _kept(record: Record, wanted: frozenset[Right]) -> dict[Right, Standing]:
     }
 
 
-def _run(todo: Sequence[Statement], executor: Executor) -> list[Outcome]:
+def _run(todo: Sequence[Statement], executor: Executor) -> list[StatementOutcome]:
     stopped = Event()
 
-    def one(statement: Statement) -> Outcome:
+    def one(statement: Statement) -> StatementOutcome:
         if stopped.is_set():
-            return Outcome(statement, Result.NOT_TRIED)
+            return StatementOutcome(statement, Result.NOT_TRIED)
         try:
             executor.execute(statement)
         except DistributaryError as error:
             if error.retryable or not isinstance(error, DeployError):
                 stopped.set()
-            return Outcome(statement, Result.UNKNOWN if error.retryable else Result.FAILED, error)
-        return Outcome(statement, Result.DONE)
+            return StatementOutcome(
+                statement, Result.UNKNOWN if error.retryable else Result.FAILED, error
+            )
+        return StatementOutcome(statement, Result.DONE)
 
     with ThreadPoolExecutor(executor.parallel) as pool:
         return list(pool.map(one, todo))
 
 
-def _after(kept: Record, outcomes: Sequence[Outcome]) -> dict[Right, Standing]:
+def _after(kept: Record, outcomes: Sequence[StatementOutcome]) -> dict[Right, Standing]:
     record = dict(kept)
     for outcome in outcomes:
         right, grant = outcome.statement.right, outcome.statement.verb is Verb.GRANT
@@ -437,5 +444,5 @@ def _after(kept: Record, outcomes: Sequence[Outcome]) -> dict[Right, Standing]:
                 record.pop(right, None)
         elif grant and outcome.result is Result.UNKNOWN:
             record[right] = Standing.PENDING
-        # a grant that failed leaves the record as it was, a revoke that failed likewise
+        # a failed grant leaves the record unchanged, and so does a failed revoke
     return record

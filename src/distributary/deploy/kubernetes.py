@@ -1,7 +1,7 @@
 """The files of `install --target kubernetes`: an image, plain manifests, and a chart of the same.
 
-A template of the chart is the manifest itself with places to fill in: rendered with the values
-beside it, the chart is the manifests.
+A template of the chart is the manifest with placeholders. Rendered with the chart's own values, it
+gives the manifests.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from distributary.errors import ConfigError, ErrorCode
 
 NAME = "kubernetes"
 USER = 10001
-"""Neither root nor anybody of the base image."""
+"""The id of the pods' user: neither root nor a user of the base image."""
 FILE = "/etc/distributary/pipeline.yaml"
 SPARK_FOLDER = "/etc/spark"
 
-_PINNED = "# the digest says which image; renew it now and then, for Debian's security updates"
+_PINNED = "# the digest fixes the image; renew it from time to time, for Debian's security updates"
 _UNPINNED = """\
 # NOT PINNED: a tag may name another image tomorrow. Look its digest up (docker buildx imagetools
 # inspect NAME:TAG) and set deploy.kubernetes.base_image: NAME:TAG@sha256:DIGEST"""
@@ -43,13 +43,16 @@ Object = dict[str, Any]
 
 
 def dockerfile(base: str) -> str:
-    """Python, Java, this version and its JVM connectors; nothing of a pipeline, no secret."""
+    """Return the Dockerfile: Python, Java, this version and its JVM connectors.
+
+    No pipeline, no secret.
+    """
     pinned = _PINNED if "@sha256:" in base else _UNPINNED
     return template("Dockerfile", pinned=pinned, base=base, wheel=WHEEL, user=USER)
 
 
 def object_name(pipeline: str, settings: Kubernetes) -> str:
-    """A DNS label for any pipeline; two pipelines never share one."""
+    """Return a DNS label for a pipeline; two pipelines never share one."""
     if settings.name is not None:
         return settings.name
     plain = _UNSAFE.sub("-", pipeline.lower()).strip("-")
@@ -60,7 +63,7 @@ def object_name(pipeline: str, settings: Kubernetes) -> str:
 
 
 def chart_values(settings: Kubernetes) -> Object:
-    """The content of the chart's `values.yaml`: what people change."""
+    """Return the content of the chart's `values.yaml`, which users may change."""
     given = settings.resources
     limits = {"memory": given.memory} | ({"cpu": given.cpu_limit} if given.cpu_limit else {})
     timed = {"schedule": settings.schedule, "timezone": settings.timezone}
@@ -74,7 +77,10 @@ def chart_values(settings: Kubernetes) -> Object:
 
 
 def manifests(pipeline: Installable, settings: Kubernetes, chosen: Object) -> dict[str, Object]:
-    """Every object by the name of its file; `chosen` is the namespace and the chart's values."""
+    """Return every object by the name of its file.
+
+    `chosen` is the namespace and the chart's values.
+    """
     timed, executors = settings.schedule is not None, settings.spark.executors > 0
     objects: dict[str, Object] = YAML(typ="safe", pure=True).load(template("kubernetes.yaml"))
     values = _values(pipeline, settings) | chosen
@@ -88,7 +94,7 @@ def manifests(pipeline: Installable, settings: Kubernetes, chosen: Object) -> di
         left_out |= {"role", "rolebinding", "service-driver", "configmap-spark"}
     if settings.service_account is not None:
         left_out.add("serviceaccount")
-    made = {name: _filled(it, values) for name, it in objects.items() if name not in left_out}
+    made = {name: _filled(node, values) for name, node in objects.items() if name not in left_out}
     if timed:
         spec = made["cronjob"]["spec"]["jobTemplate"]["spec"]["template"]["spec"]
         for name in ("ports", "startupProbe", "livenessProbe", "readinessProbe"):
@@ -99,14 +105,14 @@ def manifests(pipeline: Installable, settings: Kubernetes, chosen: Object) -> di
 
 
 def _filled(node: Any, values: Mapping[str, Any]) -> Any:
-    """A part of the template with its `$names` filled in."""
+    """Return a part of the template with its `$names` replaced."""
     if isinstance(node, dict):
         return {key: _filled(item, values) for key, item in node.items()}
     if isinstance(node, list):
         made: list[Any] = []
         for item in node:
-            found = _filled(item, values)
-            made += found if isinstance(found, list) else [] if found is None else [found]
+            part = _filled(item, values)
+            made += part if isinstance(part, list) else [] if part is None else [part]
         return made
     if not isinstance(node, str):
         return node
@@ -115,7 +121,7 @@ def _filled(node: Any, values: Mapping[str, Any]) -> Any:
 
 
 def _values(pipeline: Installable, settings: Kubernetes) -> Object:
-    """What is filled into the template and is no matter of choice."""
+    """Return the values of the template that users cannot choose."""
     name, executors = object_name(pipeline.name, settings), settings.spark.executors > 0
     arguments = ["run", FILE, "--available-now"]
     if settings.schedule is None:
@@ -138,8 +144,8 @@ def _values(pipeline: Installable, settings: Kubernetes) -> Object:
                 "name": "DISTRIBUTARY_POD",
                 "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}},
             },
-            # the owner of the executors: they go when it goes, however that happens; Kubernetes
-            # fills the name in, which nobody knows before
+            # the driver's pod owns the executors, so that they are deleted with it; Kubernetes
+            # fills in its name, which is not known before
             {
                 "name": "PYSPARK_SUBMIT_ARGS",
                 "value": "--conf spark.kubernetes.driver.pod.name=$(DISTRIBUTARY_POD) "
@@ -177,7 +183,10 @@ def _values(pipeline: Installable, settings: Kubernetes) -> Object:
 
 
 def _uses_claim(pipeline: Installable) -> bool:
-    """Whether anything of the file is on the claim; with all in a bucket no pod needs a volume."""
+    """Return whether a path of the file is on the claim.
+
+    With all in a bucket no pod needs a volume.
+    """
     return not pipeline.lake or _ON_THE_CLAIM.search(pipeline.shared_text) is not None
 
 
@@ -230,7 +239,7 @@ _SCHEMAS: dict[str, dict[str, Any]] = {
 
 
 def kubernetes_target(pipeline: Installable, *, out: Path | None = None) -> FileTarget:
-    """Image, manifests and chart below one folder."""
+    """Return the target with image, manifests and chart below one folder."""
     settings = pipeline.deploy.kubernetes
     if settings is None:
         raise ConfigError(
@@ -271,7 +280,7 @@ def _files(pipeline: Installable, settings: Kubernetes) -> Iterator[tuple[str, s
     values = chart_values(settings)
     made = manifests(pipeline, settings, {"namespace": settings.namespace, **values})
     for number, (name, content) in enumerate(made.items()):
-        # kubectl takes files in the order of their names
+        # kubectl applies files in the order of their names
         yield f"manifests/{number:02}-{name}.yaml", to_yaml(content)
     yield "chart/Chart.yaml", to_yaml(_chart(pipeline, settings))
     yield "chart/values.yaml", to_yaml(values)
@@ -304,7 +313,7 @@ def _values_schema(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _template(text: str) -> str:
-    """A manifest as a template: braces of the pipeline file stay what they are."""
+    """Return a manifest as a template; braces of the pipeline file are escaped."""
     escaped = text.replace("{{", '{{ "{{" }}')
     whole = _WHOLE.sub(lambda m: f"{{{{ {_source(m[1])} | toJson }}}}", escaped)
     return _INSIDE.sub(lambda m: f"{{{{ {_source(m[1])} }}}}", whole)

@@ -1,8 +1,9 @@
 """The Python packages of this environment as one file for Spark's executors.
 
-The archive holds what Distributary needs, without PySpark, which every Spark brings itself, and a
-`bin/python` that starts the worker's own Python of the same version with these packages. It can be
-unpacked anywhere, which a copied virtual environment cannot: the paths of a machine are in it.
+The archive holds the packages that Distributary needs, without PySpark, which every Spark has
+itself, and a `bin/python` that starts the worker's own Python of the same version with these
+packages. The archive works in any folder, unlike a copied virtual environment, which contains
+absolute paths.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
-from importlib.util import MAGIC_NUMBER, cache_from_source, source_hash
+from importlib.util import MAGIC_NUMBER, cache_from_source, find_spec, source_hash
 from pathlib import Path
 from typing import IO, cast
 
@@ -31,16 +32,16 @@ from distributary.store import disk
 
 PYTHON_IN_ARCHIVE = "bin/python"
 COMPRESSION = 1
-"""Most of it is machine code: more effort takes minutes and gains little."""
+"""The level of compression: most of the content is machine code, for which more takes minutes."""
 _PACKAGES = "lib"
-# of a compiled module: its length, what a number in it may hold, and what says that the module is
-# named by a hash of its source and need not be compared with it
+# the header of a compiled module: its length, the range of its numbers, and the flag of a module
+# that is identified by a hash of its source and is not compared with it
 _HEADER, _32, _BELIEVED = 16, 0xFFFFFFFF, 0b01
-# the executors' Spark has its own, which must fit its JVM
+# the executors' Spark has its own copy, which must fit its JVM
 _LEFT_OUT = frozenset({"pyspark", "py4j", "distributary"})
 _TESTS = "tests"
 _ORIGIN = "direct_url.json"
-"""Where a package was installed from, by an address that may hold a token."""
+"""The file with the address from which a package was installed; it may contain a token."""
 _NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[([^\]]*)\])?")
 _EXTRA = re.compile(r"extra == [\"']([^\"']+)")
 _WRAPPER = """\
@@ -53,31 +54,32 @@ exec "${{DISTRIBUTARY_PYTHON:-python{version}}}" "$@"
 """
 
 _Needed = tuple[str, str]
-"""A package and one of its extras, or none."""
+"""A package and one of its extras, or an empty text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What an archive holds."""
+    """A written archive."""
 
     path: Path
     packages: tuple[str, ...]
     files: int
     bytes: int
-    """Size of the archive."""
+    """The size of the archive."""
 
 
 def contents() -> dict[str, Path]:
-    """Names in the archive and the files they come from; a name is there once."""
-    found = {f"{_PACKAGES}/distributary/{name}": path for name, path in own_files()}
+    """Return names in the archive with the files that they come from; each name is there once."""
+    root = Path(distributary.__file__).parent
+    files = {f"{_PACKAGES}/distributary/{name}": path for name, path in own_files(root)}
     for name in packages():
         for inside, path in files_of(distribution(name)):
-            found.setdefault(f"{_PACKAGES}/{inside}", path)
-    return dict(sorted(found.items()))
+            files.setdefault(f"{_PACKAGES}/{inside}", path)
+    return dict(sorted(files.items()))
 
 
 def packages() -> tuple[str, ...]:
-    """Names of everything that Distributary needs, directly or not, but for PySpark."""
+    """Return the names of all packages that Distributary needs, directly or not, except PySpark."""
     seen, waiting = set[_Needed](), [("distributary", "")]
     while waiting:
         for needed in _requirements(*waiting.pop()):
@@ -89,18 +91,21 @@ def packages() -> tuple[str, ...]:
 
 def pack(path: Path) -> Packed:
     """Write the archive; the same environment gives the same bytes."""
-    found = contents()
+    files = contents()
     with (
         replacing(path) as file,
         gzip.GzipFile("", "wb", COMPRESSION, file, mtime=0) as smaller,
     ):
-        _write(cast(IO[bytes], smaller), found)
-    return Packed(path, packages(), len(found), path.stat().st_size)
+        _write(cast(IO[bytes], smaller), files)
+    return Packed(path, packages(), len(files), path.stat().st_size)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes its place when it is whole; DeployError if that cannot be."""
+    """Write a file that replaces another one when it is complete.
+
+    DeployError if that is impossible.
+    """
     drafts = path.with_name(f".{path.name}.{os.getpid()}.draft")
     try:
         drafts.parent.mkdir(parents=True, exist_ok=True)
@@ -135,9 +140,9 @@ def _write(file: IO[bytes], found: dict[str, Path]) -> None:
 
 
 def _compiled(source: Path, content: bytes) -> bytes | None:
-    """The compiled module, as one that is believed whatever the file's time.
+    """Return the compiled module, marked as valid whatever the file's time.
 
-    Each executor would compile everything it imports otherwise.
+    Without it, each executor would compile everything that it imports.
     """
     try:
         code = Path(cache_from_source(str(source))).read_bytes()
@@ -156,10 +161,8 @@ def _entry(name: str, size: int, mode: int) -> tarfile.TarInfo:
     return entry
 
 
-def own_files() -> Iterator[tuple[str, Path]]:
-    """Distributary's own files, by their names below its package."""
-    # from where it is imported: an installation for development has no files of its own
-    root = Path(distributary.__file__).parent
+def own_files(root: Path) -> Iterator[tuple[str, Path]]:
+    """Yield Distributary's own files by their names below its package."""
     for path in sorted(root.rglob("*")):
         inside = path.relative_to(root)
         hidden = any(part.startswith(".") or part == "__pycache__" for part in inside.parts)
@@ -167,11 +170,11 @@ def own_files() -> Iterator[tuple[str, Path]]:
             yield inside.as_posix(), path
 
 
-def files_of(found: Distribution) -> Iterator[tuple[str, Path]]:
-    """The files of an installed package, by their names below the folder of all packages."""
-    for file in found.files or ():
-        path = Path(str(found.locate_file(file)))
-        # scripts lie outside of the packages, and are not for executors
+def files_of(package: Distribution) -> Iterator[tuple[str, Path]]:
+    """Yield the files of an installed package by their names below the folder of all packages."""
+    for file in package.files or ():
+        path = Path(str(package.locate_file(file)))
+        # scripts are outside of the packages, and executors do not need them
         left_out = {"..", "__pycache__", _TESTS, _ORIGIN} & set(file.parts)
         if not left_out and not file.is_absolute() and path.is_file():
             yield file.as_posix(), path
@@ -180,9 +183,9 @@ def files_of(found: Distribution) -> Iterator[tuple[str, Path]]:
 def _requirements(name: str, extra: str) -> Iterator[_Needed]:
     for line in distribution(name).requires or ():
         requirement, _, marker = line.partition(";")
-        asked = _EXTRA.search(marker)
-        # what an extra needs is told under that extra only
-        if (asked[1] if asked else "") != extra:
+        extra_match = _EXTRA.search(marker)
+        # a requirement of an extra is listed under that extra only
+        if (extra_match[1] if extra_match else "") != extra:
             continue
         needed = _NAME.match(requirement.strip())
         if needed is None or not _is_installed(needed[1]):
@@ -193,7 +196,7 @@ def _requirements(name: str, extra: str) -> Iterator[_Needed]:
 
 
 def _is_installed(name: str) -> bool:
-    # a marker for another system or Python names what is not there
+    # a marker for another system or Python names packages that are not installed
     try:
         distribution(name)
     except PackageNotFoundError:
@@ -201,32 +204,44 @@ def _is_installed(name: str) -> bool:
     return True
 
 
-# This installation as a wheel, for an image that must not ask an index for Distributary.
-#
-# It holds the files that are imported here, so it works alike from a checkout and from a wheel
-# that was installed, without a build tool and without a network.
+# This installation as a wheel, for an image that must not download Distributary. It contains the
+# imported files, so it works from a checkout and from an installed wheel, without a build tool and
+# without a network.
 
 WHEEL = f"distributary-{distributary.__version__}-py3-none-any.whl"
-"""The only name under which pip takes it."""
+"""The only file name that pip accepts."""
 
 _WHEEL_NAME = "distributary"
-# the rest of what lies there tells of this machine
+# the other files there contain data of this machine
 _KEPT = frozenset({"METADATA", "WHEEL", "entry_points.txt"})
 _LICENSES = "licenses"
 
 
 def wheel_contents() -> dict[str, Path]:
-    """Names in the wheel and the files they come from."""
-    found = {f"{_WHEEL_NAME}/{name}": path for name, path in own_files()}
-    for name, path in files_of(_installed()):
+    """Return names in the wheel with the files that they come from."""
+    installed = _installed()
+    files = {
+        f"{package}/{name}": path
+        for package, root in _own_packages(installed)
+        for name, path in own_files(root)
+    }
+    for name, path in files_of(installed):
         folder, _, rest = name.partition("/")
         described = folder.endswith(".dist-info") and (
             rest in _KEPT or rest.startswith(f"{_LICENSES}/")
         )
-        # beside a checkout, the package's data from elsewhere
+        # for a checkout, the package's data is elsewhere
         if described or folder == _WHEEL_NAME:
-            found.setdefault(name, path)
-    return dict(sorted(found.items()))
+            files.setdefault(name, path)
+    return dict(sorted(files.items()))
+
+
+def _own_packages(installed: Distribution) -> Iterator[tuple[str, Path]]:
+    """Yield the packages with the program and its commands: entry points name modules of each."""
+    for package in sorted({point.module.partition(".")[0] for point in installed.entry_points}):
+        spec = find_spec(package)
+        if spec is not None and spec.origin is not None:
+            yield package, Path(spec.origin).parent
 
 
 def write_wheel(path: Path) -> Packed:
@@ -238,14 +253,14 @@ def write_wheel(path: Path) -> Packed:
 
 
 def wheel(*, without: Collection[str] = ()) -> bytes:
-    """The wheel's own bytes; `without` are packages that it does not ask for."""
-    found = wheel_contents()
-    (folder,) = {name.partition("/")[0] for name in found if name.endswith(".dist-info/METADATA")}
+    """Return the wheel's bytes; `without` are packages that it does not require."""
+    files = wheel_contents()
+    (folder,) = {name.partition("/")[0] for name in files if name.endswith(".dist-info/METADATA")}
     record = f"{folder}/RECORD"
     rows: list[str] = []
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, source in found.items():
+        for name, source in files.items():
             content = source.read_bytes()
             if name == f"{folder}/METADATA" and without:
                 content = _asking_for_less(content, without)
@@ -257,28 +272,28 @@ def wheel(*, without: Collection[str] = ()) -> bytes:
 
 
 def _asking_for_less(metadata: bytes, without: Collection[str]) -> bytes:
-    asked = (f"Requires-Dist: {name}" for name in without)
-    names = re.compile(rf"(?:{'|'.join(map(re.escape, asked))})(?![A-Za-z0-9._-])")
+    requirements = (f"Requires-Dist: {name}" for name in without)
+    names = re.compile(rf"(?:{'|'.join(map(re.escape, requirements))})(?![A-Za-z0-9._-])")
     lines = metadata.decode().splitlines(keepends=True)
     return "".join(line for line in lines if not names.match(line)).encode()
 
 
 RUNTIMES_OWN = ("pyspark", "py4j")
-"""What a runtime of somebody else brings itself, and must not get another one of."""
+"""The packages that a runtime such as Databricks' has itself, and must not get a second time."""
 
 
 def locked(*, without: Collection[str] = RUNTIMES_OWN) -> str:
-    """The packages that Distributary needs, each file of them by its SHA-256, for pip."""
+    """Return the packages that Distributary needs, each file with its SHA-256, for pip."""
     text = Path(__file__).with_name("requirements.lock").read_text("utf-8")
     # an entry is a line with a name, and the lines of its checksums that follow
     entries = re.split(r"^(?=[A-Za-z0-9])", text, flags=re.M)[1:]
     return "".join(
-        each for each in entries if re.split(r"[=\[ ;]", each, maxsplit=1)[0] not in without
+        entry for entry in entries if re.split(r"[=\[ ;]", entry, maxsplit=1)[0] not in without
     )
 
 
 def _wheel_entry(name: str) -> zipfile.ZipInfo:
-    # always the same time and rights
+    # the same time and permissions for every entry
     entry = zipfile.ZipInfo(name)
     entry.external_attr = 0o100644 << 16
     return entry
@@ -286,15 +301,15 @@ def _wheel_entry(name: str) -> zipfile.ZipInfo:
 
 def _installed() -> Distribution:
     try:
-        found = distribution(_WHEEL_NAME)
+        package = distribution(_WHEEL_NAME)
     except PackageNotFoundError:
-        found = None
-    if found is None or found.version != distributary.__version__:
+        package = None
+    if package is None or package.version != distributary.__version__:
         raise DeployError(
             "the metadata of this installation is missing or of another version",
             where=str(Path(distributary.__file__).parent),
             evidence=f"runs {distributary.__version__}, installed "
-            f"{found.version if found else 'nothing'}",
+            f"{package.version if package else 'nothing'}",
             next_step="install it again: make install in a checkout, else pip install",
         )
-    return found
+    return package

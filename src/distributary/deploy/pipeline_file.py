@@ -1,4 +1,4 @@
-"""What `install` must know of a pipeline file, on a machine that need not have its secrets."""
+"""The parts of a pipeline file that `install` needs, without knowing the file's secrets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from distributary.config.document import (
     to_yaml,
 )
 from distributary.config.engine import AVAILABLE_NOW, Spark, TriggerSetting
-from distributary.config.lake import Lake
+from distributary.config.lake import LakeConfig
 from distributary.config.load import (
     ROOT,
     Layers,
@@ -45,7 +45,7 @@ from distributary.config.load import (
     models_of,
     settings,
 )
-from distributary.config.source import Shard
+from distributary.config.shard import Shard
 from distributary.config.variables import Variables
 from distributary.errors import ConfigError, ErrorCode
 
@@ -58,27 +58,27 @@ _SECRET_KINDS = re.compile(r"(?<!\$)\$\{(file|databricks):")
 
 
 _NEED_JVM = (("tables", "publisher", "spark"), ("lake", "database", ""))
-"""Settings, and the value that it is about; any, where there is none."""
+"""Settings that need a JVM, each with its value, or with an empty text for any value."""
 
 
 class _Part(Section):
-    """The keys of a pipeline file that matter for installing it."""
+    """The sections of a pipeline file that matter for installing it."""
 
     name: PipelineName
     """See `PipelineConfig`."""
     trigger: TriggerSetting = AVAILABLE_NOW
-    """Likewise."""
+    """See `PipelineConfig`."""
     deploy: Deploy = Deploy()
-    """Likewise."""
+    """See `PipelineConfig`."""
     spark: Spark = Spark()
-    """Likewise."""
+    """See `PipelineConfig`."""
     shard: Shard | None = None
-    """Likewise."""
+    """See `PipelineConfig`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Installable:
-    """A pipeline file and what it says about where it runs."""
+    """A pipeline file with the settings for its deployment."""
 
     path: Path
     """Absolute."""
@@ -86,32 +86,32 @@ class Installable:
     deploy: Deploy
     master: str
     ends: bool
-    """Whether a run takes what is there and ends."""
+    """Whether a run reads the available records and ends."""
     text: str = field(repr=False)
-    """The file as it is: references stay references."""
+    """The text of the file: references stay references."""
     shared_text: str = field(repr=False)
-    """The same for others to read: without comments, which may hold anything."""
+    """The text for other readers: without comments, which may contain secrets."""
     variables: tuple[str, ...] = ()
-    """Names of `${env:...}` without a default, which must be set where it runs."""
+    """Names of `${env:...}` without a default, which must be set where the pipeline runs."""
     clear_secrets: tuple[str, ...] = ()
     """Settings that hold a secret in clear."""
     unknown_here: tuple[str, ...] = ()
-    """What could not be looked up on this machine, told as warnings."""
+    """Values that could not be read on this machine; they become warnings."""
     lake: str = ""
-    """Where its tables are to be; empty where that is known only where it runs."""
+    """The address of its tables; empty if it is known only where the pipeline runs."""
     checkpoint: str = ""
     """Likewise its progress."""
     connects: bool = False
-    """Whether it runs on a Spark Connect server, wherever that is."""
+    """Whether it runs on a Spark Connect server."""
     needs_jvm: tuple[str, ...] = ()
     """Settings for which a session of Spark Connect is not enough."""
     shard: Shard | None = None
-    """Which part of a pipeline it is, if it is one."""
+    """The part of a pipeline that the file describes, if it is a shard."""
     loaded: Loaded | None = field(default=None, repr=False)
-    """The whole configuration, where everything is known."""
+    """The whole configuration, if all of its values are known."""
 
     def refuse_clear_secrets(self, *, to: str) -> None:
-        """For targets that copy the file to where others read it."""
+        """Raise ConfigError if the file holds a secret in clear; for targets that copy the file."""
         if self.clear_secrets:
             raise ConfigError(
                 f"the file holds a secret in clear and would be copied to {to}",
@@ -124,9 +124,9 @@ class Installable:
 def read_for_install(
     path: Path, *, text: str | None = None, environ: Mapping[str, str] = os.environ
 ) -> Installable:
-    """Read and check a file; values that are missing here are no mistake, all others are.
+    """Read and check a file; values that are missing on this machine are allowed.
 
-    With `text` the file need not be there yet.
+    With `text` the file need not exist yet.
     """
     text, file = read(path)[0] if text is None else text, printable(str(path))
     loaded, unknown = _checked(text, file, environ)
@@ -155,7 +155,7 @@ def read_for_install(
         lake=lake,
         checkpoint=known("lake", "checkpoint")
         if named
-        else lake and Lake.model_validate({"path": lake}).checkpoint,
+        else lake and LakeConfig.model_validate({"path": lake}).checkpoint,
         connects=layers.root.has(("spark", "remote")),
         needs_jvm=tuple(
             f"{section}.{key}"
@@ -168,7 +168,7 @@ def read_for_install(
 
 
 def clear_secrets(node: Node, models: Models = ROOT, path: KeyPath = ()) -> Iterator[KeyPath]:
-    """Settings whose secret value stands in the file itself."""
+    """Yield the settings with a secret value in the file itself."""
     for number, item in enumerate(node.items):
         yield from clear_secrets(item, models, (*path, number))
     known = settings(chosen(models, node))
@@ -192,18 +192,21 @@ def clear_secrets(node: Node, models: Models = ROOT, path: KeyPath = ()) -> Iter
 
 
 def _in_clear(node: Node, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
-    """Texts without a reference, or with one whose default stands in the file."""
+    """Yield texts without a reference, or with a reference whose default is in the file."""
     for where, text in _scalars(node, path):
-        found = list(_REFERENCE.finditer(text))
-        if not found or any(each["default"] for each in found):
+        references = list(_REFERENCE.finditer(text))
+        if not references or any(match["default"] for match in references):
             yield where, text
 
 
 def _written(text: str) -> str:
-    """What stands in the file itself: references replaced by their defaults, innermost first."""
+    """Return the text in the file itself, with references replaced by their defaults.
+
+    The innermost references are replaced first.
+    """
     before = ""
     while before != text:
-        before, text = text, _REFERENCE.sub(lambda each: each["default"] or "", text)
+        before, text = text, _REFERENCE.sub(lambda match: match["default"] or "", text)
     return text
 
 
@@ -231,12 +234,12 @@ def _checked(
 def _part(root: Node, file: str, environ: Mapping[str, str]) -> _Part:
     kept = {key: root.entries[key] for key in _Part.model_fields if key in root.entries}
     if "spark" in kept:
-        # its further settings may hold secrets, and are read where it runs
+        # its further settings may contain secrets, and are read where the pipeline runs
         kept["spark"] = kept["spark"].without(("conf",)) if kept["spark"].entries else kept["spark"]
     for key, text in _scalars(kept.get("deploy", Node({}, root.origin)), ("deploy",)):
         if _SECRET_KINDS.search(text):
             raise ConfigError(
-                "a secret cannot stand in the deploy section: it would be written down in clear",
+                "the deploy section must not contain a secret: install would write it in clear",
                 where=f"{file} {dotted(key)}",
                 next_step="name it where it runs: {{secrets/SCOPE/KEY}}, a Kubernetes secret, "
                 "or an environment file",
@@ -249,7 +252,7 @@ def _part(root: Node, file: str, environ: Mapping[str, str]) -> _Part:
 
 
 def _known(root: Node, key: tuple[str, ...], environ: Mapping[str, str]) -> str:
-    """A text of the file as it is here; empty for one that is not there, or not known here."""
+    """Return a text of the file; empty if it is missing, or not known on this machine."""
     node = root.at(key) if root.has(key) else None
     if node is None or not isinstance(node.value, str):
         return ""

@@ -1,4 +1,4 @@
-"""Files that another program starts pipelines by: spark-submit, Airflow, systemd."""
+"""Targets that are files of another program: spark-submit, Airflow, systemd."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNPACKED = "environment"
 
 
 def spark_submit_target(pipeline: Installable, *, out: Path | None = None) -> FileTarget:
-    """The files of `install --target spark-submit`."""
+    """Return the target with the files of `install --target spark-submit`."""
     settings = pipeline.deploy.spark_submit or SparkSubmit()
     folder = (out or Path(f"{pipeline.name}-spark-submit")).absolute()
     script = folder / "submit.sh"
@@ -45,7 +45,7 @@ def spark_submit_target(pipeline: Installable, *, out: Path | None = None) -> Fi
 
 
 def submit_script(pipeline: Installable, settings: SparkSubmit) -> str:
-    """The script; every word in it is quoted."""
+    """Return the script, with every word quoted."""
     options = "\n".join(f"  {line} \\" for line in _options(pipeline, settings))
     return template(
         "submit.sh",
@@ -72,7 +72,7 @@ def _options(pipeline: Installable, settings: SparkSubmit) -> Iterator[str]:
 def _archive(settings: SparkSubmit) -> str:
     if Path(settings.archive).is_absolute():
         return shlex.quote(settings.archive)
-    # the folder is known when the script runs
+    # the script itself determines its folder
     return f'"$here"/{shlex.quote(settings.archive)}'
 
 
@@ -82,10 +82,10 @@ AIRFLOW_NAME = "airflow"
 
 
 def airflow_target(pipeline: Installable, *, out: Path | None = None) -> FileTarget:
-    """The file of `install --target airflow`."""
+    """Return the target with the file of `install --target airflow`."""
     settings = pipeline.deploy.airflow or Airflow()
     folder = (out or dags_folder(settings)).absolute()
-    # the name of a pipeline is safe for a file, and two pipelines never share one
+    # pipeline names are safe as file names, and two pipelines never share one
     path = folder / f"distributary_{pipeline.name}.py"
     dag = settings.dag_id or pipeline.name
     return FileTarget(
@@ -100,7 +100,7 @@ def airflow_target(pipeline: Installable, *, out: Path | None = None) -> FileTar
 
 
 def dags_folder(settings: Airflow) -> Path:
-    """By the file, by Airflow's own variable, or here."""
+    """Return the folder of DAG files: from the pipeline file, Airflow's own variable, or `dags`."""
     if settings.folder is not None:
         return Path(settings.folder)
     home = os.environ.get("AIRFLOW_HOME")
@@ -108,7 +108,7 @@ def dags_folder(settings: Airflow) -> Path:
 
 
 def dag_file(pipeline: Installable, settings: Airflow) -> str:
-    """The text of the DAG file; every value is written as Python would write it."""
+    """Return the text of the DAG file, with values as Python literals."""
     file = settings.file or str(pipeline.path)
     return template(
         "dag.py.txt",
@@ -127,14 +127,14 @@ def _pretty(value: object) -> str:
     return pprint.pformat(value, width=10_000)
 
 
-# A service of this machine: one unit, and a timer where runs come by the clock.
+# A service of this machine: one unit, and a timer if runs are scheduled.
 
 SYSTEM_UNITS = Path("/etc/systemd/system")
 STOP_SECONDS = 300
-"""How long a batch that is under way may take to end."""
+"""The time in which a running batch must end."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
-# a JVM writes the code that it runs: MemoryDenyWriteExecute would end it
+# a JVM generates code that it runs: MemoryDenyWriteExecute would end it
 _EVERYWHERE = (
     "NoNewPrivileges=yes",
     "RestrictSUIDSGID=yes",
@@ -143,7 +143,7 @@ _EVERYWHERE = (
     "SystemCallArchitectures=native",
     "UMask=0077",
 )
-# these need rights that a user's own manager does not have
+# these need rights that a user's own service manager lacks
 _SYSTEM_ONLY = (
     "ProtectSystem=full",
     "ProtectKernelTunables=yes",
@@ -160,7 +160,7 @@ _SYSTEM_ONLY = (
 
 
 def systemd_target(pipeline: Installable, *, out: Path | None = None) -> FileTarget:
-    """The files of `install --target systemd`."""
+    """Return the target with the files of `install --target systemd`."""
     settings = pipeline.deploy.systemd or Systemd()
     folder = (out or unit_folder(user=settings.user)).absolute()
     name = unit_name(pipeline.name, settings)
@@ -187,24 +187,24 @@ def systemd_target(pipeline: Installable, *, out: Path | None = None) -> FileTar
 
 
 def unit_folder(*, user: bool) -> Path:
-    """Where systemd looks for units that people write."""
+    """Return the folder in which systemd looks for units of administrators or users."""
     return platformdirs.user_config_path("systemd") / "user" if user else SYSTEM_UNITS
 
 
 def unit_name(pipeline: str, settings: Systemd) -> str:
-    """The unit's name without what it is."""
+    """Return the unit's name without its suffix."""
     return settings.name or f"distributary-{pipeline}"
 
 
 def service_unit(pipeline: Installable, settings: Systemd) -> str:
-    """The service, which stays, or which a timer starts."""
+    """Return the unit of the service, which stays, or which a timer starts."""
     timed = settings.schedule is not None
     wanted = "default.target" if settings.user else "multi-user.target"
     unit = [
         f"Description=Distributary pipeline {pipeline.name}",
         "Wants=network-online.target",
         "After=network-online.target",
-        # who keeps failing is retried for ever, at a pace
+        # a failing service is retried for ever, at a fixed pace
         "StartLimitIntervalSec=0",
     ]
     folder, secrets = settings.working_directory or str(Path.cwd()), settings.environment_file
@@ -219,7 +219,7 @@ def service_unit(pipeline: Installable, settings: Systemd) -> str:
         *([f"EnvironmentFile={_specifiers(secrets)}"] if secrets else []),
         "Restart=on-failure",
         "RestartSec=15",
-        # a mistake in the file stays one however often it is tried
+        # a mistake in the file is not fixed by retries
         "RestartPreventExitStatus=2",
         "SuccessExitStatus=143",
         "KillMode=mixed",
@@ -233,7 +233,7 @@ def service_unit(pipeline: Installable, settings: Systemd) -> str:
 
 
 def timer_unit(pipeline: str, settings: Systemd) -> str:
-    """The clock of a service that ends by itself; a run that was missed is made up for."""
+    """Return the timer of a service that ends by itself; a missed run is made up for."""
     return f"""\
 [Unit]
 Description=Runs of Distributary pipeline {pipeline}
@@ -249,7 +249,7 @@ WantedBy=timers.target
 
 
 def _command(pipeline: Installable, settings: Systemd) -> list[str]:
-    # -P: the working folder is no place to import from
+    # -P: Python must not import from the working folder
     program = [sys.executable, "-P", "-m", "distributary"]
     if settings.schedule is not None:
         return [*program, "run", str(pipeline.path), "--available-now"]
@@ -258,7 +258,7 @@ def _command(pipeline: Installable, settings: Systemd) -> list[str]:
 
 
 def _refuse_line_breaks(*paths: str) -> None:
-    """Raise DeployError for a path that would go on as another setting of the unit."""
+    """Raise DeployError for a path that would continue as another setting of the unit."""
     for path in paths:
         if any(character < " " or character == "\x7f" for character in path):
             raise DeployError(
@@ -271,7 +271,7 @@ def _refuse_line_breaks(*paths: str) -> None:
 
 
 def _word(text: str) -> str:
-    """One argument, as systemd reads it back."""
+    """Return one argument, escaped for systemd."""
     escaped = _specifiers(text).replace("$", "$$")
     if _PLAIN.fullmatch(escaped):
         return escaped

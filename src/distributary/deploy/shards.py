@@ -1,8 +1,8 @@
-"""`install --shards N`: the files of the jobs, and each job where it runs.
+"""`install --shards N`: the files of the jobs, and the installation of each job.
 
-How the stream is divided is not written here: the bronze job reads the number in its file and cuts
-the stream when it starts. A job that has become superfluous stays until it has settled what comes
-before the cut, for nobody else would; a later `install` removes it.
+The division of the stream is not written here: the bronze job reads the number in its file and cuts
+the stream when it starts. A superfluous job stays until it has settled the batches before the cut,
+because no other job would; a later `install` removes it.
 """
 
 from __future__ import annotations
@@ -11,75 +11,67 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, cast
 
 from distributary.config.document import PipelineFileError, dotted, parse, printable, to_yaml
 from distributary.config.load import load_text
 from distributary.config.pipeline import PipelineConfig, with_envelope
-from distributary.config.source import MOST_SHARDS, Part, job_name, unspreadable
+from distributary.config.shard import MOST_SHARDS, Part, job_name, unspreadable
 from distributary.deploy.files import (
-    Action,
     Artifact,
+    DeployTarget,
     FileTarget,
-    Step,
-    Target,
-    TargetName,
+    InstallStep,
+    StepAction,
     open_target,
     read_mark,
 )
 from distributary.deploy.pipeline_file import Installable, read_for_install
+from distributary.deploy.targets.table import TARGETS, target_entry
 from distributary.errors import ConfigError
 from distributary.model.names import DEAD_LETTERS
 
-# The pipeline files of the jobs that share a pipeline's types, made of the pipeline's own file.
-#
-# References stay references, and what is not about the division stays as it is.
+# The pipeline files of the jobs that share a pipeline's types, derived from the pipeline's own
+# file. References stay references, and settings that do not concern the division stay unchanged.
 
 Tree = dict[str, Any]
 
 _DERIVED = re.compile(r"shard-([0-9]{1,3})\.yaml")
 _LISTEN = re.compile(r"(?:[^:\s$]+:|\[[0-9A-Fa-f:.]+\]:)?[0-9]{1,5}")
-_NAMES = (
-    ("databricks", "job_name"),
-    ("systemd", "name"),
-    ("airflow", "dag_id"),
-    ("kubernetes", "name"),
-)
-"""Names in the deploy section that no two jobs may share."""
 _OF_ANY_SOURCE: tuple[str, ...] = ("max_records_per_batch", "tombstones")
-"""What is said of the pipeline's source and holds for bronze, too."""
+"""Settings of the pipeline's source that also apply to bronze as a source."""
 
 
 def shards_folder(pipeline: Installable) -> Path:
-    """Where the files of the jobs are: beside the pipeline's own."""
+    """Return the folder of the jobs' files, beside the pipeline's own."""
     return pipeline.path.with_name(f"{pipeline.path.stem}.shards")
 
 
 def file_of(folder: Path, pipeline: str, part: Part) -> Path:
-    """The file of one job."""
+    """Return the path of one job's file."""
     return folder / f"{job_name(pipeline, part)}.yaml"
 
 
 def numbers_in(folder: Path, pipeline: str) -> tuple[int, ...]:
-    """The shards that have a file, from this installation or an earlier one."""
+    """Return the shards that have a file, from this installation or an earlier one."""
     stem = f"{pipeline}-"
     names = [p.name.removeprefix(stem) for p in folder.glob("*.yaml") if p.name.startswith(stem)]
-    found = (int(match[1]) for name in names if (match := _DERIVED.fullmatch(name)))
-    return tuple(sorted(number for number in found if number < MOST_SHARDS))
+    numbers = (int(match[1]) for name in names if (match := _DERIVED.fullmatch(name)))
+    return tuple(sorted(number for number in numbers if number < MOST_SHARDS))
 
 
 def parts_of(pipeline: Installable, numbers: range | tuple[int, ...]) -> tuple[Part, ...]:
-    """The jobs: one that lands, the shards, and one for the unified table where there is one."""
+    """Return the jobs: bronze, the shards, and the unified table if there is one."""
     unified = bool(_section(_tree(pipeline), "tables").get("unified"))
     return ("bronze", *numbers, *(("unified",) if unified else ()))
 
 
 def derived(pipeline: Installable, part: Part, *, shards: int) -> str:
-    """The text of one job's file."""
+    """Return the text of one job's file."""
     tree = _tree(pipeline)
     tables = _section(tree, "tables")
-    # who may read what is one matter for all jobs: the pipeline's own file says it
+    # grants are defined once for all jobs, in the pipeline's own file
     tree.pop("grants", None)
     name = job_name(pipeline.name, part)
     if part == "bronze":
@@ -91,19 +83,19 @@ def derived(pipeline: Installable, part: Part, *, shards: int) -> str:
         _keep_rest(tree, tables, part)
         _move_ports(tree, 1 if part == "unified" else 2 + int(part))
         _rename(tree, pipeline, part)
-    _point_airflow(tree, pipeline, name)
+    _point_to(tree, name)
     return to_yaml({"name": name, **{key: tree[key] for key in tree if key != "name"}})
 
 
 def _tree(pipeline: Installable) -> Tree:
     tree, _ = parse(pipeline.text, file=printable(str(pipeline.path)))
-    # a job without tables per type must know, too, what the types are
+    # a job without tables per type also needs the setting of the types
     return dict(with_envelope(cast(Tree, tree.without_unset().plain())))
 
 
 def _section(tree: Tree, name: str) -> Tree:
-    found = tree.get(name)
-    return found if isinstance(found, dict) else {}
+    section = tree.get(name)
+    return section if isinstance(section, dict) else {}
 
 
 def _keep_bronze(tree: Tree, tables: Tree) -> None:
@@ -120,14 +112,15 @@ def _keep_rest(tree: Tree, tables: Tree, part: Part) -> None:
             tables.pop(name, None)
         _partition_by_date_only(tables)
         tree.pop("expectations", None)
-        # what it cannot write a shard cannot either, and a letter is sent again by its own job
+        # a record that it cannot write cannot be written by a shard either, and each job replays
+        # its own dead letters
         tables["dead_letters"] = f"{tables.get('dead_letters', DEAD_LETTERS)}_unified"
     else:
         tables.pop("unified", None)
 
 
 def _partition_by_date_only(tables: Tree) -> None:
-    """Other columns partition the tables per type, which are not here."""
+    """Keep only `_date` as partition column: other columns partition the tables per type."""
     wanted = tables.pop("partition_by", ())
     names = wanted.split(",") if isinstance(wanted, str) else wanted
     if "_date" in [str(name).strip() for name in names]:
@@ -140,7 +133,7 @@ def _bronze_source(tree: Tree, tables: Tree, pipeline: Installable) -> Tree:
         raise ConfigError(
             "the file itself must name its lake and its bronze table",
             where=f"{pipeline.path.name} lake.path, tables.bronze",
-            next_step="write them there; ${env:...} is fine",
+            next_step="write them there; ${env:...} is allowed",
         )
     before = _section(tree, "source")
     kept: Tree = {key: before[key] for key in _OF_ANY_SOURCE if key in before}
@@ -156,13 +149,13 @@ def _bronze_source(tree: Tree, tables: Tree, pipeline: Installable) -> Tree:
 
 
 def _move_ports(tree: Tree, by: int) -> None:
-    """Jobs of one machine cannot listen at one address."""
+    """Give each job of one machine its own port."""
     for section in (_section(tree, "metrics"), _section(_section(tree, "deploy"), "systemd")):
         address = section.get("listen")
         if address is None:
             continue
         if not _LISTEN.fullmatch(str(address)):
-            # a reference: what it holds is known elsewhere, and only one job can have it
+            # a reference: its value is known elsewhere only, and only one job can use it
             del section["listen"]
             continue
         host, colon, port = str(address).rpartition(":")
@@ -172,58 +165,50 @@ def _move_ports(tree: Tree, by: int) -> None:
 def _rename(tree: Tree, pipeline: Installable, part: Part) -> None:
     deploy = _section(tree, "deploy")
     ending = job_name(pipeline.name, part).removeprefix(pipeline.name)
-    for target, key in _NAMES:
-        section = _section(deploy, target)
-        if key in section:
-            section[key] = f"{section[key]}{ending}"
-    databricks = _section(deploy, "databricks")
-    if "folder" in databricks:
-        databricks["folder"] = f"{str(databricks['folder']).rstrip('/')}/{ending.lstrip('-')}"
+    for entry in map(target_entry, TARGETS):
+        entry.rename_job(_section(deploy, entry.section), ending)
 
 
-def _point_airflow(tree: Tree, pipeline: Installable, name: str) -> None:
-    """Where the workers find the file: beside the pipeline's own, as here."""
-    airflow = _section(_section(tree, "deploy"), "airflow")
-    if "file" in airflow:
-        there = PurePosixPath(str(airflow["file"]))
-        airflow["file"] = str(there.with_name(f"{there.stem}.shards") / f"{name}.yaml")
+def _point_to(tree: Tree, name: str) -> None:
+    """Set paths to the pipeline's file: the job's file is in a folder beside it."""
+    deploy = _section(tree, "deploy")
+    for entry in map(target_entry, TARGETS):
+        entry.point_to_shard(_section(deploy, entry.section), name)
 
 
 NAME = "shards"
-_OWN_FOLDER = (TargetName.KUBERNETES, TargetName.SPARK_SUBMIT)
-"""Targets whose files have the same names for every pipeline."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardsTarget:
-    """Several jobs that go together; satisfies `Target`."""
+    """Several jobs that belong together; satisfies `DeployTarget`."""
 
     files: FileTarget
-    jobs: tuple[Target, ...]
-    retired: tuple[Target, ...] = ()
-    """Jobs that have nothing left to do."""
+    jobs: tuple[DeployTarget, ...]
+    retired: tuple[DeployTarget, ...] = ()
+    """Superfluous jobs that have finished."""
     kept: tuple[str, ...] = ()
-    """Jobs that are superfluous and not done yet."""
+    """Superfluous jobs that have not finished yet."""
 
     @property
     def next_steps(self) -> tuple[str, ...]:
-        """Of all jobs, each line once."""
+        """Return the remaining commands of all jobs, each line once."""
         return _once(line for job in self.jobs for line in job.next_steps)
 
     @property
     def last_steps(self) -> tuple[str, ...]:
-        """The same after a removal; what all have in common comes last."""
+        """Return the commands after a removal; lines that all jobs share come last."""
         lines = [line for job in (*self.jobs, *self.retired) for line in job.last_steps]
         return _once(reversed(lines))[::-1]
 
-    def plan(self) -> tuple[Step, ...]:
-        """Files, jobs, and what becomes superfluous."""
+    def plan(self) -> tuple[InstallStep, ...]:
+        """Return the steps for files, jobs, and superfluous jobs."""
         steps = [*self.files.plan(), *(step for job in self.jobs for step in job.plan())]
         return _distinct((*steps, *(s for job in self.retired for s in job.plan_removal())))
 
-    def apply(self, steps: Sequence[Step]) -> None:
-        """Files before the jobs that read them, and jobs away before their files."""
-        removed = [step for step in steps if step.action is Action.REMOVE]
+    def apply(self, steps: Sequence[InstallStep]) -> None:
+        """Write files before the jobs that read them, and remove jobs before their files."""
+        removed = [step for step in steps if step.action is StepAction.REMOVE]
         self.files.apply(_of([s for s in steps if s not in removed], self.files.plan()))
         for job in self.jobs:
             mine = _of(steps, job.plan())
@@ -233,13 +218,13 @@ class ShardsTarget:
             job.remove(_of(removed, job.plan_removal()))
         self.files.apply(_of(removed, self.files.plan_removal()))
 
-    def plan_removal(self) -> tuple[Step, ...]:
-        """All jobs and all files."""
+    def plan_removal(self) -> tuple[InstallStep, ...]:
+        """Return steps for all jobs and all files."""
         jobs = (step for job in (*self.jobs, *self.retired) for step in job.plan_removal())
         return _distinct((*jobs, *self.files.plan_removal()))
 
-    def remove(self, steps: Sequence[Step]) -> None:
-        """Jobs first: files may go once nothing runs them."""
+    def remove(self, steps: Sequence[InstallStep]) -> None:
+        """Remove the jobs first: their files may go once nothing runs them."""
         for job in (*self.jobs, *self.retired):
             job.remove(_of(steps, job.plan_removal()))
         self.files.remove(_of(steps, self.files.plan_removal()))
@@ -248,7 +233,7 @@ class ShardsTarget:
 
 
 def spread_target(
-    name: TargetName,
+    name: str,
     pipeline: Installable,
     *,
     shards: int,
@@ -256,10 +241,10 @@ def spread_target(
     is_done: Callable[[int], bool],
     has_letters: Callable[[int], bool],
 ) -> ShardsTarget:
-    """The jobs of a pipeline whose types are spread.
+    """Return the target with the jobs of a pipeline whose types are spread.
 
-    `is_done` knows which job may go, `has_letters` whose file is still needed to send dead letters
-    again.
+    `is_done` tests whether a superfluous job has finished; `has_letters` whether its file is still
+    needed to replay dead letters.
     """
     refuse_unspreadable(pipeline)
     folder = shards_folder(pipeline)
@@ -279,9 +264,12 @@ def spread_target(
 
 
 def removal_target(
-    name: TargetName, pipeline: Installable, *, out: Path | None = None
-) -> Target | None:
-    """Everything that was installed for a pipeline that is spread; None for one that is not."""
+    name: str, pipeline: Installable, *, out: Path | None = None
+) -> DeployTarget | None:
+    """Return the target with everything that was installed for a spread pipeline.
+
+    None for any other.
+    """
     folder = shards_folder(pipeline)
     shards = installed_shards(pipeline)
     if not shards:
@@ -293,7 +281,7 @@ def removal_target(
 
 
 def installed_shards(pipeline: Installable) -> int:
-    """Over how many jobs the files beside the pipeline's own spread its types; 0 for none."""
+    """Return the number of jobs over which the existing files spread the types; 0 for none."""
     path = file_of(shards_folder(pipeline), pipeline.name, "bronze")
     try:
         text = path.read_text(encoding="utf-8")
@@ -302,12 +290,15 @@ def installed_shards(pipeline: Installable) -> int:
     mark = read_mark(text)
     if mark is None or mark.target != NAME:
         return 0
-    found = read_for_install(path, text=text).shard
-    return found.shards or 0 if found is not None else 0
+    shard = read_for_install(path, text=text).shard
+    return shard.shards or 0 if shard is not None else 0
 
 
 def refuse_single(pipeline: Installable) -> None:
-    """One job beside the jobs of a pipeline that is spread would write everything twice."""
+    """Raise ConfigError if a spread pipeline would get one more job.
+
+    It would write everything twice.
+    """
     if shards := installed_shards(pipeline):
         raise ConfigError(
             f"the types of pipeline {pipeline.name} are spread over {shards} jobs",
@@ -317,12 +308,15 @@ def refuse_single(pipeline: Installable) -> None:
 
 
 def refuse_unspreadable(pipeline: Installable) -> None:
-    """Pipelines whose tables would have two writers, or whose bronze nobody could read."""
+    """Raise ConfigError for a pipeline that cannot be spread.
+
+    Its tables would have two writers, or its bronze table could not be read.
+    """
     pipeline.refuse_clear_secrets(to="the files of its jobs")
     config = _known(pipeline)
     if config.shard is not None:
         raise ConfigError(
-            "this file is a part of a pipeline that is spread already",
+            "this file belongs to a pipeline that is spread already",
             where=str(pipeline.path),
             next_step=f"give the file of pipeline {config.shard.of} itself",
         )
@@ -337,7 +331,10 @@ def refuse_unspreadable(pipeline: Installable) -> None:
 
 
 def _known(pipeline: Installable) -> PipelineConfig:
-    """The file's settings; what only other machines know does not matter for the division."""
+    """Return the file's settings.
+
+    Values known only on other machines do not matter for the division.
+    """
     if pipeline.loaded is not None:
         return pipeline.loaded.config
     stand_ins = {name: os.environ.get(name, "1") for name in pipeline.variables}
@@ -345,10 +342,10 @@ def _known(pipeline: Installable) -> PipelineConfig:
         return load_text(pipeline.text, environ={**os.environ, **stand_ins}).config
     except PipelineFileError:
         raise ConfigError(
-            "the file cannot be spread without knowing all of it",
+            "the file cannot be spread while some of its values are unknown",
             where=str(pipeline.path),
             evidence="; ".join(pipeline.unknown_here),
-            next_step="set the variables here, too; their values are not written down",
+            next_step="set the variables here, too; their values are not written to a file",
         ) from None
 
 
@@ -362,18 +359,18 @@ def _files(pipeline: Installable, folder: Path, jobs: Sequence[Installable]) -> 
     return FileTarget(NAME, pipeline.name, folder, artifacts, ("*.yaml",))
 
 
-def _open(name: TargetName, job: Installable, out: Path | None) -> Target:
-    place = out / job.name if out is not None and name in _OWN_FOLDER else out
+def _open(name: str, job: Installable, out: Path | None) -> DeployTarget:
+    place = out / job.name if out is not None and not target_entry(name).has_own_files else out
     return open_target(name, job, out=place)
 
 
-def _of(steps: Sequence[Step], plan: Sequence[Step]) -> list[Step]:
-    """The steps that are about the same things."""
+def _of(steps: Sequence[InstallStep], plan: Sequence[InstallStep]) -> list[InstallStep]:
+    """Return the steps that concern the same files and jobs as `plan`."""
     about = {(step.kind, step.name) for step in plan}
     return [step for step in steps if (step.kind, step.name) in about]
 
 
-def _distinct(steps: Iterable[Step]) -> tuple[Step, ...]:
+def _distinct(steps: Iterable[InstallStep]) -> tuple[InstallStep, ...]:
     return tuple({(step.kind, step.name): step for step in steps}.values())
 
 

@@ -13,17 +13,11 @@ from datetime import UTC, datetime
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from distributary.engine.context import RunContext
+from distributary.engine.kill_points import KillPoint, reached
 from distributary.engine.monitor import Lag
-from distributary.engine.parts import Moment, RunContext, reached
-from distributary.engine.publish import (
-    DERIVED,
-    Reach,
-    forget_merged,
-    publish_all,
-    reach_of,
-    refuse_foreign_marks,
-)
-from distributary.engine.stage import (
+from distributary.engine.steps.commits import Reach, publish_all, reach_of, refuse_foreign_marks
+from distributary.engine.steps.hops import (
     Begun,
     Stages,
     begin_stage,
@@ -32,6 +26,8 @@ from distributary.engine.stage import (
     stage_order,
     stage_records,
 )
+from distributary.engine.steps.merged_events import forget_merged
+from distributary.engine.steps.merges import DERIVED
 from distributary.engine.tables import Pending
 from distributary.errors import AccountingError, DistributaryError, DivergedError, StagedFileError
 from distributary.model.manifest import Counts, Manifest, source_hash
@@ -44,7 +40,7 @@ from distributary.observe.events import (
     StepFinished,
     TableWritten,
 )
-from distributary.observe.recording import BatchTimes
+from distributary.observe.ledger.recording import BatchTimes
 from distributary.publish.base import Outcome, Published
 from distributary.publish.parking import in_lake, parked
 from distributary.source.base import BatchInput, Position
@@ -86,9 +82,9 @@ class ReadAhead:
             return
         order = stage_order(context, batch, source)
         context.planner.follow_envelope()
-        catalog = context.planner.catalog()
-        work = begin_stage(context, source, catalog, order)
-        self._ahead = Begun(source, order, catalog, self._pool.submit(work))
+        plan = context.planner.task_plan()
+        work = begin_stage(context, source, plan, order)
+        self._ahead = Begun(source, order, plan, self._pool.submit(work))
 
     def input(self, batch: int, end: Position) -> BatchInput | None:
         """The records of a batch as they were opened, if it was begun and ends there."""
@@ -98,7 +94,7 @@ class ReadAhead:
         return ahead.source
 
     def take(self, source: BatchInput) -> Begun | None:
-        """What was begun with these records; work on others is dropped."""
+        """Return the work that was begun with these records; work on others is dropped."""
         ahead = self._ahead
         if ahead is None or ahead.source is not source:
             self.drop()
@@ -140,15 +136,24 @@ class Settled:
 
 def _known(context: RunContext, batch: int) -> Manifest | None:
     """A batch that was decided before; its checkpoint may lie in the lake, where others write."""
-    found = context.manifests.read(batch)
+    found = context.progress.manifests.read(batch)
     if found is None:
         return None
     lake = context.config.lake.address
     return replace(found, tables=tuple(in_lake(entry, lake) for entry in found.tables))
 
 
+StageFunction = Callable[[RunContext, int, BatchInput], Stages]
+"""Writes the files of a batch that does not consist of the source's records."""
+
+
 def run_batch(
-    context: RunContext, batch: int, source: BatchInput, ahead: ReadAhead | None = None
+    context: RunContext,
+    batch: int,
+    source: BatchInput,
+    ahead: ReadAhead | None = None,
+    *,
+    stage: StageFunction | None = None,
 ) -> Settled:
     """Bring one batch from the source to the tables, exactly once, whatever happened before."""
     clock = _Clock(context, batch, source.expected)
@@ -156,7 +161,7 @@ def run_batch(
     fresh = manifest is None
     if manifest is None:
         _refuse_other_records(context, batch, source)
-        manifest = _decide(context, batch, source, clock, ahead=ahead)
+        manifest = _decide(context, batch, source, clock, ahead=ahead, stage=stage)
     else:
         _same_records(manifest, source)
         refuse_foreign_marks(context, manifest, fresh=False)
@@ -166,10 +171,10 @@ def run_batch(
         # the records are still at the source: stage them again, tables that have them will skip;
         # files that are gone once more are a matter for the run's patience
         reach = reach_of(context, manifest)
-        if manifest.epoch == context.claim.epoch:
+        if manifest.epoch == context.progress.claim.epoch:
             # the planner has told the manifest that is replaced, and nobody else
             context.planner.book.give_back(_pending_of(manifest))
-        manifest = _decide(context, batch, source, clock, ahead=ahead, reach=reach)
+        manifest = _decide(context, batch, source, clock, ahead=ahead, reach=reach, stage=stage)
         if context.config.lake.local_path is not None:
             # a commit whose answer was lost may still be on its way to a store
             drop_entries(reach.free)
@@ -181,7 +186,7 @@ def run_batch(
 
 
 def _pending_of(manifest: Manifest) -> Pending:
-    """What a manifest says about schemas and columns."""
+    """Return the changes of schemas and columns in a manifest."""
     changes = {entry.table.name: list(entry.changes) for entry in manifest.tables if entry.changes}
     return Pending(changes, list(manifest.schemas))
 
@@ -194,6 +199,7 @@ def _decide(
     *,
     ahead: ReadAhead | None,
     reach: Reach | None = None,
+    stage: StageFunction | None = None,
 ) -> Manifest:
     """Plan and stage until every record has a place, then write that down.
 
@@ -201,22 +207,25 @@ def _decide(
     """
     context.planner.begin_batch()
     clock.step("plan")
-    reached(Moment.AFTER_PLAN, batch)
+    reached(KillPoint.AFTER_PLAN, batch)
 
     begun = ahead.take(source) if ahead is not None else None
-    stages: Stages = stage_records(context, batch, source, begun)
+    if stage is None:
+        stages = stage_records(context, batch, source, begun)
+    else:
+        stages = stage(context, batch, source)
     clock.stages = stages.tries
     clock.step("stage")
     if ahead is not None:
         # what follows is the driver's work
         ahead.begin(batch + 1, source.end)
-    reached(Moment.AFTER_STAGE, batch)
+    reached(KillPoint.AFTER_STAGE, batch)
 
     try:
         return _decided(context, batch, source, clock, stages, reach)
     except Exception:
         # a manifest that may have been written names them
-        if not context.manifests.in_doubt:
+        if not context.progress.manifests.in_doubt:
             drop_files(context, stages.staged)
         raise
 
@@ -235,11 +244,11 @@ def _decided(
     try:
         manifest = _written_down(context, batch, source, stages, pending, reach)
     except Exception:
-        if not context.manifests.in_doubt:
+        if not context.progress.manifests.in_doubt:
             context.planner.book.give_back(pending)
         raise
     clock.step("manifest")
-    reached(Moment.AFTER_MANIFEST, batch)
+    reached(KillPoint.AFTER_MANIFEST, batch)
     return manifest
 
 
@@ -262,14 +271,14 @@ def _written_down(
         )
     # whatever speaks against this batch does so before it is decided
     refuse_foreign_marks(context, manifest, fresh=True)
-    context.claim.check()
+    context.progress.claim.check()
     # the manifest promises these files: they must not be lost when it is not
     if context.config.lake.local_path is not None:
         sync_file_system(context.config.lake.local_path)
     if reach is None:
-        context.manifests.create(manifest)
+        context.progress.manifests.create(manifest)
     else:
-        context.manifests.replace(manifest)
+        context.progress.manifests.replace(manifest)
     return manifest
 
 
@@ -280,13 +289,13 @@ def _settle(
     source: BatchInput,
     clock: _Clock,
 ) -> Settled:
-    """Write the accounting row, tell whoever listens, forget what is no longer needed."""
-    reached(Moment.BEFORE_SETTLE, manifest.batch)
-    context.claim.check()
+    """Write the ledger's row, send the events, and remove what is no longer needed."""
+    reached(KillPoint.BEFORE_SETTLE, manifest.batch)
+    context.progress.claim.check()
     parked_tables = {p.table for p in published if p.outcome is Outcome.PARKED}
     own = (e for e in manifest.primary() if e.table.name in parked_tables)
     counts = manifest.with_parked(sum(entry.records for entry in own))
-    lag = context.lag(source, manifest.newest_us)
+    lag = context.reports.lag(source, manifest.newest_us)
     context.ledger.record(
         manifest,
         published,
@@ -298,8 +307,8 @@ def _settle(
         stages=clock.stages,
         requests=clock.requests or None,
     )
-    context.manifests.settle(manifest.batch)
-    context.manifests.prune(keep=context.config.run.keep_manifests)
+    context.progress.manifests.settle(manifest.batch)
+    context.progress.manifests.prune(keep=context.config.run.keep_manifests)
     # what is made of a log is not there as long as no event has a key
     derived = {e.table.name for e in manifest.tables if e.table.role in DERIVED}
     done = [
@@ -324,7 +333,7 @@ def _settle(
 def _announce(context: RunContext, settled: Settled, lag: Lag, clock: _Clock) -> None:
     manifest, name = settled.manifest, context.config.name
     for use in manifest.schemas:
-        context.bus.publish(
+        context.reports.bus.publish(
             SchemaSeen(
                 pipeline=name,
                 batch=manifest.batch,
@@ -335,8 +344,8 @@ def _announce(context: RunContext, settled: Settled, lag: Lag, clock: _Clock) ->
                 changes=tuple(change.describe() for change in use.changes),
             )
         )
-    context.tell_registry_calls()
-    context.bus.publish(
+    context.reports.publish_registry_calls()
+    context.reports.bus.publish(
         BatchSettled(
             pipeline=name,
             batch=manifest.batch,
@@ -357,7 +366,11 @@ def _announce(context: RunContext, settled: Settled, lag: Lag, clock: _Clock) ->
             bytes_read=manifest.bytes_read,
             requests=clock.requests,
             topics=tuple(dict.fromkeys(r.topic for r in manifest.ranges)),
-            parked_tables=tuple(dict.fromkeys(p.table for p in parked(context.parking))),
+            parked_tables=tuple(dict.fromkeys(p.table for p in parked(context.publishing.parking))),
+            heartbeats={
+                topic: datetime.fromtimestamp(sent_us / 1e6, UTC)
+                for topic, sent_us in manifest.heartbeats.items()
+            },
         )
     )
 
@@ -398,14 +411,16 @@ def _broken_rules(manifest: Manifest) -> tuple[RuleBroken, ...]:
 
 def _refuse_other_records(context: RunContext, batch: int, source: BatchInput) -> None:
     """A batch number that the ledger has settled may come again only with the same records."""
-    if batch > context.newest_settled:
+    if batch > context.progress.newest_settled:
         return
-    done = context.ledger.settled(context.config.name, context.checkpoint.life, context.lane, batch)
+    done = context.ledger.settled(
+        context.config.name, context.progress.checkpoint.life, context.progress.lane, batch
+    )
     if done is not None and done != source_hash(source.ranges):
         raise DivergedError(
             f"batch {batch} was finished before, with other records than it has now",
-            where=context.checkpoint.store.address,
-            evidence=f"the ledger has batches up to {context.newest_settled}; "
+            where=context.progress.checkpoint.store.address,
+            evidence=f"the ledger has batches up to {context.progress.newest_settled}; "
             "the checkpoint is older and would read them in other portions",
             next_step="put the newest copy of the checkpoint back, or start a new life with "
             "`distributary reset`, which reads the source again",
@@ -423,7 +438,7 @@ def _same_records(manifest: Manifest, source: BatchInput) -> None:
 
 
 class _Clock:
-    """Times of the steps, told to whoever listens."""
+    """The times of the steps, sent as events."""
 
     def __init__(self, context: RunContext, batch: int, records: int | None) -> None:
         self.began = self._last = time.monotonic()
@@ -432,9 +447,12 @@ class _Clock:
         self._asked = REQUESTS.total()
         self._context, self._batch = context, batch
         self.seconds: dict[str, float] = {}
-        context.bus.publish(
+        context.reports.bus.publish(
             BatchStarted(
-                pipeline=context.config.name, batch=batch, lane=context.lane, records=records
+                pipeline=context.config.name,
+                batch=batch,
+                lane=context.progress.lane,
+                records=records,
             )
         )
 
@@ -443,7 +461,7 @@ class _Clock:
         now = time.monotonic()
         self.seconds[name] = self.seconds.get(name, 0.0) + now - self._last
         self._last = now
-        self._context.bus.publish(
+        self._context.reports.bus.publish(
             StepFinished(
                 pipeline=self._context.config.name,
                 batch=self._batch,
@@ -454,7 +472,10 @@ class _Clock:
 
     @property
     def requests(self) -> int:
-        """What was asked of buckets since the batch began, also for what is read ahead."""
+        """Return the number of requests to buckets since the batch began.
+
+        Those of the read-ahead are included.
+        """
         return REQUESTS.total() - self._asked
 
     def times(self) -> BatchTimes:

@@ -20,10 +20,9 @@ from pyspark.errors import PySparkException
 from distributary.changes.shape import Undecided
 from distributary.config.engine import Trigger, TriggerKind
 from distributary.engine.batch import ReadAhead, run_batch
-from distributary.engine.parts import RunContext
-from distributary.engine.publish import forget_all_merged
+from distributary.engine.context import RunContext
 from distributary.engine.requests import (
-    Patience,
+    RetryAges,
     answer_requests,
     answered,
     drained,
@@ -31,6 +30,7 @@ from distributary.engine.requests import (
     undecided_of,
     wanted,
 )
+from distributary.engine.steps.merged_events import forget_all_merged
 from distributary.engine.tables import primary_role
 from distributary.errors import CheckpointError, DistributaryError, ErrorCode
 from distributary.model.manifest import Counts
@@ -102,13 +102,13 @@ class _CutOffError(Exception):
 
 
 class StreamRun:
-    """Drives a pipeline until it is done, is told to stop, or cannot go on."""
+    """Drives a pipeline until it is done, is stopped, or cannot continue."""
 
     def __init__(self, context: RunContext, source: Source, *, stop: threading.Event) -> None:
         self._context = context
         self._source = source
         self._stop = stop
-        self._summary = RunSummary(context.config.name, query_id=context.checkpoint.life)
+        self._summary = RunSummary(context.config.name, query_id=context.progress.checkpoint.life)
         # the first round that finds nothing is told at once: the pipeline is up
         self._last_event = -math.inf
         self._end: tuple[int, Position] | None = None
@@ -116,7 +116,7 @@ class StreamRun:
         self._until: Position | None = None
         """Where the source ended when the draining under way began: no batch goes further."""
         self._ahead = ReadAhead(context, self._opened)
-        self._patience = Patience(context.parking, context.config)
+        self._patience = RetryAges(context.publishing.parking, context.config)
         self._since: int | None = None
         """The first batch of this run."""
         self._failed_at: float | None = None
@@ -140,8 +140,8 @@ class StreamRun:
         self._summary.catalog = self._context.end_registering()
         self._summary.seconds = time.monotonic() - began
         self._summary.stopped = "stopped" if self._stop.is_set() else "done"
-        clear_failure(self._context.checkpoint.store)
-        self._context.bus.publish(
+        clear_failure(self._context.progress.checkpoint.store)
+        self._context.reports.bus.publish(
             Stopped(
                 pipeline=self._context.config.name,
                 batches=self._summary.batches,
@@ -155,13 +155,13 @@ class StreamRun:
     def _look_at_parked(self) -> None:
         """Say what waits; a table that was parked and resumed in this run has its records."""
         context, summary = self._context, self._summary
-        left = parked(context.parking)
+        left = parked(context.publishing.parking)
         records, tables = sum(p.entry.records for p in left), len({p.table for p in left})
         summary.still_parked = StillParked(records, tables)
         if self._since is not None and summary.counts.parked:
             role = primary_role(context.config)
             summary.counts = settled_now(
-                summary.counts, left, app_id=context.app_id, since=self._since, role=role
+                summary.counts, left, app_id=context.progress.app_id, since=self._since, role=role
             )
 
     def _with_retries(self, trigger: Trigger) -> None:
@@ -201,20 +201,20 @@ class StreamRun:
                 self._batch_failed = self._in_batch
                 self._failed_at = self._failed_at or time.monotonic()
             name = self._context.config.name
-            self._context.tell_registry_calls()
-            self._context.bus.publish(Failed(pipeline=name, error=error, retry_in=again))
+            self._context.reports.publish_registry_calls()
+            self._context.reports.bus.publish(Failed(pipeline=name, error=error, retry_in=again))
             raise
 
     def _round_worked(self) -> None:
         """Nothing that was tried again fails any more."""
         if not self._works:
             self._works = True
-            clear_failure(self._context.checkpoint.store)
+            clear_failure(self._context.progress.checkpoint.store)
         if self._failed_at is not None:
             seconds = time.monotonic() - self._failed_at
             self._failed_at, self._batch_failed = None, False
             name = self._context.config.name
-            self._context.bus.publish(Recovered(pipeline=name, seconds=seconds))
+            self._context.reports.bus.publish(Recovered(pipeline=name, seconds=seconds))
 
     def _worth_a_retry(self, error: BaseException) -> bool:
         return isinstance(error, DistributaryError) and error.retryable and not self._stop.is_set()
@@ -231,7 +231,7 @@ class StreamRun:
         forget_all_merged(self._context)
         while not self._stop.is_set():
             # one that has nothing to do stops too when its claim is lost
-            self._context.claim.check()
+            self._context.progress.claim.check()
             began = time.monotonic()
             self._drain(self._source.newest())
             if trigger.kind is TriggerKind.AVAILABLE_NOW:
@@ -245,7 +245,7 @@ class StreamRun:
         while not self._stop.is_set():
             self._resume_on_request()
             self._resume_parked()
-            batch = self._context.manifests.newest() + 1
+            batch = self._context.progress.manifests.newest() + 1
             start = self._position_after(batch - 1)
             self._reached(start)
             end = self._end_of(batch, start, until)
@@ -268,19 +268,19 @@ class StreamRun:
 
     def _end_of(self, batch: int, start: Position, until: Position) -> Position | None:
         """A batch that the ledger has settled ends where it ended then: its tables have it."""
-        settled = self._context.settled_ranges(batch)
+        settled = self._context.progress.settled_ranges(batch)
         if settled is not None:
             return self._source.retrace(start, settled)
         return self._source.advance(start, until)
 
     def _finish_decided(self) -> None:
-        """What was decided and not settled, because the process ended in between."""
-        manifests = self._context.manifests
+        """Publish batches that were decided but not settled when the process ended."""
+        manifests = self._context.progress.manifests
         settled, newest = manifests.settled(), manifests.newest()
         if settled > newest:
             raise self._missing(settled)
         # what the ledger has settled is done, whatever became of the checkpoint's own marks
-        done = min(self._context.newest_settled, newest)
+        done = min(self._context.progress.newest_settled, newest)
         if done > settled:
             # others who wait for this batch look there
             manifests.settle(done)
@@ -292,7 +292,7 @@ class StreamRun:
 
     def _run(self, batch: int, start: Position, end: Position) -> None:
         context = self._context
-        context.claim.check()
+        context.progress.claim.check()
         if self._since is None:
             self._since = batch
         self._in_batch = True
@@ -324,17 +324,17 @@ class StreamRun:
         return disk or _unexpected(error, batch)
 
     def _reached(self, position: Position) -> None:
-        if self._context.monitor is not None:
-            self._context.monitor.settled(position)
+        if self._context.reports.monitor is not None:
+            self._context.reports.monitor.settled(position)
 
     def _position_after(self, batch: int) -> Position:
-        """Where a batch ended; before the first one, where the pipeline has begun."""
+        """Return the end of a batch; before the first one, the pipeline's first position."""
         context = self._context
         if self._end is not None and self._end[0] == batch:
             return self._end[1]
         if batch < 0:
-            return context.checkpoint.first_position(self._source.first)
-        manifest = context.manifests.read(batch)
+            return context.progress.checkpoint.first_position(self._source.first)
+        manifest = context.progress.manifests.read(batch)
         if manifest is None:
             raise self._missing(batch)
         return manifest.source_state
@@ -342,7 +342,7 @@ class StreamRun:
     def _missing(self, batch: int) -> CheckpointError:
         return CheckpointError(
             f"the manifest of batch {batch} is missing, so the next offset is unknown",
-            where=self._context.manifests.store.address,
+            where=self._context.progress.manifests.store.address,
             next_step="restore the whole checkpoint from a copy, or start over with `reset`",
         )
 
@@ -353,31 +353,36 @@ class StreamRun:
             self._resume_on_request()
             self._resume_parked()
             self._stop.wait(min(_POLL_SECONDS, max(0.0, until - time.monotonic())))
-        monitor = self._context.monitor
+        monitor = self._context.reports.monitor
         if monitor is not None and monitor.in_trouble:
             # nobody knows whether there is something new
             return
         if time.monotonic() - self._last_event > _HEARTBEAT_SECONDS:
             self._last_event = time.monotonic()
-            newest = self._context.manifests.newest()
-            self._context.bus.publish(
+            newest = self._context.progress.manifests.newest()
+            self._context.reports.bus.publish(
                 Idle(pipeline=self._context.config.name, batch=newest if newest >= 0 else None)
             )
 
     def _resume_on_request(self) -> None:
         context = self._context
-        for table in requests(context.parking):
-            done = self._resumed(table, undecided_of(context.parking, table))
-            answered(context.parking, table)
+        for table in requests(context.publishing.parking):
+            done = self._resumed(table, undecided_of(context.publishing.parking, table))
+            answered(context.publishing.parking, table)
             waits = any(result.outcome is Outcome.PARKED for result in done)
             self._tell_resumed(table, waits=waits)
-        if wanted(context.parking):
-            with context.publishing:
-                context.claim.check()
-                answer_requests(context.config, context.ledger, context.publisher, context.parking)
+        if wanted(context.publishing.parking):
+            with context.publishing.lock:
+                context.progress.claim.check()
+                answer_requests(
+                    context.config,
+                    context.ledger,
+                    context.publishing.publisher,
+                    context.publishing.parking,
+                )
 
     def _resume_parked(self, *, everything: bool = False) -> None:
-        """Try again, now and then, what waits for tables; only what changes is told."""
+        """Retry parked batches from time to time; report changes only."""
         for name in self._patience.due(everything=everything):
             if self._stop.is_set():
                 return
@@ -390,13 +395,13 @@ class StreamRun:
     def _resumed(self, table: str, undecided: Undecided = "refuse") -> list[Published]:
         """Publish what waits for a table; however that fails, it waits on."""
         context = self._context
-        with context.publishing:
-            context.claim.check()
+        with context.publishing.lock:
+            context.progress.claim.check()
             try:
                 return drained(
-                    context.publisher,
+                    context.publishing.publisher,
                     context.ledger,
-                    context.parking,
+                    context.publishing.parking,
                     config=context.config,
                     table=table,
                     spark=context.spark,
@@ -408,7 +413,7 @@ class StreamRun:
 
     def _tell_resumed(self, table: str, *, waits: bool) -> None:
         name = self._context.config.name
-        self._context.bus.publish(TableResumed(pipeline=name, table=table, parked=waits))
+        self._context.reports.bus.publish(TableResumed(pipeline=name, table=table, parked=waits))
 
 
 def settled_now(

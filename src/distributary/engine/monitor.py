@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from distributary.errors import DistributaryError, SourceUnavailableError
+from distributary.model.change import Heartbeat
 from distributary.observe.events import (
     BatchSettled,
     BatchStarted,
@@ -33,6 +34,7 @@ from distributary.observe.events import (
 from distributary.observe.journal import line_of
 from distributary.observe.log_format import LogFormat, spell
 from distributary.observe.pulse import (
+    MOST_HEARTBEATS,
     MOST_LINES,
     MOST_PARTITIONS,
     Backlog,
@@ -43,8 +45,7 @@ from distributary.observe.pulse import (
     write_pulse,
 )
 from distributary.source.base import BatchInput, Position
-from distributary.source.delta import DeltaEnds
-from distributary.source.kafka import KafkaEnds
+from distributary.source.entry import SourceEnds
 from distributary.store.base import Store
 
 _log = logging.getLogger(__name__)
@@ -85,8 +86,41 @@ def unread(ends: Mapping[str, int], reached: Mapping[str, int]) -> dict[str, int
     return {place: max(0, end - reached.get(place, 0)) for place, end in ends.items()}
 
 
+def with_newer(
+    known: Mapping[str, Heartbeat], read: Mapping[str, datetime]
+) -> dict[str, Heartbeat]:
+    """Return the newest heartbeat by topic, after a batch has read some."""
+    newer = {
+        topic: Heartbeat(sent_at)
+        for topic, sent_at in read.items()
+        if topic not in known or sent_at > known[topic].at
+    }
+    every = sorted({**known, **newer}.items(), key=lambda each: each[1].at, reverse=True)
+    return dict(every[:MOST_HEARTBEATS])
+
+
+def looked_for(
+    known: Mapping[str, Heartbeat], left: Mapping[str, int], moment: datetime
+) -> dict[str, Heartbeat]:
+    """Return the heartbeats after a look at the source; `left` has its unread records by partition.
+
+    Where all of a topic is read, there was no newer heartbeat at that moment. Where some is not,
+    nothing is known: the pipeline is behind, and its source need not be silent. A topic that the
+    pipeline does not read any more is forgotten.
+    """
+    unread_in: dict[str, int] = {}
+    for place, records in left.items():
+        topic = place.rpartition("/")[0]
+        unread_in[topic] = unread_in.get(topic, 0) + records
+    return {
+        topic: beat if unread_in[topic] else replace(beat, looked_at=max(moment, beat.at))
+        for topic, beat in known.items()
+        if topic in unread_in
+    }
+
+
 def lag_without_asking(source: BatchInput, newest_us: int | None) -> Lag:
-    """What a batch knows of its lag by itself: where its source ended when it was planned."""
+    """Return the lag from the batch alone: from the end of the source at its planning."""
     age, event = _delay(source.age_seconds(newest_us), None, by_source=source.newest_us is not None)
     return Lag(source.lag, source.lag_by_partition, age, event)
 
@@ -117,7 +151,7 @@ class Monitor:
         bus: EventBus,
         *,
         checkpoint: Store,
-        ends: KafkaEnds | DeltaEnds | None = None,
+        ends: SourceEnds | None = None,
         is_owner: Callable[[], bool] = lambda: True,
         mask: Callable[[str], str] = str,
         every: float = BEAT_SECONDS,
@@ -158,7 +192,7 @@ class Monitor:
 
     @property
     def in_trouble(self) -> bool:
-        """Whether something is tried again."""
+        """Return whether a failure is being retried."""
         return self._pulse.trouble is not None
 
     def settled(self, position: Position) -> None:
@@ -172,7 +206,7 @@ class Monitor:
             self._wake.set()
 
     def lag(self, source: BatchInput, newest_us: int | None) -> Lag:
-        """How far behind a batch is that is settled now; asks nobody."""
+        """Return the lag of a batch that is settled now, without asking the source."""
         known = lag_without_asking(source, newest_us)
         if self._ends is None:
             return known
@@ -218,9 +252,22 @@ class Monitor:
                 case BatchSettled() | Idle() | Recovered():
                     batch_now = now.under_way if isinstance(event, Recovered) else None
                     self._pulse = replace(now, trouble=None, under_way=batch_now)
+                    if isinstance(event, BatchSettled) and event.heartbeats:
+                        self._read_heartbeats(event.heartbeats)
                     if now.trouble is not None:
                         self._noticed = False
                         self._tell_at_once()
+
+    def _read_heartbeats(self, read: Mapping[str, datetime]) -> None:
+        before = self._pulse.heartbeats
+        after = with_newer(before, read)
+        self._pulse = replace(self._pulse, heartbeats=after)
+        # a run that is killed now must not leave a time so old that its source looks silent
+        far = timedelta(seconds=_FAR)
+        if any(
+            topic not in before or beat.at - before[topic].at > far for topic, beat in after.items()
+        ):
+            self._tell_at_once()
 
     def _tell_at_once(self) -> None:
         self._has_news = True
@@ -274,7 +321,11 @@ class Monitor:
             return
         with self._lock:
             self._remember(moment, ends)
-            self._pulse = replace(self._pulse, backlog=self._backlog(moment, ends, position))
+            left = self._left(ends, position)
+            if left is not None:
+                beats = looked_for(self._pulse.heartbeats, left, moment)
+                self._pulse = replace(self._pulse, heartbeats=beats)
+            self._pulse = replace(self._pulse, backlog=_backlog(moment, left))
             over = self._pulse.trouble if self._noticed else None
         if over is not None:
             seconds = (datetime.now(UTC) - over.since).total_seconds()
@@ -294,18 +345,15 @@ class Monitor:
             # everybody was told: only the time of the next try is new
             self._hear(event)
 
-    def _backlog(
-        self, at: datetime, ends: Mapping[str, int], position: Position | None
-    ) -> Backlog | None:
+    def _left(self, ends: Mapping[str, int], position: Position | None) -> Mapping[str, int] | None:
+        """Return the unread records of each partition; None before any position is known."""
         if self._ends is None or position is None:
             return None
-        left = unread(ends, self._ends.reached(position))
-        worst = sorted(left.items(), key=lambda each: -each[1])[:MOST_PARTITIONS]
-        return Backlog(at, sum(left.values()), dict(worst))
+        return unread(ends, self._ends.reached(position))
 
     def _beat(self) -> None:
         found = self._pulse.backlog
-        beat = Beat(pipeline=self._pipeline)
+        beat = Beat(pipeline=self._pipeline, heartbeats=self._pulse.heartbeats)
         if found is not None:
             beat = replace(
                 beat,
@@ -327,6 +375,13 @@ class Monitor:
         with self._lock:
             pulse = replace(self._pulse, at=datetime.now(UTC), lines=tuple(self._lines))
         write_pulse(self._checkpoint, pulse)
+
+
+def _backlog(at: datetime, left: Mapping[str, int] | None) -> Backlog | None:
+    if left is None:
+        return None
+    worst = sorted(left.items(), key=lambda each: -each[1])[:MOST_PARTITIONS]
+    return Backlog(at, sum(left.values()), dict(worst))
 
 
 def _ended_by(kind: type[BaseException] | None) -> str:

@@ -1,16 +1,16 @@
-"""Who has which table name: written down in the lake, so that two types never share a table.
+"""The owners of table names, stored in the lake, so that two types never share a table.
 
 The first type to take a name has it, by the exclusive creation of an entry under that name. Entries
-are in lower case, for whoever ignores case. A type takes a less wanted name only after it has seen
-the entries of others under all better ones: of two processes that name the same type at the same
-time, neither can come to another name than the other.
+are in lower case, for readers that ignore case. A type takes a less wanted name only after it has
+seen the entries of others under all better ones: two processes that name the same type at the same
+time get the same name.
 
 A table that the ledger knows and that has no entry, from before there were any, is the table of its
 type. An entry becomes durable with the files of its batch, before the manifest that needs it.
 
 A batch may bring a thousand new types, and in a bucket each entry is a request. So names are first
-thought of, one after the other (`think`), and then written down, all at once. Who is overtaken
-by another process meanwhile is named again.
+thought of, one after the other (`think`), and then written down, all at once. If another process
+takes a name meanwhile, the type gets another one.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _B = TypeVar("_B")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a table is to be called, and for whom."""
+class WantedName:
+    """A request for a table's name, with its type."""
 
     type: str
     """As the ledger has it."""
@@ -47,16 +47,16 @@ class Wanted:
     endings: tuple[str, ...] = ("",)
     """Of the tables that come with the name."""
 
-    def entry(self, name: str) -> Entry:
-        """What is written down when the name is taken."""
+    def entry(self, name: str) -> NameEntry:
+        """Return the entry to write when the name is taken."""
         tables = tuple(name + ending for ending in self.endings)
         best = self.proposals[-1].plain
-        return Entry(dict(self.owner), tables, best if is_marked(name) else "")
+        return NameEntry(dict(self.owner), tables, best if is_marked(name) else "")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """Who has a name, and the tables that come with it."""
+class NameEntry:
+    """The owner of a name, with the tables that belong to it."""
 
     owner: Mapping[str, str]
     tables: tuple[str, ...]
@@ -75,8 +75,8 @@ class Entry:
         return ".".join(str(value) for value in self.owner.values() if value)
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> Entry:
-        """The inverse; what cannot be read is nobody's, and stays taken."""
+    def from_json(cls, text: str | bytes) -> NameEntry:
+        """Read an entry; one that cannot be read has no owner and stays taken."""
         try:
             data = json.loads(text)
             return cls(dict(data["owner"]), tuple(data["tables"]), str(data.get("instead_of", "")))
@@ -90,21 +90,25 @@ class Entries:
     def __init__(self, lake: str, *, trial: bool = False) -> None:
         self._store = at(layout.names(lake))
         self._trial = trial
-        self._waiting: dict[str, tuple[Entry, tuple[str, ...], tuple[str, ...]]] | None = None
+        self._waiting: dict[str, tuple[NameEntry, tuple[str, ...], tuple[str, ...]]] | None = None
         """Thought of and not written down yet, with the names to look at before."""
         self._known = self._read_all()
 
     def owner(self, name: str) -> Mapping[str, str] | None:
-        """Who has a name, as far as it was seen."""
+        """Return the owner of a name, as far as it was read."""
         entry = self._known.get(name.lower())
         return None if entry is None else entry.owner
+
+    def tables(self) -> set[str]:
+        """Return the tables of all entries that were seen."""
+        return {table for entry in self._known.values() for table in entry.tables}
 
     def stop_taking(self) -> None:
         """From now on entries are only thought of."""
         self._trial = True
 
     def take(
-        self, name: str, entry: Entry, *, unless: Sequence[str] = (), after: Sequence[str] = ()
+        self, name: str, entry: NameEntry, *, unless: Sequence[str] = (), after: Sequence[str] = ()
     ) -> bool:
         """Make an entry, unless another has the name, or its owner one of some others by now.
 
@@ -125,7 +129,7 @@ class Entries:
         """From now on, until `write`, entries are thought of."""
         self._waiting = {}
 
-    def write(self) -> tuple[list[Entry], LakeUnavailableError | None]:
+    def write(self) -> tuple[list[NameEntry], LakeUnavailableError | None]:
         """Write down what was thought of; those that were not, and the error that is the reason.
 
         Without an error, others have been faster.
@@ -150,7 +154,9 @@ class Entries:
         errors = (good for good in done.values() if isinstance(good, LakeUnavailableError))
         return lost, next(errors, None)
 
-    def _write(self, name: str, entry: Entry, unless: Sequence[str], after: Sequence[str]) -> bool:
+    def _write(
+        self, name: str, entry: NameEntry, unless: Sequence[str], after: Sequence[str]
+    ) -> bool:
         """Create an entry's file; what another process has done meanwhile is known after it."""
         for other in unless:
             found = self._see(other)
@@ -166,8 +172,8 @@ class Entries:
         found = self._see(name)
         return found is not None and found.owner == entry.owner
 
-    def _see(self, name: str) -> Entry | None:
-        """Who has a name now."""
+    def _see(self, name: str) -> NameEntry | None:
+        """Return the current entry of a name."""
         if name.lower() not in self._known:
             found = self._read(_file(name))
             if found is not None:
@@ -190,7 +196,7 @@ class Entries:
                     self._store.remove_folder(name)
                 del self._known[name]
 
-    def _read_all(self) -> dict[str, Entry]:
+    def _read_all(self) -> dict[str, NameEntry]:
         with reaching(self._store.address):
             files = [file.name for file in self._store.files()]
             names = {f: f.removesuffix(".json") for f in files if _file(f[:-5]) == f}
@@ -200,19 +206,19 @@ class Entries:
             found = self._each(self._read, names)
             return {n: entry for n, entry in zip(names.values(), found, strict=True) if entry}
 
-    def _read(self, file: str) -> Entry | None:
+    def _read(self, file: str) -> NameEntry | None:
         return _read(self._store, file)
 
 
-def _read(store: Store, file: str) -> Entry | None:
+def _read(store: Store, file: str) -> NameEntry | None:
     try:
         text = store.read(file)
     except FileNotFoundError:
         return None
     if "/" not in file:
-        return Entry.from_json(text)
+        return NameEntry.from_json(text)
     # the version before made an entry in a bucket by the first commit of a table without rows
-    return Entry.from_json((parse_commit(text).metadata or {}).get("description", ""))
+    return NameEntry.from_json((parse_commit(text).metadata or {}).get("description", ""))
 
 
 def _file(name: str) -> str:
@@ -236,7 +242,7 @@ class Names:
         if self._entries is not None:
             self._entries.stop_taking()
 
-    def held(self, wanted: Wanted) -> str | None:
+    def held(self, wanted: WantedName) -> str | None:
         """The name that a type has already."""
         names = [
             name
@@ -251,13 +257,13 @@ class Names:
         older = (name for name in names if self._is_older(name, wanted))
         return next(chain(mine, older), None)
 
-    def likely(self, wanted: Wanted) -> str:
+    def likely(self, wanted: WantedName) -> str:
         """The name that a type has, or would be given."""
         free = (name for name in self._choices(wanted) if self._is_free(name, wanted))
         return self.held(wanted) or next(free)
 
-    def take(self, wanted: Wanted) -> str:
-        """The name of a type's table; nobody else gets it from now on."""
+    def take(self, wanted: WantedName) -> str:
+        """Take the name of a type's table; no other type can get it afterwards."""
         while True:
             name = self.held(wanted)
             if name is not None and self._take(name, wanted):
@@ -276,15 +282,15 @@ class Names:
         if self._entries is not None:
             self._entries.think()
 
-    def write(self) -> tuple[list[Entry], LakeUnavailableError | None]:
+    def write(self) -> tuple[list[NameEntry], LakeUnavailableError | None]:
         """Write down the names that were given since `think`; those that were not, and why not."""
         return ([], None) if self._entries is None else self._entries.write()
 
-    def _is_free(self, name: str, wanted: Wanted) -> bool:
-        """Whether nobody else has a name, as far as it is known."""
+    def _is_free(self, name: str, wanted: WantedName) -> bool:
+        """Return whether no other type is known to have a name."""
         return self._owner(name) in (None, wanted.owner)
 
-    def _choices(self, wanted: Wanted) -> Iterator[str]:
+    def _choices(self, wanted: WantedName) -> Iterator[str]:
         """Names that a type may have, the best first; not those of tables older than entries."""
         if self._entries is None:
             choices = [proposal.alone for proposal in wanted.proposals]
@@ -296,14 +302,14 @@ class Names:
                 yield name
 
     def _seen(self, proposal: Proposal) -> Iterator[str]:
-        """Names with digits, up to the first that nobody has."""
+        """Yield names with digits, up to the first free one."""
         for name in proposal.marked():
             yield name
             if self._owner(name) is None:
                 return
 
-    def _is_older(self, name: str, wanted: Wanted) -> bool:
-        """Whether a table without an entry is the table of the type."""
+    def _is_older(self, name: str, wanted: WantedName) -> bool:
+        """Return whether a table without an entry belongs to the type."""
         if self._owner(name) is not None:
             return False
         types = [self._ledger.get((name + ending).lower()) for ending in wanted.endings]
@@ -315,7 +321,7 @@ class Names:
             return self._alone.get(name.lower())
         return self._entries.owner(name)
 
-    def _take(self, name: str, wanted: Wanted, after: Sequence[str] = ()) -> bool:
+    def _take(self, name: str, wanted: WantedName, after: Sequence[str] = ()) -> bool:
         if self._entries is None:
             return self._alone.setdefault(name.lower(), wanted.owner) == wanted.owner
         first, *others = wanted.proposals
@@ -326,7 +332,7 @@ class Names:
 
 
 @dataclass(frozen=True, slots=True)
-class Clash:
+class NameClash:
     """A name that two types would have, and what became of the second."""
 
     name: str
@@ -337,7 +343,7 @@ class Clash:
     """The table of the second."""
 
 
-def clashes(lake: str) -> tuple[Clash, ...]:
+def clashes(lake: str) -> tuple[NameClash, ...]:
     """The tables of a lake that could not have their plain names; others are not looked at."""
     store = at(layout.names(lake))
     with reaching(store.address):
@@ -351,6 +357,6 @@ def clashes(lake: str) -> tuple[Clash, ...]:
             first = pool.map(lambda n: _read(store, _file(n)) if _file(n) in files else None, names)
             pairs = list(zip(second, first, strict=True))
     return tuple(
-        Clash(one.instead_of, other.spoken if other else "", one.spoken, one.tables[0])
+        NameClash(one.instead_of, other.spoken if other else "", one.spoken, one.tables[0])
         for one, other in pairs
     )

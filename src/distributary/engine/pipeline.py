@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pyspark
 from pydantic_core import PydanticCustomError
@@ -21,27 +20,33 @@ from distributary.config.document import printable
 from distributary.config.engine import Trigger, TriggerKind
 from distributary.config.load import Loaded, load
 from distributary.config.pipeline import PipelineConfig
-from distributary.config.source import DeltaSource, FilesSource
-from distributary.engine.catalog import start_registrar
+from distributary.engine.context import (
+    LaneProgress,
+    PublishState,
+    RunContext,
+    RunReports,
+    StageState,
+)
 from distributary.engine.loop import RunSummary, StreamRun
 from distributary.engine.monitor import Monitor
 from distributary.engine.names import Entries, Names
-from distributary.engine.parts import (
-    RunContext,
+from distributary.engine.plan import Planner
+from distributary.engine.progress.checkpoint import Checkpoint, ManifestCopy
+from distributary.engine.progress.claim import Claim, refuse_owned
+from distributary.engine.progress.recovery import refuse_behind, refuse_lost, refuse_older_lake
+from distributary.engine.progress.removal import finish_removal
+from distributary.engine.registrar import start_registrar
+from distributary.engine.seams import (
     make_carried,
     make_ends,
     make_inferred,
     make_publisher,
     make_registry,
     make_source,
+    require_source,
 )
-from distributary.engine.plan import Planner
-from distributary.engine.progress.checkpoint import Checkpoint, ManifestCopy
-from distributary.engine.progress.claim import Claim, refuse_owned
-from distributary.engine.progress.recovery import refuse_behind, refuse_lost, refuse_older_lake
-from distributary.engine.progress.removal import finish_removal
 from distributary.engine.shards.progress import divide, family, refuse_replay
-from distributary.engine.stage import choose_exchange, drop_undecided
+from distributary.engine.steps.hops import choose_exchange, drop_undecided
 from distributary.errors import (
     ConfigError,
     DistributaryError,
@@ -51,21 +56,22 @@ from distributary.errors import (
     OwnedError,
     SetupError,
 )
+from distributary.model import layout
+from distributary.model.dataset import Dataset
 from distributary.model.manifest import app_id
 from distributary.observe.events import BatchSettled, Event, EventBus
-from distributary.observe.ledger import Ledger
+from distributary.observe.ledger.ledger import Ledger
 from distributary.observe.pipelines import Registration, pin, refuse_half_restored, register
 from distributary.observe.pulse import begin_pulse, write_failure
 from distributary.publish.base import Publisher
 from distributary.registry.base import RegistryCalls, SchemaRegistry
-from distributary.source.kafka import require_broker
 from distributary.spark.session import spark_session
 from distributary.spark.settings import SparkSettings
-from distributary.store.base import Store, absolute, at, introduce, local_path
+from distributary.store.base import Store, absolute, at, introduce
 
 if TYPE_CHECKING:
     # an extra, and a third of a second to import
-    from distributary.observe.lineage import Dataset, LineageRun
+    from distributary.observe.lineage import LineageRun
 
 
 @dataclass(slots=True)
@@ -89,7 +95,7 @@ class Pipeline:
         introduce(self.config.lake.checkpoint, self.config.lake.options)
 
     @classmethod
-    def load(cls, file: str | Path, **overrides: Any) -> Pipeline:
+    def load(cls, file: str | Path, **overrides: Any) -> Self:
         """Read a pipeline file; raises ConfigError with everything that is wrong with it."""
         _require("file", file, str | Path, "must be the path of a pipeline file")
         return cls(load(file, overrides=overrides))
@@ -106,12 +112,12 @@ class Pipeline:
 
     @property
     def checkpoint(self) -> Store:
-        """Where this pipeline's progress is kept."""
+        """Return the store of this pipeline's checkpoint."""
         return at(absolute(self.config.checkpoint_path))
 
     @property
     def parking(self) -> str:
-        """Where batches of tables that cannot be written wait, and where the owner is asked."""
+        """Return the folder of parked batches and of requests to the owner."""
         return self.config.lake.parking_of(self.config.name)
 
     def ledger(self) -> Ledger:
@@ -148,7 +154,7 @@ class Pipeline:
         )
 
     def spark_settings(self, trigger: Trigger | None = None) -> SparkSettings:
-        """How Spark is started."""
+        """Return the settings of the Spark session."""
         return SparkSettings.of(self.loaded, trigger, log_file=self.log_file)
 
     def session(self) -> SparkSession:
@@ -162,12 +168,12 @@ class Pipeline:
 
         Raises ConfigError for an argument that is wrong.
         """
-        wanted = self._trigger(trigger)
+        wanted = self.chosen_trigger(trigger)
         if spark is not None and not _is_session(spark):
             raise _wrong_argument("spark", spark, "must be a SparkSession")
         with self.failure_recorded():
             if spark is None and wanted.kind is TriggerKind.AVAILABLE_NOW:
-                require_broker(self.config)
+                require_source(self.config)
             session = spark or spark_session(self.spark_settings(wanted), app_name=self.config.name)
             with (
                 self.open(session) as context,
@@ -177,12 +183,12 @@ class Pipeline:
                 divide(
                     self.config,
                     lake=self.lake,
-                    manifests=context.manifests,
-                    parking=context.parking,
+                    manifests=context.progress.manifests,
+                    parking=context.publishing.parking,
                 )
                 return StreamRun(context, make_source(self.config), stop=self.stop).run(wanted)
 
-    def _trigger(self, given: Trigger | str | None) -> Trigger:
+    def chosen_trigger(self, given: Trigger | str | None) -> Trigger:
         """Return the trigger of a run: the one that is given, or that of the file."""
         if given is None:
             return self.config.trigger
@@ -207,15 +213,15 @@ class Pipeline:
 
     def _monitored(self, context: RunContext) -> Monitor:
         """Measure the lag of a run, and say how it does, beside its batches."""
-        context.monitor = Monitor(
+        context.reports.monitor = Monitor(
             self.config.name,
             self.bus,
             checkpoint=self.checkpoint,
             ends=make_ends(self.config),
-            is_owner=context.claim.is_held,
+            is_owner=context.progress.claim.is_held,
             mask=self.loaded.mask,
         )
-        return context.monitor
+        return context.reports.monitor
 
     @contextmanager
     def open(
@@ -266,8 +272,8 @@ class Pipeline:
                 "`distributary reset` and read the source again",
             )
         manifests = checkpoint.manifests(lane)
-        # files are numbered by a catalogue in the checkpoint, which is as old as the rest of it
-        numbered = isinstance(self.config.source, FilesSource) and lane == "stream"
+        # files are numbered by a list in the checkpoint, which is as old as the rest of it
+        numbered = self.config.source.irrecoverable is not None and lane == "stream"
         if newest is not None and newest.batch > manifests.newest() and not numbered:
             # an older copy of the checkpoint was put back
             refuse_older_lake(self, lane, newest)
@@ -284,23 +290,30 @@ class Pipeline:
         planner = self.planner(publisher)
         self._describe(checkpoint)
         runs = checkpoint.open_runs(lane)
+        name, lake = self.config.name, self.config.lake.address
         context = RunContext(
             config=self.config,
             spark=session,
-            checkpoint=checkpoint,
-            claim=claim,
             planner=planner,
-            publisher=publisher,
             ledger=ledger,
-            bus=self.bus,
-            calls=self.calls,
-            parking=self.parking,
-            lane=lane,
-            exchange=choose_exchange(self.config.run.exchange, session, runs).way,
-            newest_settled=ledger.newest_settled(app_id(self.config.name, checkpoint.life, lane)),
+            progress=LaneProgress(
+                name,
+                lake,
+                checkpoint,
+                claim,
+                ledger,
+                lane,
+                newest_settled=ledger.newest_settled(app_id(name, checkpoint.life, lane)),
+            ),
+            publishing=PublishState(publisher, self.parking),
+            staging=StageState(
+                layout.join(layout.pipeline(lake, name), "plan", lane),
+                exchange=choose_exchange(self.config.run.exchange, session, runs).way,
+            ),
+            reports=RunReports(name, self.bus, self.calls),
         )
         drop_undecided(context)
-        context.forget_older_sent()
+        context.staging.forget_older_sent()
         context.registrar = start_registrar(
             self.config, session, self.bus, ledger=self.ledger, mask=self.loaded.mask
         )
@@ -326,7 +339,7 @@ class Pipeline:
                 name=self.config.name,
                 file=str(file),
                 checkpoint=checkpoint.store.address,
-                reads=_table_read(self.config),
+                reads=self.config.source.table_folder or "",
             ),
         )
 
@@ -349,12 +362,6 @@ def _wrong_argument(name: str, value: object, what: str) -> ConfigError:
 def _is_session(value: object) -> bool:
     # a session of Spark Connect is of another class, which may not be installed
     return any(each.__name__ == "SparkSession" for each in type(value).__mro__)
-
-
-def _table_read(config: PipelineConfig) -> str:
-    """The folder of the table that is the source; empty where it is something else."""
-    folder = local_path(config.source.path) if isinstance(config.source, DeltaSource) else None
-    return "" if folder is None else os.path.realpath(folder)
 
 
 Mask = Callable[[str], str]
@@ -380,7 +387,7 @@ def _lineage(context: RunContext, trigger: Trigger, *, mask: Mask) -> Iterator[N
         if isinstance(event, BatchSettled):
             _report_batch(context, event, runs, clean)
 
-    detach = context.bus.subscribe(listen)
+    detach = context.reports.bus.subscribe(listen)
     # long enough for a server that answers, and no longer for one that does not
     patience = 2 * settings.timeout.total_seconds()
     state, error = "COMPLETE", ""
@@ -416,10 +423,8 @@ def _report_batch(
 
 
 def _inputs(config: PipelineConfig, topics: tuple[str, ...], clean: Mask) -> dict[str, Dataset]:
-    from distributary.observe.lineage import inputs
-
-    found = inputs(config, topics)
-    return {topic: replace(each, name=clean(each.name)) for topic, each in found.items()}
+    datasets = config.source.datasets(topics)
+    return {topic: replace(each, name=clean(each.name)) for topic, each in datasets.items()}
 
 
 def _runs(

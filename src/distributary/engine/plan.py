@@ -1,6 +1,6 @@
-"""Step `plan`: what executors are told, and the answers to the keys they could not place.
+"""Step `plan`: the tasks' plan, and the answers for keys that tasks could not route.
 
-The planner lives as long as the run. It asks the registry, which executors never do.
+The planner lives as long as the run. It asks the registry, which tasks never do.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 import pyarrow as pa
 
 from distributary.config.base import placeholders
+from distributary.config.cdc import Cdc
 from distributary.config.lake import Evolution
 from distributary.config.pipeline import PipelineConfig
-from distributary.config.source import Cdc
 from distributary.decode.base import DecodeLimits
-from distributary.decode.change.debezium.messages import Kind, schema_claim, schema_kind
-from distributary.decode.formats import change_decoder_for, decoder_for
+from distributary.decode.change.formats import CHANGE_FORMATS
+from distributary.decode.formats import FORMATS, change_decoder_for, decoder_for
 from distributary.delta.log import BrokenLogError, snapshot_of
 from distributary.delta.skipping import microseconds
-from distributary.engine.names import Names, Wanted
+from distributary.engine.names import Names, WantedName
 from distributary.engine.schemas import SchemaLookup, envelope_plan, envelope_versions
 from distributary.engine.tables import (
     HISTORY,
@@ -59,12 +59,12 @@ from distributary.model.table import Column, Role
 from distributary.publish.base import Publisher
 from distributary.registry.base import SchemaRegistry
 from distributary.registry.record_schemas import FIRST_ID, CarriedSchemas, InferredSchemas
-from distributary.stage.catalog import Catalog
+from distributary.stage.decoding import SHARD
 from distributary.stage.exchange import Groups, group
 from distributary.stage.files import DATE
 from distributary.stage.job import Unresolved
-from distributary.stage.parts import SHARD
 from distributary.stage.sort import BAD_NAME, joined, shapes
+from distributary.stage.task_plan import OutputPlan, RecordsPlan, Routing, TaskPlan
 from distributary.stage.unwrap import Unwrapped
 
 # The planner's part for change data: a log for each source table, and what is made of it.
@@ -88,6 +88,7 @@ class ChangePlan:
         self._config = config
         self._cdc = cdc
         self._settings = settings
+        self._format = CHANGE_FORMATS[settings.format]
         self._lookup = lookup
         self._book = book
         self._limits = limits
@@ -101,10 +102,13 @@ class ChangePlan:
     ) -> tuple[Route, tuple[WriterSchema, ...]] | Rejected:
         """The log for events of a key, with room for their columns, and the schemas it takes."""
         try:
-            claim = self._claim(key, schema)
+            claim, is_heartbeat = self._format.subject(schema, key.claim)
             if claim is None:
                 return Rejected(
-                    ErrorCode.NO_SOURCE_METADATA, "no change of a row", passed_over=True
+                    ErrorCode.NO_SOURCE_METADATA,
+                    "no change of a row",
+                    passed_over=True,
+                    heartbeat=is_heartbeat,
                 )
             source = source_table(self._config.tables, claim, reserved=fixed_tables(self._config))
             keys = self._lookup.of_keys(key)
@@ -142,10 +146,10 @@ class ChangePlan:
     def follow_newest(
         self, times: Mapping[RouteKey, int], routes: Mapping[RouteKey, Route | Rejected]
     ) -> bool:
-        """Give tables the columns of their newest events, where that is asked for.
+        """Give tables the columns of their newest events, if the settings say so.
 
-        Files come in any order: what tells is when the source made the newest event of each key.
-        True if that changed a table.
+        Files arrive in any order: the source's time of the newest event of each key decides. Return
+        True if a table changed.
         """
         if self._cdc.evolution != "overwriteSchema":
             return False
@@ -157,12 +161,6 @@ class ChangePlan:
             self._newest[route.table] = newest
             changed |= self._overwrite(route.table, route.type, self._given.get(key, ()))
         return changed
-
-    def _claim(self, key: RouteKey, schema: WriterSchema) -> str | None:
-        """The source's table; None for what is about none."""
-        if self._settings.format == "datastream" or schema.format is Format.JSON:
-            return key.claim
-        return schema_claim(schema, key.claim) if schema_kind(schema) is Kind.CHANGE else None
 
     def _follow(self, log: str, type_name: str, columns: tuple[Column, ...]) -> None:
         """The tables that are made of a log, with the columns that they shall have."""
@@ -200,7 +198,7 @@ class ChangePlan:
 
 
 def _newest_row(path: str) -> int:
-    """When the newest row of a merged table was made, as its log tells; else before all times."""
+    """Return the time of the newest row of a merged table from its log; else before all times."""
     try:
         table = snapshot_of(path)
     except (BrokenLogError, OSError, ValueError):
@@ -217,7 +215,7 @@ _ALL_VERSIONS = Evolution()
 
 
 class Planner:
-    """Keeps the catalog, and extends it when a batch brings something new."""
+    """Keeps the plan, and extends it when a batch brings something new."""
 
     def __init__(
         self,
@@ -245,7 +243,7 @@ class Planner:
         self._envelope: EnvelopePlan | None = None
         self._versions: tuple[int, ...] = ()
         """Of the schema of an Avro envelope, as they were last asked for."""
-        self._snapshot: Catalog | None = None
+        self._snapshot: TaskPlan | None = None
         self._limits = DecodeLimits(
             max_payload_bytes=config.limits.max_payload_bytes,
             max_decoded_bytes=config.limits.max_decoded_bytes,
@@ -265,34 +263,40 @@ class Planner:
                 limits=self._limits,
             )
 
-    def catalog(self) -> Catalog:
+    def task_plan(self) -> TaskPlan:
         """The plan as it stands; the same object until something changes."""
         if self._snapshot is None:
             tables = self._config.tables
-            self._snapshot = Catalog(
-                envelope=self._envelope_plan(),
-                payload_format=Format(self._payload.format),
-                payload_framing=self._payload.framing,
-                schemas=dict(self._schemas),
-                routes=dict(self._routes),
-                tables=dict(self.book.tables),
-                unions=frozenset(self._unions),
-                each=tables.each is not None,
-                bronze=tables.bronze or "",
-                whole=self._config.shard is not None and self._config.shard.lands,
-                unified=tables.unified.name if tables.unified else "",
-                dead_letters=tables.dead_letters,
-                metadata=tuple(tables.metadata),
-                evolution=self._config.evolution,
-                limits=self._limits,
-                strict_names=tables.names == "strict",
-                max_type_name=self._config.limits.max_type_name,
+            skips = self._changes is not None or self._config.source.skips_tombstones
+            self._snapshot = TaskPlan(
+                RecordsPlan(
+                    self._payload.format,
+                    self._payload.framing,
+                    envelope=self._envelope_plan(),
+                    limits=self._limits,
+                    skip_tombstones=skips,
+                    strict_names=tables.names == "strict",
+                    max_type_name=self._config.limits.max_type_name,
+                ),
+                Routing(
+                    schemas=dict(self._schemas),
+                    routes=dict(self._routes),
+                    unions=frozenset(self._unions),
+                    infer=self._infers,
+                    recalled=self._recalled,
+                ),
+                OutputPlan(
+                    tables=dict(self.book.tables),
+                    each=tables.each is not None,
+                    bronze=tables.bronze or "",
+                    whole=self._config.shard is not None and self._config.shard.lands,
+                    unified=tables.unified.name if tables.unified else "",
+                    dead_letters=tables.dead_letters,
+                    metadata=tuple(tables.metadata),
+                    evolution=self._config.evolution,
+                    expectations=self._rules,
+                ),
                 changes=self._changes,
-                infer=self._infers,
-                recalled=self._recalled,
-                skip_tombstones=self._changes is not None
-                or self._config.source.tombstones == "skip",
-                expectations=self._rules,
             )
         return self._snapshot
 
@@ -346,15 +350,15 @@ class Planner:
         """The records by key, each key with an answer: what a stage does, in this process."""
         offsets = raw.column("offset").to_numpy()
         while True:
-            catalog = self.catalog()
-            groups = group(unwrapped, catalog.unions)
-            if catalog.infer:
-                found = shapes(unwrapped, groups, catalog)
+            plan = self.task_plan()
+            groups = group(unwrapped, plan.routing.unions)
+            if plan.routing.infer:
+                found = shapes(unwrapped, groups, plan)
                 self.learn(joined(found), unwrapped.carried.values())
-                catalog = self.catalog()
+                plan = self.task_plan()
             places = zip(groups.keys, groups.first_rows(), strict=True)
             first = {key: int(offsets[unwrapped.rows[row]]) for key, row in places}
-            new = [Unresolved(k, first[k]) for k in first if k not in catalog.routes]
+            new = [Unresolved(k, first[k]) for k in first if k not in plan.routing.routes]
             if not new:
                 return groups
             self.resolve(sorted(new, key=lambda item: (item.offset, item.key)))
@@ -378,7 +382,9 @@ class Planner:
     def follow_envelope(self) -> None:
         """Take in new versions of an Avro envelope's schema, where the registry can be asked."""
         envelope = self._config.envelope
-        if envelope is None or envelope.format != "avro" or self._envelope is None:
+        if envelope is None or self._envelope is None or self._envelope.schema is None:
+            return
+        if not FORMATS[envelope.format].needs_writer:
             return
         try:
             versions = self._lookup.versions(envelope.subject or "")
@@ -423,7 +429,7 @@ class Planner:
             return Rejected(ErrorCode.UNKNOWN_SCHEMA_ID, error.what, passed_over=key.tombstone)
         except InvalidSchemaError as error:
             return Rejected(ErrorCode.UNUSABLE_SCHEMA, error.what)
-        if schema.format is not Format(self._payload.format):
+        if schema.format is not FORMATS[self._payload.format].language:
             text = f"schema {schema.id} is {schema.format}, payload.format {self._payload.format}"
             return Rejected(ErrorCode.UNUSABLE_SCHEMA, text)
         if self._change_plan is not None:
@@ -439,8 +445,8 @@ class Planner:
         return self._lookup.wrong_subject(key, schema, types) or self._place(key, schema)
 
     def _needs_branch(self, key: RouteKey, schema: WriterSchema) -> bool:
-        """Whether records with this key must be told apart once more: the schema is a union."""
-        if schema.format is not Format.AVRO or len(schema.messages) < 2 or key.message_index:
+        """Return whether a key's schema is a union, so that its records need separate keys."""
+        if key.message_index or not FORMATS[schema.format].is_union(schema):
             return False
         self._unions.add(key)
         return True
@@ -506,7 +512,7 @@ class Planner:
         # the second for two records of one name in different namespaces
         fields = [spelled, spelled | {"record": message}] if "record" in asked else [spelled]
         reserved = fixed_tables(self._config)
-        wanted = Wanted(
+        wanted = WantedName(
             type_name,
             {field: exact[field] for field in asked},
             tuple(

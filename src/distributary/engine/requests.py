@@ -13,7 +13,7 @@ from distributary.changes.rebuild import rebuild
 from distributary.changes.shape import MergeOrder, Undecided
 from distributary.config.pipeline import PipelineConfig
 from distributary.engine.progress.recovery import accept_rebuilt
-from distributary.engine.publish import merge_of, publish_waiting
+from distributary.engine.steps.merges import merge_of, publish_waiting
 from distributary.engine.tables import (
     LOG,
     derived_columns,
@@ -25,9 +25,9 @@ from distributary.engine.tables import (
 from distributary.errors import ConfigError, DistributaryError, ErrorCode
 from distributary.model.manifest import Mark, TableEntry
 from distributary.model.table import Column, Role, TablePlan
-from distributary.observe.ledger import Ledger
-from distributary.observe.recording import batch_key
-from distributary.observe.rows import TableSummary
+from distributary.observe.ledger.ledger import Ledger
+from distributary.observe.ledger.recording import batch_key
+from distributary.observe.ledger.rows import TableSummary
 from distributary.publish.base import Outcome, Published, Publisher
 from distributary.publish.parking import ParkedBatch, parked
 from distributary.publish.parking import resume as drain
@@ -49,7 +49,7 @@ class _Turn:
     wait: float
 
 
-class Patience:
+class RetryAges:
     """When a run tries its parked tables again by itself: less and less often."""
 
     def __init__(
@@ -129,7 +129,7 @@ def drained(
 
 
 def requests(folder: str) -> list[str]:
-    """Tables that somebody has asked the owner to resume."""
+    """Return the tables that the owner is requested to resume."""
     return [name.removesuffix(_SUFFIX) for name in _asked(at(folder), _SUFFIX)]
 
 
@@ -177,7 +177,7 @@ class FromLog:
 
 
 def merged_table(config: PipelineConfig, known: TableSummary, publisher: Publisher) -> FromLog:
-    """What it takes to make a table of the ledger again. Raises ConfigError if nobody can."""
+    """Return the parts for building a table again. Raises ConfigError if impossible."""
     if known.role != Role.MERGED or config.cdc is None:
         raise _not_merged(known)
     if not config.cdc.log:
@@ -189,8 +189,8 @@ def merged_table(config: PipelineConfig, known: TableSummary, publisher: Publish
         )
     log, path = log_of(known.table), table_folder(config, known.table)
     log_path = table_folder(config, log)
-    told = publisher.shape(log_path)
-    if told is None:
+    shape = publisher.shape(log_path)
+    if shape is None:
         raise ConfigError(
             f"table {known.table} has no log",
             code=ErrorCode.NOT_FOUND,
@@ -198,7 +198,7 @@ def merged_table(config: PipelineConfig, known: TableSummary, publisher: Publish
             next_step="somebody removed it: `distributary reset FILE --with-tables` starts over",
         )
     have = publisher.shape(path)
-    source = _columns(config, told.columns, None if have is None else have.columns)
+    source = _columns(config, shape.columns, None if have is None else have.columns)
     plan = TablePlan(
         name=known.table,
         role=Role.MERGED,
@@ -215,7 +215,7 @@ def merged_table(config: PipelineConfig, known: TableSummary, publisher: Publish
 def _columns(
     config: PipelineConfig, log: Sequence[Column], have: Sequence[Column] | None
 ) -> tuple[Column, ...]:
-    """Those of the log; a table that does not follow the log's columns keeps its own."""
+    """Return the log's columns; a table that does not follow its log keeps its own."""
     cdc = config.cdc
     own = {column.name for column in (*metadata_plan(config.tables.metadata), DATE)}
     if have is None or cdc is None or cdc.evolution == "mergeSchema":
@@ -261,7 +261,7 @@ class Rebuilt:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A table that somebody wants to have made again by the owner."""
+    """A request to the owner to build a table again."""
 
     parking: Store
     table: str
@@ -275,11 +275,11 @@ class Request:
             self.parking.write(f"{self.table}{_REQUEST}", json.dumps(body).encode())
 
     def withdraw(self) -> None:
-        """Nobody waits for it any more."""
+        """Remove the request."""
         self.parking.remove(f"{self.table}{_REQUEST}")
 
     def answer(self) -> dict[str, Any] | None:
-        """What the owner says to it: `rebuilt` or `error`; None so far."""
+        """Return the owner's answer: `rebuilt` or `error`; None so far."""
         name = f"{self.table}{_ANSWER}"
         try:
             answer: dict[str, Any] = json.loads(self.parking.read(name))
@@ -292,14 +292,14 @@ class Request:
 
 
 def wanted(folder: str) -> list[str]:
-    """The tables that somebody asks for."""
+    """Return the requested tables."""
     return [name.removesuffix(_REQUEST) for name in _asked(at(folder), _REQUEST)]
 
 
 def answer_requests(
     config: PipelineConfig, ledger: Ledger, publisher: Publisher, folder: str
 ) -> None:
-    """Make the tables that somebody asks for."""
+    """Build the requested tables."""
     parking = at(folder)
     for table in wanted(folder):
         answer = _answer(config, ledger, publisher, parking, table)
@@ -338,6 +338,6 @@ def _answer(
         done = rebuild_now(config, ledger, known, publisher, as_of_us=as_of_us)
     except (DistributaryError, ValueError, KeyError, TypeError, OSError) as error:
         # a request that cannot be fulfilled is no reason for the pipeline to stop
-        told = f"{error.code}: {error.what}" if isinstance(error, DistributaryError) else str(error)
-        return {"id": number, "error": told[:_LONGEST_ERROR]}
+        text = f"{error.code}: {error.what}" if isinstance(error, DistributaryError) else str(error)
+        return {"id": number, "error": text[:_LONGEST_ERROR]}
     return {"id": number, "rebuilt": asdict(done)}

@@ -6,7 +6,6 @@ subject, or, where records come without any schema, what those of its kind have 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -16,10 +15,11 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from distributary.config.message import Envelope
 from distributary.config.pipeline import PipelineConfig
-from distributary.config.source import Envelope
 from distributary.decode.base import DecodeLimits
-from distributary.decode.formats import decoder_for
+from distributary.decode.change.formats import CHANGE_FORMATS
+from distributary.decode.formats import FORMATS, decoder_for
 from distributary.decode.json.infer import NOTHING, grown
 from distributary.decode.json.kinds import Learner, mended
 from distributary.errors import (
@@ -30,7 +30,7 @@ from distributary.errors import (
     SchemaNotFoundError,
 )
 from distributary.model.plan import UNFRAMED, EnvelopePlan, Rejected, RouteKey
-from distributary.model.record import Format, WriterSchema
+from distributary.model.record import WriterSchema
 from distributary.model.table import Column
 from distributary.registry.base import SchemaRegistry
 from distributary.registry.messages import (
@@ -40,7 +40,6 @@ from distributary.registry.messages import (
     topic_verdict,
 )
 from distributary.registry.record_schemas import CarriedSchemas, InferredSchemas
-from distributary.registry.wire import message_by_index
 
 
 class SchemaLookup:
@@ -58,7 +57,7 @@ class SchemaLookup:
         self._named = envelope is not None and envelope.schema_id is not None
         """Whether every record names its schema: none follows the newest."""
         self._inside = envelope is not None and envelope.payload is not None
-        self._changes = config.cdc is not None
+        self._images = CHANGE_FORMATS[config.cdc.format].images if config.cdc else None
         self._evolution = config.evolution
         self._payload = config.records
         self._registry = registry
@@ -107,7 +106,7 @@ class SchemaLookup:
         return self.by_id(key.key_schema) if key.key_schema != UNFRAMED else None
 
     def outdated(self, key: RouteKey, schema_id: int) -> bool:
-        """Whether records with this key mean another schema by now: they follow the newest."""
+        """Return whether a key that follows the newest schema now has another one."""
         return self._follows_newest(key) and self.of(key).id != schema_id
 
     def learn(self, shapes: Mapping[str, Any]) -> list[str]:
@@ -120,8 +119,8 @@ class SchemaLookup:
         for claim, shape in shapes.items():
             known = self._inferred.document(claim)
             old = NOTHING if known is None else known
-            if self._changes:
-                new = grown(old, shape, changes=True)
+            if self._images is not None:
+                new = grown(old, shape, images=self._images)
             else:
                 learner = Learner(self._evolution, table=claim)
                 new = learner.extended(old, shape)
@@ -133,7 +132,7 @@ class SchemaLookup:
         return list(wider)
 
     def recalled(self) -> dict[str, bytes]:
-        """What records without a schema looked like in earlier runs, by claim."""
+        """Return the inferred schemas of earlier runs, by claim."""
         found: dict[str, bytes] = {}
         inferred = self._inferred
         if inferred is None:
@@ -150,7 +149,9 @@ class SchemaLookup:
         return found
 
     def _mended(self, known: dict[str, Any]) -> dict[str, Any]:
-        return grown(known, NOTHING, changes=True) if self._changes else mended(known)
+        if self._images is None:
+            return mended(known)
+        return grown(known, NOTHING, images=self._images)
 
     def note(self, keys: Iterable[RouteKey]) -> None:
         """Remember which schemas came last with the records of a kind, for those without any."""
@@ -178,27 +179,20 @@ class SchemaLookup:
             unknown = {i for i in unknown if not self._is_known(i)}
 
     def message(self, key: RouteKey, schema: WriterSchema) -> str | Rejected:
-        """Which message or record of the schema it is."""
+        """Return the message or record of the schema for a key."""
         if not key.message_index:
             # a subject with a dot may be named after the record
             subjects = (s.subject for s in schema.subjects if "." in s.subject)
             names = (key.claim, *subjects)
             return choose_message(schema, wanted=self._payload.message, names=names)
-        if schema.format is Format.AVRO:
-            return _branch(key.message_index[0], schema)
-        found = message_by_index(schema.body, key.message_index)
-        if found is None:
-            index = ",".join(map(str, key.message_index))
-            text = f"schema {schema.id} has no message at index {index}"
-            return Rejected(ErrorCode.BAD_MESSAGE_INDEX, text)
-        return found
+        return FORMATS[schema.format].message_at(schema, key.message_index)
 
     def is_raw(self, key: RouteKey, schema: WriterSchema) -> bool:
-        """Whether payloads are Avro's bytes without their length.
+        """Return whether payloads are Avro bytes without their length.
 
-        The registry's serializers write them so behind their header, if they are all there is.
+        The registry's serializers write a schema of just bytes this way behind their header.
         """
-        if schema.format is not Format.AVRO or schema.message != "bytes":
+        if not schema.message or schema.message != FORMATS[schema.format].bare_bytes:
             return False
         if self._inside:
             return self._payload.framing == "confluent"
@@ -207,32 +201,41 @@ class SchemaLookup:
     def wrong_subject(
         self, key: RouteKey, schema: WriterSchema, types: Collection[str]
     ) -> Rejected | None:
-        """Why records with this key may not use this schema; None if they may."""
-        subjects = [s.subject for s in schema.subjects]
+        """Return the reason why records with this key may not use this schema; None if they may."""
+        code = self._subject_verdict(key, schema, types)
+        if code is not None and self._registry is not None:
+            # the id may have got another subject since a cache has kept it; one that the registry
+            # does not have stays what it was
+            with suppress(SchemaNotFoundError, InvalidSchemaError):
+                schema = self._registry.by_id_now(schema.id)
+                code = self._subject_verdict(key, schema, types)
+        if code is None:
+            return None
+        subjects = ", ".join(place.subject for place in schema.subjects)
+        return Rejected(code, f"schema {schema.id} belongs to {subjects or 'no subject'}")
+
+    def _subject_verdict(
+        self, key: RouteKey, schema: WriterSchema, types: Collection[str]
+    ) -> ErrorCode | None:
+        subjects = [place.subject for place in schema.subjects]
         registry = self._registry
         if self._enveloped and registry is not None:
-            code = subject_verdict(
+            return subject_verdict(
                 key.claim,
                 subjects,
                 lambda subject: bool(registry.versions(subject)),
                 rule=self._payload.subject,
                 known_types=types,
             )
-        elif self._payload.validation == "registry":
-            code = topic_verdict(key.claim, schema.messages, subjects, rule=self._payload.subject)
-        else:
-            return None
-        if code is None:
-            return None
-        return Rejected(
-            code, f"schema {schema.id} belongs to {', '.join(subjects) or 'no subject'}"
-        )
+        if self._payload.validation == "registry":
+            return topic_verdict(key.claim, schema.messages, subjects, rule=self._payload.subject)
+        return None
 
     def _follows_newest(self, key: RouteKey) -> bool:
         return key.schema_id == UNFRAMED and not self._named and not key.guid
 
     def _newest_seen(self, claim: str, inferred: InferredSchemas) -> WriterSchema:
-        """What records of a claim look like, or the schema that they came with."""
+        """Return the inferred schema of a claim, or the schema that its records came with."""
         if self._carried is not None and inferred.document(claim) is None:
             return self._carried.newest(claim)
         return inferred.newest(claim)
@@ -257,7 +260,7 @@ class SchemaLookup:
 
 
 def choose_envelope(envelope: Envelope, schema: WriterSchema) -> str | Rejected:
-    """Which message of its schema the envelope is, or why it is none."""
+    """Return the message of the envelope in its schema, or the reason why there is none."""
     return choose_message(
         schema,
         wanted=envelope.message,
@@ -268,7 +271,7 @@ def choose_envelope(envelope: Envelope, schema: WriterSchema) -> str | Rejected:
 
 
 def envelope_plan(envelope: Envelope, lookup: SchemaLookup, limits: DecodeLimits) -> EnvelopePlan:
-    """How records are opened; ConfigError when that is not clear, or not possible."""
+    """Return the plan for opening envelopes; ConfigError if it is ambiguous or impossible."""
     plan = EnvelopePlan(
         format=envelope.format,
         framing=envelope.framing,
@@ -288,7 +291,7 @@ def envelope_plan(envelope: Envelope, lookup: SchemaLookup, limits: DecodeLimits
             next_step=f"set envelope.format to {schema.format}, or another subject",
         )
     message = envelope_message(envelope, schema)
-    if not _is_one_record(schema):
+    if not FORMATS[schema.format].is_row(schema):
         raise ConfigError(
             "the envelope's schema is no record",
             where="envelope.subject",
@@ -296,26 +299,18 @@ def envelope_plan(envelope: Envelope, lookup: SchemaLookup, limits: DecodeLimits
             next_step="name the subject of a schema that is a record",
         )
     _check_fields(envelope, decoder_for(schema, message, limits).columns, schema)
-    schemas = envelope_versions(envelope, lookup) if envelope.format == "avro" else {}
+    schemas = envelope_versions(envelope, lookup) if FORMATS[envelope.format].needs_writer else {}
     return replace(plan, schema=schema, message=message, schemas=schemas)
 
 
 def envelope_versions(envelope: Envelope, lookup: SchemaLookup) -> dict[int, WriterSchema]:
     """The versions of an Avro envelope's schema by their ids, as far as they are records."""
     versions = lookup.history(envelope.subject or "")
-    return {each.id: each for each in versions if _is_one_record(each)}
-
-
-def _is_one_record(schema: WriterSchema) -> bool:
-    """Whether a message is one row: of an Avro array there are several, of a union many kinds."""
-    if schema.format is not Format.AVRO:
-        return True
-    top = json.loads(schema.body)
-    return isinstance(top, dict) and top.get("type") == "record"
+    return {each.id: each for each in versions if FORMATS[each.format].is_row(each)}
 
 
 def envelope_message(envelope: Envelope, schema: WriterSchema) -> str:
-    """Which message of its schema the envelope is; ConfigError when that is not clear."""
+    """Return the message of the envelope in its schema; ConfigError if it is ambiguous."""
     found = choose_envelope(envelope, schema)
     if isinstance(found, Rejected):
         raise ConfigError(
@@ -358,11 +353,3 @@ _FITS: Mapping[str, Callable[[pa.DataType], bool]] = {
     ),
     "payload": lambda kind: pa.types.is_binary(kind) or pa.types.is_string(kind),
 }
-
-
-def _branch(branch: int, schema: WriterSchema) -> str | Rejected:
-    if not 0 <= branch < len(schema.messages):
-        return Rejected(ErrorCode.PAYLOAD_MISMATCH, f"schema {schema.id} has no branch {branch}")
-    if not schema.messages[branch]:
-        return Rejected(ErrorCode.NULL_VALUE, "the datum is the union's null")
-    return schema.messages[branch]

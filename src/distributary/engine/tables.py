@@ -11,11 +11,11 @@ import pyarrow as pa
 from distributary.changes.history import HISTORY_COLUMNS
 from distributary.changes.shape import DELETED_COLUMN, SEQ_COLUMN, TIME_COLUMN
 from distributary.config.base import placeholders
+from distributary.config.cdc import Cdc
 from distributary.config.lake import Tables
 from distributary.config.pipeline import PipelineConfig
-from distributary.config.source import Cdc, DeltaSource, FilesSource
 from distributary.delta.log import DataFile, added_by, snapshot_of
-from distributary.engine.names import Entry, Names, Wanted
+from distributary.engine.names import NameEntry, Names, WantedName
 from distributary.errors import ConfigError, ErrorCode, EvolutionError, PublishError
 from distributary.evolve.merge import create, merge
 from distributary.evolve.types import sql_name
@@ -28,21 +28,22 @@ from distributary.model.names import propose
 from distributary.model.plan import Rejected
 from distributary.model.record import WriterSchema
 from distributary.model.table import (
-    Change,
     ChangeKind,
     Column,
+    ColumnChange,
     Fill,
     Merged,
     Origin,
     Role,
     TablePlan,
 )
+from distributary.model.table_format import DELTA
 from distributary.publish.base import Publisher
-from distributary.publish.parquet import format_of
+from distributary.publish.formats.entry import format_at
 from distributary.stage.bronze import BRONZE_COLUMNS, WHOLE
+from distributary.stage.decoding import TYPE
 from distributary.stage.files import DATE, METADATA, metadata_plan
 from distributary.stage.partitions import can_partition, partition_columns
-from distributary.stage.parts import TYPE
 from distributary.store.base import at
 
 # The tables of a source's table: its log, the rows as they are now, and their history.
@@ -51,17 +52,17 @@ LOG, HISTORY = "_log", "_history"
 
 
 @dataclass(frozen=True, slots=True)
-class SourceTable:
+class SourceTableRef:
     """What a source's table is to be called here."""
 
-    wanted: Wanted
+    wanted: WantedName
     """Its type is the claim, less the database where rows of several share a table."""
     shard: str
     """The database, where it is told apart by a column and not by the table's name."""
 
 
 def change_settings(config: PipelineConfig) -> ChangeSettings | None:
-    """What change decoders are told; None for records that are no changes."""
+    """Return the settings of change decoders; None for records that are not changes."""
     cdc = config.cdc
     if cdc is None:
         return None
@@ -70,10 +71,12 @@ def change_settings(config: PipelineConfig) -> ChangeSettings | None:
         source_type=cdc.source_type or "",
         backfill=cdc.backfill,
         tombstones=cdc.tombstones,
+        options=cdc.options,
+        from_files=config.source.carrier == "files",
     )
 
 
-def source_table(tables: Tables, claim: str, *, reserved: frozenset[str]) -> SourceTable:
+def source_table(tables: Tables, claim: str, *, reserved: frozenset[str]) -> SourceTableRef:
     """The names for a claim `["database","schema","table"]`.
 
     A schema that the template does not ask for becomes part of the database's name, so that tables
@@ -96,7 +99,7 @@ def source_table(tables: Tables, claim: str, *, reserved: frozenset[str]) -> Sou
     names = ["" if shard else database, schema, table]
     type_ = json.dumps(names, ensure_ascii=False, separators=(",", ":")) if shard else claim
     owner = dict(zip(("database", "schema", "table"), names, strict=True))
-    return SourceTable(Wanted(type_, owner, proposals, ("", LOG, HISTORY)), shard)
+    return SourceTableRef(WantedName(type_, owner, proposals, ("", LOG, HISTORY)), shard)
 
 
 def spoken(claim: str) -> str:
@@ -142,7 +145,7 @@ def _may_hold(file: DataFile, batch: int) -> bool:
 
 
 def files_of_commit(path: str, version: int) -> list[str]:
-    """The files that a version of a log has added; none where the version is no longer told."""
+    """Return the files that a version of a log has added; empty if its commit was removed."""
     return [f"{path}/{name}" for name in added_by(at(path), version) or ()]
 
 
@@ -182,7 +185,7 @@ class Origins:
 
     def __init__(self, config: PipelineConfig) -> None:
         self._config = config
-        self._parts = record_parts(config)
+        self._parts = config.source.record_fields
         self._known: dict[str, dict[str, dict[Origin, None]]] = {}
         self._snapshots: dict[str, dict[Role, Fields]] = {}
 
@@ -228,17 +231,6 @@ class Origins:
         }
 
 
-def record_parts(config: PipelineConfig) -> Mapping[str, str]:
-    """What the parts of a record are called where it is read."""
-    source = config.source
-    if isinstance(source, FilesSource):
-        return {}
-    if not isinstance(source, DeltaSource):
-        return {name: name for name in _PARTS.values()}
-    named = {name: getattr(source, name) for name in ("key", "headers", "timestamp", "value")}
-    return {name: column for name, column in named.items() if column is not None}
-
-
 def qualified(columns: Iterable[Column], *, topic: str = "", inside: str = "") -> list[Column]:
     """A writer's columns with the place of their fields: a topic, or a type or table in it."""
     return [
@@ -261,6 +253,12 @@ def table_folder(config: PipelineConfig, name: str) -> str:
     return layout.table(lake, name)
 
 
+def format_for(config: PipelineConfig, role: str) -> str:
+    """Return the format of tables with a role."""
+    # replaying and discarding change rows of dead letters
+    return DELTA if role == Role.DEAD_LETTERS else config.tables.format
+
+
 def fixed_tables(config: PipelineConfig) -> frozenset[str]:
     """Names that no type's table may take."""
     return frozenset(config.tables.fixed_names().values())
@@ -277,7 +275,7 @@ def primary_role(config: PipelineConfig) -> Role:
 class Pending:
     """What has been planned and is in no manifest yet."""
 
-    changes: dict[str, list[Change]] = field(default_factory=dict)
+    changes: dict[str, list[ColumnChange]] = field(default_factory=dict)
     uses: list[SchemaUse] = field(default_factory=list)
 
 
@@ -316,7 +314,7 @@ class TableBook:
             self._pending.changes.pop(name, None)
         return again
 
-    def name(self, wanted: Wanted, *, ending: str = "") -> str | Rejected:
+    def name(self, wanted: WantedName, *, ending: str = "") -> str | Rejected:
         """The name of a type's table; a new type takes one, unless it is refused."""
         policy = self._config.evolution
         full = self._new_tables >= policy.max_new_tables_per_batch
@@ -328,7 +326,7 @@ class TableBook:
                 return refused
         return self.names.take(wanted)
 
-    def discard(self, overtaken: Iterable[Entry]) -> set[str]:
+    def discard(self, overtaken: Iterable[NameEntry]) -> set[str]:
         """Forget what was planned for tables whose names went to others; these tables' names."""
         lost = {table for entry in overtaken for table in entry.tables}
         for name in lost & self.tables.keys():
@@ -339,7 +337,7 @@ class TableBook:
         return lost
 
     def take_pending(self) -> Pending:
-        """What the manifest that is being written must carry."""
+        """Return and reset the changes for the next manifest."""
         taken, self._pending = self._pending, Pending()
         return taken
 
@@ -407,7 +405,7 @@ class TableBook:
         table = self.planned(name, role, type_name)
         if table is None:
             self._plan(name, role, type_name, columns)
-            self._note(name, (Change(ChangeKind.TABLE_CREATED, action="create"),))
+            self._note(name, (ColumnChange(ChangeKind.TABLE_CREATED, action="create"),))
             return True
         before = {c.name: c for c in table.columns}
         changes = _difference(before, columns)
@@ -456,7 +454,7 @@ class TableBook:
         for name, role, columns in fixed:
             if self._on_disk(name, role, "") is None:
                 self._plan(name, role, "", columns)
-                self._note(name, (Change(ChangeKind.TABLE_CREATED, action="create"),))
+                self._note(name, (ColumnChange(ChangeKind.TABLE_CREATED, action="create"),))
         if tables.bronze and self._config.shard is not None and self._config.shard.lands:
             self._keep_whole(self.tables[tables.bronze])
 
@@ -522,13 +520,9 @@ class TableBook:
             exists=exists,
             partition_by=self._partition_by(role, columns),
             comment=f"{what}, pipeline {self._config.name}",
-            format=self._format(role),
+            format=format_for(self._config, role),
         )
         return self.tables[name]
-
-    def _format(self, role: Role) -> str:
-        # replaying and discarding change rows, which takes a table format
-        return "delta" if role is Role.DEAD_LETTERS else self._config.tables.format
 
     def _partition_by(self, role: Role, columns: tuple[Column, ...]) -> tuple[str, ...]:
         if role is Role.DEAD_LETTERS:
@@ -540,17 +534,17 @@ class TableBook:
         return partition_columns(wanted, columns)
 
     def _refuse_other_format(self, name: str, role: Role, path: str) -> None:
-        found = format_of(path)
-        if found is not None and found != self._format(role):
+        found = format_at(path)
+        if found is not None and found != format_for(self._config, role):
             raise ConfigError(
                 f"table {name} exists already, as {found}",
                 where="tables.format",
-                evidence=f"the pipeline file says {self._format(role)}; {path}",
+                evidence=f"the pipeline file says {format_for(self._config, role)}; {path}",
                 next_step="give the tables another prefix or the lake another path, or remove "
                 "the old tables with `distributary clean`",
             )
 
-    def _note(self, name: str, changes: tuple[Change, ...]) -> None:
+    def _note(self, name: str, changes: tuple[ColumnChange, ...]) -> None:
         if changes:
             self._pending.changes.setdefault(name, []).extend(changes)
 
@@ -593,14 +587,18 @@ def _refuse(merged: Merged, table: str, schema: WriterSchema) -> Rejected:
     return Rejected(merged.refused or ErrorCode.EVOLUTION_REFUSED, merged.reason)
 
 
-def _difference(before: Mapping[str, Column], after: tuple[Column, ...]) -> tuple[Change, ...]:
+def _difference(
+    before: Mapping[str, Column], after: tuple[Column, ...]
+) -> tuple[ColumnChange, ...]:
     changes = []
     for column in after:
         old = before.get(column.name)
         now = sql_name(column.type)
         if old is None:
-            changes.append(Change(ChangeKind.COLUMN_ADDED, column.name, after=now, action="add"))
+            changes.append(
+                ColumnChange(ChangeKind.COLUMN_ADDED, column.name, after=now, action="add")
+            )
         elif old.type != column.type:
             then = sql_name(old.type)
-            changes.append(Change(ChangeKind.COLUMN_WIDENED, column.name, then, now, "widen"))
+            changes.append(ColumnChange(ChangeKind.COLUMN_WIDENED, column.name, then, now, "widen"))
     return tuple(changes)

@@ -58,13 +58,16 @@ def _prefer_compiled_spark() -> None:
 
 
 def _is_spark_archive(entry: str) -> bool:
-    """Whether it is one of the archives that Spark puts on the path, or inside of one."""
+    """Return whether a path is one of Spark's archives, or inside of one."""
     return any(map(_SPARK_ARCHIVE.fullmatch, PurePath(entry).parts))
 
 
 def _import_what_tasks_need() -> None:
-    for module in ("stage.job", "source.consumer", "source.delta"):
-        importlib.import_module(f"distributary.{module}")
+    from distributary.config.sources.table import SOURCES
+
+    for module in ("distributary.stage.job", *(source.task_module for source in SOURCES)):
+        if module:
+            importlib.import_module(module)
 
 
 if __name__ == "__main__":

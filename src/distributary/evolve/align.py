@@ -1,4 +1,4 @@
-"""Bring a decoded batch into the shape of its table: cast, reorder, fill up what is missing."""
+"""Brings a decoded batch to the columns of its table: casts, reorders and adds nulls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from distributary.model.table import Fill
 
 Convert = Callable[[pa.Array], pa.Array]
 _Step = tuple[int, Convert | None, pa.DataType]
-"""Which column or field to take, -1 for nulls; how to convert it; the type that it then has."""
+"""The index of the column or field to take, -1 for nulls; its conversion; the resulting type."""
 
 
 def _filled(arrays: Sequence[pa.Array], steps: Iterable[_Step], rows: int) -> list[pa.Array]:
@@ -37,10 +37,10 @@ def _filled(arrays: Sequence[pa.Array], steps: Iterable[_Step], rows: int) -> li
 
 
 class Aligner:
-    """Turns batches of one schema into batches of another; worked out once per pair of schemas."""
+    """A converter of batches from one schema to another, planned once per pair of schemas."""
 
     def __init__(self, source: pa.Schema, fills: Sequence[Fill], target: pa.Schema) -> None:
-        """Work out the way of each column; one that the writer does not have is null."""
+        """Plan the conversion of each column; a column that the writer does not have is null."""
         sources = {fill.target: fill.source for fill in fills}
         self._steps: list[_Step] = []
         for field in target:
@@ -50,7 +50,7 @@ class Aligner:
             self._steps.append((index, convert, field.type))
         self._schema = target
         self._picked = [index for index, _, _ in self._steps]
-        # the usual case: columns are only picked, which costs microseconds however many they are
+        # usually columns are only selected, which costs microseconds however many they are
         self._only_picks = all(
             index >= 0 and convert is None and source.field(index).name == field.name
             for (index, convert, _), field in zip(self._steps, target, strict=True)
@@ -65,40 +65,40 @@ class Aligner:
 
 
 aligner = lru_cache(maxsize=4096)(Aligner)
-"""The aligner for a pair of schemas, from this process's cache."""
+"""Returns the aligner for a pair of schemas, from this process's cache."""
 
 
 def align(batch: pa.RecordBatch, fills: tuple[Fill, ...], schema: pa.Schema) -> pa.RecordBatch:
-    """The batch with the table's columns, in the table's order and types."""
+    """Return a batch with the table's columns, in the table's order and types."""
     return aligner(batch.schema, fills, schema)(batch)
 
 
-def _converter(got: pa.DataType, field: pa.Field) -> Convert | None:
-    """How an array becomes an array of the field's type; None when it is one already."""
-    have = field.type
-    if got == have:
+def _converter(writer_type: pa.DataType, field: pa.Field) -> Convert | None:
+    """Return the conversion of an array to the field's type, or None if it needs none."""
+    table_type = field.type
+    if writer_type == table_type:
         return None
-    if not fits(got, have):
-        raise no_place(field.name, got, have)
-    if is_struct(have):
-        return _struct_converter(got, have)
-    if is_list(have):
-        return _list_converter(got, have)
-    if is_map(have):
-        return _map_converter(got, have)
-    return lambda array: array.cast(have)
+    if not fits(writer_type, table_type):
+        raise no_place(field.name, writer_type, table_type)
+    if is_struct(table_type):
+        return _struct_converter(writer_type, table_type)
+    if is_list(table_type):
+        return _list_converter(writer_type, table_type)
+    if is_map(table_type):
+        return _map_converter(writer_type, table_type)
+    return lambda array: array.cast(table_type)
 
 
-def _struct_converter(got: pa.DataType, have: pa.DataType) -> Convert:
-    places = struct_places(got, have)
+def _struct_converter(writer_type: pa.DataType, table_type: pa.DataType) -> Convert:
+    places = struct_places(writer_type, table_type)
     origin = {place: index for index, place in enumerate(places) if place is not None}
-    fields = list(have)
+    fields = list(table_type)
     steps: list[_Step] = []
     for place, field in enumerate(fields):
         index = origin.get(place, -1)
         convert = None
         if index >= 0:
-            convert = _converter(got.field(index).type, field)
+            convert = _converter(writer_type.field(index).type, field)
         steps.append((index, convert, field.type))
 
     def convert_struct(array: pa.Array) -> pa.Array:
@@ -110,28 +110,28 @@ def _struct_converter(got: pa.DataType, have: pa.DataType) -> Convert:
     return convert_struct
 
 
-def _list_converter(got: pa.DataType, have: pa.DataType) -> Convert:
-    convert = _converter(got.value_type, have.value_field)
-    plain = None if kinds.is_list(got) else pa.list_(got.value_field)
+def _list_converter(writer_type: pa.DataType, table_type: pa.DataType) -> Convert:
+    convert = _converter(writer_type.value_type, table_type.value_field)
+    plain = None if kinds.is_list(writer_type) else pa.list_(writer_type.value_field)
 
     def convert_list(array: pa.Array) -> pa.Array:
         array = compact(array if plain is None else array.cast(plain))
         values = array.values if convert is None else convert(array.values)
-        return with_values(array, have, values)
+        return with_values(array, table_type, values)
 
     return convert_list
 
 
-def _map_converter(got: pa.DataType, have: pa.DataType) -> Convert:
-    convert_key = _converter(got.key_type, have.key_field)
-    convert_item = _converter(got.item_type, have.item_field)
-    fields = [have.key_field, have.item_field]
+def _map_converter(writer_type: pa.DataType, table_type: pa.DataType) -> Convert:
+    convert_key = _converter(writer_type.key_type, table_type.key_field)
+    convert_item = _converter(writer_type.item_type, table_type.item_field)
+    fields = [table_type.key_field, table_type.item_field]
 
     def convert_map(array: pa.Array) -> pa.Array:
         array = compact(array)
         keys = array.keys if convert_key is None else convert_key(array.keys)
         items = array.items if convert_item is None else convert_item(array.items)
         entries = pa.StructArray.from_arrays([keys, items], fields=fields)
-        return with_values(array, have, entries)
+        return with_values(array, table_type, entries)
 
     return convert_map

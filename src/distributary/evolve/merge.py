@@ -1,8 +1,8 @@
-"""A table's columns and a writer's columns in; the new columns and the way into them out.
+"""Merges a writer's columns into a table's columns, and maps each field to its column.
 
-Policies are about changes of the table: what it has a place for is stored, whatever they say. Two
-types with something in common meet in the smallest type that holds every value of both; else the
-values go to a side column, `score__string`, which says so in its comment.
+Policies are about changes of the table: a value that has a column is stored, whatever the policy.
+Two types with something in common are joined to the smallest type that holds every value of both.
+Otherwise the values go to a side column such as `score__string`, marked in its comment.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from distributary.evolve.types import (
     struct_places,
     wider,
 )
-from distributary.model.table import Change, ChangeKind, Column, Fill, Merged
+from distributary.model.table import ChangeKind, Column, ColumnChange, Fill, Merged
 
-# Recognising a renamed field: the same protobuf number, or an Avro alias.
+# Recognition of a renamed field: the same protobuf number, or an Avro alias.
 
 
 def former_column(column: Column, table: Sequence[Column], taken: Set[int]) -> int | None:
-    """The position of the column that a writer's column is a new name for, if there is one.
+    """Return the position of the column that a writer's column is a new name for, or None.
 
     `taken` are the positions that the writer fills by name, or that no writer may fill.
     """
@@ -55,7 +55,7 @@ def former_column(column: Column, table: Sequence[Column], taken: Set[int]) -> i
 
 
 def known_as(column: Column, name: str) -> bool:
-    """Whether a column already counts this name as one of its own."""
+    """Return True if a column has this name among its aliases."""
     return fold(name) in {fold(alias) for alias in column.aliases}
 
 
@@ -66,15 +66,15 @@ def _one_field(new: Column, old: Column) -> bool:
 
 
 def alike(one: pa.DataType, other: pa.DataType) -> bool:
-    """Whether two types can be the same thing under two names.
+    """Return True if two types can be one field under two names.
 
-    A number that was given to a different field tells nothing: its type then has nothing in common.
+    A field number may have been given to a different field, whose type then has nothing in common.
     """
     if is_struct(one) and is_struct(other):
-        mine = {fold(f.name): f.type for f in one}
-        theirs = {fold(f.name): f.type for f in other}
-        shared = mine.keys() & theirs.keys()
-        return bool(shared) and all(alike(mine[key], theirs[key]) for key in shared)
+        one_fields = {fold(field.name): field.type for field in one}
+        other_fields = {fold(field.name): field.type for field in other}
+        shared = one_fields.keys() & other_fields.keys()
+        return bool(shared) and all(alike(one_fields[key], other_fields[key]) for key in shared)
     if is_list(one) and is_list(other):
         return alike(one.value_type, other.value_type)
     if is_map(one) and is_map(other):
@@ -82,33 +82,33 @@ def alike(one: pa.DataType, other: pa.DataType) -> bool:
     return wider(one, other) is not None
 
 
-# Merging a writer's fields into the fields of a table or of a struct inside it, at any depth.
+# Merging of a writer's fields into the fields of a table or of a struct inside it, at any depth.
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """One field for which the policy says `dead_letter` or `fail`."""
+class MergeRefusal:
+    """One field for which the policy is `dead_letter` or `fail`."""
 
     code: ErrorCode
     fatal: bool
-    change: Change
+    change: ColumnChange
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """The type that a field has after the merge, and what happened on the way."""
+class MergeStep:
+    """The type of a field after the merge, with the changes and refusals on the way."""
 
     type: pa.DataType
-    changes: tuple[Change, ...] = ()
-    refusals: tuple[Refusal, ...] = ()
+    changes: tuple[ColumnChange, ...] = ()
+    refusals: tuple[MergeRefusal, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Clash:
-    """The values need a field of their own."""
+    """The result for values that need a field of their own."""
 
     wider: bool
-    """The field could be widened, but the policy does not want it."""
+    """True if the field could be widened, but the policy does not allow it."""
 
 
 class Fields:
@@ -124,52 +124,52 @@ class Fields:
     ) -> None:
         self.columns = list(columns)
         self.placed: list[tuple[str, str]] = []
-        """(writer's field, field of this level) for each that is stored."""
-        self.changes: list[Change] = []
-        self.refusals: list[Refusal] = []
+        """Pairs of a writer's field and the field of this level that stores it."""
+        self.changes: list[ColumnChange] = []
+        self.refusals: list[MergeRefusal] = []
         self._policy = policy
         self._path = path
         self._reserved = {fold(name) for name in reserved}
         self._aliased = False
-        """Whether any field of either side has had another name."""
+        """True if any field of either side has had another name."""
         self._taken: set[str] = set()
         self._filled: set[int] = set()
 
     def merge(self, writer: Sequence[Column]) -> None:
-        """Find or make a place for each field of a writer."""
-        beside = [column for column in writer if column.side_of]
+        """Find or add a field of this level for each field of a writer."""
+        sides = [column for column in writer if column.side_of]
         writer = [column for column in writer if not column.side_of]
         slots = self._slots()
-        found = homes([column.name for column in writer], slots, self._reserved)
-        self._taken = self._reserved | {fold(home.name) for home in found}
-        self._filled = {home.index for home in found if home.index is not None}
+        field_homes = homes([column.name for column in writer], slots, self._reserved)
+        self._taken = self._reserved | {fold(home.name) for home in field_homes}
+        self._filled = {home.index for home in field_homes if home.index is not None}
         self._filled |= {i for i, slot in enumerate(slots) if slot.closed}
         self._aliased = any(column.aliases for column in (*self.columns, *writer))
-        for column, home in zip(writer, found, strict=True):
+        for column, home in zip(writer, field_homes, strict=True):
             if home.index is None:
                 self._welcome(column, home.name)
             else:
                 self._store(column, home.index)
-        names = {column.name: home.name for column, home in zip(writer, found, strict=True)}
-        for column in beside:
+        names = {column.name: home.name for column, home in zip(writer, field_homes, strict=True)}
+        for column in sides:
             self._store_beside(column, names[column.side_of])
 
     def _store_beside(self, column: Column, name: str) -> None:
-        """Find or make a place for values that a writer keeps apart from those of a field."""
-        have = next((each for each in self.columns if each.name == name), None)
-        if have is None:
-            # the policy ignores the field, and so its other values
+        """Find or add a field for values that a writer keeps in a side field."""
+        existing = next((candidate for candidate in self.columns if candidate.name == name), None)
+        if existing is None:
+            # the policy ignores the field, and therefore its side field as well
             return
         filled = {target for _, target in self.placed}
-        if name not in filled and fits(column.type, have.type):
+        if name not in filled and fits(column.type, existing.type):
             self.placed.append((column.name, name))
         else:
-            self._set_aside(column, have, Clash(wider=False))
+            self._set_aside(column, existing, Clash(wider=False))
 
     def _slots(self) -> list[Slot]:
         if self._path:
-            # nothing inside a struct carries a comment: a side field is known by name and type
-            return [Slot(c.name, c.type) for c in self.columns]
+            # fields in a struct have no comments, so a side field is recognised by name and type
+            return [Slot(column.name, column.type) for column in self.columns]
         slots = []
         for column in self.columns:
             base = side_base(column.comment)
@@ -178,36 +178,37 @@ class Fields:
         return slots
 
     def _store(self, column: Column, index: int) -> None:
-        have = self.columns[index]
-        step = merge_type(have.type, column.type, self._policy, self._at(have.name))
+        existing = self.columns[index]
+        step = merge_type(existing.type, column.type, self._policy, self._at(existing.name))
         if isinstance(step, Clash):
-            self._set_aside(column, have, step)
+            self._set_aside(column, existing, step)
             return
         self.changes += step.changes
         self.refusals += step.refusals
         if step.changes:
-            self.columns[index] = replace(have, type=step.type)
-        self.placed.append((column.name, have.name))
+            self.columns[index] = replace(existing, type=step.type)
+        self.placed.append((column.name, existing.name))
 
-    def _set_aside(self, column: Column, have: Column, clash: Clash) -> None:
-        place = side(have.name, column.type, self._slots(), self._taken)
+    def _set_aside(self, column: Column, existing: Column, clash: Clash) -> None:
+        place = side(existing.name, column.type, self._slots(), self._taken)
         self._taken.add(fold(place.name))
         if place.index is None:
             action = self._policy.wider_type if clash.wider else self._policy.type_change
-            before, after = sql_name(have.type), sql_name(column.type)
+            before, after = sql_name(existing.type), sql_name(column.type)
             if action != "side_column":
-                self._refuse(ErrorCode.TYPE_CHANGE_REFUSED, have.name, before, after, action)
+                self._refuse(ErrorCode.TYPE_CHANGE_REFUSED, existing.name, before, after, action)
                 return
-            comment = side_comment(have.name, column.comment)
+            comment = side_comment(existing.name, column.comment)
             self._append(Column(place.name, settled(column.type), comment))
             self._note(ChangeKind.SIDE_COLUMN_ADDED, place.name, before, after, action)
         self.placed.append((column.name, place.name))
 
     def _welcome(self, column: Column, name: str) -> None:
-        """A field without a column: renamed, or new."""
+        """Store a field without a column: as a renamed column, or as a new one."""
         former = None
         if self._aliased or column.number is not None:
-            # each is compared with each, which JSON with its thousands of names can do without
+            # Each field is compared with each column, which JSON without aliases and numbers can
+            # skip.
             former = former_column(column, self.columns, self._filled)
         if former is not None and self._policy.renamed == "keep_name":
             self._keep_name(column, former)
@@ -221,16 +222,16 @@ class Fields:
         comment = ordinary_comment(column.comment)
         self._append(replace(column, name=name, type=settled(column.type), comment=comment))
         self.placed.append((column.name, name))
-        before, done = "", str(action)
+        before, applied = "", str(action)
         if former is not None:
-            before, done = self._at(self.columns[former].name), self._policy.renamed
-        self._note(ChangeKind.COLUMN_ADDED, name, before, after, done)
+            before, applied = self._at(self.columns[former].name), self._policy.renamed
+        self._note(ChangeKind.COLUMN_ADDED, name, before, after, applied)
 
     def _keep_name(self, column: Column, former: int) -> None:
         old = self.columns[former]
         self._filled.add(former)
         if not known_as(old, column.name):
-            # remembered, so that the rename is told once
+            # saved as an alias, so that the rename is reported once
             self.columns[former] = replace(old, aliases=(*old.aliases, column.name))
             after = sql_name(column.type)
             self._note(ChangeKind.COLUMN_RENAMED, column.name, old.name, after, "keep_name")
@@ -241,71 +242,85 @@ class Fields:
         self.columns.append(column)
 
     def _refuse(self, code: ErrorCode, name: str, before: str, after: str, action: str) -> None:
-        change = Change(ChangeKind.REFUSED, self._at(name), before, after, action)
-        self.refusals.append(Refusal(code, action == "fail", change))
+        change = ColumnChange(ChangeKind.REFUSED, self._at(name), before, after, action)
+        self.refusals.append(MergeRefusal(code, action == "fail", change))
 
     def _note(self, kind: ChangeKind, name: str, before: str, after: str, action: str) -> None:
-        self.changes.append(Change(kind, self._at(name), before, after, action))
+        self.changes.append(ColumnChange(kind, self._at(name), before, after, action))
 
     def _at(self, name: str) -> str:
         return f"{self._path}.{name}" if self._path else name
 
 
-def merge_type(have: pa.DataType, got: pa.DataType, policy: Evolution, path: str) -> Step | Clash:
-    """The type of one field after a writer's type has been merged into it."""
-    if same(have, got):
-        return Step(have)
-    if is_struct(have) and is_struct(got):
-        return _merge_struct(have, got, policy, path)
-    if is_list(have) and is_list(got):
-        element = merge_type(have.value_type, got.value_type, policy, f"{path}.element")
+def merge_type(
+    table_type: pa.DataType, writer_type: pa.DataType, policy: Evolution, path: str
+) -> MergeStep | Clash:
+    """Return the type of a field after a writer's type has been merged into it."""
+    if same(table_type, writer_type):
+        return MergeStep(table_type)
+    if is_struct(table_type) and is_struct(writer_type):
+        return _merge_struct(table_type, writer_type, policy, path)
+    if is_list(table_type) and is_list(writer_type):
+        element = merge_type(
+            table_type.value_type, writer_type.value_type, policy, f"{path}.element"
+        )
         if isinstance(element, Clash):
             return element
-        new = pa.list_(have.value_field.with_type(element.type)) if element.changes else have
+        new = (
+            pa.list_(table_type.value_field.with_type(element.type))
+            if element.changes
+            else table_type
+        )
         return replace(element, type=new)
-    if is_map(have) and is_map(got):
-        return _merge_map(have, got, policy, path)
-    joined = wider(have, got)
+    if is_map(table_type) and is_map(writer_type):
+        return _merge_map(table_type, writer_type, policy, path)
+    joined = wider(table_type, writer_type)
     if joined is None:
         return Clash(wider=False)
-    if same(joined, have):
-        return Step(have)
-    if policy.same_kind and not of_one_kind(have, joined):
+    if same(joined, table_type):
+        return MergeStep(table_type)
+    if policy.same_kind and not of_one_kind(table_type, joined):
         return Clash(wider=False)
     if policy.wider_type != "widen":
         return Clash(wider=True)
-    names = sql_name(have), sql_name(joined)
-    return Step(joined, (Change(ChangeKind.COLUMN_WIDENED, path, *names, policy.wider_type),))
+    names = sql_name(table_type), sql_name(joined)
+    return MergeStep(
+        joined, (ColumnChange(ChangeKind.COLUMN_WIDENED, path, *names, policy.wider_type),)
+    )
 
 
-def _merge_struct(have: pa.DataType, got: pa.DataType, policy: Evolution, path: str) -> Step:
-    level = Fields([Column(f.name, f.type) for f in have], policy, path=path)
-    level.merge([Column(f.name, f.type) for f in got])
-    type_ = have
+def _merge_struct(
+    table_type: pa.DataType, writer_type: pa.DataType, policy: Evolution, path: str
+) -> MergeStep:
+    level = Fields([Column(field.name, field.type) for field in table_type], policy, path=path)
+    level.merge([Column(field.name, field.type) for field in writer_type])
+    type_ = table_type
     if level.changes:
-        kept = [f.with_type(level.columns[i].type) for i, f in enumerate(have)]
-        added = [pa.field(c.name, c.type) for c in level.columns[len(kept) :]]
+        kept = [field.with_type(level.columns[i].type) for i, field in enumerate(table_type)]
+        added = [pa.field(column.name, column.type) for column in level.columns[len(kept) :]]
         type_ = pa.struct(kept + added)
-    return Step(type_, tuple(level.changes), tuple(level.refusals))
+    return MergeStep(type_, tuple(level.changes), tuple(level.refusals))
 
 
-def _merge_map(have: pa.DataType, got: pa.DataType, policy: Evolution, path: str) -> Step | Clash:
-    if is_nested(have.key_type) or is_nested(got.key_type):
-        # a key is compared as a whole: one with fields added or left out would be another key
-        equal = same(have.key_type, settled(got.key_type))
-        key: Step | Clash = Step(have.key_type) if equal else Clash(wider=False)
+def _merge_map(
+    table_type: pa.DataType, writer_type: pa.DataType, policy: Evolution, path: str
+) -> MergeStep | Clash:
+    if is_nested(table_type.key_type) or is_nested(writer_type.key_type):
+        # keys are compared as a whole, so a key with other fields would be another key
+        equal = same(table_type.key_type, settled(writer_type.key_type))
+        key: MergeStep | Clash = MergeStep(table_type.key_type) if equal else Clash(wider=False)
     else:
-        key = merge_type(have.key_type, got.key_type, policy, f"{path}.key")
-        if policy.same_kind and isinstance(key, Step) and key.changes:
-            # formats that are strict about kinds leave the types of keys alone
+        key = merge_type(table_type.key_type, writer_type.key_type, policy, f"{path}.key")
+        if policy.same_kind and isinstance(key, MergeStep) and key.changes:
+            # formats that are strict about kinds do not change the types of keys
             key = Clash(wider=False)
-    value = merge_type(have.item_type, got.item_type, policy, f"{path}.value")
+    value = merge_type(table_type.item_type, writer_type.item_type, policy, f"{path}.value")
     if isinstance(key, Clash) or isinstance(value, Clash):
         clashes = [step for step in (key, value) if isinstance(step, Clash)]
         return Clash(wider=all(clash.wider for clash in clashes))
     changes, refusals = key.changes + value.changes, key.refusals + value.refusals
-    new = pa.map_(key.type, have.item_field.with_type(value.type)) if changes else have
-    return Step(new, changes, refusals)
+    new = pa.map_(key.type, table_type.item_field.with_type(value.type)) if changes else table_type
+    return MergeStep(new, changes, refusals)
 
 
 def merge(
@@ -318,7 +333,7 @@ def merge(
     """Bring a table's columns up to date with a writer's; an empty table is created.
 
     `reserved` names the system columns: a writer's field of such a name is stored as `name__field`.
-    `changes` holds what the table goes through, so it is empty when the same writer comes again.
+    `changes` holds the changes of the table, so it is empty when the same writer comes again.
     """
     if not table:
         return create(writer, reserved=reserved)
@@ -331,12 +346,12 @@ def merge(
 
 
 def create(writer: tuple[Column, ...], *, reserved: frozenset[str] = frozenset()) -> Merged:
-    """The columns of a table that does not exist yet."""
+    """Return the columns of a table that does not exist yet."""
     level = Fields((), Evolution(), reserved=reserved)
     level.merge(writer)
     columns = tuple(level.columns)
     listed = ", ".join(f"{column.name} {sql_name(column.type)}" for column in columns)
-    created = Change(ChangeKind.TABLE_CREATED, after=listed, action="create")
+    created = ColumnChange(ChangeKind.TABLE_CREATED, after=listed, action="create")
     return Merged(columns, _fills(level), (created,))
 
 
@@ -359,44 +374,46 @@ def _refused(table: tuple[Column, ...], level: Fields) -> Merged:
     )
 
 
-def missing(table: tuple[Column, ...], writer: tuple[Column, ...]) -> tuple[Change, ...]:
-    """The columns that a writer does not write: kept, and null in its rows.
+def missing(table: tuple[Column, ...], writer: tuple[Column, ...]) -> tuple[ColumnChange, ...]:
+    """Return the columns that a writer does not write: they are kept, and null in its rows.
 
-    Give the columns as `merge` left them. An older writer misses what came after it, so this says
-    "gone" for the newest writer only.
+    `table` must be the columns after `merge`. An older writer lacks columns that were added later,
+    so only for the newest writer a missing column means a removed field.
     """
     written = {fold(column.name) for column in writer}
     return tuple(
-        Change(ChangeKind.COLUMN_MISSING, column.name, before=sql_name(column.type), action="keep")
+        ColumnChange(
+            ChangeKind.COLUMN_MISSING, column.name, before=sql_name(column.type), action="keep"
+        )
         for column in table
         if fold(column.name) not in written
         and not side_base(column.comment)
-        and not any(known_as(column, name.name) for name in writer)
+        and not any(known_as(column, field.name) for field in writer)
     )
 
 
-def ignored(writer: tuple[Column, ...], merged: Merged) -> tuple[Change, ...]:
-    """The fields of a writer that are not stored, because the policy for new fields is `ignore`."""
+def ignored(writer: tuple[Column, ...], merged: Merged) -> tuple[ColumnChange, ...]:
+    """Return the fields of a writer that are not stored because the policy is `ignore`."""
     if merged.refused is not None:
         return ()
     stored = {fill.source: fill.type for fill in merged.fills}
     return tuple(
-        Change(ChangeKind.FIELD_IGNORED, path, after=sql_name(type_), action="ignore")
+        ColumnChange(ChangeKind.FIELD_IGNORED, path, after=sql_name(type_), action="ignore")
         for column in writer
         for path, type_ in _unstored(column.name, column.type, stored.get(column.name))
     )
 
 
 def _unstored(
-    path: str, got: pa.DataType, have: pa.DataType | None
+    path: str, writer_type: pa.DataType, table_type: pa.DataType | None
 ) -> Iterator[tuple[str, pa.DataType]]:
-    if have is None:
-        yield path, got
-    elif is_struct(got):
-        for field, place in zip(got, struct_places(got, have), strict=True):
-            inner = None if place is None else have.field(place).type
+    if table_type is None:
+        yield path, writer_type
+    elif is_struct(writer_type):
+        for field, place in zip(writer_type, struct_places(writer_type, table_type), strict=True):
+            inner = None if place is None else table_type.field(place).type
             yield from _unstored(f"{path}.{field.name}", field.type, inner)
-    elif is_list(got):
-        yield from _unstored(f"{path}.element", got.value_type, have.value_type)
-    elif is_map(got):
-        yield from _unstored(f"{path}.value", got.item_type, have.item_type)
+    elif is_list(writer_type):
+        yield from _unstored(f"{path}.element", writer_type.value_type, table_type.value_type)
+    elif is_map(writer_type):
+        yield from _unstored(f"{path}.value", writer_type.item_type, table_type.item_type)

@@ -1,4 +1,4 @@
-"""How types are spelled for people, and which types hold the values of others."""
+"""SQL names of types, and rules for the types that hold the values of others."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ _SCALARS = {
 }
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
-# decimal digits that hold every value; 20 for int64, as Delta asks for when it widens to decimal
+# decimal digits that hold every value; 20 for int64, as Delta demands for widening to decimal
 _INTEGER_DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 20}
 _MAX_DECIMAL_DIGITS = 38
 
 
 def sql_name(type_: pa.DataType) -> str:
-    """The type as Spark and Delta spell it: `bigint`, `decimal(20,0)`, `struct<a: int>`."""
-    if known := _SCALARS.get(type_):
-        return known
+    """Return the type as Spark and Delta write it: `bigint`, `decimal(20,0)`, `struct<a: int>`."""
+    if scalar := _SCALARS.get(type_):
+        return scalar
     if is_struct(type_):
         return f"struct<{', '.join(f'{_quoted(f.name)}: {sql_name(f.type)}' for f in type_)}>"
     if is_list(type_):
@@ -58,12 +58,12 @@ def sql_name(type_: pa.DataType) -> str:
 
 
 def _quoted(name: str) -> str:
-    # quoted, so that no field name can imitate another type: sql_name also tells types apart
+    # quoted, so that a field name cannot imitate another type: sql_name also compares types
     return name if _PLAIN.fullmatch(name) else quote_sql(name)
 
 
 def side_suffix(type_: pa.DataType) -> str:
-    """What a side column's name ends with: `string`, `decimal_10_2`, `struct_3fa9c1`."""
+    """Return the end of a side column's name: `string`, `decimal_10_2`, `struct_3fa9c1`."""
     if is_list(type_) and not is_nested(type_.value_type):
         return f"array_{side_suffix(type_.value_type)}"
     if is_nested(type_):
@@ -73,34 +73,34 @@ def side_suffix(type_: pa.DataType) -> str:
 
 
 def same(one: pa.DataType, other: pa.DataType) -> bool:
-    """Whether a table cannot tell them apart: nullability and Arrow's item names do not count."""
+    """Return True if a table has one type for both; nullability and item names do not count."""
     return one == other or sql_name(one) == sql_name(other)
 
 
 def is_struct(type_: pa.DataType) -> bool:
-    """A struct: its fields are merged one by one."""
+    """Return True for a struct, whose fields are merged one by one."""
     return bool(kinds.is_struct(type_))
 
 
 def is_list(type_: pa.DataType) -> bool:
-    """A list of any Arrow layout."""
+    """Return True for a list of any Arrow layout."""
     return bool(
         kinds.is_list(type_) or kinds.is_large_list(type_) or kinds.is_fixed_size_list(type_)
     )
 
 
 def is_map(type_: pa.DataType) -> bool:
-    """A map."""
+    """Return True for a map."""
     return bool(kinds.is_map(type_))
 
 
 def is_nested(type_: pa.DataType) -> bool:
-    """A type with types inside."""
+    """Return True for a type with inner types."""
     return is_struct(type_) or is_list(type_) or is_map(type_)
 
 
 def wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The smallest scalar type that holds every value of both exactly; None when there is none."""
+    """Return the smallest scalar type that holds every value of both exactly, or None."""
     if same(one, other):
         return one
     whole_numbers = [type_ for type_ in (one, other) if type_ in _INTEGER_DIGITS]
@@ -113,13 +113,13 @@ def wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     first, second = _decimal_digits(one), _decimal_digits(other)
     if first is None or second is None:
         return None
-    whole, scale = max(first[0], second[0]), max(first[1], second[1])
-    digits = whole + scale
+    whole_digits, scale = max(first[0], second[0]), max(first[1], second[1])
+    digits = whole_digits + scale
     return pa.decimal128(digits, scale) if digits <= _MAX_DECIMAL_DIGITS else None
 
 
 def of_one_kind(one: pa.DataType, other: pa.DataType) -> bool:
-    """Whether two numbers differ in their size only: digits after the point are another kind."""
+    """Return True if two number types differ only in size, not in digits after the point."""
     if kinds.is_decimal(one) and kinds.is_decimal(other):
         return bool(one.scale == other.scale)
     both = (one, other)
@@ -127,51 +127,51 @@ def of_one_kind(one: pa.DataType, other: pa.DataType) -> bool:
 
 
 def _decimal_digits(type_: pa.DataType) -> tuple[int, int] | None:
-    """Digits before and after the point that hold every value of the type."""
+    """Return the digits before and after the point that hold every value, or None."""
     if kinds.is_decimal(type_) and type_.scale >= 0:
         return type_.precision - type_.scale, type_.scale
     digits = _INTEGER_DIGITS.get(type_)
     return None if digits is None else (digits, 0)
 
 
-# List and map arrays rebuilt around new values, without touching their offsets.
+# List and map arrays rebuilt with new values, without touching their offsets.
 
 
 def compact(array: pa.Array) -> pa.Array:
-    """The same lists in an array that holds their values and no others."""
+    """Return the same lists in an array that holds no other values."""
     used = array.offsets[len(array)].as_py() if len(array) else 0
     if array.offset == 0 and used == len(array.values):
         return array
-    # a slice keeps all values of the array it was cut from: converting those would be wasted
+    # a slice keeps all values of its original array, and converting those would be wasted
     return pa.concat_arrays([array])
 
 
 def with_values(array: pa.Array, type_: pa.DataType, values: pa.Array) -> pa.Array:
-    """A compact array's lists and nulls, around as many values of another type."""
+    """Return a compact array's lists and nulls with as many values of another type."""
     return pa.Array.from_buffers(
         type_, len(array), array.buffers()[:2], array.null_count, 0, [values]
     )
 
 
-# Which field of a table a writer's field belongs to, by name and type: `merge` asks it while a
-# table changes and `align` when values are moved. Names are compared without regard to case.
+# Assignment of a writer's field to a field of the table, by name and type. `merge` uses it while a
+# table changes, and `align` when values are moved. Names are compared without regard to case.
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A field of the table, as far as placing is concerned."""
+    """A field of the table, as a candidate for a writer's field."""
 
     name: str
     type: pa.DataType
     side_of: str | None = None
-    """The field whose other types it holds; empty for an ordinary field, None when not known."""
+    """The field whose other types it holds; empty for an ordinary field, None if unknown."""
     closed: bool = False
-    """No writer's field reaches it by name: system columns and side columns."""
+    """True for system columns and side columns, which no writer's field fills by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Where a writer's field belongs: a name, and its position when the table has it already."""
+    """The field of the table for a writer's field, with its position if it exists already."""
 
     name: str
     index: int | None
@@ -179,7 +179,7 @@ class Home:
 
 @lru_cache(maxsize=1 << 14)
 def fold(name: str) -> str:
-    """A key that is equal for names which Spark's case-insensitive comparison may take as one."""
+    """Return a key that is equal for names which Spark may treat as the same, ignoring case."""
     # Java compares upper and lower case of each character, so dotless and dotted i are both "i"
     return name.upper().casefold().replace("i\u0307", "i")
 
@@ -187,17 +187,19 @@ def fold(name: str) -> str:
 def homes(
     names: Sequence[str], slots: Sequence[Slot], blocked: Set[str] = frozenset()
 ) -> tuple[Home, ...]:
-    """One home for each of a writer's names; no two names share one.
+    """Return a different home for each of a writer's names.
 
-    Names of one writer that differ in case only get columns of their own, `E` and `e__case_3f7ab2`.
-    A name that belongs to a closed slot, or whose key is blocked, is stored as `name__field`.
+    Names of one writer that differ only in case get their own columns, `E` and `e__case_3f7ab2`. A
+    name of a closed slot, or with a blocked key, is stored as `name__field`.
     """
     by_key = {fold(slot.name): (i, slot) for i, slot in enumerate(slots)}
     exact = {slot.name for slot in slots}
     owners = _owners(names, {key: slot.name for key, (_, slot) in by_key.items()}, exact)
     closed = blocked | {key for key, (_, slot) in by_key.items() if slot.closed}
-    natural = {n for n in names if owners.get(fold(n)) == n and fold(n) not in closed}
-    claimed = {fold(n) for n in natural}
+    natural = {
+        name for name in names if owners.get(fold(name)) == name and fold(name) not in closed
+    }
+    claimed = {fold(name) for name in natural}
     result: list[Home] = []
     for name in names:
         key = fold(name)
@@ -208,15 +210,15 @@ def homes(
             key = fold(derived)
             claimed.add(key)
             name = derived
-        at = by_key.get(key)
-        result.append(Home(name, None) if at is None else Home(at[1].name, at[0]))
+        match = by_key.get(key)
+        result.append(Home(name, None) if match is None else Home(match[1].name, match[0]))
     return tuple(result)
 
 
 def _owners(
     names: Sequence[str], in_table: dict[str, str], exact: set[str]
 ) -> dict[str, str | None]:
-    """For each key the one name that has the plain column; the others get one with a suffix."""
+    """Return, for each key, the name that gets the plain column; the others get a suffix."""
     groups: dict[str, list[str]] = {}
     for name in names:
         groups.setdefault(fold(name), []).append(name)
@@ -233,15 +235,15 @@ def _case_name(name: str) -> str:
 
 
 def settled(type_: pa.DataType) -> pa.DataType:
-    """A writer's type as a table can hold it.
+    """Return a writer's type in the form that a table can hold.
 
-    Every nested field is nullable, since a writer without it may come, and no two fields of a
-    struct differ in case only.
+    Every nested field is nullable, because a writer without it may come, and no two fields of a
+    struct differ only in case.
     """
     if is_struct(type_):
-        found = homes([f.name for f in type_], ())
-        pairs = zip(found, type_, strict=True)
-        return pa.struct([pa.field(home.name, settled(f.type)) for home, f in pairs])
+        field_homes = homes([field.name for field in type_], ())
+        pairs = zip(field_homes, type_, strict=True)
+        return pa.struct([pa.field(home.name, settled(field.type)) for home, field in pairs])
     if is_list(type_):
         return pa.list_(pa.field("element", settled(type_.value_type)))
     if is_map(type_):
@@ -250,9 +252,9 @@ def settled(type_: pa.DataType) -> pa.DataType:
 
 
 def side(base: str, type_: pa.DataType, slots: Sequence[Slot], taken: set[str]) -> Home:
-    """The side field that holds values of this type for the field `base`, existing or to be added.
+    """Return the side field for values of this type of the field `base`, existing or to be added.
 
-    `taken` are the keys that the writer's own fields have: those are never given away.
+    `taken` are the keys of the writer's own fields, which are never used.
     """
     type_ = settled(type_)
     by_key = {fold(slot.name): (i, slot) for i, slot in enumerate(slots)}
@@ -260,10 +262,10 @@ def side(base: str, type_: pa.DataType, slots: Sequence[Slot], taken: set[str]) 
         key = fold(name)
         if key in taken:
             continue
-        at = by_key.get(key)
-        if at is None:
+        match = by_key.get(key)
+        if match is None:
             return Home(name, None)
-        index, slot = at
+        index, slot = match
         if same(slot.type, type_) and (slot.side_of is None or fold(slot.side_of) == fold(base)):
             return Home(slot.name, index)
     raise AssertionError("the candidates never end")
@@ -274,31 +276,40 @@ def _side_names(base: str, type_: pa.DataType) -> Iterator[str]:
     return chain([stem], (f"{stem}_{n}" for n in count(2)))
 
 
-def fits(got: pa.DataType, have: pa.DataType) -> bool:
-    """Whether values of one type can be stored in a field of the other as the table is now."""
-    if is_struct(have) or is_struct(got):
-        return is_struct(have) and is_struct(got)
-    if is_list(have) and is_list(got):
-        return fits(got.value_type, have.value_type)
-    if is_map(have) and is_map(got):
-        return _key_fits(got.key_type, have.key_type) and fits(got.item_type, have.item_type)
-    joined = wider(have, got)
-    return joined is not None and same(joined, have)
+def fits(writer_type: pa.DataType, table_type: pa.DataType) -> bool:
+    """Return True if a table's field can store the writer's values without a change of type."""
+    if is_struct(table_type) or is_struct(writer_type):
+        return is_struct(table_type) and is_struct(writer_type)
+    if is_list(table_type) and is_list(writer_type):
+        return fits(writer_type.value_type, table_type.value_type)
+    if is_map(table_type) and is_map(writer_type):
+        return _key_fits(writer_type.key_type, table_type.key_type) and fits(
+            writer_type.item_type, table_type.item_type
+        )
+    joined = wider(table_type, writer_type)
+    return joined is not None and same(joined, table_type)
 
 
-def _key_fits(got: pa.DataType, have: pa.DataType) -> bool:
-    # a key is compared as a whole: one with fields added or left out would be another key
-    return same(settled(got), have) if is_nested(have) or is_nested(got) else fits(got, have)
+def _key_fits(writer_type: pa.DataType, table_type: pa.DataType) -> bool:
+    # keys are compared as a whole, so a key with other fields would be another key
+    return (
+        same(settled(writer_type), table_type)
+        if is_nested(table_type) or is_nested(writer_type)
+        else fits(writer_type, table_type)
+    )
 
 
-def struct_places(got: pa.DataType, have: pa.DataType) -> tuple[int | None, ...]:
-    """For each field of a writer's struct its position in the table's struct; None: not stored."""
-    # nothing records which fields of a struct are side fields
-    slots = tuple(Slot(f.name, f.type) for f in have)
-    found = homes([f.name for f in got], slots)
-    taken = {fold(home.name) for home in found}
+def struct_places(writer_type: pa.DataType, table_type: pa.DataType) -> tuple[int | None, ...]:
+    """Return, for each field of a writer's struct, its position in the table's struct.
+
+    The position is None for a field that is not stored.
+    """
+    # which fields of a struct are side fields is not recorded
+    slots = tuple(Slot(field.name, field.type) for field in table_type)
+    field_homes = homes([field.name for field in writer_type], slots)
+    taken = {fold(home.name) for home in field_homes}
     places: list[int | None] = []
-    for field, home in zip(got, found, strict=True):
+    for field, home in zip(writer_type, field_homes, strict=True):
         place = home
         if home.index is not None and not fits(field.type, slots[home.index].type):
             place = side(home.name, field.type, slots, taken)
@@ -309,30 +320,30 @@ def struct_places(got: pa.DataType, have: pa.DataType) -> tuple[int | None, ...]
     return tuple(places)
 
 
-def no_place(name: str, got: pa.DataType, have: pa.DataType) -> EvolutionError:
-    """Values would have to be lost: these types were never merged."""
+def no_place(name: str, writer_type: pa.DataType, table_type: pa.DataType) -> EvolutionError:
+    """Build the error for types that were never merged, whose values would be lost."""
     return EvolutionError(
         "a writer's field has no place in the table",
         code=ErrorCode.INTERNAL,
         where=f"field {name}",
-        evidence=f"{sql_name(got)} does not fit {sql_name(have)}",
+        evidence=f"{sql_name(writer_type)} does not fit {sql_name(table_type)}",
         next_step="merge the writer's columns into the table before aligning its values",
     )
 
 
-# How a side column says whose values it holds: in its comment, which the table keeps.
+# A side column names its base column in its comment, which the table keeps.
 
 _MARK = "side column of "
 
 
 def side_comment(base: str, comment: str) -> str:
-    """The comment of a side column: its mark, then where the values came from."""
+    """Return the comment of a side column: its mark, then the writer's comment."""
     mark = _MARK + json.dumps(base)
     return f"{mark}; {comment}" if comment else mark
 
 
 def side_base(comment: str) -> str:
-    """The column a side column belongs to; empty when the comment carries no mark."""
+    """Return the column that a side column belongs to; empty if the comment has no mark."""
     if not comment.startswith(_MARK):
         return ""
     try:
@@ -343,5 +354,5 @@ def side_base(comment: str) -> str:
 
 
 def ordinary_comment(comment: str) -> str:
-    """A writer's comment, unable to pass for a side column's."""
+    """Return a writer's comment in a form that cannot be taken for a side column's."""
     return f"field: {comment}" if side_base(comment) else comment

@@ -1,8 +1,8 @@
-"""The one table that holds every type: which of a type's columns are columns there.
+"""The unified table of all types: selects the columns of each type that are columns there.
 
-`shared`: what at least two types have in common is a column, everything else is JSON text in one
-column `_rest`. `wide`: everything is a column, merged by name, with side columns where types
-disagree. Either way a column stays a column, and past `max_columns` the rest goes to `_rest`.
+`shared`: fields that at least two types have in common are columns, all others are JSON text in the
+column `_rest`. `wide`: all fields are columns, merged by name, with side columns where types
+disagree. In both modes a column stays a column, and fields beyond `max_columns` go to `_rest`.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ _ASIDE = Evolution(wider_type="side_column")
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """How one type gets into the unified table."""
+    """One type's columns in the unified table, and its columns in `_rest`."""
 
     fills: tuple[Fill, ...]
     rest: tuple[str, ...]
-    """Its columns that become JSON text in `_rest`, in their order."""
+    """The columns that become JSON text in `_rest`, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unified:
-    """The unified table's columns and each type's way into them."""
+    """The unified table's columns, and the contribution of each type."""
 
     columns: tuple[Column, ...]
     shares: Mapping[str, Contribution]
@@ -67,13 +67,16 @@ def plan_unified(
     max_columns: int = 500,
     policy: type[Evolution] = Evolution,
 ) -> Unified:
-    """Bring the unified table up to date with all types that it holds, not only those of a batch.
+    """Bring the unified table up to date with all types that it holds, not only with a batch's.
 
-    `policy` is for what the table's format allows: what a pipeline wants of its tables per type
-    means nothing here.
+    `policy` states what the table's format allows. A pipeline's evolution settings for its tables
+    per type do not apply here.
     """
-    # field numbers and comments of one type mean nothing in another
-    writers = {n: tuple(Column(c.name, c.type) for c in types[n]) for n in sorted(types)}
+    # field numbers and comments of one type have no meaning in another
+    writers = {
+        name: tuple(Column(column.name, column.type) for column in types[name])
+        for name in sorted(types)
+    }
     has_rest = any(fold(column.name) == fold(REST) for column in current)
     room = max(0, max_columns - len(current) - (0 if has_rest else 1))
     grow = _grow_shared if mode == "shared" else _grow_wide
@@ -89,7 +92,7 @@ def plan_unified(
 def share_of(
     columns: tuple[Column, ...], writer: tuple[Column, ...], closed: frozenset[str]
 ) -> Contribution:
-    """What of a type the table has a place for as it is; what would change it is the rest."""
+    """Return the columns of a type that the table can hold unchanged; the others are the rest."""
     if not columns:
         return Contribution((), tuple(column.name for column in writer))
     types = {column.name: column.type for column in columns}
@@ -99,7 +102,7 @@ def share_of(
         if fill.target in types and same(fill.type, types[fill.target])
     )
     stored = {fill.source for fill in fills}
-    return Contribution(fills, tuple(c.name for c in writer if c.name not in stored))
+    return Contribution(fills, tuple(column.name for column in writer if column.name not in stored))
 
 
 def _grow_wide(
@@ -140,20 +143,22 @@ def _grow_shared(
 
 
 def _one_per_key(writer: tuple[Column, ...], names: Mapping[str, str]) -> dict[str, Column]:
-    """A type's columns by key; of names that differ in case only, the one the table has."""
+    """Return a type's columns by key; of names that differ only in case, the table's name."""
     chosen: dict[str, Column] = {}
-    for column in sorted(writer, key=lambda c: (c.name != names.get(fold(c.name)), c.name)):
+    for column in sorted(
+        writer, key=lambda column: (column.name != names.get(fold(column.name)), column.name)
+    ):
         chosen.setdefault(fold(column.name), column)
-    # in the writer's own order, which is the order that columns are added in
-    return {fold(c.name): c for c in writer if chosen[fold(c.name)] is c}
+    # in the writer's order, because columns are added in that order
+    return {fold(column.name): column for column in writer if chosen[fold(column.name)] is column}
 
 
 def _most_common(group: Iterable[Column], strict: Evolution) -> tuple[Column, int]:
-    """The column that most types agree on, the first of these by type name, and how many do."""
+    """Return the column that most types agree on, and how many; ties go to the first type name."""
     clusters: list[tuple[Column, int]] = []
     for column in group:
-        for i, (known, types) in enumerate(clusters):
-            if (joined := _joined(known, column, strict)) is not None:
+        for i, (cluster_column, types) in enumerate(clusters):
+            if (joined := _joined(cluster_column, column, strict)) is not None:
                 clusters[i] = (joined, types + 1)
                 break
         else:
@@ -162,7 +167,7 @@ def _most_common(group: Iterable[Column], strict: Evolution) -> tuple[Column, in
 
 
 def _joined(one: Column, other: Column, strict: Evolution) -> Column | None:
-    """One column for the values of both; None when their types have nothing in common."""
+    """Return one column for the values of both, or None if their types have nothing in common."""
     if same(one.type, other.type):
         return one
     merged = merge((one,), (Column(one.name, other.type),), strict)
@@ -183,7 +188,7 @@ _ORDINARY = bytes(set(range(256)) - {ord(character) for character in _ESCAPED})
 
 
 def rest_as_json(batch: pa.RecordBatch, names: Sequence[str]) -> pa.StringArray:
-    """The given columns of each row as one JSON object; null for a row in which all are null."""
+    """Return the given columns of each row as a JSON object; null if all of them are null."""
     columns = [(name, batch.column(name)) for name in names]
     if not columns:
         return pa.nulls(batch.num_rows, pa.string())
@@ -196,21 +201,21 @@ def _object(members: Sequence[tuple[str, pa.Array]]) -> pa.Array:
     parts = [json_texts(array, before=json.dumps(name) + ":") for name, array in members]
     filled = _any_valid(parts)
     if filled is not None:
-        # the join drops a row in which it skips every part
+        # Arrow's join omits a row in which it skips every part, so such a row gets an empty part
         parts[0] = pc.if_else(filled, parts[0], "")
     inside = pc.binary_join_element_wise(*parts, ",", null_handling="skip")
     return pc.binary_join_element_wise("{", inside, "}", "")
 
 
 def _any_valid(arrays: Sequence[pa.Array]) -> pa.Array | None:
-    """Which rows have a value in any of the arrays; None when all have."""
+    """Return a mask of the rows with a value in any of the arrays, or None if all have one."""
     if any(array.null_count == 0 for array in arrays):
         return None
     return reduce(pc.or_, (array.is_valid() for array in arrays))
 
 
 def json_texts(array: pa.Array, *, before: str = "") -> pa.Array:
-    """Each value as JSON text with something before it; null stays null."""
+    """Return each value as JSON text after the text `before`; null stays null."""
     type_ = array.type
     if is_struct(type_):
         text = _struct_json(array)
@@ -230,8 +235,11 @@ def json_texts(array: pa.Array, *, before: str = "") -> pa.Array:
 def _plain_text(array: pa.Array) -> pa.Array:
     type_ = array.type
     if kinds.is_binary(type_) or kinds.is_large_binary(type_) or kinds.is_fixed_size_binary(type_):
-        # Arrow has no kernel for it
-        texts = [None if v is None else base64.b64encode(v).decode() for v in array.to_pylist()]
+        # Arrow has no function for base64
+        texts = [
+            None if value is None else base64.b64encode(value).decode()
+            for value in array.to_pylist()
+        ]
         return pa.array(texts, pa.string())
     text = array if kinds.is_string(type_) else array.cast(pa.string())
     if kinds.is_timestamp(type_):
@@ -241,7 +249,7 @@ def _plain_text(array: pa.Array) -> pa.Array:
 
 def _escaped(text: pa.Array) -> pa.Array:
     present = _special_characters(text)
-    # the backslash comes first: what the others put in must not be escaped again
+    # the backslash comes first, so that the other escapes are not escaped again
     for character, escape in _ESCAPED.items():
         if character in present:
             text = pc.replace_substring(text, character, escape)
@@ -249,10 +257,10 @@ def _escaped(text: pa.Array) -> pa.Array:
 
 
 def _special_characters(text: pa.Array) -> set[str]:
-    """The characters to escape that occur in any value, by one look at all bytes."""
+    """Return the characters to escape that occur in any value, searching all bytes at once."""
     data = text.buffers()[2]
     if data is not None and data.size > text.nbytes:
-        # a slice shares the bytes of the whole: look at its own only
+        # a slice shares the bytes of the whole array, so only its own bytes are copied and searched
         data = pa.concat_arrays([text]).buffers()[2]
     if data is None:
         return set()
@@ -264,9 +272,9 @@ def _float_json(array: pa.Array) -> pa.Array:
     finite = pc.is_finite(array)
     if pc.all(finite, min_count=0).as_py():
         return text
-    named = pc.if_else(pc.greater(array, 0), '"Infinity"', '"-Infinity"')
-    named = pc.if_else(pc.is_nan(array), '"NaN"', named)
-    return pc.if_else(finite, text, named)
+    special = pc.if_else(pc.greater(array, 0), '"Infinity"', '"-Infinity"')
+    special = pc.if_else(pc.is_nan(array), '"NaN"', special)
+    return pc.if_else(finite, text, special)
 
 
 def _struct_json(array: pa.Array) -> pa.Array:
@@ -289,7 +297,7 @@ def _map_json(array: pa.Array) -> pa.Array:
 
 
 def _key_json(keys: pa.Array) -> pa.Array:
-    """Keys as JSON strings: a number, a list or a struct becomes its JSON text, in quotes."""
+    """Return keys as JSON strings: a number, list or struct becomes its JSON text in quotes."""
     text = json_texts(keys)
     if pc.all(pc.starts_with(text, '"'), min_count=0).as_py():
         return text

@@ -1,1 +1,1 @@
-"""Frozen facts that pass between the stages. Nothing here does I/O."""
+"""Frozen facts that pass between the steps of a batch. Nothing here does I/O."""

@@ -1,4 +1,4 @@
-"""What a process remembers from batch to batch and from task to task, and never more than that."""
+"""A bounded cache that lives as long as its process."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ V = TypeVar("V")
 
 
 class Cache(Generic[V]):
-    """A bounded number of values; the longest unused goes first.
+    """A bounded number of values; the least recently used is dropped first.
 
-    It belongs into a module, not into the function that a task unpickles, so that it survives from
-    task to task in a worker that is used again.
+    Keep it in a module, not in the function that a task unpickles: so it survives from task to task
+    in a reused worker.
     """
 
     def __init__(self, most: int) -> None:
         self.most = most
         self._lock = Lock()
         self._owner: object = None
-        self._known: OrderedDict[Hashable, tuple[object, V]] = OrderedDict()
+        self._entries: OrderedDict[Hashable, tuple[object, V]] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._entries)
 
     def find(self, key: Hashable) -> V | None:
-        """The value of a key."""
+        """Return the value of a key; None when there is none."""
         with self._lock:
-            return self._found(key)
+            return self._lookup(key)
 
     def keep(self, key: Hashable, value: V | None) -> None:
-        """Put a value in the place of the one before; None only takes that away."""
+        """Store a value under a key, in place of the old one; None only removes the old one."""
         with self._lock:
-            self._known.pop(key, None)
+            self._entries.pop(key, None)
             if value is not None:
                 self._add(key, value, None)
 
     def take(self, key: Hashable) -> V | None:
-        """The value of a key, which nobody else gets until it is kept again."""
+        """Remove and return the value of a key: no other thread gets it until it is kept again."""
         with self._lock:
-            known = self._known.pop(key, None)
-            return None if known is None else known[1]
+            entry = self._entries.pop(key, None)
+            return None if entry is None else entry[1]
 
     def get(
         self,
@@ -52,41 +52,42 @@ class Cache(Generic[V]):
         owner: object = None,
         beside: object = None,
     ) -> V:
-        """The value of a key, made if there is none; another owner begins with nothing."""
+        """Return the value of a key, made if missing; another owner starts with an empty cache."""
         with self._lock:
             if owner is not self._owner:
-                self._known.clear()
+                self._entries.clear()
                 self._owner = owner
-            found = self._found(key)
-        if found is not None:
-            return found
-        # made outside the lock: two threads may make the same one, and the first to finish stays
-        made = make()
+            cached = self._lookup(key)
+        if cached is not None:
+            return cached
+        # `make` runs outside the lock: two threads may make the same value, and the first one is
+        # kept
+        value = make()
         with self._lock:
-            return self._add(key, made, beside) if owner is self._owner else made
+            return self._add(key, value, beside) if owner is self._owner else value
 
     def of(self, objects: tuple[object, ...], make: Callable[[], V], *, owner: object = None) -> V:
-        """What was worked out of some objects, for as long as the very same ones come again.
+        """Return the value derived from these very objects, compared by identity.
 
-        Comparing schemas or columns would cost more than most of what is made of them. The objects
-        are kept beside the value: as long as they are, no other object can have their ids.
+        Comparing schemas or columns would cost more than deriving most values. The objects are
+        stored beside the value, so that no other object can get their ids.
         """
         return self.get(tuple(map(id, objects)), make, owner=owner, beside=objects)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all values."""
         with self._lock:
-            self._known.clear()
+            self._entries.clear()
 
-    def _found(self, key: Hashable) -> V | None:
-        known = self._known.get(key)
-        if known is None:
+    def _lookup(self, key: Hashable) -> V | None:
+        entry = self._entries.get(key)
+        if entry is None:
             return None
-        self._known.move_to_end(key)
-        return known[1]
+        self._entries.move_to_end(key)
+        return entry[1]
 
     def _add(self, key: Hashable, value: V, beside: object) -> V:
-        kept = self._known.setdefault(key, (beside, value))[1]
-        while len(self._known) > self.most:
-            self._known.popitem(last=False)
+        kept = self._entries.setdefault(key, (beside, value))[1]
+        while len(self._entries) > self.most:
+            self._entries.popitem(last=False)
         return kept

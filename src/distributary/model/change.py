@@ -1,4 +1,4 @@
-"""The columns that every change event has, whichever system wrote it.
+"""The columns that every change event has, in every format.
 
 A log table has these columns, then the columns of the source table under their own names, then the
 metadata of every row. A merged table has the source table's columns, `_seq` and `_source_ts`.
@@ -7,8 +7,9 @@ metadata of every row. A merged table has the source table's columns, `_seq` and
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -27,14 +28,16 @@ SEQ = pa.struct(
         pa.field("tie", pa.string()),
     ]
 )
-"""The place of an event in the order of its source: compared field by field, never null.
+"""The position of an event in the order of its source: compared field by field, never null.
 
-`phase` is twice the number of the source's incarnation, and one more for what changed and was not
-backfilled, unless time alone decides; `ts` the source's time in milliseconds, 0 where positions
-decide; `a`, `b`, `c` the position in the source's log as numbers; `half` 0 for the row that a
-change of key removes and 1 for all else; `tie` the source's own last word: text that sorts as the
-source ordered the events.
-"""
+`phase` is twice the number of the source's incarnation, plus one for changes that are not
+backfilled, unless time alone decides. `ts` is the source's time in milliseconds, 0 where log
+positions decide. `a`, `b`, `c` are the position in the source's log as numbers. `half` is 0 for the
+row that a change of key removes, and 1 for all others. `tie` decides last: text that sorts in the
+order of the source."""
+
+READ_TIE = "~read"
+"""The `tie` of rows that were read from the source beside its stream of changes."""
 
 CHANGE_COLUMNS: tuple[Column, ...] = (
     Column("_op", pa.string(), "insert, update, delete, read (a snapshot's row) or truncate"),
@@ -48,64 +51,87 @@ CHANGE_COLUMNS: tuple[Column, ...] = (
     Column("_unchanged", pa.list_(pa.string()), "columns whose value the event leaves out"),
     Column("_envelope", pa.string(), "everything else that came with the row, as JSON"),
 )
-"""What a change decoder puts before the columns of the source table, in this order."""
+"""The columns that a change decoder puts before the columns of the source table, in this order."""
 
 CHANGE_NAMES = tuple(column.name for column in CHANGE_COLUMNS)
 
+HEARTBEATS = "__debezium-heartbeat"
+"""How the topics of a connector's heartbeats begin, unless it is told otherwise."""
 
-# What kinds of changes a batch has brought to a log, and how new the newest of them is.
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """The newest heartbeat of a Debezium connector that was read."""
+
+    at: datetime
+    """When the connector sent it."""
+    looked_at: datetime | None = None
+    """When the source was asked last and held no newer one; None: not yet."""
+
+    @property
+    def silent_seconds(self) -> float | None:
+        """Return how long the connector is known to be silent."""
+        if self.looked_at is None:
+            return None
+        return max((self.looked_at - self.at).total_seconds(), 0.0)
+
+
+def connector_name(topic: str) -> str:
+    """Return the connector that sends heartbeats to a topic: its `topic.prefix`."""
+    return topic.removeprefix(f"{HEARTBEATS}.")
+
+
+# Counts of change events in a batch.
 
 OPS = ("insert", "update", "delete", "read", "truncate")
-"""What a change can be; the values of a log's `_op`."""
+"""The kinds of changes; the values of a log's `_op`."""
 OP_COLUMNS = {op: f"{op}s" for op in OPS}
-"""For each kind of change, the column of the ledger that counts it."""
+"""The column of the ledger that counts each kind of change."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeFacts:
-    """Counted where the rows of a log are written."""
+    """Counts of the change events in a batch, and the time of the newest."""
 
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Events by `_op`."""
+    """Number of events by `_op`."""
     newest: int | None = None
-    """When the source made its newest change: microseconds since 1970."""
+    """Source time of the newest change, in microseconds since 1970."""
 
     def __add__(self, other: ChangeFacts) -> ChangeFacts:
-        known = [moment for moment in (self.newest, other.newest) if moment is not None]
-        return ChangeFacts(Counter(self.counts) + Counter(other.counts), max(known, default=None))
+        times = [moment for moment in (self.newest, other.newest) if moment is not None]
+        return ChangeFacts(Counter(self.counts) + Counter(other.counts), max(times, default=None))
 
     def __sub__(self, other: ChangeFacts) -> ChangeFacts:
-        """Less what was counted twice."""
+        """Subtract events that were counted twice."""
         return ChangeFacts(Counter(self.counts) - Counter(other.counts), self.newest)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return a dict for JSON."""
         return {"counts": dict(self.counts), "newest": self.newest}
 
     @classmethod
     def of(cls, data: Mapping[str, Any] | None) -> ChangeFacts | None:
-        """The inverse of `as_dict`; None where nothing was said."""
+        """Build the facts from a dict of `as_dict`; None for None."""
         return None if data is None else cls(dict(data["counts"]), data["newest"])
 
 
-# What a change decoder must be told beside the schema of its events.
+# Settings of change decoders.
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeSettings:
-    """How the events of one pipeline are to be understood."""
+    """The settings with which the events of one pipeline are decoded."""
 
-    format: Literal["datastream", "debezium"] = "datastream"
-    """What the events look like."""
+    format: str = "datastream"
+    """The name of an entry of `CHANGE_FORMATS`."""
     source_type: str = ""
-    """The kind of database, for events that do not say it; empty: as the events look."""
+    """The kind of database, for events that do not name it; empty: inferred from the events."""
     backfill: Literal["before_cdc", "by_timestamp"] = "before_cdc"
-    """Whether a row that was backfilled loses against any change of it, or only against later ones.
-    """
+    """Whether a backfilled row loses against any change of it, or against later ones only."""
     tombstones: Literal["skip", "delete"] = "skip"
-    """Whether a key without a value tells that a row is gone, where nothing else does."""
-
-    @property
-    def related(self) -> bool:
-        """Whether events must be seen together: both halves of a change of key, and copies."""
-        return self.format == "datastream"
+    """Whether a key without a value means a delete, where no other event reports it."""
+    options: Hashable = None
+    """Settings that only this format has."""
+    from_files: bool = False
+    """Whether records come from files, whose readers report errors in headers."""

@@ -1,4 +1,4 @@
-"""The dead-letter table: the whole original record, and why it is there."""
+"""The dead-letter table: each original record, whole, with the reason of its failure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from distributary.model.record import HEADER, TIMESTAMP
 from distributary.model.table import Column
 
 FAULT_HEADER, REASON_HEADER = "distributary.fault", "distributary.reason"
-"""Headers by which a reader of files says that a record is what it could not read: a code, and a
-sentence about it."""
+"""Headers with which a reader of files marks content it could not read: error code, message."""
 
 
 class DeadLetterStatus(StrEnum):
-    """What has become of a dead letter."""
+    """The state of a dead letter."""
 
     OPEN = "open"
     REPLAYED = "replayed"
@@ -29,8 +28,8 @@ class DeadLetterStatus(StrEnum):
 MAY_HEAL = frozenset(
     {ErrorCode.UNKNOWN_SCHEMA_ID, ErrorCode.WRONG_SUBJECT, ErrorCode.TYPE_NAME_CASE_CLASH}
 )
-"""Reasons that can go away by themselves: somebody registers what was missing. Names that differ
-in case only clashed once, and do no longer."""
+"""Reasons that may disappear by themselves, for instance when the missing schema is registered.
+Names that differ in case only are no longer refused."""
 
 DEAD_LETTER_COLUMNS: tuple[Column, ...] = (
     Column("id", pa.string(), "stable id: 16 hex digits of pipeline, source and coordinates"),
@@ -60,22 +59,22 @@ DEAD_LETTER_SCHEMA = pa.schema([pa.field(c.name, c.type) for c in DEAD_LETTER_CO
 
 
 CONTENT = ("topic", "partition", "offset", "timestamp", "key", "value")
-"""What tells a record from another one that was at its coordinates before."""
+"""The columns that distinguish a record from another one that had its coordinates before."""
 
 
 def dead_letter_id(pipeline: str, source: str, topic: str, partition: int, offset: int) -> str:
-    """The same record has the same id, and no other record has it.
+    """Return the stable id of a record's dead letter.
 
-    `source` is the source's own identity, which stays when the pipeline is reset; where that is not
-    known, the life of the checkpoint: a source that was made again has other records at the same
-    coordinates, and is read by another life.
+    `source` is the identity of the source, which survives a reset of the pipeline. Where that is
+    not known, it is the life of the checkpoint: a source that was created again has other records
+    at the same coordinates, and another life reads it.
     """
     text = f"{pipeline}\0{source}\0{topic}\0{partition}\0{offset}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def content_keys(letters: pa.Table) -> list[str]:
-    """For each letter, a text that two letters share only if they are of the same record."""
+    """Return a key for each letter that two letters share only if they are of the same record."""
     return [_content_key(row) for row in letters.select(CONTENT).to_pylist()]
 
 
@@ -87,7 +86,7 @@ def _content_key(row: dict[str, Any]) -> str:
     return digest.hexdigest()[:32]
 
 
-# What a decoder gives back: good rows and bad records are two outputs, not an exception.
+# Results of decoders: failed records are returned, not raised.
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,24 +94,25 @@ class Failure:
     """One record that could not be decoded."""
 
     index: int
-    """Its position in the array of payloads."""
+    """Position in the array of payloads."""
     code: ErrorCode
     message: str
-    """The decoder's own words, free of payload content."""
+    """Message of the decoder, without content of the payload."""
     position: int | None = None
-    """The byte at which decoding failed, where that is known."""
+    """The byte at which decoding failed, if known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The columns of the records that decoded, and the records that did not."""
+    """The columns of the records that were decoded, and the records that failed."""
 
     ok: pa.RecordBatch
-    """One column per `Decoder.columns`, in that order."""
+    """One column for each of `Decoder.columns`, in that order."""
     origin: pa.Int64Array | None
-    """For each row of `ok` the position of its payload; None when row i is payload i."""
+    """The position of the payload for each row of `ok`; None when row i is payload i."""
     failed: tuple[Failure, ...] = ()
     empty: int = 0
-    """Payloads that are valid and give no row."""
+    """Number of payloads that are valid and have no row."""
     unknown: tuple[int, ...] = ()
-    """Payloads with fields that their schema does not have, which are left out of their rows."""
+    """Positions of payloads with fields that their schema lacks; the rows leave these fields
+    out."""

@@ -1,7 +1,7 @@
-"""The incarnations of a source: servers that take over from each other, and count anew.
+"""The incarnations of a source: servers that succeed each other, each with new log positions.
 
-A merged table keeps in a property where each incarnation begins. So the number of an event depends
-on nothing but the event, and whatever reads a log can ask for it. Pure.
+A property of the merged table records where each incarnation begins. So the number of an event
+depends on the event alone, and every reader of a log can compute it. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 from distributary.model.change import SEQ
 
 INCARNATIONS = "distributary.incarnations"
-"""The table property that holds where incarnations begin."""
+"""The table property that records where incarnations begin."""
 UNKNOWN = -(2**63)
-"""In place of a time or an offset that an event does not have."""
+"""The value for a time or an offset that an event does not have."""
 
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -28,21 +28,23 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where an incarnation begins: at an offset of a partition, or at a time of the source."""
+    """The beginning of an incarnation: at an offset of a partition, or at a time of the source."""
 
     number: int
     topic: str | None
-    """None: the source's time says it, because files arrive in any order."""
+    """The topic; None when the source's time decides, because files arrive in any order."""
     partition: int
     at: int
-    """The first offset; or the first time, in microseconds since 1970, that is surely behind it."""
+    """The first offset; or the first time, in microseconds since 1970, that certainly belongs to
+    it."""
     after: int = 0
-    """The last time that is surely before it."""
+    """The last time that certainly belongs to the previous incarnation."""
     position: tuple[int, ...] = ()
-    """The highest of the server before: between the two times, higher ones are still its own."""
+    """The highest log position of the previous server: between the two times, higher ones are still
+    its own."""
 
     def covers(self, rows: pa.Table) -> Flags:
-        """Mark the events that are behind this beginning."""
+        """Mark the events that belong to this incarnation or a later one."""
         if self.topic is None:
             time = integers(rows, "_source_ts")
             between = (time > self.after) & (time < self.at)
@@ -58,7 +60,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Incarnations:
-    """Where the incarnations of a table's source begin, as far as events have shown it."""
+    """The beginnings of the incarnations of a table's source, as far as events have shown them."""
 
     starts: tuple[Start, ...] = ()
 
@@ -78,13 +80,13 @@ class Incarnations:
         return rows.set_column(at, rows.schema.field(at), numbered)
 
     def to_text(self) -> str:
-        """Format the property."""
+        """Format the table property."""
         starts = [[s.number, s.topic, s.partition, s.at, s.after, s.position] for s in self.starts]
         return json.dumps({"version": 1, "starts": starts}, ensure_ascii=False)
 
     @classmethod
     def from_text(cls, text: str | None) -> Incarnations:
-        """Parse the property; a text of another origin has no incarnations."""
+        """Parse the table property; a text in another format has no incarnations."""
         try:
             starts = json.loads(text or "{}").get("starts", ())
             return cls(
@@ -100,14 +102,14 @@ def whole_places(rows: pa.Table) -> pa.StructArray:
 
 
 def positions(rows: pa.Table) -> Ints:
-    """Return a, b, c of each place, one row each."""
+    """Return the log position (a, b, c) of each row."""
     seq = whole_places(rows)
     columns = [seq.field(name).fill_null(0).to_numpy(zero_copy_only=False) for name in "abc"]
     return np.stack(columns, axis=1)
 
 
 def below(places: Ints, position: Sequence[int]) -> Flags:
-    """Mark the places that are lower than a position."""
+    """Mark the log positions that are lower than a given one."""
     lower = np.zeros(len(places), np.bool_)
     same = np.ones(len(places), np.bool_)
     for column, part in enumerate(position):
@@ -117,7 +119,7 @@ def below(places: Ints, position: Sequence[int]) -> Flags:
 
 
 def integers(rows: pa.Table, name: str) -> Ints:
-    """Return a column as 64-bit integers; UNKNOWN where a row, or all of them, have no value."""
+    """Return a column as 64-bit integers; UNKNOWN where a value or the column is missing."""
     if name not in rows.column_names:
         return np.full(rows.num_rows, UNKNOWN)
     return as_integers(rows.column(name))

@@ -1,4 +1,4 @@
-"""What a stage found out, written once: from here on the batch is decided."""
+"""The manifest: the document that decides a batch, with the files and counts of each table."""
 
 from __future__ import annotations
 
@@ -15,31 +15,39 @@ import pyarrow as pa
 from distributary.model.cache import Cache
 from distributary.model.change import ChangeFacts
 from distributary.model.expectation import RuleCount
-from distributary.model.table import STAGED, Change, ChangeKind, Column, Role, TablePlan, is_below
+from distributary.model.table import (
+    STAGED,
+    ChangeKind,
+    Column,
+    ColumnChange,
+    Role,
+    TablePlan,
+    is_below,
+)
 
-# JSON of which a batch writes and reads thousands of documents: quick, and without spaces.
+# Fast, compact JSON: a batch writes and reads thousands of documents.
 
-# as strict as `json`: what that does not know is for `default`
+# pass to `default` all types that `json` does not know
 _AS_JSON = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
 
 def compact(
     document: object, *, escaped: bool = True, default: Callable[[Any], Any] | None = None
 ) -> str:
-    """The text of a document; its characters stay what they are.
+    """Return the JSON text of a document without spaces, with non-ASCII characters unescaped.
 
-    What is not UTF-8 (file names may hold it) is escaped, or left to whoever encodes the text.
-    `default` says what becomes of anything that `json` could not write.
+    Text that is not UTF-8, such as some file names, is escaped unless `escaped` is false. `default`
+    converts values that `json` cannot write.
     """
     try:
         return orjson.dumps(document, default=default, option=_AS_JSON).decode()
     except TypeError:
-        # numbers beyond 64 bits, keys that are no text, characters that are not UTF-8
+        # orjson refuses numbers beyond 64 bits, keys that are not text, and invalid UTF-8
         return json.dumps(document, separators=(",", ":"), default=default, ensure_ascii=escaped)
 
 
 def parsed(text: str | bytes) -> Any:
-    """The inverse of `compact`, except for whole numbers beyond 64 bits: these come as floats."""
+    """Parse text of `compact`; whole numbers beyond 64 bits become floats."""
     try:
         return orjson.loads(text)
     except ValueError:
@@ -48,27 +56,33 @@ def parsed(text: str | bytes) -> Any:
 
 MANIFEST_FORMAT = 1
 
+REPLAYS, READS = "replay", "reads"
+"""The lanes of dead letters that are sent again, and of rows that were read from a database."""
+ASIDE = (REPLAYS, READS)
+"""The lanes beside the stream. What a batch of them writes is frozen in a file before."""
+LANES = ("stream", *ASIDE)
+
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Who commits, and which batch: stored with the commit, so that a second try sees the first."""
+    """The application and batch of a commit, stored in the table's log to detect repetitions."""
 
     app_id: str
     batch: int
     source_hash: str
-    """Fingerprint of the batch's source ranges: a mark hides a batch only if this agrees."""
+    """Fingerprint of the batch's source ranges: a batch is skipped only if it matches."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRange:
-    """A stretch of one partition: `start` is the first offset, `end` is one past the last."""
+    """A range of one partition: `start` is the first offset, `end` is one past the last."""
 
     topic: str
     partition: int
     start: int
     end: int
     records: int
-    """How many records the source says are in it (offsets may have gaps)."""
+    """The number of records in the range, by the source's count (offsets may have gaps)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,65 +90,65 @@ class StagedFile:
     """A Parquet file in a table's folder that no commit names yet."""
 
     path: str
-    """Relative to the table's folder."""
+    """Path relative to the table's folder."""
     size: int
     rows: int
     stats: str = "{}"
-    """Column statistics as Delta spells them."""
+    """Column statistics in the format of Delta."""
     partition_values: Mapping[str, str | None] = field(default_factory=dict)
     first_offset: int = -1
     last_offset: int = -1
     schema_ids: tuple[int, ...] = ()
     checksum: str | None = None
-    """Of its bytes; None in manifests of the version before."""
+    """Checksum of the file's bytes; None in manifests of the previous version."""
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; not `asdict`, which copies every value: this happens once a table and batch."""
+        """Return a dict for JSON; `asdict` would copy every value, for each table and batch."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 @dataclass(frozen=True, slots=True)
 class TableEntry:
-    """What one batch does to one table."""
+    """The files and changes of one table in one batch."""
 
     table: TablePlan
     files: tuple[StagedFile, ...]
     records: int
-    """Source records that became (no, one or many) rows of this table."""
-    changes: tuple[Change, ...] = ()
-    """What this batch does to the columns; empty means: append, the columns stay as they are."""
+    """Number of source records that became rows of this table (none, one or many each)."""
+    changes: tuple[ColumnChange, ...] = ()
+    """Changes of the columns in this batch; empty when rows are only appended."""
     events: ChangeFacts | None = None
-    """Of a log, and of what is made of it: what its events of this batch are."""
+    """Counts of change events, for a log and for the tables derived from it."""
     rules: tuple[RuleCount, ...] = ()
-    """What the rules for its rows have found in this batch."""
+    """Results of the expectations for the rows of this batch."""
 
     @property
     def rows(self) -> int:
-        """Rows in all staged files."""
+        """Return the number of rows in all staged files."""
         return sum(f.rows for f in self.files)
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The equation of a batch, in source records."""
+    """The record counts of a batch, which must add up."""
 
     read: int = 0
     written: int = 0
     dead_lettered: int = 0
     parked: int = 0
     skipped: int = 0
-    """Records that a policy says to pass over (Kafka tombstones)."""
+    """Records that a setting says to skip (Kafka tombstones)."""
 
     @property
     def balanced(self) -> bool:
-        """Nothing lost, nothing doubled."""
+        """Return true when the counts add up: no record is lost or counted twice."""
         return self.read == self.written + self.dead_lettered + self.parked + self.skipped
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(*(getattr(self, n) + getattr(other, n) for n in Counts.__slots__))
 
     def equation(self) -> str:
-        """`read 10,000 = written 9,997 + dead letters 3 + parked 0`."""
+        """Format the counts: `read 10,000 = written 9,997 + dead letters 3 + parked 0`."""
         skipped = f" + skipped {self.skipped:,}" if self.skipped else ""
         return (
             f"read {self.read:,} = written {self.written:,} + dead letters "
@@ -144,67 +158,70 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class SchemaUse:
-    """A schema that this batch met for the first time, and what it did to a table."""
+    """A schema that first appears in this batch, and the changes it made to a table."""
 
     type: str
     table: str
     schema_id: int
     label: str
-    """`chess-value v3`."""
-    changes: tuple[Change, ...]
+    """Subject and version, such as `chess-value v3`."""
+    changes: tuple[ColumnChange, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The decided batch. A replay of its number publishes these files and no others."""
+    """A decided batch. A second attempt at its number publishes these files and no others."""
 
     pipeline: str
     life: str
     batch: int
     epoch: int
-    """The claim under which it was written."""
+    """Number of the claim under which the manifest was written."""
     ranges: tuple[SourceRange, ...]
     tables: tuple[TableEntry, ...]
     counts: Counts
-    """As staged: `parked` is 0 here and is known only after publishing."""
+    """Counts as staged: `parked` is 0 here and is known only after publishing."""
     dead_letters: Mapping[str, int]
-    """By error code."""
+    """Number of dead letters by error code."""
     schemas: tuple[SchemaUse, ...]
     created_at: str
     lane: str = "stream"
-    """`stream` for the source's batches, `replay` for dead letters sent again."""
+    """`stream` for the source's batches, or one of `ASIDE`."""
     source_state: Mapping[str, Any] = field(default_factory=dict)
-    """What the source wants to find again at the next batch."""
+    """State that the source needs to begin the next batch."""
     source_start: Mapping[str, Any] = field(default_factory=dict)
-    """Where the batch began, in the same words; empty in manifests of the version before."""
+    """State of the source at the start of the batch; empty in manifests of the previous version."""
     stage_seconds: float = 0.0
     primary_role: str = str(Role.EACH)
-    """The tables in which a record counts as written: a record may be in several tables."""
+    """Role of the tables in which a record counts as written: it may be in several tables."""
     bytes_read: int | None = None
-    """Bytes of the values of its records, as they came."""
+    """Total size of the values of all records, as read."""
     newest_us: int | None = None
-    """Time of its newest record in microseconds since 1970, by the record's own word."""
+    """Timestamp of the newest record, in microseconds since 1970."""
+    heartbeats: Mapping[str, int] = field(default_factory=dict)
+    """Time of the newest heartbeat of each Debezium connector, by topic, in microseconds since
+    1970."""
 
     def primary(self) -> tuple[TableEntry, ...]:
-        """The entries that the equation counts."""
+        """Return the entries whose records count as written."""
         return tuple(e for e in self.tables if e.table.role == self.primary_role)
 
     @property
     def app_id(self) -> str:
-        """Names this life of the checkpoint in every table's transaction marks."""
+        """Return the application id of the marks, which names this life of the checkpoint."""
         return app_id(self.pipeline, self.life, self.lane)
 
     @property
     def source_hash(self) -> str:
-        """Tells whether two batches of one number hold the same records."""
+        """Return the fingerprint of the source ranges: equal for batches with the same records."""
         return source_hash(self.ranges)
 
     def with_parked(self, parked: int) -> Counts:
-        """The final equation, once it is known which tables were parked."""
+        """Return the final counts, once the number of parked records is known."""
         return replace(self.counts, written=self.counts.written - parked, parked=parked)
 
     def to_json(self) -> str:
-        """One document; columns only where a table is created or changed."""
+        """Return the manifest as JSON."""
         data = asdict(replace(self, tables=()))
         data["format"] = MANIFEST_FORMAT
         data["tables"] = [entry_to_dict(entry) for entry in self.tables]
@@ -212,7 +229,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:
-        """The inverse of `to_json`."""
+        """Parse JSON of `to_json`."""
         data = json.loads(text)
         data.pop("format")
         data["ranges"] = tuple(SourceRange(**r) for r in data["ranges"])
@@ -225,22 +242,22 @@ class Manifest:
 
 
 def app_id(pipeline: str, life: str, lane: str = "stream") -> str:
-    """The transaction mark's application: one per pipeline, life of the checkpoint, and lane."""
+    """Return the application id of marks: one per pipeline, life of the checkpoint, and lane."""
     return f"distributary/{pipeline}/{life}/{lane}"
 
 
 def source_hash(ranges: tuple[SourceRange, ...]) -> str:
-    """A short fingerprint of the source ranges of a batch."""
+    """Return a short fingerprint of the source ranges of a batch."""
     lines = sorted(f"{r.topic}\0{r.partition}\0{r.start}\0{r.end}" for r in ranges)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
-def _changes(items: list[dict[str, Any]]) -> tuple[Change, ...]:
-    return tuple(Change(**{**item, "kind": ChangeKind(item["kind"])}) for item in items)
+def _changes(items: list[dict[str, Any]]) -> tuple[ColumnChange, ...]:
+    return tuple(ColumnChange(**{**item, "kind": ChangeKind(item["kind"])}) for item in items)
 
 
 def entry_to_dict(entry: TableEntry) -> dict[str, Any]:
-    """One table's part of the document."""
+    """Return the part of the document for one table."""
     table = entry.table
     return {
         "name": table.name,
@@ -261,9 +278,9 @@ def entry_to_dict(entry: TableEntry) -> dict[str, Any]:
 
 
 def entry_from_dict(data: dict[str, Any]) -> TableEntry:
-    """The inverse of `entry_to_dict`; ValueError where a name leads out of the table's folder."""
+    """Build an entry from its dict; raise ValueError when a path leaves the table's folder."""
     if "/" in data["name"] or not is_below(data["name"]):
-        raise ValueError("the name of a table leads elsewhere")
+        raise ValueError("the name of a table leads out of the lake")
     table = TablePlan(
         name=data["name"],
         role=Role(data["role"]),
@@ -279,20 +296,20 @@ def entry_from_dict(data: dict[str, Any]) -> TableEntry:
     counts = (data["records"], *(number for file in files for number in (file.size, file.rows)))
     words = (table.name, table.type, table.path, table.comment, table.format)
     if not all(type(n) is int for n in counts) or not all(isinstance(w, str) for w in words):
-        raise TypeError("a word or a number is something else")
+        raise TypeError("a text or a number of a table's entry has another type")
     if not all(is_below(f.path) and f.path.endswith((".parquet", STAGED)) for f in files):
-        raise ValueError("a file of a batch is no file in the folder of its table")
+        raise ValueError("a staged file is not in the folder of its table")
     events = ChangeFacts.of(data.get("events"))
     rules = tuple(RuleCount.of(count) for count in data.get("rules", ()))
     return TableEntry(table, files, data["records"], _changes(data["changes"]), events, rules)
 
 
-# the text of columns, kept for as long as a table has them: manifests name it every batch
+# the serialized columns of each table, cached because every manifest repeats them
 _TEXTS: Cache[str] = Cache(10_000)
 
 
 def columns_to_text(columns: tuple[Column, ...]) -> str:
-    """Columns as base64 of an Arrow schema: exact for every type."""
+    """Serialize columns as base64 of an Arrow schema, which is exact for every type."""
     fields = []
     for c in columns:
         extra = {
@@ -305,7 +322,7 @@ def columns_to_text(columns: tuple[Column, ...]) -> str:
 
 
 def columns_from_text(text: str) -> tuple[Column, ...]:
-    """The inverse of `columns_to_text`."""
+    """Parse text of `columns_to_text`."""
     return tuple(map(_column, pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))))
 
 
@@ -320,12 +337,12 @@ def _column(field: pa.Field) -> Column:
     )
 
 
-# Which files a range of a files source stands for: an offset of it is `n << 32 | fingerprint of the
-# first n files`. The number of a file is the partition of its records.
+# Ranges of a files source: an offset is `n << 32 | fingerprint of the first n files`. The number of
+# a file is the partition of its records.
 
 FINGERPRINT_BITS = 32
 
 
 def files_of(covered: SourceRange) -> range:
-    """The numbers of the files that a range stands for: the partitions of their records."""
+    """Return the numbers of the files in a range; they are the partitions of their records."""
     return range(covered.start >> FINGERPRINT_BITS, covered.end >> FINGERPRINT_BITS)

@@ -1,4 +1,4 @@
-"""Where records go: what they say about themselves, and the driver's answer to it."""
+"""Routing: the keys that records carry, and the routes that the driver assigns to them."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from distributary.errors import ErrorCode
 from distributary.model.record import WriterSchema
 
 UNFRAMED = -1
-"""In place of a schema id where a record names none: the newest schema of its subject is meant."""
+"""The schema id of records that name none: the newest schema of the subject applies."""
 
 
 class RouteKey(NamedTuple):
-    """What a record says about itself."""
+    """The type and schema that a record names."""
 
     claim: str
     """The type that the record names; without an envelope, the topic."""
     schema_id: int
     message_index: tuple[int, ...] = ()
-    """Path to the Protobuf message of a framed payload, `(0,)` for the first message; for Avro the
-    branch of a schema that is a union; else empty."""
+    """Path to the protobuf message of a framed payload, `(0,)` for the first message; for Avro, the
+    branch of a union; else empty."""
     guid: str = ""
-    """The schema by GUID, where the record does not name it by id."""
+    """The GUID of the schema, where the record does not name it by id."""
     key_schema: int = UNFRAMED
-    """Of change data: the schema id of the record's own key, where that names one."""
+    """For change data, the schema id of the record's key, if the key names one."""
     tombstone: bool = False
-    """Of change data: a key without a value, of a table that no schema is known for."""
+    """For change data, true for a key without a value, of a table without a known schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where records with one key go, and which schema decodes them."""
+    """The table of records with one key, and the schema that decodes them."""
 
     table: str
     """Name of the table for the type; empty when there is no table per type."""
@@ -40,76 +40,82 @@ class Route:
     schema_id: int
     message: str
     shard: str = ""
-    """Of change data: the database, where rows of several share a table."""
+    """For change data, the database, where rows of several databases share a table."""
     key_schema_id: int = UNFRAMED
-    """Of change data: the schema of the records' keys, where they have one of their own."""
+    """For change data, the schema of the records' keys, where keys have their own schema."""
     raw_bytes: bool = False
-    """The payload is Avro's bytes and nothing else, which serializers write without a length."""
+    """Whether the payload is an Avro `bytes` value alone, which serializers write without a
+    length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Records with this key are dead letters."""
+    """The reason why records with this key become dead letters."""
 
     code: ErrorCode
     message: str
     passed_over: bool = False
-    """They are no dead letters either, but nothing that belongs in a table: only counted."""
+    """Whether the records are only counted, and are neither rows nor dead letters."""
+    heartbeat: bool = False
+    """Whether the records are heartbeats, whose time shows that their connector is alive."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnvelopePlan:
-    """How to get type, schema id and payload out of a record."""
+    """The plan to read type, schema id and payload from a record."""
 
     format: str
     """`protobuf`, `avro`, `json` or `cloudevents`."""
     framing: str
     type_field: str = ""
-    """A field or a path; `{key}` or `{header:NAME}`."""
+    """A field, a path, `{key}` or `{header:NAME}`."""
     schema_id_field: str = ""
-    """Empty where no field names schema ids."""
+    """The field with the schema id; empty when there is none."""
     payload_field: str = ""
-    """Empty where the whole value is the payload."""
+    """The field with the payload; empty when the whole value is the payload."""
     base64: bool = False
-    """Whether the payload stands in its field as base64."""
+    """Whether the payload in its field is base64."""
     schema: WriterSchema | None = None
-    """The envelope's own, for protobuf and Avro: the newest."""
+    """The newest schema of the envelope, for protobuf and Avro."""
     message: str = ""
     schemas: Mapping[int, WriterSchema] = field(default_factory=dict)
-    """Every version by its id, for Avro: only the one that it was written with reads a message."""
+    """All versions of the schema by id, for Avro: a message is read with the schema that wrote
+    it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageOrder:
-    """The part of a plan that belongs to one batch; small, sent with the task itself."""
+    """The part of a plan that belongs to one batch; it is small and sent with each task."""
 
     pipeline: str
     lane: str
     batch: int
     attempt: str
-    """Part of every file's name, so that two tries never meet."""
+    """Part of every file's name, so that two attempts never write the same file."""
     now_us: int
-    """The batch's time, the same for all of its rows."""
+    """Time of the batch in microseconds, the same for all of its rows."""
     folder: str
-    """Where sorted runs lie between the two hops; every worker sees it."""
+    """Folder of the sorted runs between the two hops; every worker sees it."""
     lake: str = ""
-    """Where tables are; given where it takes a login to reach them."""
+    """Address of the lake; set where credentials are needed to reach it."""
     checkpoint: str = ""
-    """Where progress is, into which tasks write schemas that files bring; likewise."""
+    """Address of the checkpoint, where tasks write schemas from files; set likewise."""
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """The login; secrets, and the reason why they are not in any address."""
+    """Credentials of the stores; they are passed here because addresses must not hold them."""
     guarded: bool = False
-    """Decode in a child process, because an earlier try killed its worker."""
+    """Decode in a child process, because an earlier attempt killed its worker."""
     life: str = ""
-    """The checkpoint's: tells records from those that an earlier life has read."""
+    """The life of the checkpoint: distinguishes records from those of an earlier life."""
     identities: Mapping[str, str] = field(default_factory=dict)
-    """By topic: what tells it from another one that had its name before."""
+    """The identity of each topic: distinguishes it from an earlier topic of the same name."""
+    last_records: bool = False
+    """Whether tasks report the last record that they read of each partition."""
     most_new_keys: int = 10_000
-    """How many keys without a route one task may report; records of further ones are refused."""
+    """How many keys without a route one task may report; records of further keys are refused."""
 
 
 class Exchange(NamedTuple):
-    """How records get from one hop to the other, and why."""
+    """The way from the first hop to the second, and the reason for it."""
 
     way: str
     """`disk` or `spark`."""
@@ -117,9 +123,9 @@ class Exchange(NamedTuple):
 
 
 def planned_exchange(wanted: str, *, local: bool) -> Exchange | None:
-    """The answer that needs no look at the workers; None where they have to be asked."""
+    """Return the exchange if it can be decided without asking the workers; else None."""
     if wanted != "auto":
-        return Exchange(wanted, f"run.exchange is {wanted}: nobody is asked")
+        return Exchange(wanted, f"run.exchange is {wanted}")
     if local:
         return Exchange("disk", "tasks are processes of this machine")
     return None

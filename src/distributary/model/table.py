@@ -1,4 +1,4 @@
-"""A table as it is, as it will be, and how a writer's columns get into it."""
+"""The model of a table: its columns, their changes, and the plan of the next commit."""
 
 from __future__ import annotations
 
@@ -10,29 +10,30 @@ from enum import StrEnum
 import pyarrow as pa
 
 from distributary.errors import ErrorCode
+from distributary.model.table_format import TABLE_FORMATS
 
 _ELSEWHERE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def is_below(path: str) -> bool:
-    """Whether a path, as somebody wrote it down, names something in the folder it starts from."""
+    """Return true when a relative path stays inside the folder where it starts."""
     return bool(path) and not _ELSEWHERE.match(path) and ".." not in path.split("/")
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The field that a column holds."""
+    """The field whose values a column holds."""
 
     field: str
-    """By its full name: `package.Message.field`, behind an envelope with the type before it; of
-    change data `database.schema.table.column`."""
+    """Full name of the field: `package.Message.field`, with the type in front if there is an
+    envelope; for change data `database.schema.table.column`."""
     topic: str = ""
-    """Where records with the field come from; empty: where all records do."""
+    """The topic of records with the field; empty when all records have the same topics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table, or a column that a writer schema gives.
+    """A column of a table, or a column of a writer's schema.
 
     Types are the Arrow types that a Delta table can hold: bool, int32, int64, float32, float64,
     decimal128, string, binary, date32, timestamp(us, UTC), list, struct, map.
@@ -41,19 +42,21 @@ class Column:
     name: str
     type: pa.DataType
     comment: str = ""
-    """Which field of which schema it came from; becomes the column's comment in the table."""
+    """The field and schema of the column; it becomes the column's comment in the table."""
     number: int | None = None
-    """Protobuf field number: how a rename is recognised."""
+    """Protobuf field number, by which a renamed field is recognised."""
     aliases: tuple[str, ...] = ()
-    """Avro aliases: likewise."""
+    """Avro aliases, by which a renamed field is recognised."""
     side_of: str = ""
-    """Of a writer's column: the one that it stands beside, with values of another kind."""
+    """For a writer's column, the writer's other column for the same field, with values of another
+    type."""
     origin: Origin | None = field(default=None, compare=False)
-    """Of a writer's column: its field; of a table's column, that of the writer who brought it."""
+    """For a writer's column, its field; for a table's column, the field of the writer that added
+    it."""
 
 
 def commented_schema(columns: Iterable[Column]) -> pa.Schema:
-    """The columns as a schema of Arrow, with their comments as metadata."""
+    """Return the columns as an Arrow schema, with their comments as metadata."""
     return pa.schema(
         [
             pa.field(c.name, c.type, metadata={"comment": c.comment} if c.comment else None)
@@ -64,7 +67,7 @@ def commented_schema(columns: Iterable[Column]) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """How a writer column reaches the table: `source` is cast to `type`, stored as `target`."""
+    """A step from a writer's column to the table: `source`, cast to `type`, becomes `target`."""
 
     source: str
     target: str
@@ -72,23 +75,23 @@ class Fill:
 
 
 class ChangeKind(StrEnum):
-    """What happened to a table's columns."""
+    """The kinds of changes to a table's columns."""
 
     TABLE_CREATED = "table_created"
     COLUMN_ADDED = "column_added"
-    """For a new field, or for another name of the field that the column `before` holds."""
+    """A column for a new field, or for a new name of the field in the column `before`."""
     COLUMN_WIDENED = "column_widened"
     SIDE_COLUMN_ADDED = "side_column_added"
     COLUMN_RENAMED = "column_renamed"
-    """The field has another name, `column`, and is stored in the column that it had, `before`."""
+    """The field has the new name `column`, and is still stored in the column `before`."""
     COLUMN_MISSING = "column_missing"
     FIELD_IGNORED = "field_ignored"
     REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """One line of the schema history: what changed, and what was done about it."""
+class ColumnChange:
+    """One line of the schema history: a change, and the action that was taken."""
 
     kind: ChangeKind
     column: str = ""
@@ -97,7 +100,7 @@ class Change:
     action: str = ""
 
     def describe(self) -> str:
-        """`+ rating int`, `~ score int to bigint`: one line for people."""
+        """Format the change in one line: `+ rating int`, `~ score int to bigint`."""
         if self.kind is ChangeKind.TABLE_CREATED and not self.after:
             return "+ table"
         if self.kind is ChangeKind.COLUMN_ADDED and self.before:
@@ -119,47 +122,47 @@ _DESCRIPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The answer of `evolve`: the table's new columns and the way into them, or a refusal."""
+    """The result of `evolve`: the table's new columns and the fills for them, or a refusal."""
 
     columns: tuple[Column, ...]
     fills: tuple[Fill, ...]
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ColumnChange, ...] = ()
     refused: ErrorCode | None = None
-    """Set when records of this schema go to the dead letters; `columns` is then unchanged."""
+    """The reason why records of this schema become dead letters; `columns` is then unchanged."""
     fatal: bool = False
-    """Set with `refused` when the policy says `fail`: the batch must stop."""
+    """Whether the policy of a refusal is `fail`: the batch must stop."""
     reason: str = ""
 
 
 STAGING = "_distributary/staging"
-"""Where files wait in the folder of a table whose readers look at the folder itself."""
+"""The folder for files before their commit, for formats whose readers list the table's folder."""
 STAGED = ".staged"
-"""How their names end: no pattern such as `**/*.parquet` may find them either."""
+"""The suffix of such files, so that no pattern such as `**/*.parquet` finds them."""
 
 
 class Role(StrEnum):
-    """Why a table exists."""
+    """The purpose of a table."""
 
     BRONZE = "bronze"
     EACH = "each"
     UNIFIED = "unified"
     DEAD_LETTERS = "dead_letters"
     LOG = "log"
-    """Every change of a source's table, as it came."""
+    """Every change of a source's table, unchanged."""
     MERGED = "merged"
-    """The rows of a source's table as they are now."""
+    """The current rows of a source's table."""
     HISTORY = "history"
     """Every version of these rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """A table as the next commit will leave it."""
+    """A table in its state after the next commit."""
 
     name: str
     role: Role
     type: str
-    """The record type it belongs to; empty for bronze, unified and dead letters."""
+    """The type of its records; empty for bronze, unified and dead letters."""
     path: str
     """The table's folder."""
     columns: tuple[Column, ...]
@@ -167,12 +170,12 @@ class TablePlan:
     partition_by: tuple[str, ...] = field(default=())
     comment: str = ""
     format: str = "delta"
-    """`delta`, `parquet` or `iceberg`."""
+    """A name in `TABLE_FORMATS`."""
 
     def staged(self, name: str) -> str:
-        """Where a file waits for its commit, as a path in the table's folder.
+        """Return the path of a file before its commit, relative to the table's folder.
 
-        A reader of Delta or Iceberg sees only what a commit names: the file can be in its place
-        already.
+        Where readers see only files that a commit names, the file can be in its final place.
         """
-        return f"{STAGING}/{name}{STAGED}" if self.format == "parquet" else name
+        apart = TABLE_FORMATS[self.format].stages_apart
+        return f"{STAGING}/{name}{STAGED}" if apart else name

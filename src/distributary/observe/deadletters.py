@@ -21,9 +21,10 @@ from distributary.model.deadletter import (
     DeadLetterStatus,
     content_keys,
 )
+from distributary.model.manifest import REPLAYS
 from distributary.model.record import TIMESTAMP
-from distributary.observe.ledger import Ledger, delete_pipeline
-from distributary.observe.rows import both, same, text
+from distributary.observe.ledger.ledger import Ledger, delete_pipeline
+from distributary.observe.ledger.rows import both, same, text
 from distributary.store.base import Store
 
 _HEX = frozenset("0123456789abcdef")
@@ -31,7 +32,6 @@ _AFTER_HEX = "g"
 _COORDINATES = re.compile(r"(.+)/(\d{1,9})/(\d{1,18})")
 """As `trace` takes them, and `dlq show` prints them."""
 _SHOWN = 10
-REPLAYS = "replay"
 """The lane of replays, and their folder in a checkpoint."""
 _SELECTION = re.compile(r"selection-([0-9]+)\.parquet")
 
@@ -51,7 +51,7 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class ReplayFailure:
     """Why a dead letter failed again when it was replayed."""
 
     code: str
@@ -75,13 +75,13 @@ class DeadLetters:
         return _reasons(self._read(_OF_REASONS, same(status=status, pipeline=pipeline)))
 
     def summary(self, *, pipeline: str) -> tuple[dict[str, int], tuple[Reason, ...]]:
-        """How many there are by status, and the reasons of the open ones; read at once."""
+        """Return the counts by status, and the reasons of open dead letters, from one read."""
         rows = self._read([*_OF_REASONS, "status"], same(pipeline=pipeline))
         is_open = pc.equal(rows["status"], str(DeadLetterStatus.OPEN))
         return _by_status(rows), _reasons(rows.filter(is_open))
 
     def count_by_status(self, *, pipeline: str | None = None) -> dict[str, int]:
-        """How many are open, replayed and discarded; every status is named."""
+        """Return the number of dead letters for every status."""
         return _by_status(self._read(["status"], same(pipeline=pipeline)))
 
     def select(
@@ -163,7 +163,7 @@ class DeadLetters:
         rows = _same_for_all(ids, note=note, status=DeadLetterStatus.DISCARDED)
         return self._mark(rows, {"status": "s.status", "note": "s.note"})
 
-    def mark_failed_again(self, failures: Mapping[str, Failure], *, at: datetime) -> int:
+    def mark_failed_again(self, failures: Mapping[str, ReplayFailure], *, at: datetime) -> int:
         """Open dead letters, by id, that a replay could not decode either. Returns how many.
 
         `at` is the time of that replay, the same on every call for it: a second call changes
@@ -319,9 +319,9 @@ def letter_tables(lake: str, *, pipeline: str | None = None) -> dict[str, DeadLe
     }
 
 
-def unfinished(checkpoint: Store) -> list[int]:
-    """Return the numbers of the replays that were begun and not ended, the oldest first."""
-    found = (_SELECTION.fullmatch(file.name) for file in checkpoint.below(REPLAYS).files())
+def unfinished(checkpoint: Store, lane: str = REPLAYS) -> list[int]:
+    """Return the numbers of a lane's batches that were begun and not ended, the oldest first."""
+    found = (_SELECTION.fullmatch(file.name) for file in checkpoint.below(lane).files())
     return sorted(int(one[1]) for one in found if one)
 
 

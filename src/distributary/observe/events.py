@@ -1,21 +1,20 @@
-"""Events out, many listeners: the run tells what happens and knows nobody who listens."""
+"""The events of a run, and the bus that passes them to listeners."""
 
 from __future__ import annotations
 
 import json
 import logging
 import threading
-import types
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
-from functools import cache, partial
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from functools import cache
+from typing import Any
 
-from distributary import errors
-from distributary.errors import DistributaryError, ErrorCode
+from distributary.errors import DistributaryError
+from distributary.model.change import Heartbeat
 from distributary.model.manifest import Counts
-from distributary.observe.log_format import moment
+from distributary.observe.documents import ERRORS, read_as
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +76,7 @@ class TableParked(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableResumed(Event):
-    """What waits for a table was tried again: because somebody asked, or with success."""
+    """The parked batches of a table were retried: on request, or with success."""
 
     table: str
     parked: bool = False
@@ -86,7 +85,7 @@ class TableResumed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogUpdated(Event):
-    """What the catalog has of the tables is other than when this was told last."""
+    """The state of the tables in the catalog has changed."""
 
     catalog: str
     """`main.games`."""
@@ -112,7 +111,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryAsked(Event):
-    """Questions that were put to the registry since this was told last."""
+    """Requests to the registry since the last such event."""
 
     calls: tuple[Asked, ...]
 
@@ -184,6 +183,8 @@ class BatchSettled(Event):
     """Tables that wait now, because of this batch or of earlier ones."""
     broken_rules: tuple[RuleBroken, ...] = ()
     """Rules that rows of it broke; those that all rows kept are not here."""
+    heartbeats: Mapping[str, datetime] = field(default_factory=dict)
+    """When the newest heartbeat in it of each Debezium connector was sent, by topic."""
 
     @property
     def records_per_second(self) -> float:
@@ -229,6 +230,8 @@ class Beat(Event):
     """The same by `topic/partition`."""
     lag_at: datetime | None = None
     """When the source was asked."""
+    heartbeats: Mapping[str, Heartbeat] = field(default_factory=dict)
+    """The newest heartbeat of each Debezium connector, by topic; empty where none was ever read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,7 +276,7 @@ class EventBus:
         self._listeners: tuple[Listener, ...] = ()
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Adds a listener; the answer takes it away again."""
+        """Add a listener; the returned function removes it."""
         with self._lock:
             self._listeners = (*self._listeners, listener)
 
@@ -284,7 +287,7 @@ class EventBus:
         return unsubscribe
 
     def publish(self, event: Event) -> None:
-        """Tells all listeners."""
+        """Pass an event to all listeners."""
         for listener in self._listeners:
             try:
                 listener(event)
@@ -293,23 +296,15 @@ class EventBus:
                 _log.warning("listener %s failed on %s", name, type(event).__name__, exc_info=True)
 
 
-# Events as lines of JSON, and back: how a process tells another one what happens in it.
-#
-# `decode` is the exact inverse of `encode`. It passes over fields and events that it does not
-# know, so that the two sides need not be of one version. Files that a run leaves are read likewise.
+# Events as lines of JSON, and back: one process sends its events to another. `decode` is the exact
+# inverse of `encode`. It skips unknown fields and events, so that both sides may have different
+# versions.
 
 _KIND = "event"
-_T = TypeVar("_T")
-_Reader = Callable[[Any], Any]
 _EVENTS: Mapping[str, type[Event]] = {
     name: each
     for name, each in dict(globals()).items()
     if isinstance(each, type) and issubclass(each, Event) and each is not Event
-}
-_ERRORS: Mapping[str, type[DistributaryError]] = {
-    name: each
-    for name, each in vars(errors).items()
-    if isinstance(each, type) and issubclass(each, DistributaryError)
 }
 
 
@@ -329,7 +324,7 @@ def decode(line: str) -> Event | None:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no word for, in its words."""
+    """Return values without a JSON type in a JSON form."""
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, Mapping):
@@ -337,7 +332,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, DistributaryError):
         # a class of another module is told as the nearest one of the tree
         names = (each.__name__ for each in type(value).__mro__)
-        known = next(name for name in names if name in _ERRORS)
+        known = next(name for name in names if name in ERRORS)
         return value.as_dict() | {"class": known, "exit_code": value.exit_code}
     return _fields(value)
 
@@ -350,82 +345,3 @@ def _fields(value: Any) -> dict[str, Any]:
 @cache
 def _names(kind: Any) -> tuple[str, ...]:
     return tuple(each.name for each in fields(kind))
-
-
-def read_error(document: Mapping[str, Any]) -> DistributaryError:
-    """An error of a document, as `DistributaryError.as_dict` or an event tells it.
-
-    Raises TypeError for what is none.
-    """
-    parts = ("what", "where", "evidence", "next_step")
-    texts = {part: _checked(str, document.get(part, "")) for part in parts}
-    code = str(document.get("code"))
-    known = ErrorCode(code) if code in ErrorCode.__members__ else ErrorCode.INTERNAL
-    kind = _ERRORS.get(document.get("class", ""), DistributaryError)
-    error = kind(texts.pop("what"), code=known, **texts)
-    error.context = {str(key): str(value) for key, value in document.get("context", {}).items()}
-    error.retryable = bool(document.get("retryable", error.retryable))
-    error.exit_code = _checked(int, document.get("exit_code", error.exit_code))
-    return error
-
-
-@cache
-def _shape(kind: Any) -> tuple[tuple[str, _Reader, bool], ...]:
-    """Each field: its name, how it is read, and whether it may be left out."""
-    hints = get_type_hints(kind)
-    return tuple(
-        (
-            each.name,
-            _reader(hints[each.name]),
-            each.default is not MISSING or each.default_factory is not MISSING,
-        )
-        for each in fields(kind)
-    )
-
-
-def read_as(kind: Callable[..., _T], document: Any) -> _T:
-    """A dataclass from its fields in the words of JSON; what it does not know is passed over.
-
-    Raises KeyError, TypeError or ValueError for what is none.
-    """
-    _checked(dict, document)
-    given = {
-        name: read(document[name])
-        for name, read, optional in _shape(kind)
-        if name in document or not optional
-    }
-    return kind(**given)
-
-
-def _reader(hint: Any) -> _Reader:
-    """How a value of a type is read; found out once, because there are many of each."""
-    origin = get_origin(hint)
-    if origin is types.UnionType:
-        (kind,) = (each for each in get_args(hint) if each is not type(None))
-        inner = _reader(kind)
-        return lambda value: None if value is None else inner(value)
-    if origin is tuple:
-        inner = _reader(get_args(hint)[0])
-        return lambda value: tuple(inner(each) for each in _checked(list, value))
-    if origin is not None:
-        inner = _reader(get_args(hint)[1])
-        return lambda value: {key: inner(each) for key, each in _checked(dict, value).items()}
-    if isinstance(hint, type) and is_dataclass(hint):
-        return partial(read_as, hint)
-    known: dict[Any, _Reader] = {
-        Any: lambda value: value,
-        DistributaryError: read_error,
-        datetime: moment,
-    }
-    return known.get(hint) or partial(_number if hint is float else _checked, hint)
-
-
-def _number(kind: type, value: Any) -> Any:
-    return float(value) if type(value) is int else _checked(kind, value)
-
-
-def _checked(kind: type, value: Any) -> Any:
-    # an integer is no truth value here, nor the other way round
-    if type(value) is not kind:
-        raise TypeError(f"{type(value).__name__} instead of {kind.__name__}")
-    return value

@@ -1,8 +1,7 @@
-"""Which of a thousand tables to look at first."""
+"""The health of tables, and the tables to look at first."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,23 +9,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
 
 from distributary.delta.log import load
 from distributary.delta.tables import (
-    arrow_schema,
-    dataset,
-    only_below,
-    open_table,
     reaching,
-    read_rows,
-    scanner,
 )
 from distributary.errors import (
     DistributaryError,
@@ -34,14 +24,14 @@ from distributary.errors import (
     LakeUnavailableError,
     OutsideLakeError,
 )
-from distributary.evolve.types import sql_name
 from distributary.model import layout
 from distributary.model.manifest import app_id
-from distributary.model.table import Role, commented_schema
-from distributary.observe.rows import TableKey, TableRow, TableSummary
+from distributary.model.table import Role
+from distributary.observe.ledger.rows import TableKey, TableRow, TableSummary
+from distributary.publish.formats.entry import ask_table, open_readable
+from distributary.publish.formats.readable import ReadableTable
 from distributary.publish.parking import Loss, loss_at_a_glance
-from distributary.publish.parquet import format_of, open_parquet
-from distributary.store.base import at, local_folder, stay_inside
+from distributary.store.base import at, stay_inside
 
 SHOWN = 15
 _STALE_FACTOR = 10.0
@@ -106,10 +96,10 @@ def assess(
     letters: int = 0,
     doubtful: bool = False,
 ) -> TableHealth:
-    """How one table does, measured by its own habits: a rare type is not stale.
+    """Return the health of a table, measured by its own history: a rare type is not stale.
 
-    `letters` are the open dead letters of its type, `doubtful` says that a column's kind is.
-    `as_of` is the pipeline's last batch: while it is stopped, its tables do not all turn stale.
+    `letters` are the open dead letters of its type; `doubtful` says that the kind of a column is.
+    `as_of` is the pipeline's last batch: while it is stopped, its tables do not all become stale.
     """
     freshness = table.freshness(as_of)
     if loss is not None or table.parked_batches:
@@ -219,57 +209,12 @@ def with_measures(lake: str, tables: Sequence[TableSummary]) -> tuple[TableSumma
         return tuple(pool.map(one, tables))
 
 
-# A table of the lake to look into, of whichever format it is.
-
-
-@dataclass(frozen=True, slots=True)
-class Readable:
-    """A table at its newest version."""
-
-    path: str
-    version: int
-    schema: pa.Schema
-    """The columns, with their comments as metadata."""
-    source: DeltaTable | ds.Dataset
-
-    @property
-    def files(self) -> ds.Dataset | None:
-        """By their paths in the folder; None where only the format's own engine can read them."""
-        return dataset(self.source) if isinstance(self.source, DeltaTable) else self.source
-
-    @property
-    def columns(self) -> list[dict[str, Any]]:
-        """Name, type, nullability and comment of each column."""
-        return [
-            {
-                "name": field.name,
-                "type": sql_name(field.type),
-                "nullable": field.nullable,
-                "comment": (field.metadata or {}).get(b"comment", b"").decode("utf-8", "replace"),
-            }
-            for field in self.schema
-        ]
-
-    def rows(self, *, where: pc.Expression, limit: int) -> pa.Table:
-        """Rows that satisfy `where`, an expression and never a text."""
-        if isinstance(self.source, DeltaTable):
-            return read_rows(self.source, where=where, limit=limit)
-        with reaching(self.path):
-            return self.source.scanner(filter=where).head(limit)
-
-    def batches(self, columns: list[str]) -> pa.RecordBatchReader:
-        """Some columns of all rows, bit by bit."""
-        if isinstance(self.source, DeltaTable):
-            return scanner(self.source, columns).to_reader()
-        return self.source.scanner(columns=columns).to_reader()
-
-
 def open_listed(
     table: str,
     path: str,
     *,
     next_step: str = "somebody removed it, or everything it got is parked",
-) -> Readable:
+) -> ReadableTable:
     """A table that the ledger names. Raises DistributaryError where there is none."""
     found = open_readable(path)
     if found is None:
@@ -280,55 +225,6 @@ def open_listed(
             next_step=next_step,
         )
     return found
-
-
-def open_readable(path: str) -> Readable | None:
-    """The table in a folder, or None where there is none."""
-    folder = local_folder(path)
-    if folder:
-        stay_inside(os.path.dirname(folder), folder)
-    found = open_parquet(path)
-    if found is not None:
-        table, record = found
-        rows = table.dataset(record)
-        if folder:
-            only_below(table.folder, rows.files)
-        return Readable(path, table.log().version, commented_schema(record.columns), rows)
-    if folder and format_of(folder) == "iceberg":
-        from distributary.publish.iceberg import open_iceberg
-
-        iceberg = open_iceberg(folder)
-        if iceberg is not None:
-            live = iceberg.dataset()
-            only_below(folder, live.files)
-            return Readable(path, iceberg.version, iceberg.schema(), live)
-    delta = open_table(path)
-    if delta is None:
-        return None
-    return Readable(path, delta.version(), arrow_schema(delta), delta)
-
-
-def newest_files(
-    table: Readable, files: ds.Dataset, key: str | None = None
-) -> list[tuple[ds.Fragment, Any]]:
-    """The files of a table, the newest first, each with the greatest value of a column in it.
-
-    The greatest values decide, where the log tells one of every file, else when files were written.
-    """
-    fragments = list(files.get_fragments())
-    if not isinstance(table.source, DeltaTable):
-        return [(each, None) for each in reversed(fragments)]
-    actions = pa.table(table.source.get_add_actions(flatten=True))
-    column = f"max.{key}"
-    told = actions[column] if column in actions.column_names else pa.nulls(len(actions))
-    times = actions["modification_time"].cast(pa.int64()).to_pylist()
-    # a log holds addresses, not file names
-    paths = [unquote(path) for path in actions["path"].to_pylist()]
-    ages = dict(zip(paths, zip(told.to_pylist(), times, strict=True), strict=True))
-    found = [(each, *ages.get(each.path, (None, 0))) for each in fragments]
-    known = all(most is not None for _, most, _ in found)
-    found.sort(key=lambda one: one[1:] if known else one[2:], reverse=True)
-    return [(each, most if known else None) for each, most, _ in found]
 
 
 def head(fragment: ds.Fragment, schema: pa.Schema, columns: list[str], rows: int) -> pa.Table:
@@ -351,17 +247,12 @@ def files_of(path: str, row: TableRow) -> tuple[str, ...]:
 
     The ledger names files as they were staged, and for a Delta table they stay what they are.
     """
-    found = open_parquet(path)
-    if found is None:
-        return row.files
-    log = found[0].log()
-    commit = log.of(app_id(row.pipeline, row.life, row.lane), row.batch)
-    if commit is None:
-        return ()
-    return tuple(file["path"] for file in found[0].commit(commit).get("files", ()))
+    app = app_id(row.pipeline, row.life, row.lane)
+    files = ask_table(path, lambda entry: entry.files_of(path, app, row.batch))
+    return row.files if files is None else files
 
 
-def count_rows(table: Readable, role: str, topic: str | None = None) -> Counter[int] | None:
+def count_rows(table: ReadableTable, role: str, topic: str | None = None) -> Counter[int] | None:
     """Rows by schema id, from the table itself; None where its rows do not say it."""
     name = "schema_id" if role == Role.BRONZE else "_schema_id"
     files = table.files

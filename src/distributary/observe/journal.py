@@ -124,7 +124,7 @@ class Journal:
         """By pipeline, when its last line was written."""
 
     def write(self, line: LogLine) -> None:
-        """One line; a reader that has gone must not hurt whoever writes."""
+        """Write one line; a closed stream must not cause an error."""
         if self._quiet and line.level not in (ERROR, "CRITICAL"):
             return
         text = spell(line.masked(self.mask), self._form)

@@ -1,8 +1,8 @@
-"""Lineage of one run: gathered by the run, told by a thread of its own.
+"""The lineage of one run: collected by the run, sent by a thread of its own.
 
-The run only adds to what is known, which takes no longer when nobody takes the events: there is no
-queue that could grow, only one state for each table. What could not be told is told with the next
-event. A server that hangs or fails costs a batch nothing.
+The run only updates a state for each table, which takes the same time if the server does not
+answer: there is no queue that could grow. Unsent data is sent with the next event. A server that
+hangs or fails does not delay a batch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx2
 import pyarrow as pa
@@ -44,62 +43,12 @@ from openlineage.client.serde import Serde
 
 from distributary.config.alerts import Lineage
 from distributary.config.base import hide_credentials
-from distributary.config.kafka import KafkaSource
-from distributary.config.pipeline import PipelineConfig
-from distributary.config.source import FilesSource
 from distributary.evolve.types import is_list, is_struct, sql_name
+from distributary.model.dataset import Dataset, stored_dataset
 from distributary.model.manifest import Counts
 from distributary.model.table import Column, Origin, TablePlan
+from distributary.model.table_format import TABLE_FORMATS
 from distributary.observe.events import BatchSettled, TableWritten
-from distributary.store.base import local_path
-
-# What datasets are called, by the naming rules of OpenLineage. No name holds credentials.
-
-_SAME_STORE = {"s3a": "s3", "abfs": "abfss"}
-_ACCOUNT_IN_NAME = ("abfss",)
-"""Stores in whose addresses `container@account` is a name, not a login."""
-
-
-@dataclass(frozen=True, slots=True)
-class Dataset:
-    """A topic, a table or a folder."""
-
-    namespace: str
-    name: str
-    kind: str = "TABLE"
-    """TABLE, TOPIC or FILE."""
-
-
-def topic(servers: str, name: str) -> Dataset:
-    """A Kafka topic, by the first of its brokers."""
-    first = servers.split(",")[0].strip()
-    return Dataset(f"kafka://{first.rpartition('://')[2]}", name, "TOPIC")
-
-
-def place(address: str, kind: str = "TABLE") -> Dataset:
-    """A folder, a table in it, or their like in an object store."""
-    local = local_path(address)
-    if local is not None:
-        return Dataset("file", str(local), kind)
-    parts = urlsplit(address)
-    scheme = _SAME_STORE.get(parts.scheme, parts.scheme)
-    host = parts.netloc if scheme in _ACCOUNT_IN_NAME else parts.netloc.rpartition("@")[2]
-    return Dataset(f"{scheme}://{host}", parts.path.strip("/") or "/", kind)
-
-
-def inputs(config: PipelineConfig, topics: tuple[str, ...] = ()) -> dict[str, Dataset]:
-    """What a pipeline reads, by topic; `topics` are those that were seen.
-
-    Of anything but Kafka there is one dataset, under the name of no topic.
-    """
-    source = config.source
-    if isinstance(source, KafkaSource):
-        known = dict.fromkeys((*source.topics, *topics))
-        return {name: topic(source.bootstrap_servers, name) for name in known}
-    if isinstance(source, FilesSource):
-        return {"": place(source.root, "FILE")}
-    return {"": place(source.path)}
-
 
 # The columns of tables as OpenLineage tells them: their types, and the fields that they hold.
 
@@ -128,7 +77,7 @@ def _schema(columns: Sequence[Column], clean: Clean) -> schema_dataset.SchemaDat
 def _column_lineage(
     columns: Sequence[Column], origins: Fields, inputs: Mapping[str, Dataset]
 ) -> column_lineage_dataset.ColumnLineageDatasetFacet:
-    """Which fields of which topics each column holds; the engine's own columns hold none."""
+    """Return the fields of topics that each column holds; the engine's own columns hold none."""
     direct = [column_lineage_dataset.Transformation("DIRECT", "IDENTITY")]
     fields: dict[str, column_lineage_dataset.Fields] = {}
     for column in columns:
@@ -147,7 +96,7 @@ def _column_lineage(
 def _fields_by_topic(
     every: Iterable[Fields], inputs: Mapping[str, Dataset]
 ) -> dict[str, tuple[str, ...]]:
-    """Every field that some column holds; nothing of a topic that has too many to be told."""
+    """Return every field that some column holds; none for a topic with too many fields."""
     found: dict[str, dict[str, None]] = defaultdict(dict)
     for origin in (o for each in every for origins in each.values() for o in origins):
         for name in _topics(origin, inputs):
@@ -214,30 +163,32 @@ class RunFacts:
 
 
 def _output(
-    told: _TableProgress, inputs: Mapping[str, Dataset], clean: Clean, *, whole: bool
+    progress: _TableProgress, inputs: Mapping[str, Dataset], clean: Clean, *, whole: bool
 ) -> OutputDataset:
-    """A table as it is now; with its columns and their fields when it is told `whole`."""
-    table, dataset = told.table, place(told.table.path)
+    """Return a table's current state, with its columns and their fields if `whole` is true."""
+    table, dataset = progress.table, stored_dataset(progress.table.path)
     facets: dict[str, Any] = {}
-    if told.version is not None:
-        facets["version"] = dataset_version_dataset.DatasetVersionDatasetFacet(str(told.version))
+    if progress.version is not None:
+        facets["version"] = dataset_version_dataset.DatasetVersionDatasetFacet(
+            str(progress.version)
+        )
     if whole:
         kind = dataset_type_dataset.DatasetTypeDatasetFacet("TABLE", str(table.role))
         comment = documentation_dataset.DocumentationDatasetFacet(clean(table.comment))
         facets |= {"datasetType": kind, "documentation": comment}
         facets["schema"] = _schema(table.columns, clean)
-        if table.format == "delta":
-            facets["storage"] = storage_dataset.StorageDatasetFacet("delta", "parquet")
-        lineage = _column_lineage(table.columns, told.origins, inputs)
+        if (storage := TABLE_FORMATS[table.format].storage) is not None:
+            facets["storage"] = storage_dataset.StorageDatasetFacet(*storage)
+        lineage = _column_lineage(table.columns, progress.origins, inputs)
         if lineage.fields:
             facets["columnLineage"] = lineage
-        if told.created:
+        if progress.created:
             created = lifecycle_state_change_dataset.LifecycleStateChange.CREATE
             facets["lifecycleStateChange"] = (
                 lifecycle_state_change_dataset.LifecycleStateChangeDatasetFacet(created)
             )
     statistics = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
-        rowCount=told.rows, size=told.bytes, fileCount=told.files
+        rowCount=progress.rows, size=progress.bytes, fileCount=progress.files
     )
     own: dict[str, Any] = {"outputStatistics": statistics}
     return OutputDataset(dataset.namespace, clean(dataset.name), facets=facets, outputFacets=own)
@@ -369,7 +320,7 @@ Shape = tuple[TablePlan, Fields]
 
 @dataclass(frozen=True, slots=True)
 class _Update:
-    """What is to be told now."""
+    """The data of the next event."""
 
     inputs: Mapping[str, Dataset]
     progress: _RunProgress
@@ -382,7 +333,7 @@ class _Update:
 
 
 class LineageRun:
-    """Tells one sink about one run."""
+    """Sends the events of one run to one sink."""
 
     def __init__(self, facts: RunFacts, sink: Sink, *, every: float) -> None:
         self.lost = 0
@@ -468,8 +419,10 @@ class LineageRun:
             with self._changed:
                 self._due = time.monotonic() + self._every
                 if not delivered:
-                    self._whole |= {told.table.name for told, whole in update.tables if whole}
-                    self._counts |= {told.table.name for told, _ in update.tables}
+                    self._whole |= {
+                        progress.table.name for progress, whole in update.tables if whole
+                    }
+                    self._counts |= {progress.table.name for progress, _ in update.tables}
                     self._quiet_until = time.monotonic() + _PATIENCE_SECONDS
             if update.end is not None:
                 return
@@ -501,15 +454,20 @@ class LineageRun:
             if not self._started and update.end is None:
                 return False
         parts, end = update.tables, update.end
-        fields = _fields_by_topic((told.origins for told in update.all), update.inputs)
+        fields = _fields_by_topic(
+            (table_progress.origins for table_progress in update.all), update.inputs
+        )
         last = max(0, len(parts) - 1) // _OUTPUTS_PER_EVENT * _OUTPUTS_PER_EVENT
         for at in range(0, last + 1, _OUTPUTS_PER_EVENT):
             state, error = end if end is not None and at == last else ("RUNNING", "")
             if not parts and end is None:
                 break
             portion = parts[at : at + _OUTPUTS_PER_EVENT]
-            told = {} if at else fields
-            if not self._send(state, update, portion, fields=told, error=error) and end is None:
+            table_progress = {} if at else fields
+            if (
+                not self._send(state, update, portion, fields=table_progress, error=error)
+                and end is None
+            ):
                 return False
         return True
 
@@ -522,7 +480,10 @@ class LineageRun:
         fields: Mapping[str, Sequence[str]] = MappingProxyType({}),
         error: str = "",
     ) -> bool:
-        """Whether an event was delivered; `fields` are those of each topic that are to be told."""
+        """Send an event and return whether it was delivered.
+
+        `fields` are the fields of each topic.
+        """
         facts, inputs = self._facts, update.inputs
         facets: dict[str, Any] = {
             "processing_engine": processing_engine_run.ProcessingEngineRunFacet(
@@ -541,7 +502,9 @@ class LineageRun:
             run=Run(runId=facts.run_id, facets=facets),
             job=job,
             inputs=list(_inputs(inputs, update.progress, fields)),
-            outputs=[_output(told, inputs, facts.clean, whole=whole) for told, whole in parts],
+            outputs=[
+                _output(progress, inputs, facts.clean, whole=whole) for progress, whole in parts
+            ],
             producer=PRODUCER,
         )
         try:

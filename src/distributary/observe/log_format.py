@@ -180,6 +180,18 @@ def cut(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
+def counted(value: int, noun: str, plural: str | None = None) -> str:
+    """Format a number with its noun: `1 table`, `1,000 tables`."""
+    return f"{value:,} {noun if value == 1 else plural or noun + 's'}"
+
+
+def size(value: int) -> str:
+    """Format a number of bytes: `1.2 MiB`."""
+    import humanize
+
+    return humanize.naturalsize(value, binary=True)
+
+
 def listed(names: Iterable[str], *, most: int = 5) -> str:
     """`a, b, c and 997 more`."""
     every = list(names)

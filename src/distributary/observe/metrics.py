@@ -26,9 +26,10 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from distributary.errors import ErrorCode
+from distributary.model.change import connector_name
 from distributary.model.table import Role
 from distributary.observe import events
-from distributary.observe.rows import TableSummary
+from distributary.observe.ledger.rows import TableSummary
 
 # Every metric, declared once: what is served, the docs page and the tests come from here.
 
@@ -37,7 +38,7 @@ OTHER = "other"
 """In place of a table's name and role: all tables beyond the limit."""
 
 
-class Kind(StrEnum):
+class MetricKind(StrEnum):
     """What Prometheus does with a metric."""
 
     COUNTER = "counter"
@@ -50,7 +51,7 @@ class Metric:
     """One metric: its name without the prefix, what it says, and its labels."""
 
     short: str
-    kind: Kind
+    kind: MetricKind
     help: str
     labels: tuple[str, ...] = ("pipeline",)
 
@@ -66,11 +67,11 @@ _REGISTRY = ("pipeline", "endpoint", "outcome")
 
 
 def _counter(short: str, help: str, labels: tuple[str, ...] = ("pipeline",)) -> Metric:
-    return Metric(short, Kind.COUNTER, help, labels)
+    return Metric(short, MetricKind.COUNTER, help, labels)
 
 
 def _gauge(short: str, help: str, labels: tuple[str, ...] = ("pipeline",)) -> Metric:
-    return Metric(short, Kind.GAUGE, help, labels)
+    return Metric(short, MetricKind.GAUGE, help, labels)
 
 
 READ = _counter("records_read_total", "Records read from the source, by its own count.", _LANE)
@@ -97,11 +98,11 @@ REQUESTS = _counter("store_requests_total", "What the driver asked of buckets.",
 
 BATCHES = _counter("batches_total", "Batches that were finished.", _LANE)
 BATCH_SECONDS = Metric(
-    "batch_duration_seconds", Kind.HISTOGRAM, "How long finished batches took.", _LANE
+    "batch_duration_seconds", MetricKind.HISTOGRAM, "How long finished batches took.", _LANE
 )
 STEP_SECONDS = Metric(
     "step_duration_seconds",
-    Kind.HISTOGRAM,
+    MetricKind.HISTOGRAM,
     "How long each step of a finished batch took.",
     ("pipeline", "lane", "step"),
 )
@@ -120,6 +121,11 @@ DELAY = _gauge(
 )
 NEWEST_RECORD = _gauge(
     "newest_record_timestamp_seconds", "Time of the newest record that was read."
+)
+SOURCE_SILENT = _gauge(
+    "source_silent_seconds",
+    "How long a Debezium connector has sent no heartbeat, when the source was asked last.",
+    ("pipeline", "connector"),
 )
 
 TABLE_ROWS = _counter("table_rows_total", "Rows committed to a table.", _TABLE)
@@ -246,7 +252,7 @@ class _Series(Collector):
         self._numbers[metric][_key(metric, labels)] = value
 
     def _raise_to(self, metric: Metric, *labels: str, value: float) -> None:
-        """What a gauge says now, unless it says more already."""
+        """Raise a gauge to a value, if it is lower."""
         numbers, key = self._numbers[metric], _key(metric, labels)
         numbers[key] = max(numbers.get(key, value), value)
 
@@ -266,7 +272,7 @@ class _Series(Collector):
             return [family for metric in CATALOGUE for family in self._family(metric)]
 
     def _family(self, metric: Metric) -> Iterator[Family]:
-        if metric.kind is Kind.HISTOGRAM:
+        if metric.kind is MetricKind.HISTOGRAM:
             spreads = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
             bounds = (*map(str, BOUNDS), "+Inf")
             for labels, spread in self._spreads[metric].items():
@@ -274,7 +280,7 @@ class _Series(Collector):
                 spreads.add_metric(labels, [*zip(bounds, totals, strict=True)], spread.sum)
             family: Family = spreads
         else:
-            made = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+            made = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
             numbers = made(metric.name, metric.help, labels=metric.labels)
             for labels, value in self._numbers[metric].items():
                 numbers.add_metric(labels, value)
@@ -318,7 +324,7 @@ class Metrics(_Series):
         self._known: set[str] = set()
 
     def limit(self, pipeline: str, *, max_tables: int) -> None:
-        """How many tables of one pipeline have series of their own."""
+        """Set the number of tables of one pipeline with series of their own."""
         self._limits[pipeline] = max_tables
 
     def render(self, accept: str = "") -> tuple[str, bytes]:
@@ -356,6 +362,7 @@ class Metrics(_Series):
                 case events.Beat() if event.lag_at is not None:
                     self._measured(event.pipeline, event.lag_by_partition, event.lag_records)
                     self._set(LAG_TIME, event.pipeline, value=event.lag_at.timestamp())
+                    self._listened(event)
                 case events.RegistryAsked():
                     for call in event.calls:
                         labels = (event.pipeline, call.endpoint, call.outcome)
@@ -401,7 +408,7 @@ class Metrics(_Series):
             self._set(FAILING, event.pipeline, value=0)
 
     def _become(self, event: events.Event) -> None:
-        """Set the state of a pipeline, where an event tells which one it is."""
+        """Set the state of a pipeline from an event, if the event implies one."""
         match event:
             case events.Failed():
                 state = "failed" if event.retry_in is None else "retrying"
@@ -505,6 +512,14 @@ class Metrics(_Series):
             self._set(DELAY, name, value=event.lag_seconds)
             newest = event.at.timestamp() - event.lag_seconds
             self._raise_to(NEWEST_RECORD, name, value=newest)
+
+    def _listened(self, event: events.Beat) -> None:
+        """Set how long each connector is silent; one that is not read any more has no series."""
+        self._forget(SOURCE_SILENT, event.pipeline)
+        for topic, beat in event.heartbeats.items():
+            if beat.silent_seconds is not None:
+                labels = (event.pipeline, connector_name(topic))
+                self._set(SOURCE_SILENT, *labels, value=beat.silent_seconds)
 
     def _measured(self, name: str, by_partition: Mapping[str, int], records: int | None) -> None:
         # partitions that are gone have no lag

@@ -21,7 +21,7 @@ import platformdirs
 from distributary.delta.tables import reaching
 from distributary.errors import CheckpointError, ConfigError, ErrorCode
 from distributary.model import layout
-from distributary.observe.events import read_as
+from distributary.observe.documents import read_as
 from distributary.observe.log_format import plain
 from distributary.store import disk
 from distributary.store.base import absolute, at, local_path
@@ -103,7 +103,7 @@ def _read(text: bytes, where: str) -> Registration:
 
 
 def unfinished_removal(lake: str, pipeline: str) -> bool:
-    """Whether a reset or clean was begun and has not ended."""
+    """Return whether a reset or clean was begun and has not ended."""
     return at(layout.pipeline(lake, pipeline)).size(REMOVAL) is not None
 
 
@@ -142,7 +142,7 @@ class Unregistered:
 
 @dataclass(frozen=True, slots=True)
 class CatalogState:
-    """How the catalog stood when somebody last tried to bring it up to date."""
+    """The state of the catalog at the last attempt to update it."""
 
     type: str
     place: str
@@ -169,7 +169,7 @@ class CatalogState:
 
     @property
     def summary(self) -> tuple[int, int, str, str]:
-        """What is worth telling when it changes."""
+        """Return the parts whose change is reported."""
         return self.registered, self.waiting, self.code, self.error
 
 
@@ -183,7 +183,7 @@ def write_catalog_state(folder: str, state: CatalogState) -> None:
 
 
 def read_catalog_state(lake: str, pipeline: str) -> CatalogState | None:
-    """What was written last; None where nothing was, or it cannot be read."""
+    """Return the stored state; None if there is none, or if it cannot be read."""
     try:
         content = json.loads(at(layout.pipeline(lake, pipeline)).read(_CATALOG))
         return read_as(CatalogState, content)
@@ -228,7 +228,7 @@ def write_upkeep_state(lake: str, pipeline: str, state: UpkeepState) -> None:
 
 
 def read_upkeep_state(lake: str, pipeline: str) -> UpkeepState | None:
-    """What was written last; None where nothing was, or it cannot be read."""
+    """Return the stored state; None if there is none, or if it cannot be read."""
     try:
         content = json.loads(at(layout.pipeline(lake, pipeline)).read(_UPKEEP))
         return read_as(UpkeepState, content)
@@ -321,7 +321,7 @@ def load_trusted(
 
 
 def trusted_checkpoint(card: Registration, lake: str) -> Path | None:
-    """Where a card says that progress is, if it may be tidied: in the lake, or pinned."""
+    """Return a card's checkpoint if it may be tidied: it is in the lake, or pinned."""
     try:
         folder = Path(os.path.realpath(card.checkpoint))
     except ValueError:
@@ -351,7 +351,7 @@ def _refusal(card: Registration, *, evidence: str, option: str) -> ConfigError:
 
 
 def _pin(card: Registration, lake: str) -> Pin | None:
-    """What a run of this user has written down about a card's file."""
+    """Return the pin that a run of this user has stored for a card's file."""
     try:
         place = _place(_address(lake), card.name, os.path.realpath(card.file))
         if not _is_own(place) or _within(Path(os.path.realpath(place)), lake):
@@ -379,7 +379,7 @@ def _within(path: Path, lake: str) -> bool:
 
 
 def _is_own(path: Path) -> bool:
-    """Whether a file is this user's or root's, and nobody else may write to it."""
+    """Return whether a file belongs to this user or root, and no other user may write to it."""
     found = os.stat(path)
     if found.st_uid not in (os.geteuid(), 0) or found.st_mode & stat.S_IWOTH:
         return False
@@ -387,7 +387,7 @@ def _is_own(path: Path) -> bool:
 
 
 def _is_private(group: int) -> bool:
-    """Whether a group is that of this user alone, as many systems make one for each."""
+    """Return whether a group contains this user only."""
     try:
         user, found = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(group)
     except KeyError:

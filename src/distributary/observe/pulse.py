@@ -16,7 +16,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from distributary.errors import DistributaryError
-from distributary.observe.events import read_as
+from distributary.model.change import Heartbeat
+from distributary.observe.documents import read_as
 from distributary.observe.log_format import moment, plain
 from distributary.store.base import Store, at
 
@@ -26,6 +27,8 @@ MOST_LINES = 60
 """Lines of its log that a run keeps for others."""
 MOST_PARTITIONS = 1000
 """Partitions whose lag is told one by one; the sum is of all."""
+MOST_HEARTBEATS = 1000
+"""Connectors whose heartbeats are remembered, those with the newest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +69,9 @@ class Trouble:
     def as_failure(self) -> dict[str, Any]:
         """As `status` shows failures."""
         # whoever can write to a lake can write what they like into this
-        told = {key: value for key, value in self.error.items() if isinstance(value, str | bool)}
+        known = {key: value for key, value in self.error.items() if isinstance(value, str | bool)}
         more = {"since": self.since, "attempts": self.attempts, "next_try": self.next_try}
-        return {**told, **plain({"at": self.since, **more})}
+        return {**known, **plain({"at": self.since, **more})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,9 @@ class Pulse:
     """When this run began: batches before that were those of another."""
     ended: str = ""
     """How the run ended: `done`, `stopped` or `failed`; empty while it goes on."""
+    heartbeats: Mapping[str, Heartbeat] = field(default_factory=dict)
+    """The newest heartbeat of each Debezium connector, by topic; also what earlier runs have read.
+    """
 
 
 def write_pulse(checkpoint: Store, pulse: Pulse) -> None:
@@ -95,7 +101,7 @@ def write_pulse(checkpoint: Store, pulse: Pulse) -> None:
 
 
 def read_pulse(checkpoint: str) -> Pulse | None:
-    """What was written last; None where nothing was, or it cannot be read."""
+    """Return the stored pulse; None if there is none, or if it cannot be read."""
     try:
         return read_as(Pulse, json.loads(at(checkpoint).read(_PULSE)))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -142,7 +148,7 @@ def read_failure(checkpoint: str) -> dict[str, Any] | None:
     try:
         content = json.loads(at(checkpoint).read(_FAILURE))
         # whoever can write to a lake can write what they like into this
-        told = {k: v for k, v in content.items() if isinstance(v, _OF_ERRORS.get(k, ()))}
-        return {"at": moment(content["at"]).isoformat(), **told}
+        known = {k: v for k, v in content.items() if isinstance(v, _OF_ERRORS.get(k, ()))}
+        return {"at": moment(content["at"]).isoformat(), **known}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

@@ -13,11 +13,10 @@ from typing import Any, TypeVar
 
 from distributary.errors import CheckpointError, ErrorCode, PublishError, RegistryError
 from distributary.model import layout
-from distributary.model.change import OPS
+from distributary.model.change import OPS, connector_name
 from distributary.model.manifest import Counts
 from distributary.model.table import Role
 from distributary.observe.deadletters import DeadLetters, Reason
-from distributary.observe.gaps import current_life, lost_parking, parking_folder
 from distributary.observe.health import (
     SHOWN,
     Ranking,
@@ -26,7 +25,15 @@ from distributary.observe.health import (
     with_measures,
     written_rows,
 )
-from distributary.observe.ledger import Ledger
+from distributary.observe.ledger.ledger import Ledger
+from distributary.observe.ledger.rows import (
+    BatchRow,
+    RuleStatus,
+    TableRow,
+    TableRule,
+    TableSummary,
+    rule_statuses,
+)
 from distributary.observe.log_format import plain
 from distributary.observe.pipelines import (
     CatalogState,
@@ -36,15 +43,8 @@ from distributary.observe.pipelines import (
     registrations,
 )
 from distributary.observe.pulse import Backlog, Pulse, UnderWay, read_failure, read_pulse
-from distributary.observe.rows import (
-    BatchRow,
-    RuleStatus,
-    TableRow,
-    TableRule,
-    TableSummary,
-    rule_statuses,
-)
-from distributary.registry.record_schemas import has_inferred, inferred_folder, read_doubts
+from distributary.observe.verify.gaps import current_life, lost_parking, parking_folder
+from distributary.registry.files import has_inferred, inferred_folder, read_doubts
 
 # Lag said in words: who is faster, since when, and when it will have caught up. Pure.
 
@@ -185,7 +185,7 @@ def slowest(batches: Sequence[BatchRow]) -> tuple[str, float]:
 
 
 def number(value: float) -> str:
-    """`9,000`, and `1.2 M` where nobody counts single ones any more."""
+    """Format a number as `9,000`, or `1.2 M` for large ones."""
     for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
         if abs(value) >= limit:
             return f"{value / limit:.1f} {unit}"
@@ -239,7 +239,7 @@ def _clock(moment: datetime, now: datetime, tz: tzinfo | None, *, past: bool = F
 
 
 @dataclass(frozen=True, slots=True)
-class SourceTable:
+class SourceTableStatus:
     """A table of the source as the lake has it."""
 
     type: str
@@ -265,7 +265,7 @@ class SourceTable:
 class SourceTables:
     """The ones to look at first, and how many there are."""
 
-    shown: tuple[SourceTable, ...]
+    shown: tuple[SourceTableStatus, ...]
     total: int
     changes: Mapping[str, int]
     """Events of all tables, by kind."""
@@ -289,14 +289,16 @@ def source_tables(
     return SourceTables(tuple(visible), len(every), sums)
 
 
-def _source_table(log: TableSummary, merged: TableSummary | None, as_of: datetime) -> SourceTable:
+def _source_table(
+    log: TableSummary, merged: TableSummary | None, as_of: datetime
+) -> SourceTableStatus:
     table = merged or log
     parked = max(log.parked_records, table.parked_records)
     until = as_of if parked else table.last_event_at
     lag = None
     if table.last_event is not None and until is not None:
         lag = (until - table.last_event).total_seconds()
-    return SourceTable(
+    return SourceTableStatus(
         type=log.type,
         table=table.table,
         log=log.table,
@@ -344,7 +346,7 @@ class DeadLetterStatistics:
 
     @property
     def open_by_type(self) -> Counter[str]:
-        """How many are open, by type."""
+        """Return the number of open dead letters by type."""
         counts: Counter[str] = Counter()
         for reason in self.reasons:
             counts.update(reason.types)
@@ -361,6 +363,20 @@ class ColumnDoubt:
     kind: str
     values: Mapping[str, int]
     """How many values of each kind there were."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceHeartbeat:
+    """The newest heartbeat of a Debezium connector that was read."""
+
+    connector: str
+    topic: str
+    at: datetime
+    """When the connector sent it."""
+    looked_at: datetime | None
+    """When the source was asked last and held no newer one."""
+    silent_seconds: float | None
+    """How long the connector was silent then; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,6 +422,8 @@ class PipelineStatus:
     """What the catalog has of its tables, where they are registered in one."""
     upkeep: UpkeepState | None = None
     """When its tables were looked after last, and what was done; None: never."""
+    heartbeats: tuple[SourceHeartbeat, ...] = ()
+    """Of Debezium connectors that have sent any, the longest silent first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,7 +450,7 @@ def status(
     tz: tzinfo | None = None,
     shown: int = SHOWN,
 ) -> Status:
-    """How the pipelines of a lake stand; an empty lake has none."""
+    """Return the status of the pipelines of a lake; an empty lake has none."""
     found = settled_status(lake, pipeline=pipeline, now=now, shown=shown)
     pipelines = (
         now_with(each, live_of(each.checkpoint, liveness), now=found.now, tz=tz)
@@ -519,7 +537,7 @@ class Live:
 
 
 def live_of(checkpoint: str, liveness: Liveness) -> Live:
-    """How the process of a checkpoint does, by the checkpoint alone."""
+    """Return the state of a checkpoint's process, from the checkpoint alone."""
     if not checkpoint:
         return Live()
     state, pulse = liveness(checkpoint), read_pulse(checkpoint)
@@ -544,7 +562,7 @@ def _end_of_run(pulse: Pulse | None, failure: Mapping[str, Any] | None) -> str:
 def now_with(
     found: PipelineStatus, live: Live, *, now: datetime, tz: tzinfo | None = None
 ) -> PipelineStatus:
-    """What the ledger says of a pipeline, with what its process does now."""
+    """Return a pipeline's status from the ledger, completed by the current state of its process."""
     pulse = live.pulse
     backlog = None if pulse is None else pulse.backlog
     lag = found.lag
@@ -574,6 +592,21 @@ def now_with(
         lag_in_words=lag.words(now=now, tz=tz),
         backlog=backlog,
         under_way=pulse.under_way if live.state in RUNS and pulse is not None else None,
+        heartbeats=() if pulse is None else _heartbeats(pulse),
+    )
+
+
+def _heartbeats(pulse: Pulse) -> tuple[SourceHeartbeat, ...]:
+    every = sorted(pulse.heartbeats.items(), key=lambda each: (each[1].at, each[0]))
+    return tuple(
+        SourceHeartbeat(
+            connector=connector_name(topic),
+            topic=topic,
+            at=beat.at,
+            looked_at=beat.looked_at,
+            silent_seconds=beat.silent_seconds,
+        )
+        for topic, beat in every
     )
 
 
@@ -598,7 +631,7 @@ def _is_source_away(live: Live) -> bool:
 def parked_tables(
     rows: Iterable[TableRow], lost: Iterable[TableRow] = ()
 ) -> tuple[ParkedTable, ...]:
-    """What waits, one line per table, most records first."""
+    """Return one line per parked table, most records first."""
     gone = Counter(row.table for row in lost)
     by_table: dict[str, list[TableRow]] = defaultdict(list)
     for row in rows:
@@ -609,7 +642,8 @@ def parked_tables(
             batches=len(waiting),
             records=sum(row.records for row in waiting),
             since=min(row.at for row in waiting),
-            error=max(waiting, key=lambda row: row.at).error,
+            # batches after the first one only wait behind it
+            error=min(waiting, key=lambda row: (row.at, row.batch)).error,
             lost_batches=gone[table],
         )
         for table, waiting in by_table.items()

@@ -26,10 +26,9 @@ from distributary.model.change import CHANGE_NAMES, SEQ
 from distributary.model.incarnation import INCARNATIONS, Incarnations
 from distributary.model.table import Role
 from distributary.observe.deadletters import DeadLetters
-from distributary.observe.health import DERIVED, Readable, files_of, open_readable
-from distributary.observe.ledger import Ledger
-from distributary.observe.log_format import plain
-from distributary.observe.rows import (
+from distributary.observe.health import DERIVED, files_of
+from distributary.observe.ledger.ledger import Ledger
+from distributary.observe.ledger.rows import (
     ACCEPTED,
     PARKED,
     RESUMED,
@@ -38,6 +37,9 @@ from distributary.observe.rows import (
     TableSummary,
     text,
 )
+from distributary.observe.log_format import plain
+from distributary.publish.formats.entry import open_readable
+from distributary.publish.formats.readable import ReadableTable
 
 # Finding the rows of one source record: in the files of a batch, or in a whole table.
 
@@ -75,7 +77,10 @@ class Coordinates:
         return cls(topic, partition, offset) if fits else None
 
     def condition(self) -> pc.Expression:
-        """Rows of this record; a table may have been told to keep only some of the columns."""
+        """Return the condition for rows of this record.
+
+        A table may have only some of the columns.
+        """
         topic, partition, offset = text("_topic"), pc.field("_partition"), pc.field("_offset")
         return (
             (offset == self.offset)
@@ -85,7 +90,7 @@ class Coordinates:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RowPlace:
     """A row that the record became."""
 
     table: str
@@ -110,7 +115,7 @@ class _Search:
     wanted: Coordinates
     files: pa_fs.FileSystem
 
-    def places(self, rows: Iterable[TableRow]) -> tuple[Place, ...]:
+    def places(self, rows: Iterable[TableRow]) -> tuple[RowPlace, ...]:
         """The record's rows, given what the ledger says of the batches that read it."""
         # no dead letters, no parked rows of what was resumed since
         kept = [row for row in rows if row.role != Role.DEAD_LETTERS and row.outcome != ACCEPTED]
@@ -125,10 +130,10 @@ class _Search:
             found += self._in_files(row, hits, parked=True)
             if not waits and not certain:
                 # the offsets fit, and nothing else is known of the record: it must be in there
-                found.append(Place(row.table, row.role, None, None, parked=True))
+                found.append(RowPlace(row.table, row.role, None, None, parked=True))
         return tuple(sorted(found, key=lambda p: (p.table, p.file or "", p.row or 0)))
 
-    def _written(self, rows: Sequence[TableRow]) -> list[Place]:
+    def _written(self, rows: Sequence[TableRow]) -> list[RowPlace]:
         listed = [(row, files_of(layout.place(self.lake, row.path), row)) for row in rows]
         by_path = {
             f"{layout.inside(self.lake, row.path)}/{name}": (row, name)
@@ -143,7 +148,7 @@ class _Search:
         by_table: dict[str, list[str]] = defaultdict(list)
         for path in sorted(hits):
             by_table[by_path[path][0].table].append(path)
-        found: list[Place] = []
+        found: list[RowPlace] = []
         for table, paths in by_table.items():
             row = by_path[paths[0]][0]
             known = self._in_table(row, {by_path[path][1] for path in paths})
@@ -168,7 +173,7 @@ class _Search:
         hits = rows.scanner(columns=[_FILE], filter=self.wanted.condition()).to_table()
         return set(hits[_FILE].to_pylist()), gone
 
-    def _in_table(self, row: TableRow, only: set[str] | None) -> list[Place] | None:
+    def _in_table(self, row: TableRow, only: set[str] | None) -> list[RowPlace] | None:
         """The record's rows in a table's live files, or only in some of these.
 
         None: a file asked for is not live any more (it was compacted, say): look at all of them.
@@ -180,7 +185,7 @@ class _Search:
         live = found.files
         if live is None:
             rows = found.rows(where=condition, limit=_ROWS_SHOWN).to_pylist()
-            return [Place(row.table, row.role, None, None, values) for values in rows]
+            return [RowPlace(row.table, row.role, None, None, values) for values in rows]
         if only is None:
             fragments = list(live.get_fragments(filter=condition))
         else:
@@ -192,9 +197,9 @@ class _Search:
 
     def _in_files(
         self, row: TableRow, paths: Iterable[str], *, parked: bool = False
-    ) -> list[Place]:
+    ) -> list[RowPlace]:
         """The record's rows in files of which no table format knows (yet)."""
-        found: list[Place] = []
+        found: list[RowPlace] = []
         for path in sorted(paths):
             alone = ds.dataset([path], format="parquet", filesystem=self.files)
             (fragment,) = alone.get_fragments()
@@ -219,7 +224,7 @@ def _places(
     condition: pc.Expression,
     *,
     parked: bool = False,
-) -> list[Place]:
+) -> list[RowPlace]:
     found = fragment.to_table(schema=schema, filter=condition).to_pylist()
     if not found:
         return []
@@ -228,7 +233,7 @@ def _places(
     numbered = rows.append_column("_row", pa.array(range(len(rows)), pa.int64()))
     numbers = numbered.filter(condition)["_row"].to_pylist()
     return [
-        Place(row.table, row.role, fragment.path, number, values, parked)
+        RowPlace(row.table, row.role, fragment.path, number, values, parked)
         for number, values in zip(numbers, found, strict=True)
     ]
 
@@ -259,7 +264,7 @@ def as_type(value: Any, column: pa.Field) -> pa.Scalar:
 
 
 def coordinates_of(row: Mapping[str, Any]) -> Coordinates | None:
-    """Where the record of a row was read, if the table keeps that."""
+    """Return the coordinates of a row's record, if the table has them."""
     topic, partition, offset = (row.get(name) for name in COORDINATES.names)
     if offset is None:
         return None
@@ -272,7 +277,7 @@ _LETTER_COLUMNS = (
 )
 
 
-class Verdict(StrEnum):
+class TraceVerdict(StrEnum):
     """What became of a record."""
 
     WRITTEN = "written"
@@ -293,9 +298,9 @@ class Trace:
     """The answer, with the evidence for it."""
 
     source: Coordinates
-    verdict: Verdict
+    verdict: TraceVerdict
     batches: tuple[BatchRow, ...] = ()
-    places: tuple[Place, ...] = ()
+    places: tuple[RowPlace, ...] = ()
     dead_letters: tuple[dict[str, Any], ...] = ()
     read_to: int | None = None
     """One past the last offset that was read from this partition."""
@@ -303,26 +308,26 @@ class Trace:
     def sentence(self) -> str:
         """The same in one line."""
         match self.verdict:
-            case Verdict.WRITTEN | Verdict.PARKED:
-                what = "waits in" if self.verdict is Verdict.PARKED else "is in"
+            case TraceVerdict.WRITTEN | TraceVerdict.PARKED:
+                what = "waits in" if self.verdict is TraceVerdict.PARKED else "is in"
                 tables = sorted({p.table for p in self.places if p.parked == (what == "waits in")})
                 return f"{self.source} {what} {', '.join(tables)}"
-            case Verdict.DEAD_LETTER:
+            case TraceVerdict.DEAD_LETTER:
                 letter = self.dead_letters[-1]
                 return (
                     f"{self.source} is dead letter {letter['id']} "
                     f"({letter['error_code']}, {letter['status']})"
                 )
-            case Verdict.NOT_FOUND:
+            case TraceVerdict.NOT_FOUND:
                 return (
                     f"{self.source} was read, but no row is left of it: a gap in the "
                     "offsets, a tombstone, a re-delivery, or a table without coordinates"
                 )
-            case Verdict.NOT_READ:
+            case TraceVerdict.NOT_READ:
                 return f"{self.source} is not read yet: the next offset to read is {self.read_to}"
-            case Verdict.BEFORE_START:
+            case TraceVerdict.BEFORE_START:
                 return f"{self.source} is from before the offset at which reading began"
-            case Verdict.UNKNOWN_SOURCE:
+            case TraceVerdict.UNKNOWN_SOURCE:
                 return f"nothing was read from {self.source.topic}/{self.source.partition}"
 
     def as_dict(self) -> dict[str, Any]:
@@ -340,7 +345,7 @@ class RowOrigin:
 
 
 def trace_offset(lake: str, source: Coordinates) -> Trace:
-    """What became of one source record."""
+    """Trace one source record to its rows."""
     topic, partition, offset = source.topic, source.partition, source.offset
     ledger = Ledger(lake)
     found = ledger.find_batch(topic, partition, offset)
@@ -387,11 +392,11 @@ def _unread(ledger: Ledger, source: Coordinates) -> Trace:
         (pc.field("topic") == source.topic) & (pc.field("partition") == source.partition)
     )
     if not len(ranges):
-        return Trace(source, Verdict.UNKNOWN_SOURCE)
+        return Trace(source, TraceVerdict.UNKNOWN_SOURCE)
     first, end = ranges["first"][0].as_py(), ranges["end"][0].as_py()
     if source.offset >= end:
-        return Trace(source, Verdict.NOT_READ, read_to=end)
-    verdict = Verdict.BEFORE_START if source.offset < first else Verdict.NOT_FOUND
+        return Trace(source, TraceVerdict.NOT_READ, read_to=end)
+    verdict = TraceVerdict.BEFORE_START if source.offset < first else TraceVerdict.NOT_FOUND
     return Trace(source, verdict, read_to=end)
 
 
@@ -404,14 +409,14 @@ def _letters(
     return tuple(chain.from_iterable(found))
 
 
-def _verdict(places: Sequence[Place], letters: Sequence[dict[str, Any]]) -> Verdict:
+def _verdict(places: Sequence[RowPlace], letters: Sequence[dict[str, Any]]) -> TraceVerdict:
     if letters and any(letter["status"] != "replayed" for letter in letters):
-        return Verdict.DEAD_LETTER
+        return TraceVerdict.DEAD_LETTER
     if any(place.parked for place in places):
-        return Verdict.PARKED
+        return TraceVerdict.PARKED
     if places:
-        return Verdict.WRITTEN
-    return Verdict.DEAD_LETTER if letters else Verdict.NOT_FOUND
+        return TraceVerdict.WRITTEN
+    return TraceVerdict.DEAD_LETTER if letters else TraceVerdict.NOT_FOUND
 
 
 # Where does this row come from? The events of its key in the log, in the order of the source.
@@ -455,7 +460,7 @@ class RowStory:
 
 
 def is_made_of_log(table: TableSummary) -> bool:
-    """Whether the rows of a table have a story."""
+    """Return whether a table is built from a log, so that its rows have a history."""
     return table.role in DERIVED
 
 
@@ -481,7 +486,7 @@ def trace_key(
     return tuple(stories)
 
 
-def _named(conditions: Conditions, log: Readable) -> Conditions:
+def _named(conditions: Conditions, log: ReadableTable) -> Conditions:
     """Every condition with the name of its column."""
     if all(column for column, _ in conditions):
         return conditions
@@ -495,7 +500,7 @@ def _named(conditions: Conditions, log: Readable) -> Conditions:
     return tuple((column or key[at], value) for at, (column, value) in enumerate(conditions))
 
 
-def _key_of(log: Readable) -> list[str]:
+def _key_of(log: ReadableTable) -> list[str]:
     """The key's columns in the source's order, by one file of the log."""
     files = list(log.files.get_fragments()) if log.files is not None else []
     keys = files[-1].to_table(columns=["_key"])["_key"].to_pylist() if files else []
@@ -531,7 +536,7 @@ def _key_of_event(row: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     return tuple((name, row[name]) for name in names if name is not None)
 
 
-def _row_of(table: Readable, key: Sequence[tuple[str, Any]]) -> Mapping[str, Any] | None:
+def _row_of(table: ReadableTable, key: Sequence[tuple[str, Any]]) -> Mapping[str, Any] | None:
     if any(name not in table.schema.names for name, _ in key):
         return None
     rows = table.rows(where=_equal(key, table.schema), limit=_MOST_KEYS).to_pylist()
@@ -598,7 +603,7 @@ class FileTrace:
 
     @property
     def events(self) -> int:
-        """How many were found."""
+        """Return the number of events."""
         return sum(len(each.events) for each in self.tables)
 
 
@@ -621,7 +626,7 @@ def below(roots: Sequence[str], path: str) -> str:
 
 
 def trace_file(lake: str, path: str) -> FileTrace:
-    """What a file, or the files in a folder, became; `path` is one that `below` gives."""
+    """Trace the events of a file, or of the files in a folder; `path` comes from `below`."""
     tables = Ledger(lake).tables(schema_ids=False)
     logs = (table for table in tables if table.role == Role.LOG)
     found = (_events_in(lake, log, tables, path) for log in logs)
@@ -668,7 +673,7 @@ def _event(row: Mapping[str, Any], states: set[str] | None) -> FileEvent:
     )
 
 
-def _states(table: Readable, events: Sequence[Mapping[str, Any]]) -> set[str]:
+def _states(table: ReadableTable, events: Sequence[Mapping[str, Any]]) -> set[str]:
     """The keys of the rows that events speak of, as they are now, each with its last event."""
     keys = [dict(_key_of_event(row)) for row in events]
     names = {next(iter(key)) for key in keys if key}
@@ -687,11 +692,11 @@ def _state(row: Mapping[str, Any]) -> str:
     return repr((sorted(dict(_key_of_event(row)).items()), row["_seq"]))
 
 
-def _incarnations(table: Readable | None) -> Incarnations:
+def _incarnations(table: ReadableTable | None) -> Incarnations:
     """Read which servers have taken over in the source of a table of current rows."""
     snapshot = None if table is None else snapshot_of(table.path)
     return Incarnations.from_text(snapshot.property(INCARNATIONS) if snapshot else None)
 
 
-def _open(lake: str, table: TableSummary) -> Readable | None:
+def _open(lake: str, table: TableSummary) -> ReadableTable | None:
     return open_readable(layout.place(lake, table.path))

@@ -1,1 +1,1 @@
-"""What an operator asks for beside the running batches: plan, replay, fix, maintain."""
+"""Commands of an operator beside the running batches: plan, replay, repair, maintain, back up."""

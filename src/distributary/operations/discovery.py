@@ -1,7 +1,7 @@
-"""What records are, told by a sample of them: pure functions, and the pipeline file they lead to.
+"""The format of records, recognised from a sample by pure functions, and the pipeline file for it.
 
-Each thing that was seen is a `Finding`: a sentence, and the settings that follow from it. The first
-detector that recognizes the values decides about their format; what is noticed beside it is added.
+Each recognised property is a `Finding`: a sentence, and the settings that follow from it. The
+first detector that recognises the values decides their format; further properties are added.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from pyarrow import types as kinds
 from distributary.config.document import printable, to_yaml
 from distributary.config.lake import Tables
 from distributary.decode.base import DecodeLimits, RefusedError
-from distributary.decode.change.debezium.messages import type_of
-from distributary.decode.change.debezium.schema import is_envelope
-from distributary.decode.formats import decoder_for
+from distributary.decode.change.base import Recognized, Sampled
+from distributary.decode.change.formats import CHANGE_FORMATS, formats_from, recognized
+from distributary.decode.format import Parse
+from distributary.decode.formats import FORMATS, decoder_for
 from distributary.decode.json.text import parse as parse_json
 from distributary.errors import (
-    DecodeError,
     DistributaryError,
     InvalidSchemaError,
     RegistryUnavailableError,
@@ -35,16 +35,16 @@ from distributary.model.deadletter import Decoded
 from distributary.model.plan import Rejected
 from distributary.model.record import Format, WriterSchema
 from distributary.observe.log_format import listed
-from distributary.operations.samples import Record, Sample, described, unclear
 from distributary.registry.base import SchemaRegistry
 from distributary.registry.messages import choose_message
-from distributary.registry.wire import Framed, message_by_index
+from distributary.registry.wire import Framed
 from distributary.registry.wire import parse as parse_frame
+from distributary.source.sample import Record, Sample, described, unclear
 
 _ENOUGH = 0.8
-"""The share of values that must be of a format; the others would be dead letters."""
+"""The share of values that must match a format; the others would be dead letters."""
 _MOSTLY = 0.9
-"""The share of events in which a field must name the type, to be what tables are made by."""
+"""The share of events that must have a field for its values to name the tables."""
 _MOST_IDS = 100
 _MOST_SUBJECTS = 40
 _MOST_TYPES = 50
@@ -55,12 +55,12 @@ _CLOUD_EVENT = frozenset({"specversion", "type", "source", "id"})
 _NAMED = re.compile(r"(^|_)(type|event|kind|name)$", re.IGNORECASE)
 _SHOWN = 5
 _BY_REGISTRY: dict[str, Mapping[str, Any]] = {"registry": {}}
-"""Beside settings that mean nothing without a registry."""
+"""Marks settings that need the registry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was seen, and what it means for the pipeline file."""
+    """A recognised property of the records, with its settings in the pipeline file."""
 
     what: str
     """A sentence without its full stop; names in it come from outside."""
@@ -69,26 +69,26 @@ class Finding:
 
 
 class Schemas:
-    """A registry that is asked a bounded number of times; None for what it does not have."""
+    """A registry with a bounded number of requests; it returns None for missing schemas."""
 
     def __init__(self, registry: SchemaRegistry | None) -> None:
         self.registry = registry
         self._by_id: dict[int, WriterSchema | None] = {}
 
     def by_id(self, schema_id: int) -> WriterSchema | None:
-        """The schema with this id."""
+        """Return the schema with this id."""
         if self.registry is None or schema_id < 0:
             return None
         if schema_id not in self._by_id and len(self._by_id) < _MOST_IDS:
-            self._by_id[schema_id] = self._asked(self.registry.by_id, schema_id)
+            self._by_id[schema_id] = self._ask(self.registry.by_id, schema_id)
         return self._by_id.get(schema_id)
 
     def latest(self, subject: str) -> WriterSchema | None:
-        """The newest schema of a subject."""
-        return None if self.registry is None else self._asked(self.registry.latest, subject)
+        """Return the newest schema of a subject."""
+        return None if self.registry is None else self._ask(self.registry.latest, subject)
 
     def subjects(self, topic: str) -> list[str]:
-        """Subjects that values of a topic may be of, its own first."""
+        """Return subjects that values of a topic may belong to, its own first."""
         if self.registry is None:
             return []
         own = [f"{topic}-value", topic]
@@ -97,22 +97,24 @@ class Schemas:
         near.sort(key=lambda subject: (topic.casefold() not in subject.casefold(), subject))
         return [*own, *near][:_MOST_SUBJECTS]
 
-    def _asked(self, ask: Callable[[Any], WriterSchema], what: object) -> WriterSchema | None:
+    def _ask(self, request: Callable[[Any], WriterSchema], what: object) -> WriterSchema | None:
         with suppress(SchemaNotFoundError, InvalidSchemaError):
-            return ask(what)
+            return request(what)
         return None
 
 
 def discover(sample: Sample, registry: SchemaRegistry | None) -> tuple[Finding, ...]:
-    """What the records of a topic or a table are. Raises SOURCE_UNCLEAR where nobody can tell."""
+    """Return the format of a topic's or table's records. Raises SOURCE_UNCLEAR if none matches."""
     schemas = Schemas(registry)
     valued = [record for record in sample.records if record.value]
     looked = replace(sample, records=tuple(valued))
-    for detect in (_framed, _json, _bare, _announced):
+    for detect in (_framed, _json, _bare, _packed, _announced):
         if findings := detect(looked, schemas):
             return (*findings, *_beside(sample, findings))
     raise unclear(
-        "nobody can say what these records are" if valued else "there is no record to look at",
+        "could not recognise the format of these records"
+        if valued
+        else "there is no record to look at",
         looked_at=sample.looked_at,
         evidence=described(sample.records),
         next_step=_next_step(valued, registry),
@@ -120,51 +122,50 @@ def discover(sample: Sample, registry: SchemaRegistry | None) -> tuple[Finding, 
 
 
 def _next_step(valued: Sequence[Record], registry: SchemaRegistry | None) -> str:
-    framed = sum(isinstance(_frame(each), Framed) for each in valued)
+    framed = sum(isinstance(_frame(record), Framed) for record in valued)
     if valued and framed >= _ENOUGH * len(valued) and registry is None:
         return "they may have a schema registry's header in front: name the registry, --registry"
     if not valued:
         return "send some records first, or begin with a file of `distributary demo games`"
     if registry is None:
-        return "neither JSON nor framed; if a registry has their schema, name it with --registry"
-    return "no subject of the registry fits; register their schema, or write the file by hand"
+        return (
+            "they are neither JSON nor MessagePack, and have no registry header; "
+            "if a registry has their schema, name it with --registry"
+        )
+    return "no subject of the registry matches; register their schema, or write the file by hand"
 
 
 def discover_files(sample: Sample) -> tuple[Finding, ...]:
-    """What the events of a folder of files are."""
-    claims = Counter(record.key for record in sample.records if record.key)
-    tables = [table for claim in claims if (table := _claimed(claim))]
-    if not tables:
+    """Return the findings about the events of a folder of files."""
+    match = recognized([_sampled(sample.topic, record) for record in sample.records], files=True)
+    if match is None:
+        labels = " or ".join(each.label for each in formats_from("files"))
         raise unclear(
-            "these files are not the change events of Datastream",
+            f"these files are not the change events of {labels}",
             looked_at=sample.looked_at,
             evidence="; ".join(sample.faults[:2]) or described(sample.records),
             next_step="files are read as change data only; send other records to a topic or table",
         )
-    schemas = any(table[1] for table in tables)
-    return (
-        Finding(
-            f"Change events of Datastream, of {_listed('.'.join(filter(None, t)) for t in tables)}",
-            {"cdc": {"format": "datastream"}},
-        ),
-        _change_tables(schemas=schemas),
-    )
+    return tuple(_changes_of(match, {}))
 
 
-def _claimed(claim: bytes) -> list[str] | None:
-    with suppress(RefusedError):
-        found = parse_json(claim, max_depth=4)
-        if isinstance(found, list) and len(found) == 3 and found[2]:
-            return [str(part or "") for part in found]
-    return None
+def _sampled(topic: str, record: Record) -> Sampled:
+    return Sampled(record.topic or topic, record.key, record.value, _object(record.value))
 
 
-def _change_tables(*, schemas: bool) -> Finding:
-    each = "{schema}_{table}" if schemas else "{database}_{table}"
-    return Finding(
-        "A table of current rows and a log of changes for each table of the database",
-        {"tables": {"each": each}},
-    )
+def _changes_of(match: Recognized, settings: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
+    """Return the findings of a format of change events; `settings` are other sections."""
+    tables = f", of {_listed(match.tables)}" if match.tables else ""
+    found = {**settings, "cdc": match.cdc} | ({"source": match.source} if match.source else {})
+    if match.each is None:
+        each = Finding("A table of rows by the topic's name", {"tables": {"each": "{table}"}})
+    else:
+        each = Finding(
+            "A table of current rows and a log of changes for each table of the database",
+            {"tables": {"each": match.each}},
+        )
+    notes = [Finding(match.note)] if match.note else []
+    return [Finding(f"{match.what}{tables}", found), *notes, each]
 
 
 # Values with the registry's header.
@@ -175,28 +176,30 @@ def _frame(record: Record, *, protobuf: bool = False) -> object:
 
 
 def _framed(sample: Sample, schemas: Schemas) -> list[Finding]:
-    found: list[tuple[Record, WriterSchema]] = []
+    matches: list[tuple[Record, WriterSchema]] = []
     for record in sample.records:
         frame = _frame(record)
         if isinstance(frame, Framed) and frame.schema_id is not None:
             schema = schemas.by_id(frame.schema_id)
             if schema is not None:
-                found.append((record, schema))
-    if not found or len(found) < _ENOUGH * len(sample.records):
+                matches.append((record, schema))
+    if not matches or len(matches) < _ENOUGH * len(sample.records):
         return []
-    formats = Counter(schema.format for _, schema in found)
+    formats = Counter(schema.format for _, schema in matches)
     format_, count = formats.most_common(1)[0]
-    mine = [(record, schema) for record, schema in found if schema.format is format_]
+    mine = [(record, schema) for record, schema in matches if schema.format is format_]
     schema = mine[0][1]
-    if format_ is Format.PROTOBUF and (wrapped := _framed_envelope(mine, schemas)):
+    if FORMATS[format_].many_messages and (wrapped := _framed_envelope(mine, schemas)):
         return wrapped
-    if format_ is Format.AVRO and _is_debezium(schema):
-        return [*_debezium_avro(schema), *_other_tables(sample.topic)]
+    changes = (entry.recognize_schema(schema) for entry in CHANGE_FORMATS.values())
+    if match := next(filter(None, changes), None):
+        framed = {"payload": {"format": str(format_), "framing": "confluent"}}
+        return [*_changes_of(match, {**_BY_REGISTRY, **framed}), *_other_tables(sample.topic)]
     subject = schema.subjects[0].subject if schema.subjects else ""
     events = [type_ for record, _ in mine if (type_ := _event_header(record)) is not None]
-    ids = {each.id for _, each in mine}
+    ids = {schema.id for _, schema in mine}
     known = f"{len(ids)} schemas" if len(ids) > 1 else "one schema"
-    what = f"{_word(format_)} with the registry's header, {known}, subject {subject}"
+    what = f"{FORMATS[format_].title} with the registry's header, {known}, subject {subject}"
     payload = {"format": str(format_), "framing": "confluent"}
     findings = [Finding(what, {**_BY_REGISTRY, "payload": payload})]
     rest = len(sample.records) - count
@@ -205,43 +208,21 @@ def _framed(sample: Sample, schemas: Schemas) -> list[Finding]:
         findings += _cloud_events(what)
         rest += len(mine) - len(events)
         return [*findings, *_left_over(rest, len(sample.records))]
-    names = {_record_name(record, each) for record, each in mine} - {""}
+    names = {_record_name(record, schema) for record, schema in mine} - {""}
     findings.append(_by_record(names) if len(names) > 1 else _by_topic())
     return [*findings, *_left_over(rest, len(sample.records))]
 
 
 def _record_name(record: Record, schema: WriterSchema) -> str:
-    if schema.format is Format.PROTOBUF:
+    format = FORMATS[schema.format]
+    if format.many_messages:
         frame = _frame(record, protobuf=True)
-        return (
-            message_by_index(schema.body, frame.indexes) or "" if isinstance(frame, Framed) else ""
-        )
-    return schema.message if schema.format is Format.AVRO else ""
+        name = format.message_at(schema, frame.indexes) if isinstance(frame, Framed) else ""
+        return name if isinstance(name, str) else ""
+    return schema.message if format.names_records else ""
 
 
-def _is_debezium(schema: WriterSchema) -> bool:
-    try:
-        return is_envelope(type_of(schema))
-    except DecodeError:
-        return False
-
-
-def _debezium_avro(schema: WriterSchema) -> list[Finding]:
-    source = type_of(schema).member("source")
-    return [
-        Finding(
-            "Change events of Debezium in Avro, with the registry's header",
-            {
-                **_BY_REGISTRY,
-                "payload": {"format": "avro", "framing": "confluent"},
-                "cdc": {"format": "debezium"},
-            },
-        ),
-        _change_tables(schemas=source is not None and source.member("schema") is not None),
-    ]
-
-
-# A protobuf message around another: told by ids in it that the registry knows.
+# A protobuf message around another one, recognised by ids that the registry has.
 
 
 def _framed_envelope(
@@ -265,9 +246,9 @@ def _envelope(
         return []
     rows = decoded.ok
     for name in _of_kind(rows.schema, kinds.is_integer):
-        ids = [each for each in rows.column(name).to_pylist() if each]
-        known = [schemas.by_id(each) for each in ids]
-        fitting = [each for each in known if each is not None]
+        ids = [value for value in rows.column(name).to_pylist() if value]
+        known = [schemas.by_id(schema_id) for schema_id in ids]
+        fitting = [schema for schema in known if schema is not None]
         if not ids or len(fitting) < _ENOUGH * len(values):
             continue
         for payload in _of_kind(rows.schema, kinds.is_binary):
@@ -302,7 +283,7 @@ def _wrapped(
 
 
 def _inner(pairs: Iterable[tuple[int, bytes | None]], schemas: Schemas) -> Format | None:
-    """The format of payloads that decode with the schemas that their ids name."""
+    """Return the format of payloads that decode with the schemas of their ids."""
     by_schema: dict[int, list[bytes]] = {}
     for schema_id, payload in pairs:
         by_schema.setdefault(schema_id, []).append(payload or b"")
@@ -319,20 +300,20 @@ def _inner(pairs: Iterable[tuple[int, bytes | None]], schemas: Schemas) -> Forma
 
 
 def _type_field(rows: pa.RecordBatch) -> str | None:
-    """A text that is never missing; by its name, else the one with the fewest values."""
-    found = []
+    """Return a text column that is never missing: by its name, else with the fewest values."""
+    candidates = []
     for name in _of_kind(rows.schema, kinds.is_string):
         values = rows.column(name).to_pylist()
         if all(values):
-            found.append((not _NAMED.search(name), len(set(values)), name))
-    return min(found)[2] if found else None
+            candidates.append((not _NAMED.search(name), len(set(values)), name))
+    return min(candidates)[2] if candidates else None
 
 
 def _of_kind(schema: pa.Schema, test: Callable[[pa.DataType], bool]) -> list[str]:
-    return [each.name for each in schema if test(each.type)]
+    return [field.name for field in schema if test(field.type)]
 
 
-# Values without a header, or some with and some without, that a schema of the registry fits.
+# Values without a header, or some with one, that match a schema of the registry.
 
 
 def _bare(sample: Sample, schemas: Schemas) -> list[Finding]:
@@ -342,23 +323,24 @@ def _bare(sample: Sample, schemas: Schemas) -> list[Finding]:
     own = (f"{sample.topic}-value", sample.topic)
     for subject in schemas.subjects(sample.topic) if values else ():
         schema = schemas.latest(subject)
-        if schema is None or schema.format is Format.JSON:
+        if schema is None or not FORMATS[schema.format].needs_schema:
             continue
-        if schema.format is Format.PROTOBUF and (
+        if FORMATS[schema.format].many_messages and (
             wrapped := _envelope(values, schema, subject, schemas)
         ):
             return wrapped
         decoded = _decoded(values, schema, (sample.topic,)) if subject in own else None
         if decoded is not None and len(decoded.failed) <= (1 - _ENOUGH) * len(values):
             header = "with and without" if mixed else "without"
-            what = f"{_word(schema.format)} {header} a header, by the newest schema of {subject}"
+            title = FORMATS[schema.format].title
+            what = f"{title} {header} a header, by the newest schema of {subject}"
             payload = {"format": str(schema.format), "framing": "auto" if mixed else "none"}
             return [Finding(what, {**_BY_REGISTRY, "payload": payload}), _by_topic()]
     return []
 
 
 def _without_frame(record: Record, schemas: Schemas) -> tuple[bytes, bool]:
-    """What stands behind the registry's header, where the registry knows the id in it."""
+    """Return the bytes behind the registry's header, if the registry has its id."""
     frame = _frame(record, protobuf=True)
     value = record.value or b""
     if isinstance(frame, Framed) and schemas.by_id(frame.schema_id or -1) is not None:
@@ -367,11 +349,13 @@ def _without_frame(record: Record, schemas: Schemas) -> tuple[bytes, bool]:
 
 
 def _announced(sample: Sample, schemas: Schemas) -> list[Finding]:
-    """A topic without records whose subject says what they will be."""
+    """Return findings for a topic without records, from its subject."""
     for subject in () if sample.records else (f"{sample.topic}-value", sample.topic):
         schema = schemas.latest(subject)
         if schema is not None:
-            what = f"No record yet; the registry's subject {subject} is {_word(schema.format)}"
+            what = (
+                f"No record yet; the registry's subject {subject} is {FORMATS[schema.format].title}"
+            )
             settings = {**_BY_REGISTRY, "payload": {"format": str(schema.format)}}
             return [Finding(what, settings), _by_topic()]
     return []
@@ -380,7 +364,7 @@ def _announced(sample: Sample, schemas: Schemas) -> list[Finding]:
 def _decoded(
     values: Sequence[bytes], schema: WriterSchema, names: Sequence[str], *, drop: bool = False
 ) -> Decoded | None:
-    """The values as rows of a schema; None where the schema has no message for them."""
+    """Decode values with a schema; None if the schema has no message for them."""
     message = choose_message(schema, names=names)
     if isinstance(message, Rejected):
         return None
@@ -402,11 +386,10 @@ def _json(sample: Sample, schemas: Schemas) -> list[Finding]:
     if not events or len(events) < _ENOUGH * len(sample.records):
         return []
     rest = len(sample.records) - len(events)
-    changes = [_row_change(event) for event in events]
-    told = [each for each in changes if each is not None]
-    if len(told) >= _ENOUGH * len(events):
+    if match := recognized([_sampled(sample.topic, each) for each in sample.records], files=False):
         left_over = _left_over(rest, len(sample.records))
-        return [*_debezium_json(told), *_other_tables(sample.topic), *left_over]
+        findings = _changes_of(match, {"payload": {"format": "json"}})
+        return [*findings, *_other_tables(sample.topic), *left_over]
     payload: dict[str, Any] = {"format": "json"}
     subject = next(
         (
@@ -416,77 +399,84 @@ def _json(sample: Sample, schemas: Schemas) -> list[Finding]:
         ),
         None,
     )
-    keys = Counter(key for event in events for key in event)
-    fields = f"{len(keys):,} fields: {_listed(key for key, _ in keys.most_common())}"
+    fields = _fields_of(events)
     if subject is None:
-        # without a schema that fits, records are what they look like
+        # without a matching schema, it is inferred from the records
         finding = Finding(f"JSON without a schema, {fields}", {"payload": payload})
     else:
         what = f"JSON by the registry's subject {subject}, {fields}"
         finding = Finding(what, {**_BY_REGISTRY, "payload": payload})
     # with a registry, the type would name the subject of its schema
     types = _event_types(parsed, sample) if subject is None else _Types([])
-    tables = any("tables" in found.settings for found in types.findings)
+    tables = any("tables" in finding.settings for finding in types.findings)
     left_over = _left_over(rest + types.unmatched, len(sample.records))
     return [finding, *types.findings, *([] if tables else [_by_topic()]), *left_over]
+
+
+def _fields_of(events: Iterable[Mapping[str, Any]]) -> str:
+    keys = Counter(key for event in events for key in event)
+    return f"{len(keys):,} fields: {_listed(key for key, _ in keys.most_common())}"
+
+
+def _packed(sample: Sample, schemas: Schemas) -> list[Finding]:
+    """Recognize formats other than JSON whose records need no schema: all bytes are one map."""
+    for format in FORMATS.values():
+        if format.parse is None or format.as_json is None:
+            continue
+        parsed = [_map(record.value, format.parse) for record in sample.records]
+        events = [event for event in parsed if event]
+        if not events or len(events) < _ENOUGH * len(sample.records):
+            continue
+        what = f"{format.title} without a schema, {_fields_of(events)}"
+        types = _named_by_field(events)
+        tables = any("tables" in found.settings for found in types.findings)
+        rest = len(sample.records) - len(events) + types.unmatched
+        return [
+            Finding(what, {"payload": {"format": format.name}}),
+            *types.findings,
+            *([] if tables else [_by_topic()]),
+            *_left_over(rest, len(sample.records)),
+        ]
+    return []
+
+
+def _map(value: bytes | None, parse: Parse) -> dict[str, Any] | None:
+    with suppress(RefusedError):
+        content = parse(value or b"", max_depth=_LIMITS.max_depth)
+        return content if isinstance(content, dict) else None
+    return None
 
 
 def _object(value: bytes | None) -> dict[str, Any] | None:
     if not value or len(value) > _LONGEST_JSON or value[:1] not in b"{ \t\r\n":
         return None
     with suppress(RefusedError):
-        found = parse_json(value, max_depth=_LIMITS.max_depth)
-        return found if isinstance(found, dict) else None
+        document = parse_json(value, max_depth=_LIMITS.max_depth)
+        return document if isinstance(document, dict) else None
     return None
 
 
-def _row_change(event: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """What a message of Debezium's says about its source; None for any other."""
-    inner = event["payload"] if {"schema", "payload"} <= event.keys() else event
-    if not isinstance(inner, dict):
-        return None
-    source = inner.get("source")
-    if isinstance(source, dict) and source.get("connector") and "op" in inner:
-        return source
-    # flattened by the connector, with what it was told to add
-    return {"flat": True} if any(key.startswith("__op") for key in inner) else None
-
-
-def _debezium_json(told: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    flat = any("flat" in source for source in told)
-    names = {".".join(filter(None, map(str, _place(source)))) for source in told} - {""}
-    what = f"Change events of Debezium in JSON{', flattened' * flat}, of {_listed(names)}"
-    settings = {"payload": {"format": "json"}, "cdc": {"format": "debezium"}}
-    tables = Finding("A table of rows by the topic's name", {"tables": {"each": "{table}"}})
-    schemas = any(source.get("schema") for source in told)
-    return [Finding(what, settings), tables if flat else _change_tables(schemas=schemas)]
-
-
 def _other_tables(topic: str) -> Iterator[Finding]:
-    """A connector has a topic for each table, `prefix.schema.table`."""
+    """Yield the pattern for a connector's topics, one per table: `prefix.schema.table`."""
     prefix, dot, rest = topic.partition(".")
     if dot and rest:
         pattern = f"{re.escape(prefix)}\\..*"
         yield Finding(f"All tables of the connector: topic_pattern {pattern} in place of topics")
 
 
-def _place(source: Mapping[str, Any]) -> tuple[Any, ...]:
-    return source.get("db"), source.get("schema"), source.get("table") or source.get("collection")
-
-
 @dataclass(frozen=True, slots=True)
 class _Types:
-    """What names the types of several kinds of events on one topic."""
+    """Findings about the types of several kinds of events on one topic."""
 
     findings: list[Finding]
     unmatched: int = 0
-    """Events of the sample that do not name their type so."""
+    """The number of events in the sample without this type."""
 
 
 def _event_types(parsed: Sequence[Mapping[str, Any] | None], sample: Sample) -> _Types:
-    """Find what names the types of events: CloudEvents, or a field; nothing where none does.
+    """Find the types of events: from CloudEvents or a field; empty if there are none.
 
-    `parsed` are the records of the sample, None for those that are no JSON.
+    `parsed` are the records of the sample, None for those that are not JSON.
     """
     headers = [_event_header(record) for record in sample.records]
     events = [event for event in parsed if event is not None]
@@ -503,7 +493,7 @@ def _event_types(parsed: Sequence[Mapping[str, Any] | None], sample: Sample) -> 
         what = f"CloudEvents, their type in the field type: {_listed(types)}"
         if all(isinstance(event.get("data"), dict) for event in structured):
             return _Types(_cloud_events(what), unmatched)
-        # not all have data that is an object: then the event itself is the row
+        # if not every data is an object, the event itself becomes the row
         return _Types([Finding(what), _by_field("type")], unmatched)
     return _named_by_field(events)
 
@@ -515,23 +505,23 @@ def _event_header(record: Record) -> str | None:
 
 
 def _named_by_field(events: Sequence[Mapping[str, Any]]) -> _Types:
-    """Choose the first field that names one of several types in all events but a few."""
+    """Choose the first field that has one of several types in nearly all events."""
     texts = {
         name: [text for event in events if isinstance(text := event.get(name), str)]
         for name in _TYPE_FIELDS
     }
-    seen = {name: found for name, found in texts.items() if found}
+    seen = {name: values for name, values in texts.items() if values}
     chosen = next(
         (
             name
-            for name, found in seen.items()
-            if len(found) >= _MOSTLY * len(events) and 1 < len(set(found)) <= _MOST_TYPES
+            for name, values in seen.items()
+            if len(values) >= _MOSTLY * len(events) and 1 < len(set(values)) <= _MOST_TYPES
         ),
         None,
     )
     others = [
-        f"{name} ({_counted(set(found))} in {len(found):,} of {len(events):,} events)"
-        for name, found in seen.items()
+        f"{name} ({_counted(set(values))} in {len(values):,} of {len(events):,} events)"
+        for name, values in seen.items()
         if name != chosen
     ]
     if chosen is None:
@@ -564,7 +554,7 @@ def _by_field(name: str) -> Finding:
     return Finding("A table for each type", {"tables": {"each": f"{{field:{name}}}"}})
 
 
-# What is noticed beside the format, and the words for it.
+# Further properties beside the format, and texts.
 
 
 def _beside(sample: Sample, findings: Sequence[Finding]) -> Iterator[Finding]:
@@ -591,10 +581,6 @@ def _left_over(count: int, total: int) -> Iterator[Finding]:
         yield Finding(what)
 
 
-def _word(format_: Format) -> str:
-    return {"json": "JSON", "avro": "Avro", "protobuf": "Protobuf"}[str(format_)]
-
-
 def _listed(names: Iterable[object]) -> str:
     every = sorted({str(name) for name in names})
     return listed((printable(name, longest=40) for name in every), most=_SHOWN)
@@ -604,7 +590,7 @@ def _listed(names: Iterable[object]) -> str:
 
 _ORDER = ("source", "registry", "envelope", "payload", "cdc", "tables", "lake")
 _ABOUT = ("envelope", "cdc", "payload", "source")
-"""Which of its sections a finding stands before."""
+"""The sections of the pipeline file before which a finding may be written, by priority."""
 _LONGEST_COMMENT = 110
 _LONGEST_LINE = 100
 
@@ -612,9 +598,10 @@ _LONGEST_LINE = 100
 def document(
     given: Mapping[str, Mapping[str, Any]], name: str, findings: Iterable[Finding]
 ) -> dict[str, Any]:
-    """The settings of a pipeline: what was typed, and what was found.
+    """Return the settings of a pipeline: the given ones and those of the findings.
 
-    A registry that no finding asks for is left out: records would be held to schemas of others.
+    A registry that no finding needs is left out: records would be checked against unrelated
+    schemas.
     """
     sections: dict[str, dict[str, Any]] = {key: dict(value) for key, value in given.items()}
     needed = False
@@ -630,14 +617,14 @@ def document(
 def pipeline_text(
     settings: Mapping[str, Any], findings: Iterable[Finding], *, looked_at: str, schema: str
 ) -> str:
-    """The settings as a file with a comment for each finding, before the section it is about."""
+    """Return the settings as a file, with a comment for each finding before its section."""
     comments: dict[str, list[str]] = {}
     for finding in findings:
         section = next((key for key in _ABOUT if key in finding.settings), "tables")
         comments.setdefault(section, []).append(f"# {_comment(finding.what)}")
     parts = [
         f"# yaml-language-server: $schema={schema}",
-        f"# Written by `distributary init`, which has seen {_comment(looked_at)}.",
+        f"# Written by `distributary init` from {_comment(looked_at)}.",
         "# Every other setting: `distributary validate --print-schema`.",
         f"name: {to_yaml(settings['name']).rstrip()}",
         "",
@@ -651,7 +638,7 @@ def pipeline_text(
 
 
 def _section(name: str, settings: Mapping[str, Any]) -> str:
-    """A section in one line where it fits: what was found shall be seen at a glance."""
+    """Return a section on one line if it fits, so that the settings are easy to read."""
     if name != "source" and all(isinstance(value, str | list) for value in settings.values()):
         pairs = (f"{key}: {_inline(value)}" for key, value in settings.items())
         line = f"{name}: {{{', '.join(pairs)}}}"
@@ -667,5 +654,5 @@ def _inline(value: str | list[str]) -> str:
 
 
 def _comment(text: str) -> str:
-    """One line, whatever is in it."""
+    """Return a text on one line."""
     return printable(text, longest=_LONGEST_COMMENT)

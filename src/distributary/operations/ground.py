@@ -1,8 +1,8 @@
-"""What a lake and a checkpoint stand on, proven by trying it, with nothing left behind.
+"""Tests of the stores below a lake and a checkpoint, which leave nothing behind.
 
-The engine believes three things of a store: that of two who create one file one loses, that a file
-which is another by now is not replaced, and that its clock is about ours. A store that breaks one
-of them would lose or double records without a word, so they are tried, not asked for.
+The engine relies on three properties of a store: if two processes create one file, one of them
+fails; a file that has changed is not replaced; its clock is close to ours. A store without one of
+them would lose or double records silently, so they are tested.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from distributary.store.base import Store, at, local_folder
 
 _MOST_SKEW_SECONDS = 5.0
 _RACERS = 8
-_CONDITIONAL = "of two writers of one file one loses"
+_CONDITIONAL = "of two writers of one file, one fails"
 _OTHER_STORE = (
-    "a store without conditional puts cannot hold it: take S3, Google Cloud Storage, Azure, or a "
+    "a store without conditional puts cannot be used: take S3, Google Cloud Storage, Azure, or a "
     "newer version of your own server; on a file system, one with hard links"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """One thing that was tried."""
+    """The result of one test."""
 
     name: str
     passed: bool
@@ -42,7 +42,7 @@ class Proof:
 
 
 def prove_store(place: str, address: str) -> Iterator[Proof]:
-    """Rights, conditional puts and the clock of the store in which a `place` lies."""
+    """Test the permissions, conditional puts and clock of the store of `place`."""
     with scratch(address) as store:
         rights = _rights(place, address, store)
         yield rights
@@ -52,13 +52,13 @@ def prove_store(place: str, address: str) -> Iterator[Proof]:
             try:
                 yield prove(kind, address, store)
             except OSError as error:
-                # allowed a moment ago
+                # it was allowed a moment ago
                 yield Proof(kind, False, f"wrote to {address}", _words(error), fix="try again")
 
 
 def prove_claim(checkpoint: str, *, lease: float) -> Proof:
-    """Whether one process at a time can own what lies there, and the next one take over."""
-    tried = f"claimed a folder below {checkpoint}, twice at once, let it go, claimed it again"
+    """Test that one process at a time can own the checkpoint, and another can take over."""
+    tried = f"claimed a folder below {checkpoint} twice at once, released it, claimed it again"
     needed = "one owner at a time"
     try:
         with scratch(checkpoint) as store:
@@ -78,27 +78,27 @@ def prove_claim(checkpoint: str, *, lease: float) -> Proof:
     except (DistributaryError, OSError) as error:
         return Proof("claim", False, tried, _words(error), needed, _OTHER_STORE)
     if not refused or second.epoch <= first.epoch:
-        found = "two processes could own it at once" if not refused else "it cannot be taken over"
-        return Proof("claim", False, tried, found, needed, _OTHER_STORE)
-    found = f"the second was refused, and the next one owns epoch {second.epoch}"
-    return Proof("claim", True, tried, found, needed)
+        result = "two processes could own it at once" if not refused else "it cannot be taken over"
+        return Proof("claim", False, tried, result, needed, _OTHER_STORE)
+    result = f"the second was refused, and the next one owns epoch {second.epoch}"
+    return Proof("claim", True, tried, result, needed)
 
 
 @contextmanager
 def scratch(address: str) -> Iterator[Store]:
-    """A folder below an address that nobody else knows; gone afterwards."""
+    """Create a folder with a random name below an address, and remove it afterwards."""
     name, folder = f"doctor-{secrets.token_hex(8)}", local_folder(address)
     if folder is None:
         store = at(f"{address.rstrip('/')}/{layout.HOME}/{name}")
     else:
-        # a lake that is not there yet is not made by looking at it
+        # a test does not create a lake that does not exist yet
         path = Path(folder).absolute()
         existing = next(p for p in (path, *path.parents) if p.is_dir())
         store = at(existing / f".distributary-{name}")
     try:
         yield store
     finally:
-        # who may not remove has been told so
+        # the test of permissions has reported a folder that cannot be removed
         with suppress(OSError):
             store.remove_folder()
 
@@ -114,15 +114,15 @@ def _rights(place: str, address: str, store: Store) -> Proof:
             raise FileNotFoundError("a file that was written is not listed")
         doing = "read"
         if store.read("rights") != b"?":
-            raise OSError("a file that was written reads otherwise")
+            raise OSError("a file has other content than was written")
         doing = "remove"
         store.remove("rights")
         if store.look("rights") is not None:
-            raise OSError("a file that was removed is still there")
+            raise OSError("a file still exists after its removal")
     except OSError as error:
         folder = local_folder(address)
         fix = (
-            f"let these credentials {doing} there: lake.storage_options, or the machine's own role"
+            f"allow these credentials to {doing}: lake.storage_options, or the machine's own role"
             if folder is None
             else f"chmod u+rwx {Path(store.address).parent}"
         )
@@ -132,10 +132,10 @@ def _rights(place: str, address: str, store: Store) -> Proof:
 
 
 def _puts(name: str, address: str, store: Store) -> Proof:
-    """Exclusive creation, and replacing only what is still what was read."""
+    """Test exclusive creation, and replacement of an unchanged file only."""
     tried = (
         f"created a file below {address} {_RACERS} times at once, "
-        "and replaced it by a version that was not its own any more"
+        "and tried to replace it with an outdated version"
     )
 
     def refused(found: str) -> Proof:
@@ -148,36 +148,36 @@ def _puts(name: str, address: str, store: Store) -> Proof:
     if len(winners) != 1:
         return refused(f"{len(winners)} of {_RACERS} creates of one name were accepted")
     if store.create("created", b"too late") is not None:
-        return refused("a name that was taken was created again")
+        return refused("an existing file was created again")
     if store.read("created") != winners[0]:
-        return refused("what was created first was replaced")
+        return refused("the first file was replaced")
     stale = next(version for version in versions if version is not None)
     fresh = store.swap("created", b"replaced", unchanged=stale)
     if fresh is None:
-        return refused("a file that nobody had touched could not be replaced")
+        return refused("an unchanged file could not be replaced")
     if store.swap("created", b"stale", unchanged=stale) is not None:
-        return refused("a version that was gone was replaced")
+        return refused("a changed file was replaced")
     if store.read("created") != b"replaced":
-        return refused("a replacement that was refused was made")
+        return refused("a replacement was made although it was refused")
     return Proof(
         name,
         True,
         tried,
-        f"1 of {_RACERS} creates won, and the replacement of a version that was gone was refused",
+        f"1 of {_RACERS} creates succeeded, and the replacement of a changed file was refused",
         _CONDITIONAL,
     )
 
 
 def _clock(name: str, address: str, store: Store) -> Proof:
-    """The store's time against ours, as far as an answer's way lets one tell."""
+    """Compare the store's clock with ours, within the time of a request."""
     before = time.time()
     store.write("clock", b"?")
     after = time.time()
-    found = store.look("clock")
-    if found is None:
-        raise FileNotFoundError("a file that was written is not there")
-    # seconds are all that most stores tell
-    skew = max(0.0, int(before) - found.modified, found.modified - after)
+    file = store.look("clock")
+    if file is None:
+        raise FileNotFoundError("a written file does not exist")
+    # most stores return whole seconds
+    skew = max(0.0, int(before) - file.modified, file.modified - after)
     return Proof(
         name,
         skew <= _MOST_SKEW_SECONDS,

@@ -1,7 +1,7 @@
-"""`maintain`: the tables of a lake are looked after, many at once, beside running pipelines.
+"""`maintain`: maintenance of a lake's tables, many at once, beside running pipelines.
 
-One process at a time does it, under a claim of its own. It may be killed at any moment: what it had
-written and not committed is nobody's, and is deleted by a later one.
+One process at a time does it, under a claim of its own. It may be killed at any moment: files
+that it has written but not committed belong to no table, and a later maintenance deletes them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from distributary.delta.compact import (
     OPTIMIZE,
     BusyError,
     Compacted,
-    Exchange,
+    FileExchange,
     Sizes,
     compact,
     planned,
@@ -52,8 +52,9 @@ from distributary.engine.progress.claim import CLAIMS, Claim, current_owner, liv
 from distributary.errors import CheckpointError, DistributaryError, FencedError, OwnedError
 from distributary.model import layout
 from distributary.model.table import STAGING, Role
+from distributary.model.table_format import DELTA, TABLE_FORMATS
 from distributary.observe.health import DERIVED
-from distributary.observe.ledger import Expired, Ledger
+from distributary.observe.ledger.ledger import Expired, Ledger
 from distributary.observe.pipelines import (
     Registration,
     UpkeepState,
@@ -61,14 +62,14 @@ from distributary.observe.pipelines import (
     trusted_checkpoint,
     write_upkeep_state,
 )
-from distributary.publish.parquet import format_of
+from distributary.publish.formats.entry import format_at
 from distributary.store.base import Store, at, is_remote, leads_outside
 
-# What is asked of a maintenance, and what it tells of each table.
+# The request and the report of a maintenance.
 
 
-class Step(StrEnum):
-    """One kind of care."""
+class UpkeepStep(StrEnum):
+    """The steps of maintenance."""
 
     OPTIMIZE = "optimize"
     CHECKPOINT = "checkpoint"
@@ -78,51 +79,51 @@ class Step(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What is to be done, and how."""
+    """The steps to do, with their settings."""
 
     settings: Maintain
-    chosen: Collection[Step] = ()
-    """These steps and no others; without any, those of the settings."""
+    chosen: Collection[UpkeepStep] = ()
+    """Only these steps; if empty, those of the settings."""
     retention: timedelta | None = None
-    """What was said for this one time: it goes before what the settings and a table say."""
+    """The retention of this one call, which overrides the settings and a table's own."""
     force: bool = False
-    """Files may be deleted that readers might still look at."""
+    """Whether to delete files that readers may still use."""
     dry_run: bool = False
     at_most: timedelta | None = None
-    """No table is begun after so long: the others come another time."""
+    """The time after which no further table is begun."""
 
     @property
-    def steps(self) -> frozenset[Step]:
-        """What is done."""
-        return frozenset(self.chosen or map(Step, self.settings.steps))
+    def steps(self) -> frozenset[UpkeepStep]:
+        """Return the steps to do."""
+        return frozenset(self.chosen or map(UpkeepStep, self.settings.steps))
 
     def keep(self, state: Snapshot | None = None) -> timedelta:
-        """How long files of a table are kept that are no longer part of it."""
+        """Return the time for which files are kept that a table no longer has."""
         wanted, usual = self.retention, self.settings.vacuum.retention
         if wanted is None:
             wanted = usual if state is None else retention_of(state, usual)
         return wanted if self.force else max(wanted, LEAST_RETENTION)
 
     def passes_over(self, table: str) -> bool:
-        """Whether the file says to leave a table alone."""
+        """Return whether the settings exclude a table."""
         return any(fnmatchcase(table, pattern) for pattern in self.settings.skip)
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """A table that is looked after."""
+class TableJob:
+    """A table to maintain."""
 
     table: str
     role: str
     pipeline: str
     folder: str
     checkpoint: str = ""
-    """Where its pipeline's progress is."""
+    """The checkpoint of its pipeline."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableReport:
-    """What was done to one table, or would be."""
+    """The result of maintaining one table, or of a dry run."""
 
     table: str
     role: str
@@ -133,15 +134,15 @@ class TableReport:
     vacuum: Vacuumed | None = None
     expire: ExpiredLetters | None = None
     skipped: Mapping[str, str] = field(default_factory=dict)
-    """Steps that were left out, and why."""
+    """Skipped steps with their reasons."""
     error: Mapping[str, Any] | None = None
     left: bool = False
-    """Whether it was not begun, because no time was left."""
+    """Whether it was not begun for lack of time."""
     seconds: float = 0.0
 
     @property
     def changed(self) -> bool:
-        """Whether anything was done."""
+        """Return whether anything was changed."""
         return bool(
             (self.optimize and self.optimize.files_after < self.optimize.files_before)
             or (self.optimize and self.optimize.rows)
@@ -154,13 +155,13 @@ class TableReport:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Over all tables."""
+    """The sums over all tables."""
 
     tables: int
     changed: int
     failed: int
     files_before: int
-    """Of the tables that were compacted."""
+    """The files of the compacted tables."""
     files_after: int
     bytes_before: int
     bytes_after: int
@@ -173,26 +174,26 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a maintenance did to a lake, or would do."""
+    """The result of maintaining a lake, or of a dry run."""
 
     lake: str
     tables: tuple[TableReport, ...]
     ledger: Expired | None = None
-    """Rows of detail that became sums."""
+    """The rows of detail that were replaced by sums."""
     leftovers: int = 0
-    """Files beside the checkpoints that killed processes had left."""
+    """The files that killed processes left beside the checkpoints."""
     notes: tuple[str, ...] = ()
     error: Mapping[str, Any] | None = None
-    """What went wrong beside the tables."""
+    """The failure outside of the tables."""
     seconds: float = 0.0
 
     @property
     def failed(self) -> bool:
-        """Whether anything went wrong."""
+        """Return whether any part failed."""
         return self.error is not None or any(table.error for table in self.tables)
 
     def totals(self) -> Totals:
-        """Over all tables."""
+        """Return the sums over all tables."""
         compacted = [t.optimize for t in self.tables if t.optimize]
         logs = [t.checkpoint for t in self.tables if t.checkpoint]
         vacuumed = [t.vacuum for t in self.tables if t.vacuum]
@@ -212,30 +213,30 @@ class Report:
         )
 
 
-# What the pipelines of a lake need to find there: asked before anything is taken away.
+# The files that the pipelines of a lake still need, determined before anything is deleted.
 
 _FOR_EVER = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
-    """A pipeline whose source is a Delta table, and how far it has come."""
+class ReadingPipeline:
+    """A pipeline whose source is a Delta table, with its position."""
 
     pipeline: str
     folder: str
-    """The table, as its card says; empty when it does not."""
+    """The table's folder according to its card; may be empty."""
     topic: str
-    """What it calls the table."""
+    """The topic name of the table."""
     version: int
     whole: bool
-    """It still reads the table as it was at that version."""
+    """Whether it still reads a snapshot of that version."""
 
     def reads(self, folder: str) -> bool:
-        """Whether this table may be its source."""
+        """Return whether this table may be the pipeline's source."""
         if self.folder:
             place = folder if is_remote(folder) else os.path.realpath(folder)
             return place == self.folder
-        # before its first batch nobody knows what it calls the table: it may be any
+        # before its first batch the topic name is unknown: the source may be any table
         return self.topic in ("", folder.rpartition("/")[2])
 
 
@@ -245,33 +246,36 @@ class Watched:
 
     paths: frozenset[str]
     running_since: float
-    readers: tuple[Reader, ...] = ()
+    readers: tuple[ReadingPipeline, ...] = ()
     notes: tuple[str, ...] = ()
-    """What could not be found out."""
+    """Notes about pipelines that could not be checked."""
 
     def keepers(self, folder: str) -> Keepers:
-        """What must stay of one table."""
+        """Return the files of one table that must stay."""
         since = min((_time_of(folder, r) for r in self._of(folder)), default=_FOR_EVER)
         return Keepers(self.paths, self.running_since, since)
 
     def keep_from(self, folder: str) -> int | None:
-        """The oldest version of a table that a pipeline has still to read, if one reads it."""
+        """Return the oldest version that a pipeline still has to read.
+
+        None if none reads the table.
+        """
         return min((0 if r.whole else r.version for r in self._of(folder)), default=None)
 
-    def _of(self, folder: str) -> list[Reader]:
+    def _of(self, folder: str) -> list[ReadingPipeline]:
         return [reader for reader in self.readers if reader.reads(folder)]
 
 
 def watch(lake: str) -> Watched:
-    """Look at all pipelines that have left a card in a lake."""
+    """Return the state of all pipelines with a card in a lake."""
     paths: set[str] = set()
     since = time.time()
-    readers: list[Reader] = []
+    readers: list[ReadingPipeline] = []
     notes: list[str] = []
     for card in registrations(lake):
         checkpoint = at(card.checkpoint)
         if not checkpoint.exists():
-            notes.append(f"the progress of pipeline {card.name} is not to be seen from here")
+            notes.append(f"the checkpoint of pipeline {card.name} cannot be read from here")
             continue
         for lane, manifests in lanes(checkpoint):
             since = min(since, _running_since(lane, manifests))
@@ -282,7 +286,7 @@ def watch(lake: str) -> Watched:
 
 
 def lanes(checkpoint: Store) -> Iterator[tuple[Store, Manifests]]:
-    """The folders that are claimed for the stream and for each other lane, and their batches."""
+    """Yield the folders of the stream and of each other lane, with their manifests."""
     yield checkpoint, Manifests(checkpoint.below("manifests"))
     for folder in map(checkpoint.below, checkpoint.folders()):
         if folder.exists(CLAIMS):
@@ -290,7 +294,7 @@ def lanes(checkpoint: Store) -> Iterator[tuple[Store, Manifests]]:
 
 
 def batch_under_way(checkpoint: str) -> bool:
-    """Whether a running pipeline has decided a batch that its tables do not all have yet."""
+    """Return whether a running pipeline has decided a batch that its tables do not all have yet."""
     place = at(checkpoint)
     if living_owner(place) is None:
         return False
@@ -299,7 +303,7 @@ def batch_under_way(checkpoint: str) -> bool:
 
 
 def _running_since(lane: Store, manifests: Manifests) -> float:
-    """When the batch that a running process works on can have begun at the earliest."""
+    """Return the earliest possible start of the batch that a running process works on."""
     owner = living_owner(lane)
     if owner is None:
         return _FOR_EVER
@@ -307,7 +311,7 @@ def _running_since(lane: Store, manifests: Manifests) -> float:
 
 
 def _decided(lake: str, manifests: Manifests) -> Iterator[str]:
-    """Files of batches that are decided and not settled. Raises CheckpointError."""
+    """Yield the files of batches that are decided but not settled. Raises CheckpointError."""
     settled = manifests.settled()
     for number in (n for n in manifests.numbers() if n > settled):
         manifest = manifests.read(number)
@@ -316,17 +320,17 @@ def _decided(lake: str, manifests: Manifests) -> Iterator[str]:
             yield from (f"{folder}/{file.path}" for file in entry.files)
 
 
-def _reader(card: Registration, manifests: Manifests) -> Reader | None:
+def _reader(card: Registration, manifests: Manifests) -> ReadingPipeline | None:
     position, topic = _position(at(card.checkpoint), manifests)
     whole = "snapshot" in position
     version = position.get("snapshot" if whole else "version")
     if "index" not in position or not isinstance(version, int):
         return None
-    return Reader(card.name, card.reads, topic, version, whole)
+    return ReadingPipeline(card.name, card.reads, topic, version, whole)
 
 
 def _position(checkpoint: Store, manifests: Manifests) -> tuple[Mapping[str, Any], str]:
-    """Where a pipeline would begin to read again, and what it calls its source."""
+    """Return the position at which a pipeline would continue, and the topic name of its source."""
     settled = manifests.settled()
     manifest = manifests.read(settled) if settled >= 0 else None
     if manifest is not None:
@@ -338,39 +342,39 @@ def _position(checkpoint: Store, manifests: Manifests) -> tuple[Mapping[str, Any
         return {}, ""
 
 
-def _time_of(folder: str, reader: Reader) -> float:
-    """When the first commit was made that a reader has still to see."""
+def _time_of(folder: str, reader: ReadingPipeline) -> float:
+    """Return the time of the first commit that a reader still has to read."""
     if reader.whole:
         return 0.0
     store = at(folder)
-    found = store.look(commit_name(reader.version))
-    if found is not None:
-        return found.modified
-    # behind the newest commit, or one that is gone
+    commit = store.look(commit_name(reader.version))
+    if commit is not None:
+        return commit.modified
+    # the reader is behind the newest commit, or its commit was deleted
     return _FOR_EVER if store.look(commit_name(reader.version - 1)) else 0.0
 
 
-# One table, looked after: letters, files, log, and what is left over, in this order.
+# The maintenance of one table: dead letters, files, log, and leftovers, in this order.
 
 TOMBSTONES = "tombstones"
-"""The role of the tables that remember what was removed from others."""
+"""The role of the tables with the tombstones of others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Care:
-    """What is wanted, and what must be minded."""
+    """The context for maintaining the tables of a lake."""
 
     wishes: Wishes
     watched: Watched
     home: str
-    """The folder of the lake in which only pipelines keep tables."""
+    """The lake's own folder, in which only pipelines have tables."""
     check: Callable[[], None]
-    """Raises FencedError when this process has been taken for dead."""
+    """Raises FencedError if another process has taken over."""
     until: float = _FOR_EVER
-    """The moment, on the clock of `time.monotonic`, after which no table is begun."""
+    """The time, on the clock of `time.monotonic`, after which no table is begun."""
 
-    def look_after(self, job: Job) -> TableReport:
-        """Do what is wanted to one table; what goes wrong is told, not raised."""
+    def look_after(self, job: TableJob) -> TableReport:
+        """Maintain one table; failures are reported, not raised."""
         started = time.perf_counter()
         report = TableReport(job.table, job.role, job.pipeline, job.folder)
         if time.monotonic() > self.until:
@@ -380,42 +384,42 @@ class Care:
         except FencedError:
             raise
         except Exception as error:
-            told = as_publish_error(error, doing="look after a table", path=job.folder)
-            report = replace(report, error=_told(error, told))
+            known = as_publish_error(error, doing="look after a table", path=job.folder)
+            report = replace(report, error=_error_document(error, known))
         return replace(report, seconds=time.perf_counter() - started)
 
-    def _steps(self, job: Job, report: TableReport) -> TableReport:
+    def _steps(self, job: TableJob, report: TableReport) -> TableReport:
         wishes = self.wishes
         if wishes.passes_over(job.table):
-            return _without(report, wishes.steps, "the pipeline file says to leave it alone")
+            return _without(report, wishes.steps, "the pipeline file excludes it")
         lake = os.path.dirname(self.home)
         if any(leads_outside(lake, f"{job.folder}/{name}") for name in ("_delta_log", STAGING)):
             return _without(report, wishes.steps, "it leads out of the lake")
-        kind = "delta" if is_remote(job.folder) else format_of(job.folder)
+        kind = DELTA if is_remote(job.folder) else format_at(job.folder)
         if kind is None:
             return _without(report, wishes.steps, "there is no table")
-        if kind == "parquet":
-            return self._plain(job, report)
-        if kind == "iceberg":
-            return _without(report, wishes.steps, "an Iceberg table is for Iceberg's own tools")
+        format_ = TABLE_FORMATS[kind]
+        if format_.kept_elsewhere:
+            return _without(report, wishes.steps, f"{format_.label} {format_.kept_elsewhere}")
+        if format_.no_rewrites:
+            return self._plain(job, report, f"{format_.label}: {format_.no_rewrites}")
         state = load(at(job.folder))
         if state is None:
             return _without(report, wishes.steps, "there is no table")
-        if Step.EXPIRE in wishes.steps and job.role == Role.DEAD_LETTERS:
+        if UpkeepStep.EXPIRE in wishes.steps and job.role == Role.DEAD_LETTERS:
             state, report = self._expire(state, report)
-        if Step.OPTIMIZE in wishes.steps:
+        if UpkeepStep.OPTIMIZE in wishes.steps:
             state, report = self._optimize(job, state, report)
-        if Step.CHECKPOINT in wishes.steps:
+        if UpkeepStep.CHECKPOINT in wishes.steps:
             report = self._checkpoint(job, state, report)
-        if Step.VACUUM in wishes.steps:
+        if UpkeepStep.VACUUM in wishes.steps:
             report = self._vacuum(job, report)
         return report
 
-    def _plain(self, job: Job, report: TableReport) -> TableReport:
-        """A folder of Parquet files: its readers see files, so that none can be replaced."""
-        why = "a plain Parquet table: its readers would see rows twice, or not at all"
-        report = _without(report, self.wishes.steps & {Step.OPTIMIZE}, why)
-        if Step.VACUUM not in self.wishes.steps:
+    def _plain(self, job: TableJob, report: TableReport, why: str) -> TableReport:
+        """Tidy a table whose files must not be written again: only staged files can go."""
+        report = _without(report, self.wishes.steps & {UpkeepStep.OPTIMIZE}, why)
+        if UpkeepStep.VACUUM not in self.wishes.steps:
             return report
         kept = self.watched.keepers(job.folder)
         store, keep = at(job.folder), self.wishes.keep()
@@ -430,7 +434,7 @@ class Care:
                     state, expiry, ready=self.check, dry_run=self.wishes.dry_run
                 )
             except (BusyError, OvertakenError):
-                return state, _without(report, {Step.EXPIRE}, "other writers were faster")
+                return state, _without(report, {UpkeepStep.EXPIRE}, "other writers committed first")
             total = ExpiredLetters(
                 total.letters + done.letters, done.version or total.version, total.left + done.left
             )
@@ -442,40 +446,45 @@ class Care:
         return [Expiry(now - age, open_too) for age, open_too in ages if age is not None]
 
     def _optimize(
-        self, job: Job, state: Snapshot, report: TableReport
+        self, job: TableJob, state: Snapshot, report: TableReport
     ) -> tuple[Snapshot, TableReport]:
         wishes, wanted = self.wishes, self.wishes.settings.optimize
         if job.folder.startswith(f"{self.home}{os.sep}"):
-            return state, _without(report, {Step.OPTIMIZE}, "merges keep it small themselves")
+            return state, _without(report, {UpkeepStep.OPTIMIZE}, "merges compact it themselves")
         try:
             sizes = compaction(state, Sizes(wanted.target_size, wanted.min_files))
         except UnsupportedTypeError as error:
-            return state, _without(report, {Step.OPTIMIZE}, str(error))
+            return state, _without(report, {UpkeepStep.OPTIMIZE}, str(error))
         plan = planned(state, sizes)
         refused = refusal(state) if plan else ""
         if plan is None or refused:
-            return state, _without(report, {Step.OPTIMIZE} if refused else (), refused)
+            return state, _without(report, {UpkeepStep.OPTIMIZE} if refused else (), refused)
         if wishes.dry_run:
             return state, replace(report, optimize=plan)
         try:
             state, done = compact(state, sizes, self._exchange(job))
         except UnsupportedTypeError as error:
-            return state, _without(report, {Step.OPTIMIZE}, str(error))
+            return state, _without(report, {UpkeepStep.OPTIMIZE}, str(error))
         return state, _optimized(report, done)
 
-    def _exchange(self, job: Job) -> Exchange:
-        """A merge that is overtaken starts over: tables that are merged into are not fought for."""
+    def _exchange(self, job: TableJob) -> FileExchange:
+        """Return the conditions for replacing files: a table that is merged into has priority.
+
+        A merge that is overtaken would start over.
+        """
         if job.role not in DERIVED:
             return replace(OPTIMIZE, ready=self.check)
 
         def ready() -> None:
             self.check()
             if job.checkpoint and batch_under_way(job.checkpoint):
-                raise BusyError("a batch is being merged into it: next time")
+                raise BusyError(
+                    "a batch is being merged into it; it is skipped until the next time"
+                )
 
         return replace(OPTIMIZE, ready=ready, patient=False)
 
-    def _checkpoint(self, job: Job, state: Snapshot, report: TableReport) -> TableReport:
+    def _checkpoint(self, job: TableJob, state: Snapshot, report: TableReport) -> TableReport:
         done = care_for_log(
             state,
             every=self.wishes.settings.checkpoint.every,
@@ -483,15 +492,15 @@ class Care:
             dry_run=self.wishes.dry_run,
         )
         if done.failed:
-            return _without(report, {Step.CHECKPOINT}, done.failed)
+            return _without(report, {UpkeepStep.CHECKPOINT}, done.failed)
         return replace(report, checkpoint=done)
 
-    def _vacuum(self, job: Job, report: TableReport) -> TableReport:
+    def _vacuum(self, job: TableJob, report: TableReport) -> TableReport:
         self.check()
         kept = self.watched.keepers(job.folder)
         done = vacuum(at(job.folder), self.wishes.keep, kept, dry_run=self.wishes.dry_run)
         if done.refused:
-            return _without(report, {Step.VACUUM}, done.refused)
+            return _without(report, {UpkeepStep.VACUUM}, done.refused)
         return replace(report, vacuum=done)
 
 
@@ -499,54 +508,56 @@ def _optimized(report: TableReport, done: Compacted | None) -> TableReport:
     if done is None:
         return report
     if done.version is None:
-        return _without(report, {Step.OPTIMIZE}, done.left)
+        return _without(report, {UpkeepStep.OPTIMIZE}, done.left)
     return replace(report, optimize=done)
 
 
-def _without(report: TableReport, steps: Iterable[Step], why: str) -> TableReport:
+def _without(report: TableReport, steps: Iterable[UpkeepStep], why: str) -> TableReport:
     names = sorted(str(step) for step in steps)
     return replace(report, skipped={**report.skipped, **dict.fromkeys(names, why)})
 
 
-def _told(error: Exception, known: DistributaryError) -> Mapping[str, Any]:
+def _error_document(error: Exception, known: DistributaryError) -> Mapping[str, Any]:
     kind = "" if isinstance(error, DistributaryError) else f"{type(error).__name__}: "
     return {**known.as_dict(), "evidence": f"{kind}{known.evidence}"}
 
 
 CLAIMED = "maintenance"
-"""The folder, in the lake's own one, that is claimed."""
+"""The folder, in the lake's own one, for the claim."""
 _LEASE_SECONDS = 60.0
 _THREADS = 4
 
 OnTable = Callable[[TableReport, int, int], None]
-"""Hears of each table that is done, how many are, and of how many."""
+"""Called with each finished table, the number of finished tables, and their total."""
 
 
-def jobs_of(lake: str, *, pipeline: str | None = None) -> tuple[Job, ...]:
-    """The tables of a lake, or of one pipeline, and those that remember what these have lost."""
+def jobs_of(lake: str, *, pipeline: str | None = None) -> tuple[TableJob, ...]:
+    """Return the tables of a lake, or of one pipeline, with the tables of their tombstones."""
     cards = {card.name: card.checkpoint for card in registrations(lake)}
-    found: dict[str, Job] = {}
+    jobs: dict[str, TableJob] = {}
     for table in Ledger(lake).tables(pipeline, schema_ids=False):
         folder = layout.place(lake, table.path)
         checkpoint = cards.get(table.pipeline, "")
-        found[folder] = Job(table.table, table.role, table.pipeline, folder, checkpoint)
-        memory = layout.tombstones(lake, table.table)
-        if table.role in DERIVED and at(memory).exists("_delta_log"):
-            found[memory] = Job(table.table, TOMBSTONES, table.pipeline, memory, checkpoint)
-    return tuple(found.values())
+        jobs[folder] = TableJob(table.table, table.role, table.pipeline, folder, checkpoint)
+        tombstones = layout.tombstones(lake, table.table)
+        if table.role in DERIVED and at(tombstones).exists("_delta_log"):
+            jobs[tombstones] = TableJob(
+                table.table, TOMBSTONES, table.pipeline, tombstones, checkpoint
+            )
+    return tuple(jobs.values())
 
 
 def maintain(
     lake: str,
-    jobs: Sequence[Job],
+    jobs: Sequence[TableJob],
     wishes: Wishes,
     *,
     whole_lake: bool = True,
     on_table: OnTable = lambda report, done, total: None,
 ) -> Report:
-    """Look after tables, and what is remembered of them. Raises OwnedError, CheckpointError.
+    """Maintain tables and the ledger. Raises OwnedError, CheckpointError.
 
-    Without `whole_lake` only the tables are looked at, and nothing of the ledger.
+    Without `whole_lake` only the tables are maintained, not the ledger.
     """
     started = time.perf_counter()
     with _claimed(lake, dry_run=wishes.dry_run) as check:
@@ -554,12 +565,12 @@ def maintain(
         until = _FOR_EVER
         if wishes.at_most is not None:
             until = time.monotonic() + wishes.at_most.total_seconds()
-            # another order each time: what no time is left for today comes earlier tomorrow
+            # a random order, so that every table gets its turn although time is limited
             jobs = random.sample(jobs, len(jobs))
         care = Care(wishes, watched, layout.join(lake, layout.HOME), check, until)
         tables = _all(care, jobs, on_table)
         ledger, leftovers, error = None, 0, None
-        if whole_lake and Step.EXPIRE in wishes.steps:
+        if whole_lake and UpkeepStep.EXPIRE in wishes.steps:
             try:
                 check()
                 ledger = expire_ledger(lake, wishes)
@@ -573,7 +584,7 @@ def maintain(
         tables,
         ledger,
         leftovers,
-        watched.notes if Step.VACUUM in wishes.steps else (),
+        watched.notes if UpkeepStep.VACUUM in wishes.steps else (),
         error,
         time.perf_counter() - started,
     )
@@ -583,7 +594,7 @@ def maintain(
 
 
 def _remember(report: Report) -> None:
-    """Leave in the lake when the tables of each pipeline were looked after, and what was done."""
+    """Store the time and result of the maintenance of each pipeline's tables in the lake."""
     for pipeline in {table.pipeline for table in report.tables}:
         own = replace(report, tables=tuple(t for t in report.tables if t.pipeline == pipeline))
         totals = own.totals()
@@ -605,9 +616,9 @@ def _remember(report: Report) -> None:
         write_upkeep_state(report.lake, pipeline, state)
 
 
-def _all(care: Care, jobs: Sequence[Job], on_table: OnTable) -> tuple[TableReport, ...]:
+def _all(care: Care, jobs: Sequence[TableJob], on_table: OnTable) -> tuple[TableReport, ...]:
     done: dict[int, TableReport] = {}
-    # what waits for a bucket needs no processor
+    # waiting for a bucket needs no processor
     most = _THREADS * 4 if is_remote(care.home) else min(_THREADS, os.cpu_count() or 1)
     with ThreadPoolExecutor(most) as pool:
         waiting = {pool.submit(care.look_after, job): at for at, job in enumerate(jobs)}
@@ -623,7 +634,7 @@ def _all(care: Care, jobs: Sequence[Job], on_table: OnTable) -> tuple[TableRepor
 
 @contextmanager
 def _claimed(lake: str, *, dry_run: bool) -> Iterator[Callable[[], None]]:
-    """Hold the right to maintain a lake; whoever only looks needs none."""
+    """Hold the claim to maintain a lake; a dry run needs none."""
     if dry_run:
         yield lambda: None
         return
@@ -647,7 +658,10 @@ def _claimed(lake: str, *, dry_run: bool) -> Iterator[Callable[[], None]]:
 
 
 def expire_ledger(lake: str, wishes: Wishes) -> Expired:
-    """Sum old rows of the ledger up, a whole day at a time: all sums are written each time."""
+    """Replace old rows of the ledger by sums, a whole day at a time.
+
+    All sums are rewritten each time.
+    """
     day = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     moment = day - wishes.settings.expire.ledger
     old = _old_rows(lake, "batches", "finished_at", moment)
@@ -657,7 +671,7 @@ def expire_ledger(lake: str, wishes: Wishes) -> Expired:
 
 
 def _old_rows(lake: str, name: str, column: str, moment: datetime) -> int:
-    """Rows of detail from before a moment: sums of several batches are none any more."""
+    """Return the number of rows of detail from before a moment; sums do not count."""
     table = open_table(layout.ledger_table(lake, name))
     if table is None:
         return 0
@@ -666,30 +680,30 @@ def _old_rows(lake: str, name: str, column: str, moment: datetime) -> int:
 
 
 def remove_leftovers(lake: str, wishes: Wishes) -> int:
-    """What processes that were killed have left beside the checkpoints of this lake."""
+    """Remove files that killed processes left beside the checkpoints of this lake."""
     kept = max(wishes.settings.vacuum.retention, timedelta(days=1))
     before = time.time() - kept.total_seconds()
     if is_remote(lake):
-        # files are there whole or not at all, and runs lie beside the workers
+        # objects exist whole or not at all, and folders of runs are on the workers
         return 0
-    found = [path for card in registrations(lake) for path in _leftovers(lake, card, before)]
+    paths = [path for card in registrations(lake) for path in _leftovers(lake, card, before)]
     if not wishes.dry_run:
-        for path in found:
+        for path in paths:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
-    return len(found)
+    return len(paths)
 
 
 def _leftovers(lake: str, card: Registration, before: float) -> Iterator[Path]:
-    """What can go; nothing where only the lake says that it is a checkpoint."""
+    """Yield removable paths; none if only the lake claims that it is a checkpoint."""
     checkpoint = trusted_checkpoint(card, lake)
-    # and it must be that pipeline's own by its own word
+    # the checkpoint itself must name the pipeline, too
     if checkpoint is None or not _is_checkpoint(checkpoint, card.name):
         return
     for lane, manifests in lanes(at(str(checkpoint))):
-        # batches that were staged again because their files were gone, and drafts of files
+        # manifests of batches that were staged again, and drafts of files
         folder = Path(manifests.store.address)
         runs = checkpoint / "runs" / ("stream" if folder.name == "manifests" else folder.name)
         if any(leads_outside(str(checkpoint), str(path)) for path in (folder, runs)):

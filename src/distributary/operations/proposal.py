@@ -1,4 +1,4 @@
-"""`plan --with-schema`: what a schema that is not registered would do to tables and records."""
+"""`plan --with-schema`: the effect of an unregistered schema on tables and records."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.config.message import PayloadConfig
 from distributary.config.pipeline import PipelineConfig
-from distributary.config.source import Payload
 from distributary.decode.base import DecodeLimits, Decoder
-from distributary.decode.formats import decoder_for
+from distributary.decode.formats import FORMATS, decoder_for
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.plan import Planner
 from distributary.errors import (
@@ -33,14 +33,14 @@ from distributary.model.deadletter import Decoded, Failure
 from distributary.model.names import printable
 from distributary.model.plan import Rejected, Route, RouteKey
 from distributary.model.record import Format, WriterSchema
-from distributary.model.table import Change, ChangeKind, Column
+from distributary.model.table import ChangeKind, Column, ColumnChange
 from distributary.operations.proposed import (
     MOST_RECORDS,
     PROPOSED_ID,
     Judge,
+    KeySlice,
     Preview,
     ProposedRegistry,
-    Slice,
     TablePreview,
     belonging,
     compile_proposed,
@@ -51,31 +51,28 @@ from distributary.registry.compatibility.levels import Level
 from distributary.registry.messages import choose_message
 from distributary.stage.job import Unresolved
 
-# Payloads as their writer would have written them with another schema.
-#
-# Protobuf and JSON name their fields, so that the bytes stay what they are. Avro's bytes mean
-# nothing without their schema: each datum is read with the schema it was written with, and
-# written with the other one.
-
-_BARE = "bytes"
+# Payloads as their producer would have written them with another schema. Protobuf and JSON payloads
+# name their fields, so their bytes stay unchanged. Avro's bytes cannot be read without their
+# schema: each datum is read with its own schema and written with the proposed one.
 
 
 def rewritten(
     payloads: pa.BinaryArray, written: WriterSchema, proposed: WriterSchema
 ) -> tuple[list[bytes | None], list[Failure]]:
-    """One payload for each, None for those that the other schema has no place for.
+    """Return one payload for each, None for those that do not fit the other schema.
 
-    Only payloads that their own schema decodes may be given: others are not safe to resolve.
+    All payloads must decode with their own schema: others are not safe to resolve.
     """
     values: list[bytes | None] = payloads.to_pylist()
-    if proposed.format is not Format.AVRO or _BARE in (written.message, proposed.message):
+    format = FORMATS[proposed.format]
+    if not format.needs_writer or format.bare_bytes in (written.message, proposed.message):
         return values, []
     failures: list[Failure] = []
     renames = b'"aliases"' in proposed.body
     try:
         old, new = _plain(written), _plain(proposed)
     except Exception as error:
-        # a schema that the other library refuses: nothing can be said of any record
+        # a schema that the other library refuses: no record can be checked
         why = f"not resolved: {type(error).__name__}"
         return [None] * len(values), [
             Failure(i, ErrorCode.UNUSABLE_SCHEMA, why) for i in range(len(values))
@@ -84,7 +81,7 @@ def rewritten(
         try:
             values[index] = _written(value or b"", old, new, renames=renames)
         except Exception as error:
-            # the library raises whatever comes to its mind; each of them means: it does not fit
+            # the library raises any kind of error; each means that the value does not fit
             why = f"its value does not fit the proposed schema: {type(error).__name__}"
             values[index] = None
             failures.append(Failure(index, ErrorCode.PAYLOAD_MISMATCH, why))
@@ -108,13 +105,13 @@ def _written(value: bytes, old: Any, new: Any, *, renames: bool) -> bytes:
 
 
 def _plain(schema: WriterSchema) -> Any:
-    """The schema without logical types: bytes are carried over, whatever they stand for."""
+    """Return the schema without logical types: bytes are kept, whatever they mean."""
     return fastavro.parse_schema(_without_logical(json.loads(schema.body)))
 
 
 def _without_logical(node: Any) -> Any:
     if isinstance(node, list):
-        return [_without_logical(each) for each in node]
+        return [_without_logical(item) for item in node]
     if not isinstance(node, dict):
         return node
     # a default is a value, not a schema
@@ -125,14 +122,17 @@ def _without_logical(node: Any) -> Any:
     }
 
 
-# Whether two columns hold the same values, row by row, also where their types differ.
+# Comparison of two columns row by row, also with different types.
 
 Indexes = npt.NDArray[np.int64]
 _NONE: Indexes = np.zeros(0, np.int64)
 
 
 def lost_and_changed(before: pa.Array, after: pa.Array | None) -> tuple[Indexes, Indexes]:
-    """Rows that had a value and have none, and rows that have another; None is: no such column."""
+    """Return rows that lost their value, and rows whose value changed.
+
+    None means no such column.
+    """
     had = pc.is_valid(before).to_numpy(zero_copy_only=False)
     if after is None:
         return np.flatnonzero(had), _NONE
@@ -146,9 +146,9 @@ def lost_and_changed(before: pa.Array, after: pa.Array | None) -> tuple[Indexes,
 
 
 def _as(values: pa.Array, type: pa.DataType) -> pa.Array:
-    """The values as the other type, where that holds all of them as they are."""
+    """Return the values cast to the other type, if it holds all of them unchanged."""
     if values.type == type or pa.types.is_string(type) or pa.types.is_binary(type):
-        # anything can be spelled as text, which does not make it the same value
+        # any value can be cast to text, but it is not the same value then
         return values
     try:
         return values.cast(type)
@@ -162,58 +162,58 @@ def _same(one: pa.Scalar, other: pa.Scalar) -> bool:
     if one.type != other.type:
         return False
     try:
-        # what is not a number is not equal to itself
+        # NaN is not equal to itself
         return repr(one.as_py()) == repr(other.as_py())
     except (ValueError, OverflowError):
-        # times that Python cannot hold
+        # timestamps that Python cannot represent
         return False
 
 
-# Tries a proposed schema on records: what would break, and which values would be others.
+# The trial of a proposed schema on records: broken records and changed values.
 
 ROWS = "number of rows"
-"""In place of a field: a payload that becomes more or fewer rows than it did."""
+"""Stands for a field if a payload makes more or fewer rows than before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Breakage:
-    """Records that would be dead letters for one reason."""
+    """Records that would become dead letters for one reason."""
 
     code: str
     records: int
     example: str
-    """`wrapper/0/42`, the first of them."""
+    """The first of them, as `wrapper/0/42`."""
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class FieldLoss:
-    """A field whose values would not come through as they do now."""
+    """A field whose values would be lost or changed."""
 
     field: str
     vanished: int
-    """Rows that have a value now and would have none."""
+    """The number of rows that would lose their value."""
     changed: int
-    """Rows that would have another value."""
+    """The number of rows whose value would change."""
     example: str
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What became of the records."""
+    """The results of the trial."""
 
     records: int = 0
     decoded: int = 0
     broken_now: int = 0
-    """Records that their own schema does not decode either."""
+    """Records that do not decode with their own schema either."""
     untried: int = 0
-    """Records that the proposed schema has no message for."""
+    """Records for which the proposed schema has no message."""
     breakages: tuple[Breakage, ...] = ()
     losses: tuple[FieldLoss, ...] = ()
 
     @property
     def broken(self) -> int:
-        """Records that would break and do not now."""
+        """Return the number of records that decode now and would not."""
         return sum(breakage.records for breakage in self.breakages)
 
 
@@ -230,7 +230,7 @@ class _Tally:
 
 
 def try_schema(
-    slices: Sequence[Slice],
+    slices: Sequence[KeySlice],
     schema: WriterSchema,
     routes: Mapping[RouteKey, Route],
     limits: DecodeLimits,
@@ -260,7 +260,7 @@ def try_schema(
 
 
 def _try_slice(
-    tally: _Tally, one: Slice, schema: WriterSchema, route: Route, limits: DecodeLimits
+    tally: _Tally, one: KeySlice, schema: WriterSchema, route: Route, limits: DecodeLimits
 ) -> None:
     old = _decoder(one.schema, one.route, limits)
     before = old.decode(one.payloads)
@@ -269,14 +269,14 @@ def _try_slice(
     good = np.array([i for i in range(len(one.payloads)) if i not in bad], np.int64)
     values, refused = rewritten(one.payloads.take(pa.array(good)), one.schema, schema)
     fitting = [i for i, value in enumerate(values) if value is not None]
-    # a field that the schema no longer has is a loss, not a break
+    # a field that the schema lacks is a loss, not a breakage
     new = _decoder(schema, route, replace(limits, drop_unknown_fields=True))
     after = new.decode(pa.array([values[i] for i in fitting], pa.binary()))
     failures = [*refused, *(replace(f, index=fitting[f.index]) for f in after.failed)]
     for failure in failures:
         _note_failure(tally, one, failure, int(good[failure.index]))
     tally.decoded += len(good) - len(failures)
-    # places in the slice, of both: a payload may be several rows, or none
+    # positions in the slice, for both: a payload may make several rows, or none
     places = (_origins(before), good[np.array(fitting, np.int64)][_origins(after)])
     _compare(tally, one, (before, after), (old.columns, new.columns), places)
 
@@ -285,7 +285,7 @@ def _decoder(schema: WriterSchema, route: Route, limits: DecodeLimits) -> Decode
     return decoder_for(schema, route.message, replace(limits, raw_bytes=route.raw_bytes))
 
 
-def _note_failure(tally: _Tally, one: Slice, failure: Failure, index: int) -> None:
+def _note_failure(tally: _Tally, one: KeySlice, failure: Failure, index: int) -> None:
     code = str(failure.code)
     tally.broken[code] += 1
     if code not in tally.first:
@@ -295,19 +295,19 @@ def _note_failure(tally: _Tally, one: Slice, failure: Failure, index: int) -> No
 def _origins(decoded: Decoded) -> npt.NDArray[np.int64]:
     if decoded.origin is None:
         return np.arange(decoded.ok.num_rows)
-    found: npt.NDArray[np.int64] = decoded.origin.to_numpy(zero_copy_only=False)
-    return found
+    origins: npt.NDArray[np.int64] = decoded.origin.to_numpy(zero_copy_only=False)
+    return origins
 
 
 def _compare(
     tally: _Tally,
-    one: Slice,
+    one: KeySlice,
     decoded: tuple[Decoded, Decoded],
     columns: tuple[tuple[Column, ...], tuple[Column, ...]],
     places: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]],
 ) -> None:
     size = len(one.payloads)
-    counts = [np.bincount(each, minlength=size) for each in places]
+    counts = [np.bincount(rows_of, minlength=size) for rows_of in places]
     tried = np.zeros(size, np.bool_)
     tried[places[1]] = True
     uneven = np.flatnonzero(tried & (counts[0] != counts[1]))
@@ -315,9 +315,9 @@ def _compare(
         tally.changed[ROWS] += len(uneven)
         tally.seen.setdefault(ROWS, one.place(int(uneven[0])))
     even = tried & (counts[0] == counts[1])
-    rows = [_rows_of(each, even) for each in places]
+    rows = [_rows_of(rows_of, even) for rows_of in places]
     before, after = (
-        each.ok.take(pa.array(chosen)) for each, chosen in zip(decoded, rows, strict=True)
+        result.ok.take(pa.array(chosen)) for result, chosen in zip(decoded, rows, strict=True)
     )
     home = places[0][rows[0]]
     for at, column in enumerate(columns[0]):
@@ -338,7 +338,7 @@ def _rows_of(places: npt.NDArray[np.int64], even: npt.NDArray[np.bool_]) -> npt.
 
 
 def _partner(column: Column, others: tuple[Column, ...]) -> int | None:
-    """The column that holds the same field: by name, else by what makes it a rename."""
+    """Return the column of the same field: by name, else by the rules for renamed fields."""
     by_name = {other.name: at for at, other in enumerate(others)}
     if column.name in by_name:
         return by_name[column.name]
@@ -350,48 +350,48 @@ def _partner(column: Column, others: tuple[Column, ...]) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """Records of a type that would find no place."""
+class ProposalRefusal:
+    """Records of a type that would be refused."""
 
     type: str
     code: str
     message: str
     stops: bool = False
-    """A policy says `fail`: the pipeline would stop."""
+    """Whether the policy is `fail`, so that the pipeline would stop."""
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
-    """What would happen if records came with the schema."""
+class SchemaProposal:
+    """The effect of a proposed schema."""
 
     subject: str
     version: int
-    """The version it would become."""
+    """The version that the schema would get."""
     format: str
     message: str
     level: Level
     problems: tuple[str, ...]
-    """Why the registry would refuse it."""
+    """The reasons why the registry would refuse it."""
     tables: tuple[TablePreview, ...]
-    refusals: tuple[Refusal, ...]
+    refusals: tuple[ProposalRefusal, ...]
     read: int
-    """Records that were looked at, of any type."""
+    """The number of records that were read, of any type."""
     trial: Trial
     untried: str = ""
-    """Why records could not be read, or not all of them."""
+    """The reason why not all records could be read."""
 
     @property
     def compatible(self) -> bool:
-        """Whether the registry would take it."""
+        """Return whether the registry would accept the schema."""
         return not self.problems
 
     @property
     def breaks(self) -> bool:
-        """Whether it is refused, or records would be."""
+        """Return whether the schema or any records would be refused."""
         return bool(self.problems or self.refusals or self.trial.broken)
 
     def as_dict(self) -> dict[str, Any]:
-        """The same for `--json`."""
+        """Return the proposal for `--json`."""
         trial = asdict(self.trial) | {"broken": self.trial.broken, "read": self.read}
         return {
             "subject": self.subject,
@@ -410,8 +410,8 @@ class Proposal:
 
 def propose(
     pipeline: Pipeline, registry: Judge, *, subject: str, text: str, most: int = MOST_RECORDS
-) -> Proposal:
-    """Judge a schema as the next version of a subject; nothing is registered or written.
+) -> SchemaProposal:
+    """Check a schema as the next version of a subject; nothing is registered or written.
 
     Raises:
         InvalidSchemaError: When the text does not compile.
@@ -426,8 +426,8 @@ def propose(
     tables, routes, refusals = _placed(
         planner, config, schema, subject, sample.slices, _newest(registry, subject)
     )
-    limits = planner.catalog().limits
-    return Proposal(
+    limits = planner.task_plan().records.limits
+    return SchemaProposal(
         subject=subject,
         version=schema.version_in(subject) or 1,
         format=str(schema.format),
@@ -445,7 +445,7 @@ def propose(
 def _refuse_envelope(config: PipelineConfig, subject: str) -> None:
     if config.envelope is not None and subject == config.envelope.subject:
         raise ConfigError(
-            "this is the subject of the envelope, not of a type of record",
+            "the subject belongs to the envelope, not to a type of record",
             where="--subject",
             evidence=printable(subject),
             next_step=f"distributary schema diff {printable(subject)} --file SCHEMA",
@@ -464,11 +464,11 @@ def _placed(
     config: PipelineConfig,
     schema: WriterSchema,
     subject: str,
-    slices: tuple[Slice, ...],
+    slices: tuple[KeySlice, ...],
     newest: WriterSchema | None,
-) -> tuple[tuple[TablePreview, ...], dict[RouteKey, Route], tuple[Refusal, ...]]:
-    """The way of the schema's records, and what their tables go through to take them."""
-    # what the records that are there do to the tables is not the proposal's doing
+) -> tuple[tuple[TablePreview, ...], dict[RouteKey, Route], tuple[ProposalRefusal, ...]]:
+    """Return the routes of the schema's records, and the changes of their tables."""
+    # changes that existing records cause do not count for the proposal
     planner.book.take_pending()
     before = {name: table.columns for name, table in planner.book.tables.items()}
     keys: dict[RouteKey, RouteKey] = {one.key: _proposed_key(one.key, schema) for one in slices}
@@ -476,88 +476,93 @@ def _placed(
         claims = types_of_subject(config, schema, subject)
         keys = {key: key for claim in claims for key in _keys_of(claim, schema, config.records)}
     answers = {key: _answer(planner, key) for key in dict.fromkeys(keys.values())}
-    refusals = tuple(each for each in answers.values() if isinstance(each, Refusal))
+    refusals = tuple(answer for answer in answers.values() if isinstance(answer, ProposalRefusal))
     routes = {key: answers[new] for key, new in keys.items()}
-    found = {key: route for key, route in routes.items() if isinstance(route, Route)}
+    valid_routes = {key: route for key, route in routes.items() if isinstance(route, Route)}
     pending = planner.book.take_pending().changes
-    changes = {name: list(each) for name, each in pending.items()}
-    messages = {route.table: route.message for route in found.values()}
-    refused = {one.route.table: one.route.message for one in slices if one.key not in found}
+    changes = {name: list(pending_changes) for name, pending_changes in pending.items()}
+    messages = {route.table: route.message for route in valid_routes.values()}
+    refused = {one.route.table: one.route.message for one in slices if one.key not in valid_routes}
     for name, message in (refused | messages).items():
         writer = _columns(planner, schema, message)
-        # a table that no record at hand goes to was opened for the proposal
+        # a table without sampled records was opened for the proposal
         planned = planner.book.tables.get(name)
         known = before.get(name) or (planned.columns if planned else ())
         own = changes.setdefault(name, [])
         own += _silent(config, known, writer, refused=name in refused)
         if newest is not None and writer and not _created(own):
             own += missing(_columns(planner, newest, message), writer)
-    return _previews(planner, changes, slices), found, refusals
+    return _previews(planner, changes, slices), valid_routes, refusals
 
 
 def _proposed_key(key: RouteKey, schema: WriterSchema) -> RouteKey:
     index = key.message_index
-    if schema.format is Format.AVRO and len(schema.messages) < 2:
-        # what was a branch of a union is all there is
+    format = FORMATS[schema.format]
+    if format.unions and not format.is_union(schema):
+        # the only schema replaces a branch of a union
         index = ()
     return key._replace(schema_id=PROPOSED_ID, guid="", message_index=index)
 
 
-def _keys_of(claim: str, schema: WriterSchema, payload: Payload) -> Iterable[RouteKey]:
-    if schema.format is Format.PROTOBUF and payload.framing == "confluent":
-        # a frame names any of them; the likely one where that can be told
+def _keys_of(claim: str, schema: WriterSchema, payload: PayloadConfig) -> Iterable[RouteKey]:
+    format = FORMATS[schema.format]
+    if format.many_messages and payload.framing == "confluent":
+        # a header can name any message; without one, the likely message applies
         likely = choose_message(schema, names=(claim,))
         messages = [likely] if isinstance(likely, str) else list(schema.messages)
         indexes = ((schema.messages.index(name),) for name in messages)
         return [RouteKey(claim, PROPOSED_ID, index) for index in indexes]
-    if schema.format is Format.AVRO and len(schema.messages) > 1:
-        branches = ((at,) for at, name in enumerate(schema.messages) if name)
-        return [RouteKey(claim, PROPOSED_ID, branch) for branch in branches]
+    if format.is_union(schema):
+        return [RouteKey(claim, PROPOSED_ID, (branch,)) for branch in format.branches(schema)]
     return [RouteKey(claim, PROPOSED_ID)]
 
 
-def _answer(planner: Planner, key: RouteKey) -> Route | Refusal | None:
+def _answer(planner: Planner, key: RouteKey) -> Route | ProposalRefusal | None:
     try:
         planner.resolve([Unresolved(key, 0)])
     except EvolutionError as error:
-        return Refusal(key.claim, str(error.code), error.evidence or error.what, stops=True)
-    answer = planner.catalog().routes.get(key)
+        return ProposalRefusal(key.claim, str(error.code), error.evidence or error.what, stops=True)
+    answer = planner.task_plan().routing.routes.get(key)
     if isinstance(answer, Rejected):
-        return Refusal(key.claim, str(answer.code), answer.message)
+        return ProposalRefusal(key.claim, str(answer.code), answer.message)
     return answer
 
 
 def _message(
     config: PipelineConfig, schema: WriterSchema, subject: str, routes: Iterable[Route]
 ) -> str:
-    """The messages that records are, or would be; empty if nobody knows."""
+    """Return the messages of the records; empty if unknown."""
     routed = {route.message for route in routes}
-    if schema.format is not Format.PROTOBUF or routed:
+    if routed or not FORMATS[schema.format].many_messages:
         return ", ".join(sorted(routed)) or schema.message
     names = types_of_subject(config, schema, subject)
-    found = choose_message(schema, wanted=config.records.message, names=names)
-    return found if isinstance(found, str) else ""
+    message = choose_message(schema, wanted=config.records.message, names=names)
+    return message if isinstance(message, str) else ""
 
 
 def _columns(planner: Planner, schema: WriterSchema, message: str) -> tuple[Column, ...]:
-    if schema.format is Format.PROTOBUF:
-        # a message of another name is still the only one that it could be
-        found = choose_message(schema, wanted=message)
-        wanted = found if isinstance(found, str) else choose_message(schema, names=(message,))
+    if FORMATS[schema.format].many_messages:
+        # a message of another name applies if it is the only candidate
+        message_name = choose_message(schema, wanted=message)
+        wanted = (
+            message_name
+            if isinstance(message_name, str)
+            else choose_message(schema, names=(message,))
+        )
     else:
         wanted = message if message in schema.messages or not schema.messages else schema.message
     if isinstance(wanted, Rejected):
         return ()
     try:
-        return decoder_for(schema, wanted, planner.catalog().limits).columns
+        return decoder_for(schema, wanted, planner.task_plan().records.limits).columns
     except DecodeError:
         return ()
 
 
 def _silent(
     config: PipelineConfig, known: tuple[Column, ...], writer: tuple[Column, ...], *, refused: bool
-) -> tuple[Change, ...]:
-    """What is not a change of the table: fields that a policy ignores or refuses."""
+) -> tuple[ColumnChange, ...]:
+    """Return fields that a policy ignores or refuses, which do not change the table."""
     if not known or not writer:
         return ()
     merged = merge(known, writer, config.evolution)
@@ -567,17 +572,17 @@ def _silent(
 
 
 def _previews(
-    planner: Planner, changes: Mapping[str, list[Change]], slices: tuple[Slice, ...]
+    planner: Planner, changes: Mapping[str, list[ColumnChange]], slices: tuple[KeySlice, ...]
 ) -> tuple[TablePreview, ...]:
-    found = []
+    previews = []
     for name in sorted(changes):
         if name in planner.book.tables:
             records = sum(len(one.rows) for one in slices if one.route.table == name)
-            # a table that the records at hand will make is not the proposal's doing
+            # a table that existing records will create does not count for the proposal
             new, role = _created(changes[name]), planner.book.tables[name].role
-            found.append(TablePreview(name, role, new, records, tuple(changes[name])))
-    return tuple(found)
+            previews.append(TablePreview(name, role, new, records, tuple(changes[name])))
+    return tuple(previews)
 
 
-def _created(changes: Iterable[Change]) -> bool:
+def _created(changes: Iterable[ColumnChange]) -> bool:
     return any(change.kind is ChangeKind.TABLE_CREATED for change in changes)

@@ -1,8 +1,7 @@
-"""A registry as it would be with one more schema; nothing is registered."""
+"""The registry with one more, proposed schema; nothing is registered."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -13,11 +12,12 @@ import numpy as np
 import pyarrow as pa
 
 from distributary.config.pipeline import PipelineConfig
+from distributary.decode.formats import FORMATS
 from distributary.engine.monitor import unread
-from distributary.engine.parts import make_ends, make_source
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.plan import Planner
 from distributary.engine.progress.checkpoint import Checkpoint
+from distributary.engine.seams import make_ends, make_source
 from distributary.errors import (
     CheckpointError,
     ConfigError,
@@ -31,7 +31,7 @@ from distributary.model.expectation import Rule
 from distributary.model.names import printable
 from distributary.model.plan import Rejected, Route, RouteKey
 from distributary.model.record import Format, SubjectVersion, WriterSchema
-from distributary.model.table import Change, Role, TablePlan
+from distributary.model.table import ColumnChange, Role, TablePlan
 from distributary.registry.base import Reference, gather
 from distributary.registry.compile import compile_schema
 from distributary.registry.compile.protobuf import is_bundled
@@ -46,29 +46,27 @@ from distributary.registry.messages import (
     topic_verdict,
 )
 from distributary.source.base import Position, Source
+from distributary.stage.decoding import failures
 from distributary.stage.exchange import positions
-from distributary.stage.parts import failures
 from distributary.stage.rules import unfit_rules
-from distributary.stage.unwrap import Rows, unwrap
+from distributary.stage.unwrap import Rows, decodable, unwrap
 
 PROPOSED_ID = 2**31 - 1
-"""What the schema goes by in plans: the last id there can be, which no registry will have given."""
+"""The id of the proposed schema in plans: the largest possible id, which no registry uses."""
 
 Judge = FileRegistry | HttpRegistry
-"""A registry that can say whether it would take a schema."""
-
-_IMPORT = re.compile(r'^\s*import\s+(?:public\s+|weak\s+)?"([^"\n]+)"\s*;', re.MULTILINE)
+"""A registry that can check the compatibility of a schema."""
 
 
 def judge_of(config: PipelineConfig) -> Judge:
-    """The pipeline's registry itself, without the copy on disk that a run keeps of it."""
+    """Return the pipeline's registry itself, without a run's cache on disk."""
     settings = config.registry
     if settings is None or config.cdc is not None:
         what = (
             "change data brings" if config.cdc is not None else "without a registry records bring"
         )
         raise ConfigError(
-            f"{what} schemas along, and there is none to propose",
+            f"{what} their own schemas, so none can be proposed",
             where="cdc" if config.cdc is not None else "registry",
             next_step="use plan without --with-schema",
         )
@@ -85,10 +83,10 @@ class ProposedSchema:
 
 
 def compile_proposed(registry: Judge, subject: str, text: str, format: Format) -> ProposedSchema:
-    """Compile a text as the next version of a subject, which may be empty where none is known.
+    """Compile a text as the next version of a subject, which may be empty if none is known.
 
-    It references what the newest version does; an import that is new is looked up under its own
-    name, as serializers register it.
+    It has the references of the newest version; a new import is looked up under its own name, as
+    serializers register it.
 
     Raises:
         InvalidSchemaError: When it does not compile.
@@ -98,8 +96,8 @@ def compile_proposed(registry: Judge, subject: str, text: str, format: Format) -
     references = (*kept, *_by_name(registry, text, {r.name for r in kept}, format))
 
     def fetch(reference: Reference) -> tuple[str, tuple[Reference, ...]]:
-        found = registry.version(reference.subject, reference.version)
-        return registry.text(found.id), registry.references(found.id)
+        version = registry.version(reference.subject, reference.version)
+        return registry.text(version.id), registry.references(version.id)
 
     compiled = compile_schema(text, format=format, imports=gather(references, fetch=fetch))
     place = SubjectVersion(subject, known[-1] + 1 if known else 1)
@@ -110,8 +108,7 @@ def compile_proposed(registry: Judge, subject: str, text: str, format: Format) -
 
 
 def _by_name(registry: Judge, text: str, known: set[str], format: Format) -> Iterator[Reference]:
-    names = _IMPORT.findall(text) if format is Format.PROTOBUF else ()
-    for name in dict.fromkeys(names):
+    for name in dict.fromkeys(FORMATS[format].imports(text)):
         if name not in known and not is_bundled(name):
             versions = registry.versions(name)
             if versions:
@@ -120,27 +117,28 @@ def _by_name(registry: Judge, text: str, known: set[str], format: Format) -> Ite
 
 @dataclass(frozen=True, slots=True)
 class ProposedRegistry:
-    """Knows the proposed schema by its id, and everything else as the registry does.
+    """A registry that adds the proposed schema by its id.
 
-    The newest version is the one that is registered: no record was written with the proposed one.
+    The newest version is the registered one, because no record was written with the proposed
+    schema.
     """
 
     registry: Judge
     proposed: WriterSchema
 
     def by_id(self, schema_id: int) -> WriterSchema:
-        """The schema with this id."""
+        """Return the schema with this id."""
         return self.proposed if schema_id == PROPOSED_ID else self.registry.by_id(schema_id)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.registry, name)
 
 
-# Which subject a proposed schema is for, and which records belong to that subject.
+# The subject of a proposed schema, and the records that belong to the subject.
 
 _VALUE = "-value"
 _MOST_ASKED = 100
-"""Subjects whose newest version is looked at for its message's name."""
+"""The most subjects whose newest version is read for its message's name."""
 _MOST_LISTED = 10
 
 Belongs = Callable[[RouteKey, WriterSchema], bool]
@@ -149,7 +147,7 @@ Belongs = Callable[[RouteKey, WriterSchema], bool]
 def choose_subject(
     registry: Judge, config: PipelineConfig, *, text: str, path: Path, type: str | None = None
 ) -> str:
-    """The subject of a type; without one, the only subject that file or message are called after.
+    """Return the subject of a type; without one, the only subject with the name of file or message.
 
     Raises:
         ConfigError: When several are possible, or none.
@@ -159,28 +157,28 @@ def choose_subject(
     wrapper = config.envelope.subject if config.envelope else None
     subjects = [s for s in registry.subjects() if s != wrapper and not s.endswith("-key")]
     named = _named_after({path.stem, path.name}, subjects)
-    found = named or _by_message(registry, config, text, subjects)
-    if len(found) == 1:
-        return found[0]
-    shown = found or subjects
+    matches = named or _by_message(registry, config, text, subjects)
+    if len(matches) == 1:
+        return matches[0]
+    shown = matches or subjects
     more = f" and {len(shown) - _MOST_LISTED:,} more" if len(shown) > _MOST_LISTED else ""
     raise ConfigError(
-        "which subject is the schema for?" if found else "the schema fits no subject by its name",
+        "the schema's subject is ambiguous" if matches else "no subject has the schema's name",
         where=str(path),
         evidence="; ".join(map(printable, shown[:_MOST_LISTED])) + more or "there are no subjects",
-        next_step="say it with --subject, or say the type of record with --type",
+        next_step="name the subject with --subject, or the type of record with --type",
     )
 
 
 def subject_of_type(registry: Judge, config: PipelineConfig, type: str) -> str:
-    """Where a type's schemas are registered, or would be."""
+    """Return the subject in which a type's schemas are, or would be, registered."""
     usual = own_subject(type, rule=config.records.subject)
     homes = dict.fromkeys((usual, f"{type}{_VALUE}", type))
     return next((home for home in homes if registry.versions(home)), usual)
 
 
 def types_of_subject(config: PipelineConfig, schema: WriterSchema, subject: str) -> tuple[str, ...]:
-    """The claims that records of a subject make, guessed where no record is at hand."""
+    """Return the claims of a subject's records, guessed without any record."""
     rule = config.records.subject
     if config.envelope is None:
         topics = [t for t in config.topics if _by_topic(t, schema.messages, subject, rule)]
@@ -193,7 +191,7 @@ def types_of_subject(config: PipelineConfig, schema: WriterSchema, subject: str)
 
 
 def belonging(config: PipelineConfig, subject: str) -> Belongs:
-    """Tells whether records with a key, written with a schema, would use this subject's next."""
+    """Return a test whether records of a key and schema would use this subject's next version."""
     rule = config.records.subject
 
     def enveloped(key: RouteKey, schema: WriterSchema) -> bool:
@@ -202,7 +200,7 @@ def belonging(config: PipelineConfig, subject: str) -> Belongs:
             return written
         home = subject_verdict(key.claim, (subject,), lambda _: True, rule=rule) is None
         places = [s.subject for s in schema.subjects]
-        # two types may share a text and so an id: what is at home elsewhere is not meant
+        # two types may share a schema and so an id: records of another type's subject do not belong
         elsewhere = subject_verdict(key.claim, places, lambda _: True, rule=rule) is None
         return home or (written and not elsewhere)
 
@@ -232,7 +230,7 @@ def _by_message(
         format = Format(config.records.format)
         schema = compile_proposed(registry, "", text, format).schema
     except InvalidSchemaError:
-        # perhaps for lack of references, which only the subject knows
+        # perhaps references are missing, which only the subject has
         return []
     message = _message_of(schema, config)
     if not message:
@@ -253,36 +251,36 @@ def _newest_message(registry: Judge, config: PipelineConfig, subject: str) -> st
 
 
 def _message_of(schema: WriterSchema, config: PipelineConfig) -> str:
-    found = choose_message(schema, wanted=config.records.message)
-    return found if isinstance(found, str) else ""
+    message = choose_message(schema, wanted=config.records.message)
+    return message if isinstance(message, str) else ""
 
 
-# The newest records of one subject that the source still has, read without Spark.
+# The newest records of one subject in the source, read without Spark.
 
 MOST_RECORDS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class KeySlice:
     """Records with one key."""
 
     key: RouteKey
     route: Route
     schema: WriterSchema
-    """What they were written with."""
+    """The schema that they were written with."""
     rows: Rows
-    """Their places in the raw batch they came in."""
+    """Their rows in the raw batch."""
     payloads: pa.BinaryArray
     places: pa.RecordBatch
-    """Topic, partition and offset."""
+    """The topic, partition and offset of each record."""
 
     def place(self, index: int) -> str:
-        """`wrapper/0/42`, as `trace` takes it."""
+        """Return the coordinates of a record as `wrapper/0/42`, the form for `trace`."""
         row = self.places.slice(index, 1).to_pylist()[0]
         return f"{row['topic']}/{row['partition']}/{row['offset']}"
 
-    def since(self, row: int) -> Slice:
-        """Those from a row of the raw batch on."""
+    def since(self, row: int) -> KeySlice:
+        """Return the records from a row of the raw batch on."""
         keep = np.flatnonzero(self.rows >= row)
         chosen = pa.array(keep)
         return replace(
@@ -294,24 +292,24 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """What was found."""
+class RecordSample:
+    """The sampled records."""
 
-    slices: tuple[Slice, ...] = ()
+    slices: tuple[KeySlice, ...] = ()
     read: int = 0
     """Records that were looked at, of any type."""
     untried: str = ""
-    """Why there are none, or not all, where that is the source's fault."""
+    """The reason why records are missing, if the source cannot be read."""
 
 
 def take_sample(
     pipeline: Pipeline, planner: Planner, belongs: Belongs, *, most: int = MOST_RECORDS
-) -> Sample:
-    """The newest records that belong, of the last batch and what follows, one batch at most.
+) -> RecordSample:
+    """Return the newest matching records of the last batch and later ones, one batch at most.
 
-    The planner learns every schema in it, as in a run.
+    The planner learns every schema in them, as in a run.
     """
-    kept: list[list[Slice]] = []
+    kept: list[list[KeySlice]] = []
     read, untried = 0, ""
     try:
         source = make_source(pipeline.config)
@@ -323,44 +321,44 @@ def take_sample(
         untried = f"{error.code}: {error.what}"
     except OSError as error:
         untried = f"the source cannot be read: {error.strerror or type(error).__name__}"
-    return Sample(tuple(s for batch in kept for s in batch if len(s.rows)), read, untried)
+    return RecordSample(tuple(s for batch in kept for s in batch if len(s.rows)), read, untried)
 
 
 def _start(pipeline: Pipeline, source: Source, back: int) -> Position:
-    """Where that batch ended; where there is none, where the first one begins."""
+    """Return the end of an earlier batch, or else the first position."""
     checkpoint = Checkpoint.find(pipeline.checkpoint, pipeline=pipeline.config.name)
     if checkpoint is None:
         return source.first()
     manifests = checkpoint.manifests()
     newest = manifests.newest()
     if newest >= back:
-        # where its manifest is gone, what follows the newest is all whose place is known
-        found = manifests.read(newest - back) or manifests.read(newest)
-        if found is not None:
-            return found.source_state
+        # if its manifest was pruned, only the end of the newest batch is known
+        manifest = manifests.read(newest - back) or manifests.read(newest)
+        if manifest is not None:
+            return manifest.source_state
     return checkpoint.known_first_position() or source.first()
 
 
-def _belonging(raw: pa.RecordBatch, planner: Planner, belongs: Belongs) -> list[Slice]:
-    unwrapped = unwrap(raw, planner.catalog())
+def _belonging(raw: pa.RecordBatch, planner: Planner, belongs: Belongs) -> list[KeySlice]:
+    unwrapped = decodable(unwrap(raw, planner.task_plan()), planner.task_plan())
     groups = planner.groups(raw, unwrapped)
-    catalog = planner.catalog()
+    plan = planner.task_plan()
     places = raw.select(["topic", "partition", "offset"])
-    found = []
+    slices = []
     for key, members in zip(groups.keys, positions(groups.codes, len(groups.keys)), strict=True):
-        route = catalog.routes.get(key)
-        if not isinstance(route, Route) or not belongs(key, catalog.schemas[route.schema_id]):
+        route = plan.routing.routes.get(key)
+        if not isinstance(route, Route) or not belongs(key, plan.routing.schemas[route.schema_id]):
             continue
         rows = unwrapped.rows[members]
         payloads = unwrapped.payloads.take(pa.array(members))
-        schema = catalog.schemas[route.schema_id]
-        found.append(Slice(key, route, schema, rows, payloads, places.take(pa.array(rows))))
-    return found
+        schema = plan.routing.schemas[route.schema_id]
+        slices.append(KeySlice(key, route, schema, rows, payloads, places.take(pa.array(rows))))
+    return slices
 
 
-def _newest(batches: list[list[Slice]], most: int) -> list[list[Slice]]:
+def _newest(batches: list[list[KeySlice]], most: int) -> list[list[KeySlice]]:
     """So many records, the oldest dropped first."""
-    kept: list[list[Slice]] = []
+    kept: list[list[KeySlice]] = []
     for batch in reversed(batches):
         size = sum(len(s.rows) for s in batch)
         if size > most:
@@ -373,23 +371,23 @@ def _newest(batches: list[list[Slice]], most: int) -> list[list[Slice]]:
     return kept[::-1]
 
 
-# `plan`: the tables, columns and changes that a run would make, found without Spark.
+# `plan`: the tables, columns and changes that a run would make, determined without Spark.
 
 
 @dataclass(frozen=True, slots=True)
 class TablePreview:
-    """What would happen to one table."""
+    """The changes of one table."""
 
     name: str
     role: Role
     new: bool
     records: int
-    changes: tuple[Change, ...]
+    changes: tuple[ColumnChange, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class UnfitRule:
-    """A rule of `expectations` that could not be applied to a table, and why."""
+    """A rule of `expectations` that cannot be applied to a table, with the reason."""
 
     rule: str
     table: str
@@ -398,26 +396,29 @@ class UnfitRule:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What would happen if the pipeline ran now."""
+    """The effects of a run that starts now."""
 
     records: int = 0
-    """How many were looked at: those of the next batch."""
+    """The number of sampled records: those of the next batch."""
     tables: tuple[TablePreview, ...] = ()
     dead_letters: Mapping[str, int] = field(default_factory=dict)
-    """Of these, the records that find no place or cannot be decoded, by error code; rules of
-    `expectations` are not evaluated here."""
+    """The sampled records that cannot be routed or decoded, by error code.
+
+    Rules of `expectations` are not evaluated here.
+    """
     unfit_rules: tuple[UnfitRule, ...] = ()
-    """What would not be checked: columns that a rule names and a table does not have."""
+    """Rules that would not be checked, because a table lacks their columns."""
     waiting: int | None = None
-    """How many records the source holds beyond the pipeline's position; None: nobody counts."""
+    """The number of records beyond the pipeline's position; None if the source cannot count them.
+    """
 
     @property
     def changes_something(self) -> bool:
-        """Whether a table would be created or changed."""
+        """Return whether a table would be created or changed."""
         return any(table.new or table.changes for table in self.tables)
 
     def as_dict(self) -> dict[str, Any]:
-        """The same for `--json`."""
+        """Return the preview for `--json`."""
         return {
             "records": self.records,
             "waiting": self.waiting,
@@ -440,7 +441,7 @@ class Preview:
 
 
 def preview(pipeline: Pipeline) -> Preview:
-    """Look at what the source holds beyond the pipeline's position, as one batch would see it."""
+    """Look at the records beyond the pipeline's position, as the next batch would read them."""
     planner = pipeline.planner(trial=True)
     keys: Counter[RouteKey] = Counter()
     dead: Counter[str] = Counter()
@@ -449,11 +450,11 @@ def preview(pipeline: Pipeline) -> Preview:
     start = _start(pipeline, source, 0)
     for raw in source.peek(start):
         total += raw.num_rows
-        unwrapped = unwrap(raw, planner.catalog())
+        unwrapped = decodable(unwrap(raw, planner.task_plan()), planner.task_plan())
         dead.update(str(letter.code) for letter in unwrapped.letters)
         groups = planner.groups(raw, unwrapped)
         keys.update(dict(zip(groups.keys, groups.counts(), strict=True)))
-        for key, _, codes in failures(raw, unwrapped, groups, planner.catalog()):
+        for key, _, codes in failures(raw, unwrapped, groups, planner.task_plan()):
             dead.update(codes)
             keys[key] -= codes.total()
     return replace(
@@ -466,15 +467,15 @@ def _waiting(config: PipelineConfig, start: Position, looked_at: int) -> int | N
     ends = make_ends(config)
     if ends is None:
         return None
-    # what came while records were looked at may be counted or not
+    # records that arrived during the preview may be counted or not
     return max(looked_at, sum(unread(ends.ask(), ends.reached(start)).values()))
 
 
 def _summary(planner: Planner, keys: Counter[RouteKey], dead: Counter[str], total: int) -> Preview:
     records: Counter[str] = Counter()
-    catalog = planner.catalog()
+    plan = planner.task_plan()
     for key, count in keys.items():
-        route = catalog.routes[key]
+        route = plan.routing.routes[key]
         if isinstance(route, Rejected):
             dead[str(route.code)] += count
         elif isinstance(route, Route):
@@ -493,11 +494,11 @@ def _summary(planner: Planner, keys: Counter[RouteKey], dead: Counter[str], tota
         if name
     )
     plans = [planner.book.tables[name] for name in names if name]
-    return Preview(total, tables, dict(dead), tuple(_unfit(catalog.expectations, plans)))
+    return Preview(total, tables, dict(dead), tuple(_unfit(plan.output.expectations, plans)))
 
 
 def _unfit(rules: tuple[Rule, ...], tables: Iterable[TablePlan]) -> Iterator[UnfitRule]:
     for table in tables if rules else ():
         if table.role in (Role.EACH, Role.LOG):
-            found = unfit_rules(rules, table)
-            yield from (UnfitRule(rule, table.name, why) for rule, why in found.items())
+            unfit = unfit_rules(rules, table)
+            yield from (UnfitRule(rule, table.name, why) for rule, why in unfit.items())

@@ -1,8 +1,8 @@
 """SQL over the tables of a lake, without a JVM: DuckDB reads the files that a statement needs.
 
 A statement can only read. It is parsed first, and refused unless it is one `SELECT` whose tables
-are those of the lake: no file, no setting, no extension, no other function that gives rows. The
-engine is shut as well, so that each fence holds without the other.
+are those of the lake: no file, no setting, no extension, no other table function. The engine is
+locked down as well, so that each barrier works without the other.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ from distributary.config.expectations import SHUT
 from distributary.delta.tables import reaching, refuse_damaged
 from distributary.errors import ConfigError, DistributaryError, ErrorCode, LakeUnavailableError
 from distributary.model import layout
-from distributary.observe.health import Readable, newest_files, open_listed
-from distributary.observe.ledger import Ledger
+from distributary.observe.health import open_listed
+from distributary.observe.ledger.ledger import Ledger
 from distributary.observe.log_format import plain
+from distributary.publish.formats.readable import ReadableTable
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 ROWS = frozenset({"unnest", "range", "generate_series", "json_each", "json_tree"})
-"""Functions that give rows and reach nothing outside; `arrow_scan` takes addresses in memory."""
+"""Table functions without outside access; `arrow_scan` would read addresses in memory."""
 _PATIENCE_SECONDS = 2.0
-"""For an engine that was interrupted."""
+"""The time for an interrupted engine to stop."""
 _BATCH_ROWS = 2048
 _LONGEST_EVIDENCE = 400
 _LONGEST_SQL = 100_000
-# how the engine begins to say it, as an exception of its own or through Arrow
+# the beginnings of the engine's messages, as its own exception or through Arrow
 _TOO_MUCH = ("Out of Memory Error", "INTERRUPT Error")
 _UNREADABLE = ("reading the stream registered as", "IO Error", "FATAL Error")
 _SCALES = 0
@@ -46,22 +47,22 @@ _SCALES = 0
 
 
 Overdue = Callable[[DistributaryError], None]
-"""What to do about an engine that does not stop; called in a thread of its own."""
+"""Called in a thread of its own if the engine does not stop."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """What one answer may cost."""
+class QueryLimits:
+    """The limits of one answer."""
 
     seconds: float = 60.0
     memory: int = 2 << 30
-    """Bytes of the engine; what it cannot hold is not written to a disk."""
+    """The memory of the engine in bytes; it never writes to a disk."""
     rows: int | None = 1000
-    """None: all of them."""
+    """The most rows; None for all."""
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class ResultColumn:
     """A column of an answer."""
 
     name: str
@@ -69,17 +70,17 @@ class Field:
 
 
 @dataclass(slots=True)
-class Answer:
-    """The rows of an answer, as they come."""
+class QueryResult:
+    """The rows of an answer, as they arrive."""
 
-    columns: tuple[Field, ...]
+    columns: tuple[ResultColumn, ...]
     _batches: pa.RecordBatchReader
     _most: int | None
     more: bool = False
-    """Whether rows were left out, once all others have been taken."""
+    """Whether rows were left out, valid after all others were read."""
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """Values of Python, row by row."""
+        """Yield the rows as Python values."""
         given = 0
         for batch in self._taken():
             columns = [column.to_pylist() for column in batch.columns]
@@ -91,7 +92,7 @@ class Answer:
                 yield row
 
     def _taken(self) -> Iterator[pa.RecordBatch]:
-        """Batches as the engine makes them; what it says on the way comes as Arrow's own errors."""
+        """Yield batches of the engine, with its errors translated."""
         while True:
             try:
                 batch = self._batches.read_next_batch()
@@ -103,7 +104,7 @@ class Answer:
 
 
 class Questions:
-    """Answers questions about one lake; what it has learned of the tables' places is kept."""
+    """Executes statements on one lake, and caches the places of its tables."""
 
     def __init__(self, lake: str) -> None:
         self._lake = lake
@@ -111,7 +112,7 @@ class Questions:
 
     @property
     def places(self) -> Mapping[str, tuple[str, str]]:
-        """Name and folder of each table, by its name in lower case."""
+        """Return name and folder of each table, by its name in lower case."""
         if self._places is None:
             tables = Ledger(self._lake).places()
             self._places = {
@@ -123,12 +124,12 @@ class Questions:
     def ask(
         self,
         sql: str,
-        bounds: Bounds = Bounds(),  # noqa: B008
+        bounds: QueryLimits = QueryLimits(),  # noqa: B008
         overdue: Overdue | None = None,
-    ) -> Iterator[Answer]:
-        """The answer to one statement; the engine is gone when the block ends.
+    ) -> Iterator[QueryResult]:
+        """Execute one statement; the engine is closed when the block ends.
 
-        `overdue` is called with the error where the engine goes on after its time is over.
+        `overdue` is called with the error if the engine does not stop in time.
         """
         read: list[str] = []
         with (
@@ -142,25 +143,25 @@ class Questions:
                 read.append(self.places[name][1])
                 self._register(engine, name)
             if _SHOWS_ALL in named:
-                # a list of names opens none of the tables
+                # a list of names opens no table
                 for name in self.places.keys() - named:
                     engine.execute(f"CREATE VIEW {quoted(self.places[name][0])} AS SELECT NULL")
             engine.execute("SET lock_configuration = true")
-            found = engine.sql(sql).to_arrow_reader(_BATCH_ROWS)
-            yield Answer(_fields(found.schema), found, bounds.rows)
+            reader = engine.sql(sql).to_arrow_reader(_BATCH_ROWS)
+            yield QueryResult(_fields(reader.schema), reader, bounds.rows)
 
-    def open(self, name: str) -> Readable:
-        """A table of the lake at its newest version."""
+    def open(self, name: str) -> ReadableTable:
+        """Open a table of the lake at its newest version."""
         table, path = self.places[name]
         return open_listed(table, path)
 
     def _register(self, engine: DuckDBPyConnection, name: str) -> None:
-        found = self.open(name)
-        files = found.files
+        readable = self.open(name)
+        files = readable.files
         if files is not None:
             engine.register(self.places[name][0], files)
             return
-        engine.register(self.places[name][0], _Stream(found))
+        engine.register(self.places[name][0], _Stream(readable))
 
     def _refuse_unknown(self, named: frozenset[str]) -> None:
         for name in sorted(named - self.places.keys() - {_SHOWS_ALL}):
@@ -177,12 +178,12 @@ class Questions:
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """A table that only the format's own engine can read, for DuckDB: again for each time.
+    """A table that only its format's own engine can read, as a stream for DuckDB.
 
-    All columns are read, and no row is kept.
+    Every scan reads it again. All columns are read, and no row is cached.
     """
 
-    table: Readable
+    table: ReadableTable
 
     def __arrow_c_schema__(self) -> object:
         return self.table.schema.__arrow_c_schema__()
@@ -194,7 +195,7 @@ class _Stream:
 
 
 def quoted(name: str) -> str:
-    """A name as SQL takes it, whatever is in it."""
+    """Return a name quoted for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -206,20 +207,20 @@ _ORDERS = (
     ("_valid_from",),
     ("last_seen", "batch", "offset"),
 )
-"""Columns that say which rows are new: of records, current rows, histories, dead letters."""
+"""Columns that order rows by age: of records, current rows, histories, dead letters."""
 
 
-def newest(found: Readable, count: int) -> pa.Table:
-    """So many rows, the newest first; of a table whose columns do not say it, those written last.
+def newest(readable: ReadableTable, count: int) -> pa.Table:
+    """Return `count` rows, the newest first; without ordering columns, the last written ones.
 
-    Files are read from the newest on, until none of the others can have a newer row.
+    Files are read from the newest on, until no other file can have a newer row.
     """
-    names = set(found.schema.names)
+    names = set(readable.schema.names)
     order = next((some for some in _ORDERS if some[0] in names), ())
     keys = [(name, "descending") for name in order if name in names]
-    rows = found.schema.empty_table()
-    with reaching(found.path):
-        for batches, most in _by_age(found, keys[0][0] if keys else None):
+    rows = readable.schema.empty_table()
+    with reaching(readable.path):
+        for batches, most in _by_age(readable, keys[0][0] if keys else None):
             full = len(rows) == count
             if full and (most is None or most < rows.column(keys[0][0])[-1].as_py()):
                 break
@@ -230,29 +231,34 @@ def newest(found: Readable, count: int) -> pa.Table:
     return rows
 
 
-def _by_age(found: Readable, key: str | None) -> Iterator[tuple[Iterable[pa.RecordBatch], Any]]:
-    """The rows of each file and the greatest value of the key in it, the greatest first."""
-    files = found.files
+def _by_age(
+    readable: ReadableTable, key: str | None
+) -> Iterator[tuple[Iterable[pa.RecordBatch], Any]]:
+    """Yield the rows of each file with its greatest key, the greatest first."""
+    files = readable.files
     if files is None:
-        yield found.batches(found.schema.names), None
+        yield readable.batches(readable.schema.names), None
         return
-    for each, most in newest_files(found, files, key):
-        yield each.scanner(schema=files.schema, columns=found.schema.names).to_batches(), most
+    for fragment, most in readable.newest_files(files, key):
+        yield (
+            fragment.scanner(schema=files.schema, columns=readable.schema.names).to_batches(),
+            most,
+        )
 
 
-# What a statement names, by the engine's own parser.
+# The tables of a statement, found by the engine's own parser.
 
 _SHOWS_ALL = "\0all"
-"""Stands among the names for a statement that lists the tables."""
+"""Stands for a statement that lists all tables."""
 
 
 def tables_of(engine: DuckDBPyConnection, sql: str) -> frozenset[str]:
-    """The tables that a statement reads, in lower case. Raises where it does more than read."""
+    """Return the tables that a statement reads, in lower case. Raises if it does more than read."""
     if len(sql) > _LONGEST_SQL:
         raise _refused(f"it has {len(sql):,} characters")
     if "\0" in sql:
         raise _refused("it has a zero byte")
-    # the engine does nothing else while an answer is not taken to its end
+    # the engine is blocked until the answer is read to its end
     ((text,),) = engine.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()
     try:
         tree = json.loads(text)
@@ -272,18 +278,18 @@ def tables_of(engine: DuckDBPyConnection, sql: str) -> frozenset[str]:
 
 def _names(node: Any, local: frozenset[str]) -> Iterator[str]:
     if isinstance(node, list):
-        for each in node:
-            yield from _names(each, local)
+        for item in node:
+            yield from _names(item, local)
         return
     if not isinstance(node, dict):
         return
-    # what a statement calls its own parts hides tables of the same name
-    local |= {str(each["key"]).casefold() for each in _parts(node)}
+    # a statement's own subqueries hide tables of the same name
+    local |= {str(part["key"]).casefold() for part in _parts(node)}
     match node.get("type"):
         case "BASE_TABLE":
             name = str(node.get("table_name", "")).casefold()
             if node.get("catalog_name") or str(node.get("schema_name") or "main") != "main":
-                raise _refused(f"{name!r} with a schema before it: tables go by their names alone")
+                raise _refused(f"{name!r} with a schema before it: tables have plain names")
             if name not in local:
                 yield name
         case "TABLE_FUNCTION":
@@ -292,8 +298,8 @@ def _names(node: Any, local: frozenset[str]) -> Iterator[str]:
                 raise _refused(f"the function {function!r} in the place of a table")
         case "SHOW_REF" if node.get("query") is None:
             yield _SHOWS_ALL
-    for each in node.values():
-        yield from _names(each, local)
+    for value in node.values():
+        yield from _names(value, local)
 
 
 def _parts(node: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -303,12 +309,12 @@ def _parts(node: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _refused(evidence: str) -> ConfigError:
     return ConfigError(
-        "the statement cannot be asked",
+        "the statement cannot be executed",
         code=ErrorCode.QUERY_INVALID,
         where="SQL",
-        # with the names that come close, without the statement once more
+        # with similar names, without the statement itself
         evidence=" ".join(evidence.partition("\nLINE ")[0].split())[:_LONGEST_EVIDENCE],
-        next_step="ask one SELECT of the tables that `distributary tables` names",
+        next_step="write one SELECT over tables that `distributary tables` lists",
     )
 
 
@@ -316,14 +322,14 @@ def _refused(evidence: str) -> ConfigError:
 
 
 @contextmanager
-def _engine(bounds: Bounds) -> Iterator[DuckDBPyConnection]:
-    """An empty database that reads nothing but what it is given, and stays shut."""
+def _engine(bounds: QueryLimits) -> Iterator[DuckDBPyConnection]:
+    """Open an empty database that reads only registered tables, and stays locked."""
     import duckdb
 
     settings = SHUT | {"memory_limit": f"{bounds.memory}B", "temp_directory": ""}
     engine = duckdb.connect(":memory:", config=settings)
     try:
-        # moments are counted in UTC everywhere in the lake
+        # timestamps are in UTC everywhere in the lake
         engine.execute("SET TimeZone = 'UTC'")
         yield engine
     except (duckdb.Error, MemoryError) as error:
@@ -334,7 +340,7 @@ def _engine(bounds: Bounds) -> Iterator[DuckDBPyConnection]:
 
 @contextmanager
 def _naming_damage(folders: Sequence[str]) -> Iterator[None]:
-    """Raise DamagedFileError where the engine failed because a file of these tables is damaged."""
+    """Raise DamagedFileError if the engine failed because of a damaged file of these tables."""
     try:
         yield
     except LakeUnavailableError as error:
@@ -345,10 +351,11 @@ def _naming_damage(folders: Sequence[str]) -> Iterator[None]:
 
 @contextmanager
 def _within(engine: DuckDBPyConnection, seconds: float, overdue: Overdue | None) -> Iterator[None]:
-    """Interrupts the engine when the time is over, and again where it has not noticed.
+    """Interrupt the engine when the time is over, repeatedly if it does not react.
 
-    The engine looks for an interrupt between two chunks of rows. A function that takes minutes for
-    one value, as `levenshtein` of long texts, is not stopped by it: only its process can be ended.
+    The engine checks for an interrupt between two chunks of rows. A function that takes minutes for
+    one value, such as `levenshtein` of long texts, is not stopped by it: only ending the process
+    helps.
     """
     done = threading.Event()
 
@@ -372,7 +379,7 @@ def _within(engine: DuckDBPyConnection, seconds: float, overdue: Overdue | None)
 
 
 def _failed(error: Exception) -> DistributaryError:
-    """What the engine says, in our words: too much was asked, a file is gone, or it is wrong."""
+    """Return the engine's failure as our error: limits exceeded, a missing file, or wrong SQL."""
     text = str(error)
     if isinstance(error, MemoryError) or any(sign in text for sign in _TOO_MUCH):
         return _stopped("its time is over" if _TOO_MUCH[1] in text else _first_line(error))
@@ -380,18 +387,18 @@ def _failed(error: Exception) -> DistributaryError:
         return LakeUnavailableError(
             "the tables cannot be read",
             evidence=_first_line(error),
-            next_step="`distributary verify --all` names files that are gone",
+            next_step="`distributary verify --all` names missing files",
         )
     return _refused(text)
 
 
 def _stopped(evidence: str) -> DistributaryError:
     return DistributaryError(
-        "the answer would cost more than it may",
+        "the answer exceeds its limits",
         code=ErrorCode.QUERY_STOPPED,
         where="SQL",
         evidence=evidence,
-        next_step="ask for less, or raise --timeout or --memory",
+        next_step="select less, or raise --timeout or --memory",
     )
 
 
@@ -399,21 +406,21 @@ def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0][:_LONGEST_EVIDENCE]
 
 
-def _fields(schema: pa.Schema) -> tuple[Field, ...]:
-    """Columns by names that differ: those of a document must."""
+def _fields(schema: pa.Schema) -> tuple[ResultColumn, ...]:
+    """Return the columns with distinct names, as a document needs them."""
     taken: set[str] = set()
-    found = []
+    fields = []
     for field in schema:
         name, number = field.name, 1
         while name in taken:
             name, number = f"{field.name}_{number}", number + 1
         taken.add(name)
-        found.append(Field(name, str(field.type)))
-    return tuple(found)
+        fields.append(ResultColumn(name, str(field.type)))
+    return tuple(fields)
 
 
 def json_value(value: Any) -> Any:
-    """A value as JSON has it; whole numbers of any size stay numbers."""
+    """Return a value for JSON; whole numbers of any size stay numbers."""
     if isinstance(value, Decimal) and value.is_finite() and value.as_tuple().exponent == _SCALES:
         return int(value)
     return plain(value)

@@ -1,7 +1,7 @@
-"""Dead letters through the same batch code once more, exactly once.
+"""Replays: dead letters go through the same batch code once more, exactly once.
 
-A replay is a batch of a lane of its own. What it will send is frozen first, in a file beside the
-checkpoint, so that a replay which was killed goes on with the same records and no others.
+A replay is a batch in a lane of its own. Its selection is first stored in a file beside the
+checkpoint, so that a killed replay continues with the same records.
 """
 
 from __future__ import annotations
@@ -17,51 +17,51 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from distributary.decode.formats import VIEWS
+from distributary.decode.formats import FORMATS
 from distributary.engine.batch import run_batch
-from distributary.engine.parts import RunContext
+from distributary.engine.context import RunContext
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.progress.removal import dead_letters_of
 from distributary.engine.schemas import SchemaLookup, choose_envelope
-from distributary.engine.stage import drop_files, stage_records
+from distributary.engine.steps.hops import drop_files, stage_records
 from distributary.errors import RegistryError
 from distributary.model.deadletter import CONTENT, MAY_HEAL, content_keys
-from distributary.model.manifest import Manifest, SourceRange
+from distributary.model.manifest import REPLAYS, Manifest, SourceRange
 from distributary.model.plan import Rejected
 from distributary.model.record import RAW, Format, WriterSchema
-from distributary.observe.deadletters import REPLAYS, DeadLetters, Failure, unfinished
+from distributary.observe.deadletters import DeadLetters, ReplayFailure, unfinished
 from distributary.registry.base import SchemaRegistry, has_schema
 from distributary.registry.wire import Framed, parse
 from distributary.source.base import BatchInput
+from distributary.stage.decoding import failures
 from distributary.stage.exchange import group
-from distributary.stage.parts import failures
-from distributary.stage.unwrap import Unwrapped, unwrap
+from distributary.stage.unwrap import Unwrapped, decodable, unwrap
 from distributary.store.base import Store, at, reaching
 
 LANE = REPLAYS
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
-    """What became of a selection of dead letters."""
+class ReplayResult:
+    """The result of replaying a selection of dead letters."""
 
     selected: int = 0
     replayed: int = 0
     failed_again: dict[str, int] = field(default_factory=dict)
-    """Those that are dead letters still, by error code."""
+    """The records that are still dead letters, by error code."""
     tables: dict[str, int] = field(default_factory=dict)
-    """Records per table."""
+    """The number of records per table."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrozenReader:
-    """Reads a frozen selection in a task."""
+    """A reader of a stored selection, for a task."""
 
     folder: str
     name: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The one incoming row only says: go."""
+        """Yield the selection for the one incoming row."""
         for batch in batches:
             if batch.num_rows:
                 with at(self.folder).open(self.name) as file:
@@ -69,10 +69,10 @@ class FrozenReader:
                         yield rows.select(RAW.names).cast(RAW)
 
 
-def try_replay(context: RunContext, letters: pa.Table) -> Replayed:
-    """What a replay would do: staged, counted, and dropped, with a context for nothing else."""
+def try_replay(context: RunContext, letters: pa.Table) -> ReplayResult:
+    """Return the result of a replay without doing it; the context is used for nothing else."""
     if not letters.num_rows:
-        return Replayed()
+        return ReplayResult()
     context.planner.book.names.stop_taking()
     number = _next_number(context)
     name = _freeze(context, number, letters, kind="trial")
@@ -82,7 +82,7 @@ def try_replay(context: RunContext, letters: pa.Table) -> Replayed:
         planned = context.planner.book.tables
     finally:
         _place(context).remove(name)
-    return Replayed(
+    return ReplayResult(
         selected=letters.num_rows,
         replayed=letters.num_rows - sum(staged.dead.values()),
         failed_again=dict(staged.dead),
@@ -90,25 +90,28 @@ def try_replay(context: RunContext, letters: pa.Table) -> Replayed:
     )
 
 
-def replay(context: RunContext, dead_letters: DeadLetters, letters: pa.Table) -> Replayed:
-    """Send a selection again. An unfinished replay of before is finished first."""
+def replay(context: RunContext, dead_letters: DeadLetters, letters: pa.Table) -> ReplayResult:
+    """Replay a selection, after finishing an earlier unfinished replay."""
     if finish(context, dead_letters):
-        # some of the selection may have been in it
+        # the earlier replay may have included a part of the selection
         still = dead_letters.select(columns=["id"])["id"]
         letters = letters.filter(pc.is_in(letters["id"], still.combine_chunks()))
     if not letters.num_rows:
-        return Replayed()
+        return ReplayResult()
     number = _next_number(context)
     _freeze(context, number, letters)
     return _run(context, dead_letters, number)
 
 
-def finish(context: RunContext, dead_letters: DeadLetters) -> list[Replayed]:
+def finish(context: RunContext, dead_letters: DeadLetters) -> list[ReplayResult]:
     """Complete the replays that were begun and not ended."""
-    return [_run(context, dead_letters, number) for number in unfinished(context.checkpoint.store)]
+    return [
+        _run(context, dead_letters, number)
+        for number in unfinished(context.progress.checkpoint.store)
+    ]
 
 
-def _run(context: RunContext, dead_letters: DeadLetters, number: int) -> Replayed:
+def _run(context: RunContext, dead_letters: DeadLetters, number: int) -> ReplayResult:
     name = f"selection-{number:08d}.parquet"
     settled = run_batch(context, number, _input(context, number, name))
     manifest = settled.manifest
@@ -120,7 +123,7 @@ def _run(context: RunContext, dead_letters: DeadLetters, number: int) -> Replaye
     dead_letters.mark_failed_again(failed, at=datetime.fromisoformat(manifest.created_at))
     # the selection is what says that a replay is unfinished: it goes last
     _place(context).remove(name)
-    return Replayed(
+    return ReplayResult(
         selected=len(ids),
         replayed=len(good),
         failed_again=dict(Counter(failure.code for failure in failed.values())),
@@ -128,28 +131,28 @@ def _run(context: RunContext, dead_letters: DeadLetters, number: int) -> Replaye
     )
 
 
-def failed_letters(manifest: Manifest, letters: pa.Table) -> dict[str, Failure]:
-    """The letters that failed again in a replay, by id."""
-    told = manifest.source_state.get("failed", {})
-    failed: dict[str, Failure] = {}
+def failed_letters(manifest: Manifest, letters: pa.Table) -> dict[str, ReplayFailure]:
+    """Return the dead letters that failed again in a replay, by id."""
+    failures = manifest.source_state.get("failed", {})
+    failed: dict[str, ReplayFailure] = {}
     for letter, key in zip(letters["id"].to_pylist(), content_keys(letters), strict=True):
-        # a replay that the version before has decided names them by id
-        found = told.get(key) or told.get(letter)
-        if found is not None:
-            failed[letter] = Failure(*found)
+        # a replay that an earlier version has decided names them by id
+        failure = failures.get(key) or failures.get(letter)
+        if failure is not None:
+            failed[letter] = ReplayFailure(*failure)
     return failed
 
 
 def _place(context: RunContext) -> Store:
-    return context.checkpoint.store.below(LANE)
+    return context.progress.checkpoint.store.below(LANE)
 
 
 def _next_number(context: RunContext) -> int:
-    return max(context.manifests.newest(), context.newest_settled) + 1
+    return max(context.progress.manifests.newest(), context.progress.newest_settled) + 1
 
 
 def _freeze(context: RunContext, number: int, letters: pa.Table, *, kind: str = "selection") -> str:
-    """Keep what is sent again; the name of its file."""
+    """Store the selection and return the name of its file."""
     name = f"{kind}-{number:08d}.parquet"
     content = pa.BufferOutputStream()
     pq.write_table(letters, content)
@@ -163,7 +166,7 @@ def _frozen(context: RunContext, name: str, *, columns: Sequence[str]) -> pa.Tab
 
 
 def _input(context: RunContext, number: int, name: str) -> BatchInput:
-    decided = context.manifests.read(number)
+    decided = context.progress.manifests.read(number)
     return BatchInput(
         reader=FrozenReader(_place(context).address, name),
         ranges=decided.ranges if decided is not None else (_range(context, number, name),),
@@ -172,30 +175,33 @@ def _input(context: RunContext, number: int, name: str) -> BatchInput:
 
 
 def _range(context: RunContext, number: int, file: str) -> SourceRange:
-    """A selection as a stretch of a source: another one under this number has another name."""
+    """Return a selection as a source range.
+
+    Another selection under this number has another name.
+    """
     ids = _frozen(context, file, columns=["id"])["id"].to_pylist()
     name = hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest()[:8]
     return SourceRange(f"dead letters, replay {number}, {name}", 0, 0, len(ids), len(ids))
 
 
-# Dead letters that would decode now, because the schema they waited for has appeared.
+# Dead letters that would decode now, because their schema was registered.
 
 _SAMPLE = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Healing:
-    """How many open dead letters would be rows now."""
+class HealableLetters:
+    """The number of open dead letters that would become rows now."""
 
     count: int = 0
     by_reason: Mapping[str, int] = field(default_factory=dict)
 
 
-def healable(pipeline: Pipeline) -> Healing:
-    """Try a sample of each schema's letters; count all of a schema whose sample decodes."""
+def healable(pipeline: Pipeline) -> HealableLetters:
+    """Decode a sample of each schema's dead letters, and extrapolate to all of that schema."""
     letters = dead_letters_of(pipeline)
     registry = pipeline.registry()
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for reason in sorted(MAY_HEAL):
         table = letters.select(reason=reason, pipeline=pipeline.config.name)
         for schema_id in table["schema_id"].unique().to_pylist():
@@ -204,32 +210,32 @@ def healable(pipeline: Pipeline) -> Healing:
             same = table.filter(pa.compute.equal(table["schema_id"], schema_id))
             sample = same.slice(0, _SAMPLE)
             share = _decodes(pipeline, sample) / sample.num_rows
-            found[str(reason)] += round(same.num_rows * share)
-    return Healing(sum(found.values()), {k: v for k, v in found.items() if v})
+            counts[str(reason)] += round(same.num_rows * share)
+    return HealableLetters(sum(counts.values()), {k: v for k, v in counts.items() if v})
 
 
 def _decodes(pipeline: Pipeline, letters: pa.Table) -> int:
     raw = letters.select(RAW.names).cast(RAW).combine_chunks().to_batches()[0]
     planner = pipeline.planner(trial=True)
-    unwrapped = unwrap(raw, planner.catalog())
+    unwrapped = decodable(unwrap(raw, planner.task_plan()), planner.task_plan())
     groups = planner.groups(raw, unwrapped)
-    tried = failures(raw, unwrapped, groups, planner.catalog())
+    tried = failures(raw, unwrapped, groups, planner.task_plan())
     return sum(records - codes.total() for _, records, codes in tried)
 
 
-# What can be read in a record that could not be ingested.
+# The readable parts of a record that could not be ingested.
 
 _MOST_CHARACTERS = 4000
 
 
 @dataclass(frozen=True, slots=True)
 class Insight:
-    """A record's schema, payload and text, as far as they could be found."""
+    """A record's schema, payload and text, as far as they are known."""
 
     schema: str = ""
-    """`12 (chess_game-value v3)`."""
+    """The schema as `12 (chess_game-value v3)`."""
     payload_start: int | None = None
-    """Where the payload begins in the value."""
+    """The offset of the payload in the value."""
     mark: int | None = None
     """The byte of the value at which decoding failed."""
     label: str = ""
@@ -237,20 +243,23 @@ class Insight:
 
 
 def look_inside(pipeline: Pipeline | None, letter: Mapping[str, Any]) -> Insight:
-    """As much as can be found out; without a pipeline the bytes must do."""
+    """Return as much about a record as can be read; without a pipeline only its bytes."""
     value: bytes = letter["value"] or b""
     registry = pipeline.registry() if pipeline is not None else None
     if pipeline is None or registry is None:
-        return _without_schemas(value, letter)
+        known = "" if pipeline is None else pipeline.config.records.format
+        return _without_schemas(value, letter, known)
     schema = _schema(registry, letter["schema_id"])
-    found = _unwrapped(pipeline, letter) if value else None
-    payload = found.payloads[0].as_py() if found is not None and len(found.rows) else None
+    unwrapped = _unwrapped(pipeline, letter) if value else None
+    payload = (
+        unwrapped.payloads[0].as_py() if unwrapped is not None and len(unwrapped.rows) else None
+    )
     start = value.rfind(payload) if payload else _after_frame(value)
     writer = schema if payload else _envelope(pipeline, registry)
     message: str | Rejected = ""
-    if writer is not None and payload and found is not None:
+    if writer is not None and payload and unwrapped is not None:
         lookup = SchemaLookup(pipeline.config, registry, None)
-        message = lookup.message(group(found).keys[0], writer)
+        message = lookup.message(group(unwrapped).keys[0], writer)
     elif writer is not None and pipeline.config.envelope is not None:
         message = choose_envelope(pipeline.config.envelope, writer)
     text = _readable(writer, message, payload or value[start:]) if value else ""
@@ -267,34 +276,39 @@ def look_inside(pipeline: Pipeline | None, letter: Mapping[str, Any]) -> Insight
 
 
 def _readable(writer: WriterSchema | None, message: str | Rejected, payload: bytes) -> str:
-    if writer is None or (isinstance(message, Rejected) and writer.format is Format.PROTOBUF):
+    refused = isinstance(message, Rejected)
+    if writer is None or (refused and FORMATS[writer.format].many_messages):
         return _without_schema(payload)
-    view = VIEWS.get(writer.format)
     name = writer.message if isinstance(message, Rejected) else message
-    return view(writer.body, name, payload) if view else ""
+    return FORMATS[writer.format].view(writer.body, name, payload)
 
 
-def _without_schema(payload: bytes) -> str:
-    """JSON as it is; anything else as protobuf, whose fields have numbers without a schema, too."""
+def _without_schema(payload: bytes, known: str = "") -> str:
+    """Return JSON as text, and anything else as protobuf without a schema.
+
+    Without a schema, protobuf fields have only numbers. `known` is the pipeline's payload format.
+    """
     text = payload.lstrip()[:1] in (b"{", b"[")
-    return VIEWS[Format.JSON if text else Format.PROTOBUF](None, "", payload)
+    guess = Format.JSON if text else Format.PROTOBUF
+    format = known if known and FORMATS[known].as_json is not None else guess
+    return FORMATS[format].view(None, "", payload)
 
 
-def _without_schemas(value: bytes, letter: Mapping[str, Any]) -> Insight:
+def _without_schemas(value: bytes, letter: Mapping[str, Any], known: str) -> Insight:
     start, position = _after_frame(value), letter["error_position"]
-    known = letter["stage"] == "unwrap" and position is not None and value
+    marked = letter["stage"] == "unwrap" and position is not None and value
     schema_id = letter["schema_id"]
     return Insight(
         schema="unknown" if schema_id is None else str(schema_id),
-        mark=start + position if known else None,
-        label=f"byte {position} of the message" if known else "",
-        text=_without_schema(value[start:])[:_MOST_CHARACTERS] if value else "",
+        mark=start + position if marked else None,
+        label=f"byte {position} of the message" if marked else "",
+        text=_without_schema(value[start:], known)[:_MOST_CHARACTERS] if value else "",
     )
 
 
 def _unwrapped(pipeline: Pipeline, letter: Mapping[str, Any]) -> Unwrapped:
     raw = pa.RecordBatch.from_pylist([{name: letter[name] for name in RAW.names}], schema=RAW)
-    return unwrap(raw, pipeline.planner().catalog())
+    return unwrap(raw, pipeline.planner().task_plan())
 
 
 def _after_frame(value: bytes) -> int:

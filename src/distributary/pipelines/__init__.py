@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KnownType", "dead_letters", "decoded", "types"]
 
-# found when they are asked for: the supervisor of a project needs no decoder
+# imported on first use: the supervisor of a project needs no decoder
 _HOMES = {
     "KnownType": "distributary.pipelines.known",
     "dead_letters": "distributary.pipelines.flows",

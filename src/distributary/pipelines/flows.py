@@ -1,25 +1,21 @@
 """Streams for the query functions of a declarative pipeline.
 
-Query functions may not analyse a plan, and `mapInArrow` of Spark Connect asks for the columns of
-its input: they are known here, and told to the frame beforehand.
+Query functions must not analyse a plan, but `mapInArrow` of Spark Connect needs the columns of its
+input. They are known here and are set on the frame beforehand.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from distributary.config.kafka import KafkaSource
 from distributary.config.pipeline import PipelineConfig
-from distributary.config.source import DeltaSource
 from distributary.decode.base import Decoder
 from distributary.decode.formats import decoder_for
 from distributary.engine.plan import Planner
@@ -27,111 +23,79 @@ from distributary.errors import ConfigError, ErrorCode, SchemaGrewError
 from distributary.evolve.align import align
 from distributary.evolve.merge import merge
 from distributary.model.deadletter import DEAD_LETTER_SCHEMA
-from distributary.model.names import quote_sql
 from distributary.model.plan import Rejected, Route, RouteKey, StageOrder
 from distributary.model.record import RAW
 from distributary.model.table import Merged, TablePlan
-from distributary.pipelines.known import Known, assume, known, new_planner, settings
-from distributary.stage.catalog import Catalog
+from distributary.pipelines.known import KnownTypes, assume, known, new_planner, settings
+from distributary.source.entry import entry_of
+from distributary.stage.decoding import fills_for
 from distributary.stage.exchange import group, positions
 from distributary.stage.files import METADATA, Letter, letters_batch, metadata_columns
 from distributary.stage.job import Unresolved
-from distributary.stage.parts import fills_for
-from distributary.stage.unwrap import unwrap
+from distributary.stage.task_plan import TaskPlan
+from distributary.stage.unwrap import decodable, unwrap
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
-
-# The settings of a source in the words of Spark's streaming readers.
-
-
-def kafka_options(source: KafkaSource) -> dict[str, str]:
-    """Options of Spark's Kafka stream; holds secrets."""
-    options = {**source.spark_options(), "maxOffsetsPerTrigger": str(source.max_records_per_batch)}
-    if source.topic_pattern is not None:
-        options["subscribePattern"] = source.topic_pattern
-    else:
-        options["subscribe"] = ",".join(source.topics)
-    start = source.starting_offsets
-    if isinstance(start, datetime):
-        options["startingTimestamp"] = str(int(start.timestamp() * 1000))
-        # a partition without newer records is read from its end on
-        options["startingOffsetsByTimestampStrategy"] = "latest"
-    elif isinstance(start, str):
-        options["startingOffsets"] = start
-    else:
-        given = {t: {str(p): offset for p, offset in parts.items()} for t, parts in start.items()}
-        options["startingOffsets"] = json.dumps(given)
-    return options
-
-
-def delta_options(source: DeltaSource) -> dict[str, str]:
-    """Options of Delta's stream."""
-    if source.starting_version is not None:
-        return {"startingVersion": str(source.starting_version)}
-    if source.starting_timestamp is not None:
-        return {"startingTimestamp": source.starting_timestamp.isoformat()}
-    return {}
+    from pyspark.sql import DataFrame, SparkSession
 
 
 Rows = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""What a task does with its batches."""
+"""A function that a task applies to its batches."""
 
 
 def decoded(spark: SparkSession, file: str | os.PathLike[str], *, type: str) -> DataFrame:
-    """A streaming frame of the rows of one type, with the columns that it has now.
+    """Return a streaming frame with the rows of one type, with the columns of its current schemas.
 
     Args:
         spark: the session of the project, `SparkSession.active()`.
         file: the pipeline file; relative paths in it start at the project's folder.
         type: the type, as `types` names it.
 
-    Records of other types are left out, and so are those that are no row of any: `dead_letters` has
-    them. A record that needs further columns fails the update with SCHEMA_GREW; Spark reads it
-    again in the next one.
+    The frame leaves out records of other types, and records that are a row of no type:
+    `dead_letters` has those. A record that needs further columns fails the update with SCHEMA_GREW;
+    Spark reads it again in the next update.
     """
-    from distributary.source.kafka import raw_records
+    from distributary.source.kafka.source import raw_records
 
     config, now = _now(file)
     if type not in now.tables:
-        names = ", ".join(each.name for each in now.types[:10]) or "none"
+        names = ", ".join(known_type.name for known_type in now.types[:10]) or "none"
         raise ConfigError(
-            "the registry knows no such type",
+            "the registry has no such type",
             where=f"type {type[:200]!r}",
             evidence=f"known: {names}",
             next_step="take a name from `distributary.pipelines.types`",
         )
-    # sent to every task: a thousand flows must not carry a thousand types each
+    # sent to every task: with a thousand flows, each must not contain a thousand types
     part = now.only(type) if config.envelope is not None else now
     rows = TypeRows(config, part, type, raw_records)
     return _mapped(_raw(spark, config), rows, rows.schema)
 
 
 def dead_letters(spark: SparkSession, file: str | os.PathLike[str]) -> DataFrame:
-    """A streaming frame of the records that are a row of no type, each with the reason."""
-    from distributary.source.kafka import raw_records
+    """Return a streaming frame of the records that are a row of no type, each with the reason."""
+    from distributary.source.kafka.source import raw_records
 
     config, now = _now(file)
-    return _mapped(_raw(spark, config), DeadLetters(config, now, raw_records), LETTERS)
+    return _mapped(_raw(spark, config), DeadLetterRows(config, now, raw_records), LETTERS)
 
 
-_asked: dict[Path, tuple[float, PipelineConfig, Known]] = {}
+_answers: dict[Path, tuple[float, PipelineConfig, KnownTypes]] = {}
 _FRESH_SECONDS = 30.0
 _COLUMNS = "_cached_schema"
-"""Where a frame of Spark Connect keeps what it knows of its columns; there is no public way."""
+"""The private attribute in which a frame of Spark Connect caches its columns."""
 
 
-def _now(file: str | os.PathLike[str]) -> tuple[PipelineConfig, Known]:
-    """What is known now; the flows of one project ask once, and agree."""
+def _now(file: str | os.PathLike[str]) -> tuple[PipelineConfig, KnownTypes]:
+    """Return the settings and the registry's types; the flows of a project share one answer."""
     place = Path(file).absolute()
-    asked = _asked.get(place)
-    if asked is None or time.monotonic() - asked[0] > _FRESH_SECONDS:
+    answer = _answers.get(place)
+    if answer is None or time.monotonic() - answer[0] > _FRESH_SECONDS:
         config = settings(place)
-        asked = (time.monotonic(), config, known(config))
-        _asked[place] = asked
-        assume(place, asked[2].shape())
-    return asked[1:]
+        answer = (time.monotonic(), config, known(config))
+        _answers[place] = answer
+        assume(place, answer[2].shape())
+    return answer[1:]
 
 
 def _mapped(raw: DataFrame, rows: Rows, schema: pa.Schema) -> DataFrame:
@@ -147,66 +111,35 @@ def _mapped(raw: DataFrame, rows: Rows, schema: pa.Schema) -> DataFrame:
 
 
 def _raw(spark: SparkSession, config: PipelineConfig) -> DataFrame:
-    """Raw records as a stream; headers as JSON, which is quicker on the way to Arrow."""
-    from pyspark.sql import functions
+    """Return raw records as a stream, with headers as JSON, which converts to Arrow faster."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    source = config.source
-    if isinstance(source, KafkaSource):
-        reader = spark.readStream.format("kafka").options(**kafka_options(source))
-        frame = reader.load().select(*RAW.names)
-        frame = frame.withColumn("headers", functions.to_json("headers"))
-    elif isinstance(source, DeltaSource):
-        reader = spark.readStream.format("delta").options(**delta_options(source))
-        frame = reader.load(source.path).select(*_delta_columns(source))
-    else:
-        raise ConfigError("a declarative pipeline reads Kafka or Delta", where="source.type")
-    told = pa.schema(
+    frame = entry_of(config.source).stream(spark, config.source)
+    raw_schema = pa.schema(
         [pa.field(f.name, pa.string() if f.name == "headers" else f.type) for f in RAW]
     )
     if hasattr(frame, _COLUMNS):
-        setattr(frame, _COLUMNS, from_arrow_schema(told))
+        setattr(frame, _COLUMNS, from_arrow_schema(raw_schema))
     return frame
 
 
-def _delta_columns(source: DeltaSource) -> list[Column]:
-    from pyspark.sql import functions as f
-
-    def column(name: str | None, kind: str) -> Column:
-        return f.lit(None).cast(kind) if name is None else f.col(quote_sql(name)).cast(kind)
-
-    headers = f.lit(None).cast("string")
-    if source.headers is not None:
-        headers = f.to_json(f.col(quote_sql(source.headers)))
-    return [
-        column(source.key, "binary").alias("key"),
-        column(source.value, "binary").alias("value"),
-        headers.alias("headers"),
-        f.lit(source.topic_name).alias("topic"),
-        f.lit(0).cast("int").alias("partition"),
-        f.lit(None).cast("bigint").alias("offset"),
-        column(source.timestamp, "timestamp").alias("timestamp"),
-    ]
-
-
-# Raw records in; rows of one type, or dead letters, out: what a task of a flow does.
-#
-# The columns were fixed when the update began. A record whose schema needs more of them stops the
-# update with SCHEMA_GREW: Spark keeps its position, so that the next update, which begins with
-# the new columns, reads the same records again.
+# The work of a flow's tasks: they turn raw records into rows of one type, or into dead letters. The
+# columns were fixed when the update began. A record whose schema needs more columns stops the
+# update with SCHEMA_GREW. Spark keeps its position, so that the next update, which begins with the
+# new columns, reads the same records again.
 
 _OWN_COLUMNS = {column.name for column in METADATA.values()}
-# what people do with a dead letter later has no place in a table that is only appended to
+# replay and discard columns have no place in a table that is only appended to
 _LETTER = [
     *("pipeline", "topic", "partition", "offset", "timestamp", "key", "value", "headers"),
     *("type", "schema_id", "stage", "error_code", "error_message", "error_position", "first_seen"),
 ]
 LETTERS = pa.schema([DEAD_LETTER_SCHEMA.field(name) for name in _LETTER])
-"""The columns of dead letters."""
+"""The columns of the dead letters' table."""
 
 
 class _Portion(NamedTuple):
-    """Records of one key."""
+    """The records of one key."""
 
     key: RouteKey
     answer: Route | Rejected
@@ -216,20 +149,23 @@ class _Portion(NamedTuple):
 
 @dataclass(slots=True)
 class _Places:
-    """Where records belong: by the plan, or by asking the registry what the plan lacks."""
+    """The routes of records: from the plan, or from the registry for keys that the plan lacks."""
 
     config: PipelineConfig
-    catalog: Catalog
+    plan: TaskPlan
     late: Planner | None = None
-    """Knows the keys that the plan did not foresee."""
-    _found: dict[RouteKey, Route | Rejected] = field(default_factory=dict)
+    """Resolves the keys that the plan lacks."""
+    _resolved: dict[RouteKey, Route | Rejected] = field(default_factory=dict)
     _types: frozenset[str] | None = None
 
     def portions(
         self, raw: pa.RecordBatch, *, claim: str | None = None
     ) -> tuple[list[_Portion], list[Letter]]:
-        """The records of a batch by key, those with another claim left out; and bad ones."""
-        unwrapped = unwrap(raw, self.catalog)
+        """Return the records of a batch by key, except those of another claim.
+
+        And invalid records.
+        """
+        unwrapped = decodable(unwrap(raw, self.plan), self.plan)
         while True:
             groups = group(unwrapped, self._unions())
             wanted = [key for key in groups.keys if claim in (None, key.claim)]
@@ -239,37 +175,39 @@ class _Places:
         parts = []
         for key, rows in zip(groups.keys, positions(groups.codes, len(groups.keys)), strict=True):
             if claim in (None, key.claim):
-                answer = self.catalog.routes.get(key) or self._found[key]
+                answer = self.plan.routing.routes.get(key) or self._resolved[key]
                 mine = raw.take(pa.array(unwrapped.rows[rows]))
                 payloads = unwrapped.payloads.take(pa.array(rows))
                 parts.append(_Portion(key, answer, mine, payloads))
         return parts, unwrapped.letters
 
     def decoder_of(self, route: Route) -> Decoder:
-        """The decoder of records on this way."""
-        known = self.catalog if self.late is None else self.late.catalog()
-        schema = self.catalog.schemas.get(route.schema_id) or known.schemas[route.schema_id]
-        limits = replace(self.catalog.limits, raw_bytes=route.raw_bytes)
+        """Return the decoder of records on a route."""
+        known = self.plan if self.late is None else self.late.task_plan()
+        schema = (
+            self.plan.routing.schemas.get(route.schema_id) or known.routing.schemas[route.schema_id]
+        )
+        limits = replace(self.plan.records.limits, raw_bytes=route.raw_bytes)
         return decoder_for(schema, route.message, limits)
 
     def is_listed(self, type_: str) -> bool:
-        """Whether the registry lists a type by now; it is asked once a task."""
+        """Return whether the registry lists a type by now; a task asks once."""
         if self._types is None:
             self._types = frozenset(known(self.config).tables)
         return type_ in self._types
 
     def _answered(self, key: RouteKey) -> bool:
-        return key in self.catalog.routes or key in self._found
+        return key in self.plan.routing.routes or key in self._resolved
 
     def _unions(self) -> frozenset[RouteKey]:
-        late = self.late.catalog().unions if self.late is not None else frozenset()
-        return self.catalog.unions | late
+        late = self.late.task_plan().routing.unions if self.late is not None else frozenset()
+        return self.plan.routing.unions | late
 
     def _ask(self, keys: Iterable[RouteKey]) -> None:
         if self.late is None:
             self.late = new_planner(self.config)
         self.late.resolve([Unresolved(key, 0) for key in keys])
-        self._found |= self.late.catalog().routes
+        self._resolved |= self.late.task_plan().routing.routes
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,19 +215,19 @@ class TypeRows:
     """The rows of one type."""
 
     config: PipelineConfig = field(repr=False)
-    known: Known = field(repr=False)
+    known: KnownTypes = field(repr=False)
     type: str
     reader: Rows
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns, as fixed."""
+        """Return the columns that the update fixed."""
         columns = self.known.tables[self.type].columns
         return pa.schema([pa.field(column.name, column.type) for column in columns])
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Rows of raw records; what is no row of this type is left out."""
-        places = _Places(self.config, self.known.catalog)
+        """Yield the rows of raw records; records of other types are left out."""
+        places = _Places(self.config, self.known.plan)
         claim = self.type if self.config.envelope is not None else None
         for raw in self.reader(batches):
             for portion in places.portions(raw, claim=claim)[0]:
@@ -298,44 +236,44 @@ class TypeRows:
                     yield from self._rows(route, places.decoder_of(route), portion)
 
     def _rows(self, route: Route, decoder: Decoder, portion: _Portion) -> Iterator[pa.RecordBatch]:
-        table, catalog = self.known.tables[self.type], self.known.catalog
-        merged = _merged(table, decoder, catalog)
+        table, plan = self.known.tables[self.type], self.known.plan
+        merged = _merged(table, decoder, plan)
         if merged.refused is not None:
             return
         if merged.changes:
             raise _grew(route, "; ".join(change.describe() for change in merged.changes))
-        found = decoder.decode(portion.payloads)
-        if not found.ok.num_rows:
+        decoded_rows = decoder.decode(portion.payloads)
+        if not decoded_rows.ok.num_rows:
             return
-        raw = portion.raw if found.origin is None else portion.raw.take(found.origin)
+        raw = portion.raw if decoded_rows.origin is None else portion.raw.take(decoded_rows.origin)
         own = pa.schema([f for f in self.schema if f.name not in _OWN_COLUMNS])
-        body = align(found.ok, fills_for(table, decoder, catalog), own)
+        body = align(decoded_rows.ok, fills_for(table, decoder, plan), own)
         ids = pa.repeat(pa.scalar(route.schema_id, pa.int64()), body.num_rows)
         arrays = dict(zip(own.names, body.columns, strict=True))
-        arrays |= dict(metadata_columns(raw, ids, catalog.metadata, _order(self.config)))
+        arrays |= dict(metadata_columns(raw, ids, plan.output.metadata, _order(self.config)))
         yield pa.RecordBatch.from_arrays([arrays[f.name] for f in self.schema], schema=self.schema)
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetters:
+class DeadLetterRows:
     """The records that are a row of no type."""
 
     config: PipelineConfig = field(repr=False)
-    known: Known = field(repr=False)
+    known: KnownTypes = field(repr=False)
     reader: Rows
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Dead letters of raw records."""
-        places = _Places(self.config, self.known.catalog)
+        """Yield the dead letters among raw records."""
+        places = _Places(self.config, self.known.plan)
         order = _order(self.config)
         for raw in self.reader(batches):
             portions, letters = places.portions(raw)
             if letters:
                 yield _letters(raw, letters, order)
             for portion in portions:
-                found = list(self._refused(portion, places))
-                if found:
-                    yield _letters(portion.raw, found, order)
+                refused = list(self._refused(portion, places))
+                if refused:
+                    yield _letters(portion.raw, refused, order)
 
     def _refused(self, portion: _Portion, places: _Places) -> Iterator[Letter]:
         key, route = portion.key, portion.answer
@@ -359,28 +297,28 @@ class DeadLetters:
             )
 
     def _reason(self, route: Route, places: _Places) -> Rejected | None:
-        """Why records are dead letters although their schema is known."""
+        """Return why records of a route become dead letters although their schema is known."""
         table = self.known.tables.get(route.type)
         if table is not None:
-            merged = _merged(table, places.decoder_of(route), self.known.catalog)
+            merged = _merged(table, places.decoder_of(route), self.known.plan)
             return None if merged.refused is None else Rejected(merged.refused, merged.reason)
         if places.is_listed(route.type):
             raise _grew(route, "+ table")
-        text = "no subject of the registry is of this type"
+        text = "no subject of the registry belongs to this type"
         return Rejected(ErrorCode.NEW_TYPE_REFUSED, text)
 
 
-def _merged(table: TablePlan, decoder: Decoder, catalog: Catalog) -> Merged:
-    """The columns that a table needs for rows of a schema, or why a policy refuses them."""
-    return merge(table.columns, decoder.columns, catalog.evolution)
+def _merged(table: TablePlan, decoder: Decoder, plan: TaskPlan) -> Merged:
+    """Return the columns that a table needs for rows of a schema, or the policy's refusal."""
+    return merge(table.columns, decoder.columns, plan.output.evolution)
 
 
 def _grew(route: Route, changes: str) -> SchemaGrewError:
     return SchemaGrewError(
-        "a record needs columns that the update did not know when it began",
+        "a record needs columns that the update did not have when it began",
         where=f"type {route.type[:200]!r}, schema {route.schema_id}",
         evidence=changes[:500],
-        next_step="run the update again: nothing is lost, and `distributary pipelines run` "
+        next_step="run the update again: no record is lost, and `distributary pipelines run` "
         "does it by itself",
     )
 

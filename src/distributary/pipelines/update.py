@@ -1,8 +1,8 @@
-"""One update of a declarative project, as a process: a server, and Spark's own program as client.
+"""One update of a declarative project, as a process: a server and Spark's program as client.
 
-`spark-pipelines run` is a JVM that starts a Python program that starts a second JVM, whose port is
-fixed. Here the same Python program speaks to a server of this process, with the connectors, a
-free port on loopback, and a token that nobody else knows. With a remote address there is no server.
+`spark-pipelines run` is a JVM that starts a Python program that starts a second JVM with a fixed
+port. Here the same Python program connects to a server of this process, which has the connectors, a
+free port on loopback, and a secret token. With a remote address there is no server.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ from distributary.store.base import local_path
 from distributary.supervise.process import hold_tether
 from distributary.threads import end_process
 
-# What the end of an update means, by what was printed and by what the registry knows now.
+# How the end of an update is classified, by the printed output and the registry's current types.
 
 _OURS = re.compile(r"^distributary\.errors\.(\w+): ([A-Z_]+): (.*)", re.M)
 _MOST = 500
-# what Spark's program says before it reads definitions, and when it has read all of them
+# the output of Spark's program before it reads definitions, and when it has read all of them
 _READING = ("Registering graph elements...", "Importing ", "Registering SQL file ")
 _READ = "Starting run..."
-# the server went away, which is no fault of a definition
+# the server ended, which is not the fault of a definition
 _CONNECTION = ("pyspark.errors.exceptions.connect.SparkConnectGrpcException", "grpc.")
 
 
 def failure(
     lines: Sequence[str], book: Path, *, project: str, log: Path | None = None
 ) -> DistributaryError:
-    """Why an update failed, by what Spark's program printed last and what was taken for granted."""
+    """Return the reason why an update failed, from the last output and the assumed columns."""
     ours = _raised(lines)
     if ours is not None:
         return ours
@@ -68,15 +68,15 @@ def failure(
             "a definition of the project failed",
             where=project,
             evidence=last,
-            next_step="fix it; the lines before this one say where it is",
+            next_step="fix it; the lines before this one show where it is",
         )
     news = grown(book)
     if news:
         return SchemaGrewError(
-            "the schema has grown while the update ran",
+            "the schema grew during the update",
             where=project,
             evidence="; ".join(news)[:_MOST],
-            next_step="nothing is lost: the next update reads the same records again",
+            next_step="no record is lost: the next update reads the same records again",
         )
     return DistributaryError(
         "the update failed",
@@ -88,32 +88,32 @@ def failure(
 
 
 def _raised(lines: Sequence[str]) -> DistributaryError | None:
-    """An error of ours that the definitions themselves ended with."""
+    """Return an error of ours with which the definitions themselves ended."""
     text = "\n".join(lines)
-    found = [each for each in _OURS.finditer(text) if each[2] in ErrorCode.__members__]
-    if not found:
+    matches = [match for match in _OURS.finditer(text) if match[2] in ErrorCode.__members__]
+    if not matches:
         return None
-    kind = getattr(errors, found[-1][1], DistributaryError)
-    parts = dict(re.findall(r"^  (at|seen|next): (.*)$", text[found[-1].end() :], re.M))
-    error = kind(found[-1][3], code=ErrorCode(found[-1][2]))
+    kind = getattr(errors, matches[-1][1], DistributaryError)
+    parts = dict(re.findall(r"^  (at|seen|next): (.*)$", text[matches[-1].end() :], re.M))
+    error = kind(matches[-1][3], code=ErrorCode(matches[-1][2]))
     error.where, error.evidence = parts.get("at", ""), parts.get("seen", "")
     error.next_step = parts.get("next", "")
     return error if isinstance(error, DistributaryError) else None
 
 
 def _defining(lines: Sequence[str]) -> bool:
-    """Whether the program ended while it read the definitions."""
-    said = "\n".join(lines)
-    return _READ not in said and any(words in said for words in _READING)
+    """Return whether the program ended while it read the definitions."""
+    output = "\n".join(lines)
+    return _READ not in output and any(words in output for words in _READING)
 
 
 def _last_words(lines: Sequence[str]) -> str:
-    """The first line of the last exception, or else the last line."""
+    """Return the first line of the last exception, or else the last line."""
     for number in range(len(lines) - 1, -1, -1):
         if lines[number].startswith("Traceback "):
-            said = [line for line in lines[number + 1 :] if line and not line.startswith(" ")]
-            if said:
-                return said[0]
+            errors = [line for line in lines[number + 1 :] if line and not line.startswith(" ")]
+            if errors:
+                return errors[0]
     return next((line for line in reversed(lines) if line.strip()), "")
 
 
@@ -127,26 +127,26 @@ _PROJECT_MOST = 300
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """A spec file, read."""
+    """A spec file that was read."""
 
     spec: Path
     """Absolute."""
     name: str
     document: Mapping[str, Any] = field(repr=False)
-    """All that the file says."""
+    """The whole content of the file."""
 
     @property
     def folder(self) -> Path:
-        """Where definitions are looked for, and relative paths start."""
+        """Return the folder with the definitions, at which relative paths start."""
         return self.spec.parent
 
     @property
     def configuration(self) -> dict[str, str]:
-        """The settings of Spark; they may hold secrets."""
+        """Return the settings of Spark; they may contain secrets."""
         return dict(self.document.get("configuration") or {})
 
     def effective(self, settings: Mapping[str, str]) -> dict[str, Any]:
-        """The same spec with these settings, and with a whole address as storage."""
+        """Return the spec with these settings, and with an absolute address as storage."""
         storage = str(self.document["storage"])
         local = local_path(storage)
         if local is not None and "://" not in storage:
@@ -155,9 +155,9 @@ class Project:
 
     @contextmanager
     def written(self, document: Mapping[str, Any]) -> Iterator[Path]:
-        """A spec file beside the project's own, for as long as it is needed."""
+        """Write a spec file beside the project's own while the context lasts."""
         for left in self.folder.glob(_COPY.format(number="*")):
-            # of an update that was killed
+            # a file of an update that was killed
             left.unlink(missing_ok=True)
         place = self.folder / _COPY.format(number=os.getpid())
         try:
@@ -171,24 +171,26 @@ class Project:
 
 
 def find_project(path: Path) -> Project:
-    """The project in a folder, or of a spec file; ConfigError if there is none."""
+    """Return the project in a folder, or of a spec file; ConfigError if there is none."""
     candidates = [path / name for name in SPEC_FILES] if path.is_dir() else [path]
-    found = [each for each in candidates if each.is_file()]
-    if len(found) != 1:
+    files = [candidate for candidate in candidates if candidate.is_file()]
+    if len(files) != 1:
         raise ConfigError(
-            "the folder has two spec files" if found else "this is no declarative project",
-            code=ErrorCode.CONFIG_INVALID if found else ErrorCode.NOT_FOUND,
+            "the folder has two spec files" if files else "there is no declarative project here",
+            code=ErrorCode.CONFIG_INVALID if files else ErrorCode.NOT_FOUND,
             where=printable(str(path)),
-            evidence=f"looked for {' and '.join(each.name for each in candidates)}"[:_PROJECT_MOST],
+            evidence=f"looked for {' and '.join(candidate.name for candidate in candidates)}"[
+                :_PROJECT_MOST
+            ],
             next_step="name a folder with one spark-pipeline.yml, or the file itself",
         )
-    spec = found[0].absolute()
+    spec = files[0].absolute()
     document = _read(spec)
     return Project(spec, printable(document["name"]), document)
 
 
 def require_extra() -> None:
-    """SetupError unless everything is installed that Spark's client needs."""
+    """Raise SetupError unless all packages for Spark's client are installed."""
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise SetupError(
@@ -247,7 +249,7 @@ _DATABASE = re.compile(r"[A-Za-z0-9_]+")
 
 
 def server_conf(project: Project) -> dict[str, str]:
-    """What a server is started with: Spark's own defaults for the project's folder, and Delta."""
+    """Return the settings of the server: Spark's defaults for the project's folder, and Delta."""
     folder = project.folder
     store = f"jdbc:derby:;databaseName={folder / 'metastore_db'};create=true"
     return {
@@ -257,7 +259,7 @@ def server_conf(project: Project) -> dict[str, str]:
         "spark.driver.extraJavaOptions": f"-Dderby.stream.error.file={os.devnull}",
         # a table that names its format cannot be updated a second time with Delta
         "spark.sql.sources.default": "delta",
-        # trying again is the supervisor's business, with new columns if there are any
+        # the supervisor retries, with new columns if there are any
         "spark.sql.pipelines.maxFlowRetryAttempts": "0",
         **project.configuration,
         "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
@@ -268,7 +270,10 @@ def server_conf(project: Project) -> dict[str, str]:
 
 @contextmanager
 def serving(project: Project, *, master: str, log: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """A server while it is needed: its address, and the settings that clients may still set."""
+    """Run a server while the context lasts.
+
+    Yields its address and the settings that clients may set.
+    """
     os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = secrets.token_hex(32)
     settings = SparkSettings(
         master=master, conf=server_conf(project), log_file=log, short_lived=True
@@ -288,7 +293,7 @@ def serving(project: Project, *, master: str, log: Path) -> Iterator[tuple[str, 
 
 
 def update(project: Project, *, master: str, remote: str | None, verb: str = "run") -> None:
-    """One update; raises what it failed with."""
+    """Run one update; raises its failure."""
     require_extra()
     os.chdir(project.folder)
     with tempfile.TemporaryDirectory(prefix="distributary-") as scratch:
@@ -306,7 +311,7 @@ def update(project: Project, *, master: str, remote: str | None, verb: str = "ru
 def _client(
     project: Project, address: str, settings: Mapping[str, str], book: Path, verb: str
 ) -> tuple[int, list[str]]:
-    """Spark's own program; its exit code, and the last that it said."""
+    """Run Spark's own program; returns its exit code and its last lines."""
     import pyspark
 
     program = Path(pyspark.__file__).with_name("pipelines") / "cli.py"
@@ -340,7 +345,7 @@ def _tell(project: Project, text: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """One update, told as the supervisor wants to hear it."""
+    """Run one update and report to the supervisor."""
     parser = argparse.ArgumentParser(prog="distributary.pipelines.update")
     parser.add_argument("--master", default="local[*]")
     parser.add_argument("--remote")

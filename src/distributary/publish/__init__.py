@@ -1,1 +1,1 @@
-"""Commits staged files to tables: one seam (`base`), and a module for each way behind it."""
+"""The commit of staged files to tables: one interface (`base`), and a module for each format."""

@@ -1,26 +1,26 @@
-"""The seam between a decided batch and a table: one behaviour, several implementations.
+"""The interface between a decided batch and a table: one behaviour, several implementations.
 
 Nothing here names a table format: an implementation may commit to Delta Lake, to plain Parquet
-folders or to any format that can take files which already exist.
+folders or to any format that can take existing files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from distributary.model.manifest import Mark, TableEntry
 from distributary.model.table import Column
 
 
 class Outcome(StrEnum):
-    """What a publisher did with an entry."""
+    """The outcome of publishing an entry."""
 
     PUBLISHED = "published"
     SKIPPED = "skipped"
-    """The mark was there already: an earlier try had committed."""
+    """The mark was there already: an earlier attempt had committed."""
     PARKED = "parked"
 
 
@@ -33,68 +33,93 @@ class Published:
     version: int | None = None
     error: str = ""
     may_pass: bool = False
-    """Of one that could not be written: the next try may do better."""
+    """True if the table could not be written and the next attempt may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedMark:
-    """What a table's own log says about an application's newest commit."""
+    """An application's newest commit, according to the table's log."""
 
     batch: int
     source_hash: str | None
-    """Of the batch that was asked for, or None when the log no longer tells."""
+    """The source fingerprint of the batch in question; None if the log no longer has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The state of a table for a lane."""
+
+    exists: bool
+    version: int = -1
+    mark: int | None = None
+    """The newest batch of the lane."""
+    tells_marks: bool = True
+    """False if a missing mark proves nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
-    """What a table looks like."""
+    """The columns and partition columns of a table."""
 
     columns: tuple[Column, ...]
     partition_by: tuple[str, ...] = ()
 
 
 class Publisher(Protocol):
-    """Commits staged files to tables. Thread-safe: tables are published in parallel."""
+    """A publisher, which commits staged files to tables. Thread-safe: tables commit in parallel."""
 
     def shape(self, path: str) -> TableShape | None:
-        """The table's columns now, and its partitioning; None where there is no table."""
+        """Return the table's current columns and partitioning; None if there is no table."""
         ...
 
     def committed(self, path: str, mark: Mark) -> CommittedMark | None:
-        """The newest mark of `mark.app_id` at the table's newest version, if any.
+        """Return the newest mark of `mark.app_id` at the table's newest version, if any.
 
-        `source_hash` is that of the commit that carries `mark.batch`, looked up in the history
-        when the newest mark is at or past it.
+        `source_hash` is the fingerprint of the commit that carries `mark.batch`. It is looked up in
+        the history when the newest mark is at or past that batch.
         """
         ...
 
     def publish(self, entry: TableEntry, mark: Mark) -> Published:
-        """Evolve the columns if the entry says so, then add the files in one marked commit.
+        """Evolve the columns if the entry needs it, then add the files in one marked commit.
 
         A table whose mark is at or past `mark.batch` is skipped. Existence and size of each file
-        are checked before the commit (StagedFileError). An unknown outcome (the commit may or may
-        not have landed) is settled by re-reading the table's log. Raises PublishError.
+        are checked before the commit (StagedFileError). If the outcome of the commit is unknown,
+        the table's log is read again. Raises PublishError.
         """
         ...
 
 
-# Two publishers behind one: a lake of one format, with some tables of another.
+@runtime_checkable
+class PreparingPublisher(Publisher, Protocol):
+    """A publisher that commits many tables faster if it may write all their commits first."""
+
+    def prepare(self, entries: Sequence[TableEntry], mark: Mark) -> frozenset[str]:
+        """Write the commits of these entries under other names; return the tables' names."""
+        ...
+
+    def finish(self, *, threads: int) -> None:
+        """Make the commits that were published durable, and remove what was prepared."""
+        ...
+
+
+# Two publishers behind one: a lake of one format with some tables of another.
 
 
 class MixedPublisher:
-    """Asks the publisher that belongs to a table's folder."""
+    """A publisher that delegates to the publisher of each table's folder."""
 
     def __init__(self, usual: Publisher, *, special: Mapping[str, Publisher]) -> None:
-        """`special` gives the folders, by their exact paths, that are not for `usual`."""
+        """Use `usual` for all folders except those in `special`, which are given by exact path."""
         self._usual = usual
         self._special = dict(special)
 
     def shape(self, path: str) -> TableShape | None:
-        """The table's columns now, and its partitioning; None where there is no table."""
+        """Return the table's current columns and partitioning; None if there is no table."""
         return self._of(path).shape(path)
 
     def committed(self, path: str, mark: Mark) -> CommittedMark | None:
-        """The newest mark of `mark.app_id`, and the source of the commit of `mark.batch`."""
+        """Return the newest mark of `mark.app_id`, and the source of the commit of `mark.batch`."""
         return self._of(path).committed(path, mark)
 
     def publish(self, entry: TableEntry, mark: Mark) -> Published:

@@ -1,6 +1,6 @@
-"""Commits staged files as they are, without reading them again.
+"""The publisher that commits staged files to Delta tables as they are, without reading them.
 
-In a folder that takes a few system calls per table, in a bucket one request.
+A commit costs a few system calls per table on a disk, and one request in a bucket.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ from distributary.store.disk import sync_file_system
 
 
 class DirectPublisher:
-    """Adds staged files to Delta tables, one commit per table and batch."""
+    """A publisher that adds staged files to Delta tables, with one commit per table and batch."""
 
     def __init__(self) -> None:
         self._tables: dict[str, _Table] = {}
         self._prepared: list[_Table] = []
         self._devices: dict[int, str] = {}
-        """A folder on each device that prepared commits are on."""
+        """One folder for each device that holds prepared commits."""
         self._lock = threading.Lock()
 
     def shape(self, path: str) -> TableShape | None:
-        """The table's columns now, and its partitioning; None where there is no table."""
+        """Return the table's current columns and partitioning; None if there is no table."""
         with self._open(path, doing="read the columns of a table") as table:
             seen = table.log.newest()
             if seen is None:
@@ -68,7 +68,7 @@ class DirectPublisher:
             return TableShape(columns_of(seen.fields), seen.partition_columns)
 
     def committed(self, path: str, mark: Mark) -> CommittedMark | None:
-        """The newest mark of `mark.app_id`, and the source of the commit of `mark.batch`."""
+        """Return the newest mark of `mark.app_id`, and the source of the commit of `mark.batch`."""
         with self._open(path, doing="read the marks of a table") as table:
             seen = table.log.newest()
             newest = None if seen is None else seen.marks.get(mark.app_id)
@@ -82,15 +82,15 @@ class DirectPublisher:
             try:
                 return table.publish(table.log.likely(), entry, mark)
             except (OvertakenError, PublishError, ColumnConflictError):
-                # what was known of the table may be old
+                # The known state of the table may be outdated.
                 return until_not_overtaken(lambda: table.publish(table.log.newest(), entry, mark))
 
     def prepare(self, entries: Sequence[TableEntry], mark: Mark) -> frozenset[str]:
-        """Write the commits of tables in local folders; those for which `publish` is now quick.
+        """Write the commits of local tables; return the tables for which `publish` is now quick.
 
         Syncing a thousand commits one by one takes longer than everything else about them. Prepared
-        ones are synced together before they get their names, and the names together afterwards.
-        What fails here is not told: `publish` meets it again. Not thread-safe.
+        commits are synced together before they get their names, and the names are synced together
+        afterwards. Failures are ignored here: `publish` meets them again. Not thread-safe.
         """
         ready: set[str] = set()
         for entry in entries:
@@ -111,7 +111,7 @@ class DirectPublisher:
         tables, self._prepared = self._prepared, []
         self._sync()
         self._devices.clear()
-        # few of many: to hand all of them to threads costs more than to ask them
+        # Few tables are due; handing all of them to threads costs more than checking them here.
         due = [seen for table in tables if (seen := table.finish()) is not None]
         if due:
             with ThreadPoolExecutor(threads) as pool:
@@ -138,16 +138,16 @@ class DirectPublisher:
 
 
 def _source_of(seen: Snapshot, mark: Mark) -> str | None:
-    """Walk back from the newest commit to the one that carries the batch."""
-    for found in commits_back(seen):
-        batch = found.marks.get(mark.app_id)
+    """Return the source of the batch's commit, searched from the newest commit backwards."""
+    for commit_ in commits_back(seen):
+        batch = commit_.marks.get(mark.app_id)
         if batch is not None and batch <= mark.batch:
-            return source_in(found.info, mark)
+            return source_in(commit_.info, mark)
     return None
 
 
 class _Table:
-    """One table: its log is followed from batch to batch instead of being loaded each time."""
+    """One table, whose log is followed from batch to batch instead of loaded each time."""
 
     def __init__(self, path: str) -> None:
         self.lock = threading.Lock()
@@ -156,7 +156,7 @@ class _Table:
         self._fits: tuple[tuple[Column, ...], Sequence[Field]] | None = None
 
     def publish(self, seen: Snapshot | None, entry: TableEntry, mark: Mark) -> Published:
-        """One try, on a version of the table. Raises OvertakenError."""
+        """Attempt to publish on a version of the table. Raises OvertakenError."""
         name = entry.table.name
         if seen is not None and seen.has(mark.app_id, mark.batch):
             return Published(name, Outcome.SKIPPED, seen.version)
@@ -176,7 +176,10 @@ class _Table:
         return Published(name, Outcome.PUBLISHED, after.version)
 
     def prepare(self, entry: TableEntry, mark: Mark) -> int | None:
-        """Write the commit that `publish` would; the device it is on, or None if it is not."""
+        """Write the commit that `publish` would.
+
+        Return its device, or None if nothing was written.
+        """
         seen = self.log.newest()
         if seen is None or seen.has(mark.app_id, mark.batch) or seen.no_new_rows():
             return None
@@ -189,18 +192,18 @@ class _Table:
         return draft.device
 
     def finish(self) -> Snapshot | None:
-        """After a commit that was prepared, made or not; the table if a checkpoint is due."""
+        """Close a draft that was not used; return the table if a checkpoint is due."""
         self._discard()
         seen = self.log.seen
         return seen if seen is not None and is_due(seen) else None
 
     def _named(self, seen: Snapshot | None, entry: TableEntry, mark: Mark) -> Snapshot | None:
-        """The table after the commit that was prepared for just this, if one was."""
+        """Commit the draft that was prepared for this entry and version; None if there is none."""
         if self._draft is None:
             return None
-        (prepared, whose, draft), self._draft = self._draft, None
+        (prepared, prepared_mark, draft), self._draft = self._draft, None
         try:
-            fits = prepared is entry and whose == mark
+            fits = prepared is entry and prepared_mark == mark
             return draft.commit() if fits and draft.before is seen else None
         finally:
             draft.close()
@@ -213,7 +216,8 @@ class _Table:
     def _merge(self, entry: TableEntry, seen: Snapshot | None) -> MergedFields:
         have = None if seen is None else seen.fields
         if have is not None and self._fits == (entry.table.columns, have):
-            # the same objects next time: to compare equal ones took a fifth of a commit
+            # Keeps the same objects for the next time: comparing equal objects took a fifth of a
+            # commit.
             self._fits = (entry.table.columns, have)
             return MergedFields(list(have), changed=False, widened=False)
         merged = merge_fields(have or (), fields_of(entry.table.columns))
@@ -221,21 +225,21 @@ class _Table:
         return merged
 
 
-# Tables that ask for more than we know, mapped columns for one, get their files by `deltalake`,
-# which knows what each feature asks of a writer. The price is a load of the table's state at every
-# commit, and two commits where columns change.
+# Tables with features that this code does not support, such as mapped columns, are committed to by
+# `deltalake`, which knows what each feature requires of a writer. The price is a load of the
+# table's state at every commit, and two commits where columns change.
 
 
 def _append_by_library(
     before: Snapshot, entry: TableEntry, mark: Mark, merged: MergedFields
 ) -> int:
-    """Change the columns if need be, then add the files: each in a commit of its own.
+    """Change the columns if needed, then add the files, each in its own commit.
 
-    Returns the new version. Raises OvertakenError if anybody committed anything since.
+    Returns the new version. Raises OvertakenError if another commit has come since.
     """
     table = _opened(before)
     if table.version() != before.version:
-        raise OvertakenError(f"{before.folder} has version {table.version()} by now")
+        raise OvertakenError(f"{before.folder} is at version {table.version()} now")
     try:
         if merged.changed:
             _evolve(table, merged)
@@ -248,10 +252,10 @@ def _append_by_library(
     except CommitFailedError as error:
         raise OvertakenError(str(error)) from error
     except Exception:
-        # it may have landed all the same: the log decides
-        if (found := _landed(before, mark)) is None:
+        # The commit may have landed although an error was raised: read the log.
+        if (landed := _landed(before, mark)) is None:
             raise
-        return found
+        return landed
 
 
 def _opened(before: Snapshot) -> DeltaTable:
@@ -262,7 +266,7 @@ def _landed(before: Snapshot, mark: Mark) -> int | None:
     try:
         table = _opened(before)
     except Exception:
-        # still not known: the first error is the one to tell, and the next try looks again
+        # The outcome is still unknown: the first error is raised, and the next attempt looks again.
         return None
     return table.version() if table.transaction_version(mark.app_id) == mark.batch else None
 
@@ -270,7 +274,7 @@ def _landed(before: Snapshot, mark: Mark) -> int | None:
 def _evolve(table: DeltaTable, merged: MergedFields) -> None:
     schema = Schema.from_json(schema_string(merged.fields))
     if merged.widened:
-        # nothing is overwritten, as no row fulfils the condition: only the columns change
+        # Nothing is overwritten, because no row fulfils the condition: only the columns change.
         write_deltalake(
             table,
             pa.schema(schema.to_arrow()).empty_table(),
@@ -288,15 +292,16 @@ def _evolve(table: DeltaTable, merged: MergedFields) -> None:
 
 
 def _actions(entry: TableEntry) -> list[Any]:
-    # a list of AddAction: one call takes that, another one a list that may also hold removals
+    # The type is `Any` because `deltalake` wants a list of AddAction in one call, and of any action
+    # in another.
     now = time.time_ns() // 1_000_000
     return [
         AddAction(f.path, f.size, dict(f.partition_values), now, True, f.stats) for f in entry.files
     ]
 
 
-def _once(told: Mapping[str, str] | None = None, *marks: Transaction) -> CommitProperties:
-    # never again by itself: a second try must look at the table first
+def _once(metadata: Mapping[str, str] | None = None, *marks: Transaction) -> CommitProperties:
+    # No retries by the library: a second attempt must read the table first.
     return CommitProperties(
-        custom_metadata=dict(told or {}), max_commit_retries=0, app_transactions=list(marks)
+        custom_metadata=dict(metadata or {}), max_commit_retries=0, app_transactions=list(marks)
     )

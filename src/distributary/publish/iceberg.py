@@ -1,11 +1,12 @@
-"""Adds staged files to Iceberg tables, by pyiceberg: columns, files and mark in one commit.
+"""The publisher of Iceberg tables, with pyiceberg: columns, files and mark in one commit.
 
-A table's folder is its location: staged files stay where they are, and beside them is a folder
-`metadata`, of which a catalog says which file in it is the table. Files carry no field ids, so each
-table has a name mapping, by which readers find the columns in them.
+A table's folder is its location: staged files stay where they are. Beside them is a folder
+`metadata`; the catalog names the file in it that is the table's current metadata. Data files carry
+no field ids, so each table has a name mapping, by which readers find the columns.
 
-A commit names the snapshot that it follows, so of two that follow the same one only one lands. Its
-mark is in the snapshot's summary and, because snapshots expire, among the table's properties too.
+A commit names the snapshot that it follows, so of two commits after the same snapshot only one
+lands. The batch's mark is in the snapshot's summary and, because snapshots expire, also in the
+table's properties.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from distributary.config.lake import Lake
+from distributary.config.lake import LakeConfig
 from distributary.delta.columns import (
     ColumnConflictError,
     Field,
@@ -96,15 +97,16 @@ if TYPE_CHECKING:
     from requests import Session
 
 NAME = "distributary"
-"""Of the catalog, where it keeps several apart: other readers need it for an SQL catalog."""
+"""The name of the catalog; other readers need it for an SQL catalog, which keeps several catalogs
+apart by name."""
 _MARK = f"{BATCH}."
-"""A property for each application, with its newest batch."""
+"""The prefix of the properties that hold each application's newest batch."""
 _COLUMNS = "distributary.columns"
-"""What is kept of columns besides their types and comments."""
+"""The property that holds the metadata of columns which Iceberg has no place for."""
 _MAPPING = "schema.name-mapping.default"
 _CREATED = {
     "format-version": "2",
-    # every commit writes the whole metadata again
+    # Every commit writes the whole metadata again, so old metadata files are deleted.
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
 }
@@ -112,45 +114,45 @@ _ANSWER_SECONDS = 60.0
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 
 
-# The catalog, and files that are there before it names them.
+# The catalog, and durable writing of the files that it names.
 
 
-def open_catalog(lake: Lake) -> Catalog:
-    """The catalog that the pipeline file names, or the lake's own."""
+def open_catalog(lake: LakeConfig) -> Catalog:
+    """Open the catalog that the pipeline file names, or the lake's own catalog."""
     settings = lake.iceberg_catalog
-    given = {"warehouse": settings.warehouse or lake.address}
+    properties = {"warehouse": settings.warehouse or lake.address}
     if settings.type == "rest":
-        given["py-catalog-impl"] = f"{__name__}.{PatientRestCatalog.__name__}"
+        properties["py-catalog-impl"] = f"{__name__}.{PatientRestCatalog.__name__}"
     else:
-        given["type"] = settings.type
+        properties["type"] = settings.type
     if settings.uri is not None:
-        given["uri"] = settings.uri.get_secret_value()
+        properties["uri"] = settings.uri.get_secret_value()
     elif settings.type == "sql":
         home = layout.iceberg_catalog(lake.address)
         refuse_links(home)
         os.makedirs(os.path.dirname(home), exist_ok=True)
-        # others may be writing: wait for them
-        given["uri"] = f"sqlite:///{quote(home)}?timeout=60"
+        # Other processes may be writing to the catalog: wait for them.
+        properties["uri"] = f"sqlite:///{quote(home)}?timeout=60"
     if settings.token is not None:
-        given["token"] = settings.token.get_secret_value()
-    return load_catalog(NAME, **given, **{"py-io-impl": f"{__name__}.{SyncedFiles.__name__}"})
+        properties["token"] = settings.token.get_secret_value()
+    return load_catalog(NAME, **properties, **{"py-io-impl": f"{__name__}.{SyncedFiles.__name__}"})
 
 
 class PatientRestCatalog(RestCatalog):
-    """A catalog that does not answer is away: pyiceberg itself would wait for ever."""
+    """A REST catalog with a timeout: pyiceberg itself would wait forever for an answer."""
 
     def _create_session(self) -> Session:
         session = super()._create_session()
-        # each request goes through this one
+        # Every request of the session goes through this method.
         session.request = partial(session.request, timeout=_ANSWER_SECONDS)  # type: ignore[method-assign]
         return session
 
 
 class SyncedFiles(PyArrowFileIO):
-    """Files of metadata that survive a crash of the machine: a catalog outlives what it names."""
+    """File access that syncs metadata files to disk, so that a crash loses none of them."""
 
     def new_output(self, location: str) -> PyArrowFile:
-        """A file to write."""
+        """Return a new file, which is synced when it is closed."""
         scheme, netloc, path = self.parse_location(location, self.properties)
         kind = _SyncedFile if scheme == "file" else PyArrowFile
         return kind(fs=self.fs_by_scheme(scheme, netloc), location=location, path=path)
@@ -177,122 +179,131 @@ class _SyncedStream(io.BufferedWriter):
 
 
 def open_iceberg(path: str) -> IcebergTable | None:
-    """A table to read from, without asking anybody but the lake; None where there is none.
+    """Open a table for reading, from the lake alone; None if there is no table.
 
-    The lake's own catalog knows which metadata is the table's. Of one elsewhere the newest file is
-    taken; a writer that was overtaken may have left it, which the next commit makes up for.
+    The lake's own catalog names the table's metadata. With a catalog elsewhere, the newest metadata
+    file is used. An overtaken writer may have left that file; the next commit corrects this.
     """
     folder = f"{path}/metadata"
-    found: list[str] = []
+    locations: list[str] = []
     home = layout.iceberg_catalog(os.path.dirname(path))
     refuse_links(home)
     if os.path.isfile(home):
         with closing(sqlite3.connect(home, timeout=60)) as catalog, suppress(sqlite3.Error):
-            known = catalog.execute("select metadata_location from iceberg_tables").fetchall()
-            found = [place for (place,) in known if os.path.dirname(place or "") == folder]
-    if not found:
+            rows = catalog.execute("select metadata_location from iceberg_tables").fetchall()
+            locations = [place for (place,) in rows if os.path.dirname(place or "") == folder]
+    if not locations:
         with suppress(FileNotFoundError, NotADirectoryError):
             names = [name for name in os.listdir(folder) if name.endswith(".metadata.json")]
-            found = sorted(f"{folder}/{name}" for name in names)
-    if not found:
+            locations = sorted(f"{folder}/{name}" for name in names)
+    if not locations:
         return None
     with committing(path, doing="read a table"):
-        return IcebergTable(path, StaticTable.from_metadata(found[-1]))
+        return IcebergTable(path, StaticTable.from_metadata(locations[-1]))
 
 
 @dataclass(frozen=True, slots=True)
 class IcebergTable:
-    """The folder of one table, as its newest metadata has it."""
+    """One table, by its newest metadata."""
 
     folder: str
     table: StaticTable
 
     @property
     def version(self) -> int:
-        """A number that grows with each commit."""
+        """Return a number that grows with each commit."""
         return version_of(self.table.metadata)
 
     def mark(self, app_id: str) -> int | None:
-        """The newest batch of an application."""
+        """Return the newest batch of an application; None if it has committed none."""
         return newest_batch(self.table.metadata, app_id)
 
     def commits(self) -> list[tuple[str, int, int]]:
-        """Application, batch and rows of the commits of pipelines that are still kept."""
-        known = summaries(self.table.metadata)
-        return [(f[APP], int(f[BATCH]), int(f.get("added-records", 0))) for f in known]
+        """Return application, batch and row count of the kept commits of pipelines."""
+        kept = summaries(self.table.metadata)
+        return [(f[APP], int(f[BATCH]), int(f.get("added-records", 0))) for f in kept]
 
     def files(self) -> dict[str, DataFile] | None:
-        """The live files by their paths in the folder; None where rows of them are deleted."""
+        """Return the live files by their paths in the folder.
+
+        None if the table has delete files.
+        """
         with committing(self.folder, doing="read a table"):
             tasks = list(self.table.scan().plan_files())
         if any(task.delete_files for task in tasks):
             return None
         below = f"{self.folder}/"
-        found = {}
+        files = {}
         for task in tasks:
             path = task.file.file_path.removeprefix("file://").removeprefix(below)
-            found[in_table(self.folder, path)] = task.file
-        return found
+            files[in_table(self.folder, path)] = task.file
+        return files
 
     def checksums(self) -> dict[str, str]:
-        """The checksums of files, by their paths, from the snapshots that are still kept."""
-        told = [parsed(facts[TAG]) for facts in summaries(self.table.metadata) if TAG in facts]
-        return {path: found for sums in told for path, found in sums.items()}
+        """Return the checksums of files by their paths, from the kept snapshots."""
+        tags = [parsed(facts[TAG]) for facts in summaries(self.table.metadata) if TAG in facts]
+        return {path: crc for sums in tags for path, crc in sums.items()}
 
     def schema(self) -> pa.Schema:
-        """The columns, with their comments as metadata."""
+        """Return the columns, with their comments as metadata."""
         return commented_schema(columns_in(self.table.metadata))
 
     def dataset(self) -> ds.Dataset:
-        """The rows; a column that a file lacks is null. Raises LakeUnavailableError."""
+        """Return the rows as a dataset; a column that a file lacks is null.
+
+        Raises LakeUnavailableError for a table with deleted rows.
+        """
         files = self.files()
         if files is None:
             raise LakeUnavailableError(
-                "a table cannot be looked into in which somebody has deleted rows",
+                "an Iceberg table with deleted rows cannot be read here",
                 where=self.folder,
-                evidence="it has delete files",
-                next_step="read it with an engine for Iceberg, or have one rewrite its files",
+                evidence="the table has delete files",
+                next_step="read the table with an Iceberg engine, or let it rewrite the files",
             )
         within = pafs.SubTreeFileSystem(self.folder, pafs.LocalFileSystem())
         return ds.dataset(list(files), schema=self.schema(), format="parquet", filesystem=within)
 
 
-# What a table says of itself.
+# The columns, version and marks in a table's metadata.
 
 
 def columns_in(metadata: TableMetadata) -> tuple[Column, ...]:
-    """The columns of a table."""
+    """Return the columns of a table."""
     return columns_of(_fields(metadata))
 
 
 def version_of(metadata: TableMetadata) -> int:
-    """A number that grows with each commit; a table of Iceberg's first version has none."""
+    """Return a number that grows with each commit; 0 for Iceberg's format version 1."""
     return int(getattr(metadata, "last_sequence_number", 0))
 
 
 def newest_batch(metadata: TableMetadata, app_id: str) -> int | None:
-    """The newest batch of an application that a table has."""
-    told = [str(metadata.properties.get(f"{_MARK}{app_id}", ""))]
-    told += [facts[BATCH] for facts in summaries(metadata) if facts[APP] == app_id]
-    return max((int(batch) for batch in told if batch.isdecimal()), default=None)
+    """Return the newest batch that an application has committed to a table.
+
+    None if there is none.
+    """
+    batches = [str(metadata.properties.get(f"{_MARK}{app_id}", ""))]
+    batches += [facts[BATCH] for facts in summaries(metadata) if facts[APP] == app_id]
+    return max((int(batch) for batch in batches if batch.isdecimal()), default=None)
 
 
 def summaries(metadata: TableMetadata) -> list[Mapping[str, str]]:
-    """What the snapshots of pipelines say, as far as they are still kept."""
-    known = [each.summary.additional_properties for each in metadata.snapshots if each.summary]
-    return [facts for facts in known if APP in facts and BATCH in facts]
+    """Return the summaries of the kept snapshots that pipelines committed."""
+    kept = [s.summary.additional_properties for s in metadata.snapshots if s.summary]
+    return [facts for facts in kept if APP in facts and BATCH in facts]
 
 
 def _source(metadata: TableMetadata, mark: Mark) -> str | None:
     wanted = (mark.app_id, str(mark.batch))
-    found = (facts for facts in summaries(metadata) if (facts[APP], facts[BATCH]) == wanted)
-    return next((facts.get(SOURCE) for facts in found), None)
+    matches = (facts for facts in summaries(metadata) if (facts[APP], facts[BATCH]) == wanted)
+    return next((facts.get(SOURCE) for facts in matches), None)
 
 
 class IcebergPublisher:
-    """Adds staged files to Iceberg tables, one commit per table and batch."""
+    """A publisher that adds staged files to Iceberg tables, with one commit per table and batch."""
 
-    def __init__(self, lake: Lake) -> None:
+    def __init__(self, lake: LakeConfig) -> None:
         self._lake = lake
         self._namespace = lake.iceberg_catalog.namespace
         self._catalog: Catalog | None = None
@@ -300,34 +311,41 @@ class IcebergPublisher:
         self._lock = threading.Lock()
 
     def shape(self, path: str) -> TableShape | None:
-        """The table's columns now; one that is partitioned takes no files of ours."""
+        """Return the table's current columns.
+
+        Partitioned tables are refused when a batch is committed.
+        """
         with self._open(path, doing="read the columns of a table") as table:
-            found = table.load()
-            return None if found is None else TableShape(columns_in(found.metadata))
+            current = table.load()
+            return None if current is None else TableShape(columns_in(current.metadata))
 
     def committed(self, path: str, mark: Mark) -> CommittedMark | None:
-        """The newest mark of `mark.app_id`, and the source of the commit of `mark.batch`."""
+        """Return the newest mark of `mark.app_id`, and the source of the commit of `mark.batch`."""
         with self._open(path, doing="read the marks of a table") as table:
-            found = table.load()
-            newest = None if found is None else newest_batch(found.metadata, mark.app_id)
-            if found is None or newest is None:
+            current = table.load()
+            newest = None if current is None else newest_batch(current.metadata, mark.app_id)
+            if current is None or newest is None:
                 return None
-            return CommittedMark(newest, _source(found.metadata, mark))
+            return CommittedMark(newest, _source(current.metadata, mark))
 
     def publish(self, entry: TableEntry, mark: Mark) -> Published:
         """Add the files of an entry, with its columns, in one marked commit."""
         with self._open(entry.table.path, doing="commit to a table") as table:
             if table.seen is not None:
-                # what is known may be old, which a commit finds out, but only a look tells more
+                # The known state may be outdated: a commit on it fails then, and the table is
+                # loaded again.
                 with suppress(OvertakenError, PublishError, ColumnConflictError):
                     return table.publish(entry, mark)
             return until_not_overtaken(lambda: table.load_and_publish(entry, mark))
 
     def drop(self, paths: Sequence[str]) -> list[str]:
-        """Take tables out of the catalog whose folders these are; their files stay."""
+        """Drop the tables of these folders from the catalog and return their names.
+
+        Their files stay.
+        """
         gone = []
         for path in paths:
-            with self._open(path, doing="take a table out of its catalog") as table:
+            with self._open(path, doing="drop a table from its catalog") as table:
                 if table.is_ours():
                     table.catalog.drop_table(table.name)
                     table.seen = None
@@ -337,7 +355,7 @@ class IcebergPublisher:
     @contextmanager
     def _open(self, path: str, *, doing: str) -> Iterator[_Table]:
         with committing(path, doing=doing):
-            table = self._known(path)
+            table = self._table(path)
             with table.lock:
                 try:
                     yield table
@@ -350,10 +368,10 @@ class IcebergPublisher:
         catalog.create_namespace_if_not_exists(self._namespace)
         return catalog
 
-    def _known(self, path: str) -> _Table:
+    def _table(self, path: str) -> _Table:
         with self._lock:
             if self._catalog is None:
-                # of two that make the catalog at the same time, one is told that it is there
+                # Of two processes that create the catalog at the same time, one gets an error.
                 again = attempts_on(Exception, most=4, pause=0.05, longest=1.0, jitter=0.1)
                 self._catalog = again(self._ready)
             if path not in self._tables:
@@ -362,7 +380,7 @@ class IcebergPublisher:
 
 
 class _Table:
-    """One table, as it was after our last commit: nobody else may have come since."""
+    """One table in the state after our last commit, if no other writer has committed since."""
 
     def __init__(self, catalog: Catalog, namespace: str, path: str) -> None:
         self.lock = threading.Lock()
@@ -371,26 +389,27 @@ class _Table:
         self.seen: Table | None = None
 
     def load(self) -> Table | None:
-        """The table as it is now, or None where there is none. Raises PublishError."""
+        """Load the table as it is now; None if there is no table. Raises PublishError."""
         self.seen = None
         try:
-            found = self.catalog.load_table(self.name)
+            current = self.catalog.load_table(self.name)
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
-        if found.location().removeprefix("file://").rstrip("/") != self.path.rstrip("/"):
+        if current.location().removeprefix("file://").rstrip("/") != self.path.rstrip("/"):
             raise PublishError(
-                f"the catalog has another table of the name {'.'.join(self.name)}",
+                f"the name {'.'.join(self.name)} belongs to another table in the catalog",
                 where=self.path,
-                evidence=f"it is in {found.location()}",
-                next_step="if this is not the catalog of this lake, put that one back; else give "
-                "lake.iceberg another namespace, or the tables another prefix",
+                evidence=f"that table is in {current.location()}",
+                next_step="if the file names the wrong catalog, name the right one; if the catalog "
+                "was replaced, put the newest copy of it back; otherwise give lake.iceberg another "
+                "namespace, or the tables another prefix",
                 reason="format",
             )
-        self.seen = found
-        return found
+        self.seen = current
+        return current
 
     def is_ours(self) -> bool:
-        """Whether the catalog has the table of this folder, be it there or not."""
+        """Return whether the catalog has the table of this folder, even if its files are gone."""
         try:
             return self.load() is not None
         except FileNotFoundError:
@@ -399,12 +418,12 @@ class _Table:
             return False
 
     def load_and_publish(self, entry: TableEntry, mark: Mark) -> Published:
-        """One try, on the table as it is now. Raises OvertakenError."""
+        """Attempt to publish on the table's current state. Raises OvertakenError."""
         self.load()
         return self.publish(entry, mark)
 
     def publish(self, entry: TableEntry, mark: Mark) -> Published:
-        """One try, on the table as it was seen. Raises OvertakenError."""
+        """Attempt to publish on the known state of the table. Raises OvertakenError."""
         seen, name = self.seen, entry.table.name
         if seen is not None:
             newest = newest_batch(seen.metadata, mark.app_id)
@@ -413,8 +432,8 @@ class _Table:
         self._check(entry)
         transaction = self._new(entry) if seen is None else self._next(seen, entry)
         sums = {file.path: file.checksum for file in entry.files if file.checksum}
-        told = {**facts(mark), **({TAG: compact(sums)} if sums else {})}
-        with transaction.update_snapshot(snapshot_properties=told).merge_append() as append:
+        summary = {**facts(mark), **({TAG: compact(sums)} if sums else {})}
+        with transaction.update_snapshot(snapshot_properties=summary).merge_append() as append:
             for file in entry.files:
                 append.append_data_file(self._data_file(file, transaction.table_metadata))
         transaction.set_properties({f"{_MARK}{mark.app_id}": str(mark.batch)})
@@ -427,7 +446,7 @@ class _Table:
             if after is None:
                 raise
             committed = after
-        # one that was just made is loaded when it is needed again
+        # A table that was just created is loaded when it is needed again.
         self.seen = committed if seen is not None else None
         return Published(name, Outcome.PUBLISHED, version_of(committed.metadata))
 
@@ -435,7 +454,8 @@ class _Table:
         if self.seen is None:
             _refuse_others(entry)
         else:
-            # even if the batch were cut in the same way: where it belongs is not in its files
+            # Partitioned tables take no files of ours: staged files do not carry their partition
+            # values.
             by = [field.name for field in self.seen.spec().fields]
             check_partitioning(replace(entry, table=replace(entry.table, partition_by=())), by)
             for field in self.seen.schema().fields:
@@ -445,11 +465,11 @@ class _Table:
         check_staged(entry, at(self.path).size)
 
     def _landed(self, snapshot: int) -> Table | None:
-        """The table, if it has this snapshot: the answer to a commit may have been lost."""
+        """Return the table if it has this snapshot: the answer to a commit may have been lost."""
         with suppress(Exception):
-            found = self.load()
-            if found is not None and found.metadata.snapshot_by_id(snapshot) is not None:
-                return found
+            current = self.load()
+            if current is not None and current.metadata.snapshot_by_id(snapshot) is not None:
+                return current
         return None
 
     def _new(self, entry: TableEntry) -> Transaction:
@@ -459,14 +479,15 @@ class _Table:
         transaction: Transaction = self.catalog.create_table_transaction(
             self.name, schema, location=self.path, properties=_CREATED | described
         )
-        # it gives ids of its own
+        # The catalog assigns field ids itself.
         mapping = _mapping(transaction.table_metadata.schema(), None)
         return transaction.set_properties({_MAPPING: mapping})
 
     def _next(self, seen: Table, entry: TableEntry) -> Transaction:
-        """A transaction on the table that is not tried again by itself when it is overtaken.
+        """Begin a transaction on the table that is not retried when it is overtaken.
 
-        pyiceberg would put the same files behind whatever came first, be it this very batch.
+        A retry of pyiceberg would append the same files after any other commit, even after one of
+        this very batch.
         """
         before = seen.metadata
         once = {**before.properties, "commit.retry.num-retries": "0"}
@@ -485,19 +506,19 @@ class _Table:
         return transaction
 
     def _data_file(self, file: StagedFile, metadata: TableMetadata) -> DataFile:
-        """A file as a manifest names it, with the bounds that the stage knows exactly."""
-        told = json.loads(file.stats) if file.stats else {}
+        """Return the manifest entry of a file, with the bounds that the stage knows exactly."""
+        statistics = json.loads(file.stats) if file.stats else {}
         lowest, highest, nulls, rows = {}, {}, {}, {}
         for field in metadata.schema().fields:
             low, high = (
-                _bound(field.field_type, told.get(side, {}).get(field.name))
+                _bound(field.field_type, statistics.get(side, {}).get(field.name))
                 for side in ("minValues", "maxValues")
             )
             if low is None or high is None:
                 continue
             number = field.field_id
             lowest[number], highest[number] = low, high
-            rows[number], nulls[number] = file.rows, told["nullCount"][field.name]
+            rows[number], nulls[number] = file.rows, statistics["nullCount"][field.name]
         return DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=f"{self.path}/{file.path}",
@@ -516,7 +537,7 @@ class _Table:
 
 class _Growing(Transaction):
     def grow(self, columns: StructType) -> None:
-        """Give the table these columns. Those of `update_schema` cannot have a dot in a name."""
+        """Set the table's columns; `update_schema` cannot add columns with a dot in the name."""
         before = self.table_metadata
         number = 1 + max(schema.schema_id for schema in before.schemas)
         self._apply(
@@ -545,7 +566,7 @@ def _bound(kind: IcebergType, value: Any) -> bytes | None:
     return None
 
 
-# Columns: Delta's spelling, which is what is merged, as types of Iceberg with their ids, and back.
+# Conversion of columns between Delta's JSON form, which is merged, and Iceberg types with ids.
 
 _PRIMITIVES: dict[str, IcebergType] = {
     "boolean": BooleanType(),
@@ -572,12 +593,12 @@ def _fields(metadata: TableMetadata) -> list[Field]:
 
 
 def _kept(fields: Sequence[Field]) -> str:
-    """What has no place in a schema of Iceberg: numbers and aliases."""
-    known = {
+    """Return as JSON the metadata of columns that Iceberg cannot hold: numbers and aliases."""
+    metadata = {
         f["name"]: {key: value for key, value in f["metadata"].items() if key != "comment"}
         for f in fields
     }
-    return json.dumps({name: value for name, value in known.items() if value})
+    return json.dumps({name: value for name, value in metadata.items() if value})
 
 
 def _struct_fields(struct: StructType) -> list[Field]:
@@ -610,11 +631,11 @@ def _spelled(kind: IcebergType) -> Any:
 
 
 def _grown(have: StructType, fields: Sequence[Field], ids: Iterator[int], path: str) -> StructType:
-    """The columns of a table after a commit; those that it has keep their ids."""
-    known = {field.name: field for field in have.fields}
+    """Return the columns of a table after a commit; existing columns keep their ids."""
+    existing = {field.name: field for field in have.fields}
     grown = []
     for field in fields:
-        name, old = field["name"], known.get(field["name"])
+        name, old = field["name"], existing.get(field["name"])
         number = next(ids) if old is None else old.field_id
         kind = _type(None if old is None else old.field_type, field["type"], ids, f"{path}{name}")
         doc = field["metadata"].get("comment") or None
@@ -626,7 +647,7 @@ def _grown(have: StructType, fields: Sequence[Field], ids: Iterator[int], path: 
 
 
 def _type(have: IcebergType | None, spelled: Any, ids: Iterator[int], path: str) -> IcebergType:
-    """The type of a column, wider than the one it has only where Iceberg allows it."""
+    """Return the type of a column; a type becomes wider only where Iceberg allows it."""
     if isinstance(spelled, str):
         return _primitive(have, spelled, path)
     if spelled["type"] == "struct":
@@ -652,7 +673,7 @@ def _primitive(have: IcebergType | None, spelled: str, path: str) -> IcebergType
         precision, scale = spelled.removeprefix("decimal(").removesuffix(")").split(",")
         kind: IcebergType = DecimalType(int(precision), int(scale))
     else:
-        # whole numbers of one or two bytes are no types of their own
+        # Iceberg has no types for integers of one or two bytes.
         kind = _PRIMITIVES.get(spelled, _PRIMITIVES["integer"])
     if have is None or have == kind:
         return kind
@@ -665,30 +686,32 @@ def _primitive(have: IcebergType | None, spelled: str, path: str) -> IcebergType
 
 
 def _mapping(schema: Schema, before: NameMapping | None) -> str:
-    """Which names the columns have in files, after a commit."""
+    """Return the name mapping after a commit: the names that columns have in files."""
     return NameMapping(_level(schema.fields, before.root if before else ())).model_dump_json()
 
 
 def _level(fields: Sequence[NestedField], before: Sequence[MappedField]) -> list[MappedField]:
-    """The columns of one level; names that somebody has changed stay theirs, and of dropped ones.
+    """Return the name mapping of one level; renamed and dropped columns keep their old names.
 
-    Else readers would take what older files have under such a name for values of a new column.
+    Otherwise readers would take older files' values under an old name for values of a new column.
     """
-    known = {each.field_id: each for each in before}
+    mapped = {field.field_id: field for field in before}
     level = []
     for field in fields:
-        old = known.pop(field.field_id, None)
-        # one without fields inside counts as false
+        old = mapped.pop(field.field_id, None)
+        # A mapped field without fields inside is false, so compare with None.
         former, below = ((), ()) if old is None else (old.names, old.fields)
         names = list(dict.fromkeys([*former, field.name]))
         inner = _level(_inner(field.field_type), below)
         level.append(MappedField(**{"field-id": field.field_id}, names=names, fields=inner))
-    level += known.values()
+    level += mapped.values()
     taken: set[str] = set()
-    for each in level:
-        for name in each.names:
+    for entry in level:
+        for name in entry.names:
             if name in taken:
-                raise ColumnConflictError(name, "renamed or dropped that column", "a new one")
+                raise ColumnConflictError(
+                    name, "a renamed or dropped column of that name", "a new one"
+                )
             taken.add(name)
     return level
 

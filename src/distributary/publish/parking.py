@@ -1,10 +1,10 @@
-"""Batches of a table that cannot be committed now wait here, out of the reach of any VACUUM.
+"""Parking: batches that a table cannot take now wait here, out of reach of any VACUUM.
 
 A parked batch is a folder `<parking>/<table>/<lane>-<batch>-<application>` with a copy of each
-staged file and, written last, `entry.json`: without it the batch is not parked. Nothing is taken
-out of the table's folder, because an answer that was lost may mean that the files are committed
-after all; and nothing is removed from here before the table's own log carries the batch. So a
-crash at any moment leaves each file in at least one of the two places.
+staged file and, written last, `entry.json`: without it the batch is not parked. Files stay in the
+table's folder too, because a lost answer may mean that they are committed after all. A parked batch
+is removed only after the table's log carries the batch. A crash at any moment therefore leaves each
+file in at least one of the two places.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from enum import StrEnum
 from typing import Any
 
 from distributary.delta.commit import check_staged, lane_of
-from distributary.delta.log import BrokenLogError, commit_name, load, parse_commit
+from distributary.delta.log import BrokenLogError, commit_name
 from distributary.errors import ErrorCode, PublishError
 from distributary.model import layout
 from distributary.model.manifest import (
     Mark,
     TableEntry,
-    compact,
     entry_from_dict,
     entry_to_dict,
 )
-from distributary.publish.base import Outcome, Published, Publisher
-from distributary.publish.parquet import HOME, ParquetTable, app_key, format_of, open_parquet
+from distributary.model.table_format import TABLE_FORMATS
+from distributary.publish.base import Held, Outcome, Published, Publisher
+from distributary.publish.formats.entry import ask_table, format_at, format_entry
 from distributary.store.base import Store, at, local_folder, reaching, stay_inside
 from distributary.store.seal import seal, unseal
 
@@ -42,31 +42,31 @@ PARKING_FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class ParkedBatch:
-    """What one batch would have done to one table."""
+    """The files of one batch for one table, which wait to be committed."""
 
     folder: str
     entry: TableEntry
     mark: Mark
     parked_at: float
-    """Seconds since 1970."""
+    """The time in seconds since 1970."""
     reason: str
 
     @property
     def table(self) -> str:
-        """The table that waits for it."""
+        """Return the name of the table."""
         return self.entry.table.name
 
     @property
     def lane(self) -> str:
-        """`stream` or `replay`."""
+        """Return the lane, `stream` or `replay`."""
         return lane_of(self.mark.app_id)
 
 
 def park(entry: TableEntry, mark: Mark, *, folder: str, reason: str = "") -> None:
-    """Keep the staged files of an entry until `resume`. Calling it again completes it.
+    """Copy the staged files of an entry to the parking folder; a second call completes the first.
 
-    Raises StagedFileError if a file is no longer what was staged, LakeUnavailableError if the
-    parking folder cannot be written.
+    Raises StagedFileError if a file is missing or changed, and LakeUnavailableError if the parking
+    folder cannot be written.
     """
     with reaching(folder):
         place = at(f"{folder.rstrip('/')}/{entry.table.name}/{_name(mark)}")
@@ -90,36 +90,37 @@ def park(entry: TableEntry, mark: Mark, *, folder: str, reason: str = "") -> Non
 
 
 def parked(folder: str, *, table: str | None = None, lake: str | None = None) -> list[ParkedBatch]:
-    """All that waits, table by table, in the order in which it must be published.
+    """Return all parked batches, by table, in the order in which they must be published.
 
-    With a lake, its tables are meant, whatever the entries say: others may have written them, or
-    the lake was moved since.
+    With `lake`, the tables are looked for in that lake, whatever path the entries have: the lake
+    may have been moved, or another program may have written the entries.
     """
     with reaching(folder):
         parking = at(folder)
         names = [table] if table is not None else parking.folders()
         places = [at(f"{parking.address}/{n}/{p}") for n in names for p in parking.folders(n)]
-        found = [_read(place, lake) for place in places if place.size(ENTRY) is not None]
-    # a life that began to wait earlier goes first; within it, the numbers of its batches count
+        batches = [_read(place, lake) for place in places if place.size(ENTRY) is not None]
+    # An application that began to wait earlier goes first; its batches go in the order of their
+    # numbers.
     began: dict[tuple[str, str], float] = {}
-    for batch in found:
+    for batch in batches:
         queue = (batch.table, batch.mark.app_id)
         began[queue] = min(began.get(queue, batch.parked_at), batch.parked_at)
     return sorted(
-        found, key=lambda b: (b.table, began[b.table, b.mark.app_id], b.mark.app_id, b.mark.batch)
+        batches, key=lambda b: (b.table, began[b.table, b.mark.app_id], b.mark.app_id, b.mark.batch)
     )
 
 
 def in_lake(entry: TableEntry, lake: str) -> TableEntry:
-    """An entry whose table is one of this lake, whatever whoever wrote it says."""
+    """Return the entry with its table's path in this lake, whatever path was stored."""
     return replace(entry, table=replace(entry.table, path=layout.place(lake, entry.table.path)))
 
 
 def unpark(batch: ParkedBatch) -> None:
-    """Bring the files back to the table's folder, where a commit can name them.
+    """Copy the files back to the table's folder, where a commit can name them.
 
-    A file that is there already is put in place again: the new one is young, and no VACUUM takes
-    it before it is committed.
+    A file that exists already is replaced: the new file is young, so that no VACUUM deletes it
+    before the commit.
     """
     path, lake = batch.entry.table.path, _lake_of(batch.folder)
     if lake:
@@ -132,10 +133,10 @@ def unpark(batch: ParkedBatch) -> None:
 
 
 def forget(batch: ParkedBatch) -> None:
-    """Remove a parked batch: only when the table's log carries it."""
+    """Remove a parked batch, after the table's log carries it."""
     with reaching(batch.folder):
         place = at(batch.folder)
-        # first what makes it a parked batch: a half removed one is none
+        # The entry goes first: without it, the rest of the folder is no parked batch.
         place.remove(ENTRY)
         place.remove_folder()
 
@@ -150,14 +151,14 @@ def resume(
     is_settled: Callable[[ParkedBatch], bool] = lambda batch: True,
     on_published: Callable[[ParkedBatch, Published], None] = lambda batch, result: None,
 ) -> list[Published]:
-    """Publish what waits for a table, in order, up to the first that fails.
+    """Publish the batches parked for a table, in order, up to the first that fails.
 
-    With `publish` in that way instead of the publisher's own.
+    With `publish`, batches are published by that function instead of the publisher's method.
 
-    Only the owner of the pipeline's checkpoint may call it. A batch that is not settled goes on
-    waiting: whoever settles it would count its records once more. Where something still waits, the
-    last result has the outcome `parked`. A crash in between is made good by the next call, which is
-    why `on_published` hears of a batch before the batch is forgotten, and perhaps twice.
+    Only the owner of the pipeline's checkpoint may call this. A batch that is not settled stays
+    parked, because its settlement would count its records a second time. If something stays parked,
+    the last result has the outcome `parked`. After a crash the next call continues, so
+    `on_published` is called before a batch is removed, and may be called twice for one batch.
     """
     results: list[Published] = []
     for batch in parked(folder, table=table, lake=lake):
@@ -180,15 +181,17 @@ def resume(
 
 
 _UNSETTLED = {
-    "stream": "its batch is not finished: the next run finishes it, and tries the table again",
-    "replay": "its batch is not finished: say `distributary dlq replay` once more",
+    "stream": "the batch is not finished: the next run finishes it, and tries the table again",
+    "replay": "the batch is not finished: run `distributary dlq replay` again",
+    "reads": "the batch is not finished: run `distributary verify --source --heal` again",
 }
 
 
 def _sweep(folder: str, table: str) -> None:
-    """Remove what a crash left of a batch that was never quite parked, or is no longer.
+    """Remove what a crash left of batches that were parked only in part, or removed in part.
 
-    Only of the stream, whose owner has called: a replay may be about to park something here.
+    Only the stream's batches are removed, because its owner calls this: a replay may be parking a
+    batch here at this moment.
     """
     parking = at(folder)
     for name in parking.folders(table):
@@ -197,13 +200,13 @@ def _sweep(folder: str, table: str) -> None:
             parking.remove_folder(place)
     local = local_folder(folder)
     if local is not None:
-        # a folder in which something waits again stays
+        # A folder with another parked batch stays.
         with suppress(OSError):
             os.rmdir(f"{local}/{table}")
 
 
 def _require_proof(publisher: Publisher, batch: ParkedBatch) -> None:
-    """A mark past the batch does not prove that the batch is in the table: its own commit does."""
+    """Raise PublishError unless the table has the batch's own commit: a later mark is no proof."""
     committed = publisher.committed(batch.entry.table.path, batch.mark)
     if committed is None or committed.source_hash != batch.mark.source_hash:
         raise PublishError(
@@ -211,21 +214,21 @@ def _require_proof(publisher: Publisher, batch: ParkedBatch) -> None:
             code=ErrorCode.CHECKPOINT_DIVERGED,
             where=batch.folder,
             evidence=f"newest mark: {f'batch {committed.batch}' if committed else 'none'}",
-            next_step="batches that came later were published before it: its files are kept; add "
-            "them to the table by hand, then remove the folder",
+            next_step="later batches were published before this one; the files of this batch are "
+            "kept: add them to the table by hand, then remove the folder",
         )
 
 
 def _read(place: Store, lake: str | None) -> ParkedBatch:
     where = f"{place.address}/{ENTRY}"
-    next_step = "put the file back from a copy: the records are in the files beside it"
+    next_step = "restore the file from a backup: the records are in the files beside it"
     try:
         text = unseal(place.read(ENTRY), where=where, next_step=next_step)
         data: dict[str, Any] = json.loads(text)
         entry, home = entry_from_dict(data["entry"]), lake or _lake_of(place.address)
         words = (data["app_id"], data["source_hash"], data["reason"])
         if not all(isinstance(word, str) for word in words) or type(data["batch"]) is not int:
-            raise TypeError("a word or a number is something else")
+            raise TypeError("a field has the wrong type")
         data["parked_at"] = float(data["parked_at"])
         return ParkedBatch(
             folder=place.address,
@@ -245,26 +248,24 @@ def _read(place: Store, lake: str | None) -> ParkedBatch:
 
 
 def _lake_of(place: str) -> str:
-    """The lake in whose own folder batches wait; empty where they wait in a checkpoint."""
+    """Return the lake whose folder holds the parking; empty if batches wait in a checkpoint."""
     return place.rpartition(f"/{layout.HOME}/")[0]
 
 
 def _name(mark: Mark) -> str:
-    # a new life counts its batches from the start again
+    # A reset checkpoint numbers its batches from the start again, so the id is part of the name.
     life = hashlib.sha256(mark.app_id.encode()).hexdigest()[:12]
     return f"{lane_of(mark.app_id)}-{mark.batch:020d}-{life}"
 
 
-# Whether a table still holds what was committed to it: asked of its own log, as little as will
-# do.
-#
-# The commit of the newest batch is a small file with a known name. Where it is there and carries
-# the batch's mark, the table is not behind, and nothing else has to be read: a thousand tables
-# take a few hundredths of a second. Where it is not, the log may have been cleaned up, or the
-# table may be another one: then the table is loaded and asked.
+# The check for whether a table still has its committed batches, by reading as little of its log as
+# possible.
+# The commit of the newest batch is a small file with a known name. If it exists and carries the
+# batch's mark, the table is complete, and nothing else is read: a thousand tables take a few
+# hundredths of a second. If it does not, the log may have been cleaned up, or the table may have
+# been replaced: then the table is loaded.
 
 _COMMIT = re.compile(r"(\d{20})\.json")
-_FORGETS_MARKS = "delta.setTransactionRetentionDuration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,37 +277,27 @@ class Expected:
     batch: int
     version: int
     marked: bool = True
-    """Whether the commit of a batch always carries its mark: a merge that changes nothing makes
-    no commit, and is only known to have seen a version."""
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """What a table has of a lane."""
-
-    exists: bool
-    version: int = -1
-    mark: int | None = None
-    """The newest batch of the lane."""
+    """True if every batch's commit carries its mark. A merge that changes nothing makes no commit,
+    so only a version that it has seen is known."""
 
 
 class Loss(StrEnum):
-    """What can be wrong with a table at a glance."""
+    """The losses that can be seen from file names."""
 
     MISSING = "missing"
     BEHIND = "behind"
 
 
 def lacking(expected: Expected) -> Held | None:
-    """What a table has, if that is less than it must have; None where nothing is missing.
+    """Return the state of a table that lacks the expected commit; None if nothing is missing.
 
-    A table that cannot be read is none of the questions here: whoever commits to it will say so.
+    A table that cannot be read is not reported: the next commit to it raises the error.
     """
     store = at(expected.path)
     try:
         if _carries(store, expected):
             return None
-        held = _held(store, expected)
+        held = _held(expected.path, expected.app_id)
     except (BrokenLogError, OSError, ValueError):
         return Held(True) if _is_blank(store, expected.version) else None
     if held is None or not held.exists:
@@ -317,8 +308,16 @@ def lacking(expected: Expected) -> Held | None:
     return held if behind else None
 
 
+def held_by(path: str, app_id: str) -> Held | None:
+    """Return what a table has of a lane; None where the table does not say it."""
+    try:
+        return _held(path, app_id)
+    except (BrokenLogError, OSError, ValueError):
+        return None
+
+
 def loss_at_a_glance(path: str, version: int | None) -> Loss | None:
-    """The same by names and sizes of files only, for tables on this machine; None: nothing seen."""
+    """Return the loss of a local table, by names and sizes of files only; None if none is seen."""
     folder = local_folder(path)
     if folder is None or version is None:
         return None
@@ -332,15 +331,18 @@ def loss_at_a_glance(path: str, version: int | None) -> Loss | None:
     except OSError:
         return None
     if not os.path.isdir(log):
-        return None if format_of(folder) is not None else Loss.MISSING
-    # a log that was cleaned up goes on behind the version; one that was put back ends before it
+        return None if format_at(folder) is not None else Loss.MISSING
+    # A log that was cleaned up continues after the version; a log that was restored ends before it.
     names = filter(None, map(_COMMIT.fullmatch, os.listdir(log)))
     newest = max((int(name[1]) for name in names), default=-1)
     return Loss.BEHIND if newest < version else None
 
 
 def newest_told(path: str, version: int | None) -> int | None:
-    """The newest version, up to this one, whose commit says anything; None: there is none."""
+    """Return the newest version, up to `version`, whose commit is not empty.
+
+    None if there is none.
+    """
     folder = local_folder(path)
     while folder is not None and version is not None and _is_blank(at(folder), version):
         version = version - 1 if version else None
@@ -348,59 +350,20 @@ def newest_told(path: str, version: int | None) -> int | None:
 
 
 def _carries(store: Store, expected: Expected) -> bool:
-    try:
-        text = store.read(commit_name(expected.version))
-    except FileNotFoundError:
-        return _has_commit(store, expected)
+    """Return whether a file of the log carries the expected commit."""
     if not expected.marked:
-        return bool(text)
-    # as our own commits spell it: to look for it is quicker than to read all that they say, and a
-    # number that only begins like this one is past it
-    mark = compact({"appId": expected.app_id, "version": expected.batch})[:-1]
-    if f'"txn":{mark}'.encode() in text:
-        return True
-    return parse_commit(text, last=True).marks.get(expected.app_id, -1) >= expected.batch
+        return bool(store.size(commit_name(expected.version)))
+    commit = (expected.app_id, expected.batch, expected.version)
+    answers = (format_entry(name).has_commit(store, *commit) for name in TABLE_FORMATS)
+    return next((answer for answer in answers if answer is not None), False)
 
 
-def _has_commit(store: Store, expected: Expected) -> bool:
-    """The same of a plain Parquet table, whose commits are known by their names."""
-    name = f"{expected.version:012d}-{app_key(expected.app_id)}-{expected.batch:012d}.json"
-    return expected.marked and store.look(f"{HOME}/log/{name}") is not None
-
-
-def _held(store: Store, expected: Expected) -> Held | None:
-    folder = local_folder(store.address)
-    if folder is not None and os.path.isfile(f"{folder}/{HOME}/table.json"):
-        log = ParquetTable(folder).log()
-        return Held(True, log.version, log.newest(expected.app_id))
-    if folder is not None and format_of(folder) == "iceberg":
-        return _held_by_iceberg(folder, expected)
-    table = load(store, files=False)
-    if table is None:
-        if folder is None and (found := open_parquet(expected.path)) is not None:
-            log = found[0].log()
-            return Held(True, log.version, log.newest(expected.app_id))
-        return Held(False)
-    mark = table.marks.get(expected.app_id)
-    if mark is None and _FORGETS_MARKS in table.properties:
-        # its owner lets it forget marks: nobody can tell
-        return None
-    return Held(True, table.version, mark)
-
-
-def _held_by_iceberg(folder: str, expected: Expected) -> Held | None:
-    # a package that not everybody has
-    from distributary.publish.iceberg import open_iceberg
-
-    try:
-        table = open_iceberg(folder)
-    except PublishError:
-        return None
-    if table is None:
-        return Held(False)
-    return Held(True, table.version, table.mark(expected.app_id))
+def _held(path: str, app_id: str) -> Held | None:
+    """Return the state of a table; None if it does not tell its marks."""
+    held = ask_table(path, lambda entry: entry.held(at(path), app_id)) or Held(False)
+    return held if held.tells_marks else None
 
 
 def _is_blank(store: Store, version: int) -> bool:
-    """Whether the very commit is there without a word in it."""
+    """Return whether the commit of a version exists and is empty."""
     return store.size(commit_name(version)) == 0

@@ -1,13 +1,13 @@
-"""A plain Parquet table: files that any reader reads, and beside them what their publisher knows.
+"""Plain Parquet tables: files for any reader, and beside them the publisher's own log.
 
-<table>/0-columns.parquet         all columns and no row. It is the first file by name, and that is
-                                  the one from which pandas and Spark take the columns
+<table>/0-columns.parquet         all columns and no row. It is the first file by name, from
+                                  which pandas and Spark take the columns
 <table>/part-*.parquet            the rows; of a partitioned table in folders such as
                                   by_date=2026-11-15
-<table>/_distributary/            passed over by readers of folders
+<table>/_distributary/            skipped by readers of folders
     table.json                    columns, comments, partition columns
     log/                          one file per commit: version, application and batch
-    intent.json                   the commit that is being made; in a bucket intent-<application>
+    intent.json                   the commit under way; in a bucket intent-<application>
     staging/                      files that wait for their commit
     lock                          on a file system only
 """
@@ -52,19 +52,19 @@ from distributary.model.manifest import Mark, TableEntry
 from distributary.model.names import label_columns
 from distributary.model.table import STAGED, STAGING, Column, is_below
 from distributary.publish.base import CommittedMark, Outcome, Published, TableShape
-from distributary.store.base import at, is_remote, local_folder, stay_inside
+from distributary.store.base import at, is_remote, stay_inside
 from distributary.store.disk import sync
 
 HOME = "_distributary"
 COLUMNS_FILE = "0-columns.parquet"
-_RECORD = f"{HOME}/table.json"
+RECORD = f"{HOME}/table.json"
 TABLE_FORMAT = 1
 _COMMIT = re.compile(r"(\d{12})-([0-9a-f]{16})-(\d{12})\.json")
 
 
 @dataclass(frozen=True, slots=True)
 class TableRecord:
-    """What is kept of a table besides its rows."""
+    """The stored description of a table: its columns, comment and partitioning."""
 
     name: str
     comment: str
@@ -74,25 +74,25 @@ class TableRecord:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The columns, those that readers get from folder names not among them."""
+        """Return the columns, without the partition columns that readers get from folder names."""
         return columns_of(self.fields)
 
     def schema(self) -> pa.Schema:
-        """The columns for Arrow."""
+        """Return the columns as an Arrow schema."""
         return pa.schema([pa.field(c.name, c.type) for c in self.columns])
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """A commit that is being made: what a second try must finish or take back."""
+    """A commit under way, which a second attempt must finish or undo."""
 
     app_id: str
     batch: int
     files: list[str]
 
 
-class Commit(NamedTuple):
-    """A commit, by the name of its file; in a bucket two applications may have the same version."""
+class ParquetCommit(NamedTuple):
+    """A commit, by the name of its file; in a bucket two applications may share a version."""
 
     version: int
     app: str
@@ -100,39 +100,39 @@ class Commit(NamedTuple):
 
     @property
     def file(self) -> str:
-        """Its file in the table's folder."""
+        """Return the path of the commit's file in the table's folder."""
         return f"{HOME}/log/{self.version:012d}-{self.app}-{self.batch:012d}.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
+class ParquetLog:
     """The commits of a table, by the names of their files."""
 
-    commits: tuple[Commit, ...] = ()
+    commits: tuple[ParquetCommit, ...] = ()
 
     @property
     def version(self) -> int:
-        """The newest version, or -1."""
+        """Return the newest version, or -1."""
         return max((commit.version for commit in self.commits), default=-1)
 
     def newest(self, app_id: str) -> int | None:
-        """The newest batch that the application has committed."""
+        """Return the newest batch that the application has committed; None if there is none."""
         app = app_key(app_id)
         return max((commit.batch for commit in self.commits if commit.app == app), default=None)
 
-    def of(self, app_id: str, batch: int) -> Commit | None:
-        """The commit that carries this batch, if the log still tells."""
+    def of(self, app_id: str, batch: int) -> ParquetCommit | None:
+        """Return the commit of this batch, if it is still in the log."""
         wanted = (app_key(app_id), batch)
         return next((c for c in self.commits if (c.app, c.batch) == wanted), None)
 
 
 def app_key(app_id: str) -> str:
-    """An application in the names of files."""
+    """Return the short form of an application id that is used in file names."""
     return hashlib.sha256(app_id.encode()).hexdigest()[:16]
 
 
 class ParquetTable:
-    """The folder of one table, on a file system or in a bucket."""
+    """The folder of one table, on a disk or in a bucket."""
 
     def __init__(self, folder: str) -> None:
         self.store = at(folder)
@@ -141,10 +141,10 @@ class ParquetTable:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One publisher at a time; the lock goes with its process. Raises OvertakenError.
+        """Lock the table for one publisher; the lock ends with its process. Raises OvertakenError.
 
-        A bucket has no such lock. There each application has an intent of its own, of which the
-        claim of its checkpoint lets one process at a time make use, and columns are swapped.
+        A bucket has no locks. There each application has its own intent file, which only the owner
+        of its checkpoint's claim uses, and columns are changed by compare-and-swap.
         """
         if self.in_bucket:
             yield
@@ -159,25 +159,25 @@ class ParquetTable:
             yield
 
     def record(self) -> TableRecord | None:
-        """What is kept of the table, or None where there is no table."""
-        data = self._read(_RECORD)
+        """Read the table's description; None if there is no table."""
+        data = self._read(RECORD)
         if data is None:
             return None
         return TableRecord(**{**data, "partition_by": tuple(data["partition_by"])})
 
     def describe(self, record: TableRecord, *, instead_of: str | None = None) -> None:
-        """Keep the columns: first where readers look, so that they never lack one that is told.
+        """Write the columns file for readers, then the table's description.
 
-        In a bucket in the place of this very version. Raises OvertakenError.
+        In a bucket, replace exactly the version `instead_of`. Raises OvertakenError.
         """
         self.show(record)
         data = json.dumps(asdict(record)).encode()
         if not self.in_bucket:
-            self.store.write(_RECORD, data)
+            self.store.write(RECORD, data)
         elif instead_of is None:
-            _taken(self.store.create(_RECORD, data), _RECORD)
+            _refuse_overtaken(self.store.create(RECORD, data), RECORD)
         else:
-            _taken(self.store.swap(_RECORD, data, unchanged=instead_of), _RECORD)
+            _refuse_overtaken(self.store.swap(RECORD, data, unchanged=instead_of), RECORD)
 
     def show(self, record: TableRecord) -> None:
         """Write the file from which readers take the columns."""
@@ -186,18 +186,18 @@ class ParquetTable:
         self.store.write(COLUMNS_FILE, sink.getvalue().to_pybytes())
 
     def shows(self, record: TableRecord) -> bool:
-        """Whether the file from which readers take the columns is there; in a bucket, is right."""
+        """Return whether the columns file exists and, in a bucket, has all columns."""
         if not self.in_bucket:
             return os.path.exists(f"{self.folder}/{COLUMNS_FILE}")
         try:
-            found = pq.read_schema(pa.BufferReader(self.store.read(COLUMNS_FILE)))
+            shown = pq.read_schema(pa.BufferReader(self.store.read(COLUMNS_FILE)))
         except (FileNotFoundError, pa.ArrowInvalid):
             return False
-        # of two applications that add columns, the slower one may have put an older file there
-        return set(record.schema().names) <= set(found.names)
+        # Of two applications that add columns, the slower one may have written an older file last.
+        return set(record.schema().names) <= set(shown.names)
 
     def intent(self, app_id: str) -> Intent | None:
-        """The commit that somebody began and did not end; in a bucket, this application."""
+        """Read the commit that was begun and not finished; in a bucket, by this application."""
         data = self._read(self._intent(app_id))
         if data is None:
             return None
@@ -205,37 +205,39 @@ class ParquetTable:
         return replace(intent, files=[file for file in intent.files if is_below(file)])
 
     def intend(self, intent: Intent) -> None:
-        """Say what is going to be done, in place of what was said before."""
+        """Write the intent of a commit, in place of any earlier one."""
         self.store.write(self._intent(intent.app_id), json.dumps(asdict(intent)).encode())
 
     def forget_intent(self, app_id: str) -> None:
-        """It is done, or undone. In a bucket the next one takes its place: a request less."""
+        """Remove the intent; in a bucket, the next intent replaces it, which saves a request."""
         if not self.in_bucket:
             self.remove([self._intent(app_id)])
 
-    def log(self) -> Log:
-        """All commits that are still kept."""
+    def log(self) -> ParquetLog:
+        """Return all commits that are still kept."""
         if self.in_bucket:
             names = [file.name.rpartition("/")[2] for file in self.store.files(f"{HOME}/log")]
         else:
             try:
                 names = os.listdir(f"{self.folder}/{HOME}/log")
             except FileNotFoundError:
-                return Log()
-        found = [_COMMIT.fullmatch(name) for name in names]
-        return Log(tuple(Commit(int(m[1]), m[2], int(m[3])) for m in found if m is not None))
+                return ParquetLog()
+        matches = [_COMMIT.fullmatch(name) for name in names]
+        return ParquetLog(
+            tuple(ParquetCommit(int(m[1]), m[2], int(m[3])) for m in matches if m is not None)
+        )
 
-    def commit(self, commit: Commit) -> dict[str, Any]:
-        """What a commit says."""
+    def commit(self, commit: ParquetCommit) -> dict[str, Any]:
+        """Read the content of a commit; empty if it is gone."""
         return self._read(commit.file) or {}
 
     def remove(self, files: Sequence[str]) -> None:
-        """Remove files in the folder, if they are there."""
+        """Remove files in the folder, if they exist."""
         with suppress(NotADirectoryError):
             self.store.remove_files(files)
 
     def dataset(self, record: TableRecord) -> ds.Dataset:
-        """The rows, by files with paths in the folder; a column that a file lacks is null."""
+        """Return the rows as a dataset; a column that a file lacks is null."""
         within = lake_files(self.folder)
         return ds.dataset("", schema=record.schema(), format="parquet", filesystem=within)
 
@@ -249,35 +251,20 @@ class ParquetTable:
             return None
         except ValueError as error:
             raise PublishError(
-                "a table's own record of itself cannot be read",
+                "the description or log of a plain Parquet table cannot be read",
                 where=f"{self.folder}/{name}",
                 evidence=type(error).__name__,
-                next_step="put the file back from a copy; the table's rows are not affected",
+                next_step="restore the file from a backup; the table's rows are not affected",
             ) from error
 
 
-def _taken(version: str | None, name: str) -> None:
+def _refuse_overtaken(version: str | None, name: str) -> None:
     if version is None:
-        raise OvertakenError(f"{name} is another one by now")
-
-
-def format_of(path: str) -> str | None:
-    """`delta`, `parquet`, `iceberg`, or None where there is no table."""
-    store, folder = at(path), local_folder(path)
-    if store.exists("_delta_log"):
-        return "delta"
-    if store.look(_RECORD) is not None:
-        return "parquet"
-    if folder is None:
-        return None
-    with suppress(FileNotFoundError, NotADirectoryError):
-        if any(name.endswith(".metadata.json") for name in os.listdir(f"{folder}/metadata")):
-            return "iceberg"
-    return None
+        raise OvertakenError(f"another process has changed {name}")
 
 
 def holds_delta(entry: TableEntry) -> PublishError:
-    """The error for a table of another format in a folder that is a Delta table already."""
+    """Return the error for a folder that already holds a Delta table."""
     return PublishError(
         f"the folder of table {entry.table.name} holds a Delta table",
         where=entry.table.path,
@@ -288,53 +275,52 @@ def holds_delta(entry: TableEntry) -> PublishError:
 
 
 def open_parquet(path: str) -> tuple[ParquetTable, TableRecord] | None:
-    """A plain Parquet table to read from, or None where there is none."""
-    if not is_remote(path) and format_of(path) != "parquet":
+    """Open a plain Parquet table for reading; None if there is none."""
+    if not is_remote(path) and at(path).exists("_delta_log"):
         return None
     table = ParquetTable(path)
     record = table.record()
     return None if record is None else (table, record)
 
 
-# Publishes plain Parquet folders, exactly once, with nothing but files and names.
-#
-# A staged file becomes visible by a hard link, or in a bucket by a copy that the store makes: all
-# of it or nothing, and the staged one stays until the commit has landed, so that a table which
-# cannot be written can still be parked. What is going to be named is written down first. So a
-# process may be killed between any two steps: the next one finds the names of the same batch and
-# goes on, or takes back those of a batch that was staged again. Readers see the files of a batch
-# one after the other, each of them whole.
+# Publishing to plain Parquet folders, exactly once, with nothing but files and names.
+# A staged file becomes visible by a hard link, or in a bucket by a copy within the store: as a
+# whole or not at all. The staged file stays until the commit has landed, so that a table which
+# cannot be written can still be parked. The visible names are written to an intent first. A process
+# may therefore be killed between any two steps: the next process finds the intent of the same batch
+# and continues, or removes the files of a batch that was staged again. Readers see the files of a
+# batch appear one after the other, each of them whole.
 
 _log = logging.getLogger(__name__)
 
 KEPT_COMMITS = 1_000
-"""How far back a table tells which source a batch came from; each is a small file."""
+"""How many commits a table keeps, to know their sources; each is a small file."""
 EXPIRY_SECONDS = 7 * 24 * 3600
-"""Staged files that no commit ever took, left by a process that was killed while staging."""
+"""The age at which staged files without a commit are deleted; killed processes leave them."""
 _TIDY_EVERY = 50
 _COPIES = 8
-"""Files of a table that a bucket copies at the same time."""
+"""How many files of a table a bucket copies at the same time."""
 
 
 class ParquetPublisher:
-    """Adds staged files to folders of Parquet files, one commit per table and batch."""
+    """A publisher that adds files to Parquet folders, with one commit per table and batch."""
 
     def shape(self, path: str) -> TableShape | None:
-        """The table's columns now, and its partitioning; None where there is no table."""
+        """Return the table's current columns and partitioning; None if there is no table."""
         with _reaching(path, doing="read the columns of a table") as table:
             record = table.record()
             return None if record is None else TableShape(record.columns, record.partition_by)
 
     def committed(self, path: str, mark: Mark) -> CommittedMark | None:
-        """The newest mark of `mark.app_id`, and the source of the commit of `mark.batch`."""
+        """Return the newest mark of `mark.app_id`, and the source of the commit of `mark.batch`."""
         with _reaching(path, doing="read the marks of a table") as table:
             log = table.log()
             newest = log.newest(mark.app_id)
             if newest is None:
                 return None
             commit = log.of(mark.app_id, mark.batch)
-            told = table.commit(commit).get(SOURCE) if commit is not None else None
-            return CommittedMark(newest, told)
+            source = table.commit(commit).get(SOURCE) if commit is not None else None
+            return CommittedMark(newest, source)
 
     def publish(self, entry: TableEntry, mark: Mark) -> Published:
         """Make the files of an entry visible, with its columns, and log the commit."""
@@ -350,7 +336,7 @@ def _reaching(path: str, *, doing: str) -> Iterator[ParquetTable]:
 
 def _attempt(table: ParquetTable, entry: TableEntry, mark: Mark) -> Published:
     if not table.in_bucket:
-        # before anything is made there, be it a lock
+        # This check comes first, because taking the lock creates a file.
         _refuse_delta(table, entry)
     with table.locked():
         log = table.log()
@@ -384,27 +370,30 @@ def _check_staged(table: ParquetTable, entry: TableEntry, mark: Mark) -> None:
     try:
         check_staged(entry, table.store.sizes(STAGING) if entry.files else table.store.size)
     except StagedFileError:
-        # without a lock another process may have committed and cleared them in this moment
+        # There is no lock: another process may have committed and removed the files just now.
         if table.in_bucket and table.log().of(mark.app_id, mark.batch) is not None:
             raise OvertakenError("another process has committed the batch") from None
         raise
 
 
 def final_path(staged: str, mark: Mark) -> str:
-    """The name that readers see: always the same for one file, application and batch."""
+    """Return the visible name of a staged file; it depends only on file, application and batch."""
     folder, _, name = staged.removeprefix(f"{STAGING}/").removesuffix(STAGED).rpartition("/")
-    own = f"{name.removesuffix('.parquet')}-{app_key(mark.app_id)[:8]}.parquet"
-    return f"{folder}/{own}" if folder else own
+    unique = f"{name.removesuffix('.parquet')}-{app_key(mark.app_id)[:8]}.parquet"
+    return f"{folder}/{unique}" if folder else unique
 
 
-def _take_back_others(table: ParquetTable, mark: Mark, log: Log, mine: set[str]) -> None:
-    """What a killed process has named of a batch that is not committed; its staged files stay."""
+def _take_back_others(table: ParquetTable, mark: Mark, log: ParquetLog, mine: set[str]) -> None:
+    """Remove the visible files of a batch that a killed process did not commit.
+
+    Its staged files stay. The files `mine` of the current batch stay too.
+    """
     intent = table.intent(mark.app_id)
     if intent is None or log.of(intent.app_id, intent.batch) is not None:
         return
     newest = log.newest(intent.app_id)
     if newest is not None and newest >= intent.batch:
-        # its commit is so old that the log has forgotten it
+        # The commit landed, but is so old that the log no longer has it.
         return
     _unlink(table, [path for path in intent.files if path not in mine])
 
@@ -414,39 +403,39 @@ def _unlink(table: ParquetTable, files: Iterable[str]) -> None:
     table.remove(files)
     folders = {os.path.dirname(f"{table.folder}/{file}") for file in files}
     for folder in () if table.in_bucket else folders:
-        # before the intent that names them may go: else a power failure could bring them back
+        # Synced before the intent is removed: otherwise a power failure could bring the files back.
         if os.path.isdir(folder):
             sync(folder)
 
 
 def _describe(table: ParquetTable, entry: TableEntry) -> None:
-    known = table.record()
-    wanted = _wanted(entry, known)
+    record = table.record()
+    wanted = _wanted(entry, record)
     if wanted is not None and table.in_bucket:
-        # what is replaced must be what was read, and nothing newer
-        found = table.store.look(_RECORD)
-        wanted = _wanted(entry, table.record() if found is not None else None)
+        # The swap must replace exactly the version that was read.
+        stored = table.store.look(RECORD)
+        wanted = _wanted(entry, table.record() if stored is not None else None)
         if wanted is not None:
-            table.describe(wanted, instead_of=None if found is None else found.version)
+            table.describe(wanted, instead_of=None if stored is None else stored.version)
     elif wanted is not None:
         table.describe(wanted)
-    elif known is not None and not table.shows(known):
-        table.show(known)
+    elif record is not None and not table.shows(record):
+        table.show(record)
 
 
-def _wanted(entry: TableEntry, known: TableRecord | None) -> TableRecord | None:
-    """What is to be kept of the table from now on; None where it is kept already."""
-    merged = merge_fields(known.fields if known else (), fields_of(entry.table.columns))
+def _wanted(entry: TableEntry, record: TableRecord | None) -> TableRecord | None:
+    """Return the table's new description; None if it does not change."""
+    merged = merge_fields(record.fields if record else (), fields_of(entry.table.columns))
     partition_by = entry.table.partition_by
-    if known is not None:
-        check_partitioning(entry, known.partition_by)
+    if record is not None:
+        check_partitioning(entry, record.partition_by)
     labels = set(label_columns(partition_by).values())
     clash = next((f for f in merged.fields if f["name"] in labels), None)
     if clash is not None:
         raise ColumnConflictError(clash["name"], "a folder of that name", clash["type"])
-    if known is None:
+    if record is None:
         return TableRecord(entry.table.name, entry.table.comment, partition_by, merged.fields)
-    return replace(known, fields=merged.fields) if merged.changed else None
+    return replace(record, fields=merged.fields) if merged.changed else None
 
 
 def _commit(
@@ -458,13 +447,13 @@ def _commit(
             _copy(table, finals)
         else:
             _link(table, finals)
-        commit = Commit(version, app_key(mark.app_id), mark.batch)
+        commit = ParquetCommit(version, app_key(mark.app_id), mark.batch)
         create_commit(table, commit, _text(entry, mark, finals))
     except OvertakenError:
-        # of the same batch, for it has the same name: what it has made visible stays
+        # Another process has committed the same batch, so the visible files stay.
         raise
     except Exception:
-        # it may have landed all the same: the log decides
+        # The commit may have landed although an error was raised: read the log.
         landed = table.log().of(mark.app_id, mark.batch)
         if landed is not None:
             return landed.version
@@ -472,15 +461,15 @@ def _commit(
             with suppress(OSError):
                 _unlink(table, finals.values())
                 table.forget_intent(mark.app_id)
-        # in a bucket whoever comes next goes on or takes it back: a process that lost its claim
-        # without knowing must not remove what another one is about to commit
+        # In a bucket the next process continues or undoes the commit: a process that lost its claim
+        # without noticing must not remove files that another process is about to commit.
         raise
     return version
 
 
-def create_commit(table: ParquetTable, commit: Commit, text: str) -> None:
-    """Put a commit in its place, durably, unless the place is taken (OvertakenError)."""
-    _taken(table.store.create(commit.file, text.encode("utf-8", "replace")), commit.file)
+def create_commit(table: ParquetTable, commit: ParquetCommit, text: str) -> None:
+    """Create a commit's file durably, unless it exists (OvertakenError)."""
+    _refuse_overtaken(table.store.create(commit.file, text.encode("utf-8", "replace")), commit.file)
 
 
 def _copy(table: ParquetTable, finals: dict[str, str]) -> None:
@@ -488,7 +477,7 @@ def _copy(table: ParquetTable, finals: dict[str, str]) -> None:
         try:
             table.store.copy(pair[0], to=table.store, named=pair[1])
         except FileNotFoundError:
-            # it was there a moment ago: the next attempt sees who took it
+            # The staged file existed a moment ago: the next attempt reads the log again.
             raise OvertakenError("a staged file is gone") from None
 
     if len(finals) <= 1:
@@ -513,7 +502,7 @@ def _link(table: ParquetTable, finals: dict[str, str]) -> None:
             os.link(source, target)
         except FileExistsError:
             if not os.path.samefile(source, target):
-                # the same file, brought back from parking
+                # The same file, restored from parking: replace it.
                 draft = f"{table.folder}/{HOME}/.{uuid.uuid4().hex}.draft"
                 os.link(source, draft)
                 os.replace(draft, target)
@@ -529,16 +518,16 @@ def _text(entry: TableEntry, mark: Mark, finals: dict[str, str]) -> str:
     return json.dumps({**facts(mark), "at": time.time(), "rows": entry.rows, "files": files})
 
 
-def _committed_of(table: ParquetTable, entry: TableEntry, mark: Mark, log: Log) -> list[str]:
-    """The staged files of an entry that the commit of its batch has, where the log still tells."""
+def _committed_of(table: ParquetTable, entry: TableEntry, mark: Mark, log: ParquetLog) -> list[str]:
+    """Return the staged files of an entry that the kept commit of its batch contains."""
     commit = log.of(mark.app_id, mark.batch)
-    told = table.commit(commit).get("files", ()) if commit is not None else ()
-    committed = {file["path"] for file in told}
+    files = table.commit(commit).get("files", ()) if commit is not None else ()
+    committed = {file["path"] for file in files}
     return [file.path for file in entry.files if final_path(file.path, mark) in committed]
 
 
 def _clear(table: ParquetTable, mark: Mark, staged: Sequence[str]) -> None:
-    """Remove what a commit that has landed no longer needs."""
+    """Remove the staged files and the intent of a commit that has landed."""
     try:
         table.remove(staged)
         if table.in_bucket:
@@ -547,21 +536,21 @@ def _clear(table: ParquetTable, mark: Mark, staged: Sequence[str]) -> None:
         if intent is not None and (intent.app_id, intent.batch) == (mark.app_id, mark.batch):
             table.forget_intent(mark.app_id)
     except OSError:
-        # no reader sees it, and it is looked for again
+        # Readers do not see leftover files, and the next cleanup removes them.
         _log.warning("a staged file is left in %s", table.folder)
 
 
-def _tidy(table: ParquetTable, log: Log) -> None:
-    """Old commits, and files that a killed process has left and nobody will ever look for."""
+def _tidy(table: ParquetTable, log: ParquetLog) -> None:
+    """Remove old commits, and the leftover files of killed processes."""
     commits = sorted(log.commits)
     newest = {commit.app: commit for commit in commits}
     old = [c.file for c in commits[:-KEPT_COMMITS] if c not in newest.values()]
     with suppress(OSError):
         table.remove(old)
         if table.in_bucket:
-            left = table.store.files(STAGING, recursive=True)
+            leftovers = table.store.files(STAGING, recursive=True)
             since = time.time() - EXPIRY_SECONDS
-            table.remove([file.name for file in left if file.modified < since])
+            table.remove([file.name for file in leftovers if file.modified < since])
             return
         for folder, _, names in os.walk(f"{table.folder}/{HOME}", topdown=False):
             staged = folder.startswith(f"{table.folder}/{STAGING}")

@@ -1,8 +1,8 @@
-"""Publishes through Delta's Spark writer: slower, and good for every feature a table can have.
+"""The publisher that uses Delta's Spark writer: slower, but it supports every table feature.
 
-The staged files are read back and written again as the table's own files, then removed. A table
-that a catalog of the session has under its name is written by that name, so that the catalog takes
-part in the commit; Delta refuses commits by path to tables that only a catalog may commit to.
+The staged files are read and written again as the table's own files, then removed. A table that the
+session's catalog has is written by its name, so that the catalog takes part in the commit: Delta
+refuses commits by path to tables that only a catalog may commit to.
 """
 
 from __future__ import annotations
@@ -52,39 +52,40 @@ class TableState:
     def __init__(self, snapshot: JavaObject) -> None:
         self._snapshot = snapshot
         self.version = int(snapshot.version())
-        """-1 where there is no table."""
+        """The version; -1 if there is no table."""
 
     @property
     def exists(self) -> bool:
-        """False where there is no table."""
+        """Return whether there is a table."""
         return self.version >= 0
 
     def mark(self, app_id: str) -> int | None:
-        """The newest batch that the application has committed."""
+        """Return the newest batch that the application has committed; None if there is none."""
         if not self.exists:
             return None
-        found: Any = self._snapshot.transactions().get(app_id)
-        return int(found.get()) if found.isDefined() else None
+        version: Any = self._snapshot.transactions().get(app_id)
+        return int(version.get()) if version.isDefined() else None
 
     def fields(self) -> list[Field]:
-        """The columns."""
+        """Return the columns."""
         return fields_in(str(self._snapshot.metadata().schemaString()))
 
     def partition_columns(self) -> tuple[str, ...]:
-        """The columns that the table is partitioned by."""
+        """Return the names of the partition columns."""
         names: Any = self._snapshot.metadata().partitionColumns()
         return tuple(str(names.apply(i)) for i in range(names.size()))
 
     def can_widen(self) -> bool:
-        """True if the types of its columns may become wider."""
-        found: Any = self._snapshot.metadata().configuration().get(ENABLE_WIDENING)
-        return bool(found.isDefined() and found.get() == "true")
+        """Return whether the types of columns may become wider."""
+        setting: Any = self._snapshot.metadata().configuration().get(ENABLE_WIDENING)
+        return bool(setting.isDefined() and setting.get() == "true")
 
 
 _log = logging.getLogger(__name__)
 
 ATTEMPT = "distributary.attempt"
-"""Tells a commit of this call from one that another process made for the same batch."""
+"""The key in a commit's metadata that distinguishes the attempts of several processes for one
+batch."""
 
 _UNREACHABLE = re.compile(
     r"^\s*(?:Caused by: |: )?"
@@ -92,21 +93,21 @@ _UNREACHABLE = re.compile(
     re.MULTILINE,
 )
 RACE = re.compile(r"io\.delta\.exceptions\.\w+|\[DELTA_CONCURRENT_\w+")
-"""What Delta throws when another commit came in between."""
+"""The exceptions that Delta throws when another commit came first."""
 
 
 class SparkPublisher:
-    """Appends staged files to Delta tables with Spark, one write per table and batch."""
+    """A publisher that appends staged files with Spark, one write per table and batch."""
 
     def __init__(self, spark: SparkSession, *, schema: Sequence[str] = ()) -> None:
-        """`schema` is where the session's catalog has the tables, if it has them."""
+        """Publish to tables by path, or by name if `schema` of the session's catalog has them."""
         self._spark = spark
         self._schema = tuple(schema)
         self._locks: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
 
     def shape(self, path: str) -> TableShape | None:
-        """The table's columns now, and its partitioning; None where there is no table."""
+        """Return the table's current columns and partitioning; None if there is no table."""
         with self._open(path, doing="read the columns of a table"):
             state = self._state(path)
             if not state.exists:
@@ -114,13 +115,13 @@ class SparkPublisher:
             return TableShape(columns_of(state.fields()), state.partition_columns())
 
     def committed(self, path: str, mark: Mark) -> CommittedMark | None:
-        """The newest mark of `mark.app_id`, and the source of the commit of `mark.batch`."""
+        """Return the newest mark of `mark.app_id`, and the source of the commit of `mark.batch`."""
         with self._open(path, doing="read the marks of a table"):
             newest = self._state(path).mark(mark.app_id)
             if newest is None:
                 return None
-            found = self._find(path, mark) if newest >= mark.batch else None
-            return CommittedMark(newest, source_in(found[1].info, mark) if found else None)
+            match = self._find(path, mark) if newest >= mark.batch else None
+            return CommittedMark(newest, source_in(match[1].info, mark) if match else None)
 
     def publish(self, entry: TableEntry, mark: Mark) -> Published:
         """Append the rows of an entry's files, with its columns, in one marked commit."""
@@ -138,7 +139,7 @@ class SparkPublisher:
             check_staged(entry, at(entry.table.path).size)
             self._write(entry, mark, state, attempt=attempt)
         except Exception as error:
-            # it may have landed, here or in another process: the log decides
+            # The commit may have landed, here or in another process: read the log.
             settled = self._settle(entry, mark, attempt=attempt)
             if settled is None and RACE.search(str(error)):
                 raise OvertakenError(str(error)) from error
@@ -156,28 +157,28 @@ class SparkPublisher:
         if merged.widened and not state.can_widen():
             widening = f"TBLPROPERTIES ('{ENABLE_WIDENING}' = 'true')"
             self._spark.sql(f"ALTER TABLE {name or place} SET {widening}")
-        told = {**facts(mark), ATTEMPT: attempt}
+        metadata = {**facts(mark), ATTEMPT: attempt}
         options = {
             "mergeSchema": "true",
             "txnAppId": mark.app_id,
             "txnVersion": str(mark.batch),
-            "userMetadata": json.dumps(told),
+            "userMetadata": json.dumps(metadata),
         }
         rows = self._rows(entry, cut_to(merged.fields, wanted))
         if name is not None:
-            # fails where the table has gone since, and makes no other one
+            # This fails if the table has gone since, and creates no other one.
             rows.writeTo(name).options(**options).append()
             return
         writer = rows.write.format("delta").mode("append").options(**options)
         writer.partitionBy(*table.partition_by).save(table.path)
         if not state.exists and table.comment:
-            # the writer has no way to give a new table its comment
+            # The writer cannot set the comment of a new table.
             self._spark.sql(f"COMMENT ON TABLE {place} IS {literal_sql(table.comment)}")
 
     def _name_of(self, table: TablePlan) -> str | None:
-        """How the catalog calls a table; None where it has none of that name, or one elsewhere.
+        """Return the catalog's name of a table; None if that name is unknown or of another table.
 
-        Asked for each batch: somebody may have given the name to another table.
+        Called for each batch, because the name may be given to another table at any time.
         """
         if not self._schema:
             return None
@@ -185,7 +186,10 @@ class SparkPublisher:
         return name if same_place(self._location(name), table.path) else None
 
     def _rows(self, entry: TableEntry, fields: list[Field]) -> DataFrame:
-        """The staged rows; a column that a file lacks is null, a narrower one is widened."""
+        """Return the staged rows.
+
+        A column that a file lacks is null, a narrow type becomes wide.
+        """
         schema = StructType.fromJson(json.loads(schema_string(fields)))
         if not entry.files:
             return self._spark.createDataFrame([], schema)
@@ -203,16 +207,16 @@ class SparkPublisher:
         return reduce(DataFrame.unionByName, frames)
 
     def _settle(self, entry: TableEntry, mark: Mark, *, attempt: str) -> Published | None:
-        """What became of the batch, or None if the table does not have it or cannot be asked."""
+        """Return the outcome of the batch; None if the table lacks it or cannot be read."""
         try:
-            found = self._find(entry.table.path, mark)
+            match = self._find(entry.table.path, mark)
         except (PySparkException, Py4JError, OSError):
             return None
-        if found is None:
+        if match is None:
             return None
-        version, commit = found
+        version, commit = match
         if facts_in(commit.info).get(ATTEMPT) != attempt:
-            # not written by this call, so not known to leave the staged files free
+            # Another call wrote this commit, which may still need the staged files.
             return Published(entry.table.name, Outcome.SKIPPED, version)
         self._remove_staged(entry)
         return Published(entry.table.name, Outcome.PUBLISHED, version)
@@ -222,11 +226,11 @@ class SparkPublisher:
             try:
                 at(entry.table.path).remove(file.path)
             except OSError:
-                # the commit has landed, and a VACUUM will take what is left
+                # The commit has landed, and a VACUUM will delete the rest.
                 _log.warning("a staged file is left in the folder of table %s", entry.table.name)
 
     def _find(self, path: str, mark: Mark) -> tuple[int, Commit] | None:
-        """Walk back from the newest commit to the one that carries the batch."""
+        """Find the commit that carries the batch, from the newest commit backwards."""
         newest = self._state(path).version
         for back, commit in enumerate(commits_back(Snapshot(at(path), newest))):
             batch = commit.marks.get(mark.app_id)
@@ -235,21 +239,23 @@ class SparkPublisher:
         return None
 
     def _state(self, path: str) -> TableState:
-        """The newest version of a table, without a Spark job."""
+        """Return the newest version of a table, without a Spark job."""
         jvm: JVMView = self._spark._jvm  # noqa: SLF001 - there is no public way to Delta's log
         session: JavaObject = self._spark._jsparkSession  # noqa: SLF001 - likewise
-        found = jvm.org.apache.spark.sql.delta.DeltaLog.forTableWithSnapshot(session, path)
-        return TableState(found.productElement(1))
+        log_and_snapshot = jvm.org.apache.spark.sql.delta.DeltaLog.forTableWithSnapshot(
+            session, path
+        )
+        return TableState(log_and_snapshot.productElement(1))
 
     def _location(self, table: str) -> str | None:
-        """Where a table of this name is, as SQL takes it; None where there is none."""
+        """Return the location of a table by its SQL name; None if there is no such table."""
         try:
             rows = self._spark.sql(f"DESCRIBE TABLE EXTENDED {table}").collect()
         except (PySparkException, Py4JError):
             return None
-        # the last one: a column may have any name
-        found = [row["data_type"] for row in rows if row["col_name"] == "Location"]
-        return str(found[-1]) if found else None
+        # The last row of that name is the location: a column may be named `Location` too.
+        locations = [row["data_type"] for row in rows if row["col_name"] == "Location"]
+        return str(locations[-1]) if locations else None
 
     @contextmanager
     def _open(self, path: str, *, doing: str) -> Iterator[None]:
@@ -276,5 +282,5 @@ def _as_error(error: Exception, *, doing: str, path: str) -> PublishError:
 
 
 def no_glob(path: str) -> str:
-    """A path for Spark's readers, to which some characters mean more than themselves."""
+    """Escape a path for Spark's readers, which take some characters for patterns."""
     return re.sub(r"([\\\[\]{}*?])", r"\\\1", path)

@@ -1,4 +1,4 @@
-"""The seam between the engine and whatever keeps the schemas."""
+"""The protocol of schema registries, and the parts that all registries share."""
 
 from __future__ import annotations
 
@@ -17,36 +17,44 @@ from distributary.registry.compile.protobuf import MAX_FILES, is_bundled
 
 
 class SchemaRegistry(Protocol):
-    """Asked by the driver only. Ids are immutable: an answer may be cached for ever."""
+    """A schema registry, used by the driver only.
+
+    The text of an id is immutable, so schemas may be cached. Its subjects are not: the same text
+    may be registered under another subject later, and has the same id there.
+    """
 
     def by_id(self, schema_id: int) -> WriterSchema:
-        """The schema with this global id, compiled, with all its subjects and versions.
+        """Return the schema with this global id, compiled, with all its subjects and versions.
 
-        Raises SchemaNotFoundError when the registry says that there is none, InvalidSchemaError
-        when its text does not compile, RegistryUnavailableError when the registry does not answer.
+        Raises SchemaNotFoundError if the registry has no such schema, InvalidSchemaError if its
+        text does not compile, RegistryUnavailableError if the registry does not answer.
         """
 
-    def by_guid(self, guid: UUID) -> WriterSchema:
-        """The schema with this GUID, which is as immutable as an id, with its id.
+    def by_id_now(self, schema_id: int) -> WriterSchema:
+        """Return the schema with this id and the subjects that it has now, past any cache."""
 
-        Raises as `by_id`; SchemaNotFoundError also where a registry cannot be asked by GUID.
+    def by_guid(self, guid: UUID) -> WriterSchema:
+        """Return the schema with this GUID, which is as immutable as an id.
+
+        Raises the errors of `by_id`, and SchemaNotFoundError also if the registry has no lookup by
+        GUID.
         """
 
     def latest(self, subject: str) -> WriterSchema:
-        """The newest version of a subject; SchemaNotFoundError when the subject does not exist."""
+        """Return the newest version of a subject, or raise SchemaNotFoundError."""
 
     def version(self, subject: str, version: int) -> WriterSchema:
-        """One version of a subject."""
+        """Return one version of a subject."""
 
     def versions(self, subject: str) -> tuple[int, ...]:
-        """The versions of a subject, oldest first; empty when the subject does not exist."""
+        """Return the versions of a subject, oldest first; empty if the subject does not exist."""
 
     def subjects(self) -> tuple[str, ...]:
-        """All subjects, sorted."""
+        """Return all subjects, sorted."""
 
 
 def has_schema(registry: SchemaRegistry, schema_id: int) -> bool:
-    """Whether a registry knows an id. Raises if it does not answer."""
+    """Return True if a registry has an id; raise if it does not answer."""
     try:
         registry.by_id(schema_id)
     except SchemaNotFoundError:
@@ -54,32 +62,32 @@ def has_schema(registry: SchemaRegistry, schema_id: int) -> bool:
     return True
 
 
-# References: how one schema names another, and how all that it needs is gathered.
+# References from one schema to others, and the collection of all that a schema needs.
 
 LATEST = -1
-"""A reference's version that stands for the newest one."""
+"""The version in a reference that means the newest one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A schema of the registry under the name that another schema imports it by."""
+    """A schema of the registry, under the name by which another schema imports it."""
 
     name: str
     subject: str
     version: int
 
     @classmethod
-    def of(cls, given: Reference | Mapping[str, Any]) -> Reference:
-        """From `{name, subject, version}`, as it stands in a registry's answers."""
-        if isinstance(given, Reference):
-            return given
+    def of(cls, content: Reference | Mapping[str, Any]) -> Reference:
+        """Build a reference from `{name, subject, version}`, as in a registry's answers."""
+        if isinstance(content, Reference):
+            return content
         try:
-            return _REFERENCE.validate_python(dict(given))
+            return _REFERENCE.validate_python(dict(content))
         except (TypeError, ValueError):
             raise InvalidSchemaError(
                 "a reference is not complete",
                 where="references",
-                evidence=printable(repr(given)),
+                evidence=printable(repr(content)),
                 next_step="give each reference a name, a subject and a version",
             ) from None
 
@@ -89,7 +97,7 @@ References = Iterable[Reference | Mapping[str, Any]]
 
 
 def not_found(what: str, name: str, *, evidence: str = "") -> SchemaNotFoundError:
-    """A registry has no such schema, version or subject."""
+    """Build the error for a missing schema, version or subject."""
     return SchemaNotFoundError(
         f"the registry has no {what} {printable(name)}",
         where=printable(name),
@@ -99,54 +107,54 @@ def not_found(what: str, name: str, *, evidence: str = "") -> SchemaNotFoundErro
 
 
 def dangling(reference: Reference, *, again: bool = False) -> InvalidSchemaError:
-    """A schema imports what is not there: the schema is at fault, not the registry."""
+    """Build the error for a schema that references a missing one; the registry works."""
     return InvalidSchemaError(
-        "a reference leads nowhere",
+        "a reference names a schema that does not exist",
         where=printable(reference.name),
         evidence=printable(f"no version {reference.version} of subject {reference.subject}"),
         next_step=f"register the referenced schema {'again' if again else 'first'}",
     )
 
 
-def in_order(found: Iterable[tuple[bool, str, int]]) -> tuple[SubjectVersion, ...]:
-    """The places of a schema: deleted or not, subject, version.
+def in_order(places: Iterable[tuple[bool, str, int]]) -> tuple[SubjectVersion, ...]:
+    """Sort the places of a schema, given as deleted or not, subject and version.
 
-    Deleted ones come last: the first is the one to show.
+    Deleted places come last, so that the first place is the one to show.
     """
-    return tuple(SubjectVersion(subject, version) for _, subject, version in sorted(found))
+    return tuple(SubjectVersion(subject, version) for _, subject, version in sorted(places))
 
 
 Fetch = Callable[[Reference], tuple[str, Iterable[Reference]]]
-"""A referenced schema's text, and the references it has itself."""
+"""Returns the text and the references of a referenced schema."""
 
 
 def gather(references: Iterable[Reference], *, fetch: Fetch) -> dict[str, str]:
-    """The text of everything that a schema imports, directly or not, by import name.
+    """Return the texts of all schemas that a schema imports, directly or not, by import name.
 
-    Of a name that is reached twice, the first in reading order counts, as in Confluent's clients.
+    If a name is reached twice, the first in reading order counts, as in Confluent's clients.
     """
-    found: dict[str, str] = {}
-    waiting = list(references)[::-1]
-    while waiting:
-        reference = waiting.pop()
-        if reference.name in found or is_bundled(reference.name):
+    texts: dict[str, str] = {}
+    pending = list(references)[::-1]
+    while pending:
+        reference = pending.pop()
+        if reference.name in texts or is_bundled(reference.name):
             continue
-        if len(found) == MAX_FILES:
+        if len(texts) == MAX_FILES:
             raise InvalidSchemaError(
-                f"a schema pulls in more than {MAX_FILES} others",
+                f"a schema imports more than {MAX_FILES} others",
                 where=printable(reference.subject),
                 next_step="reference fewer schemas",
             )
         text, further = fetch(reference)
-        found[reference.name] = text
-        waiting += list(further)[::-1]
-    return found
+        texts[reference.name] = text
+        pending += list(further)[::-1]
+    return texts
 
 
-# What a registry was asked, counted: how often, how it ended, how long it took.
+# Counts of requests to a registry: how many, with which outcome, and how long they took.
 
 OK, REFUSED, BUSY, SILENT = "ok", "refused", "busy", "silent"
-"""How a question can end: answered, said no to, put off, not answered."""
+"""The outcomes of a request: answered, refused, postponed, not answered."""
 
 _ENDPOINTS = frozenset(
     ("schemas/ids", "schemas/guids", "schemas/types", "subjects", "config", "compatibility")
@@ -155,14 +163,14 @@ OTHER = "other"
 
 
 class RegistryCalls:
-    """Counts that several threads add to, until somebody takes them."""
+    """Counts of requests, to which several threads add."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sums: dict[tuple[str, str], tuple[int, float]] = {}
 
     def add(self, path: str, *, status: int | None, seconds: float) -> None:
-        """One question to a path; without a status nobody answered."""
+        """Count one request to a path; without a status the registry did not answer."""
         outcome = REFUSED
         if status is None:
             outcome = SILENT
@@ -176,44 +184,44 @@ class RegistryCalls:
             self._sums[kind] = (count + 1, spent + seconds)
 
     def take(self) -> dict[tuple[str, str], tuple[int, float]]:
-        """Number and seconds by endpoint and outcome, since the last time; starts over."""
+        """Return number and seconds by endpoint and outcome since the last call, and reset them."""
         with self._lock:
             taken, self._sums = self._sums, {}
         return taken
 
 
 def endpoint(path: str) -> str:
-    """The kind of question: names and ids in a path are left out, there is no end to them."""
+    """Return the endpoint of a path, without names and ids, of which there are too many."""
     first, second, *_ = (*path.strip("/").split("/"), "")
     return next((kind for kind in (f"{first}/{second}", first) if kind in _ENDPOINTS), OTHER)
 
 
-# Contexts of a registry: each has subjects and ids of its own. `:.team:orders-value` is subject
-# orders-value in context .team; without a prefix it is in the default one, which is called `.`.
+# Contexts of a registry, each with its own subjects and ids. `:.team:orders-value` is the subject
+# orders-value in context .team; a name without a prefix is in the default context, called `.`.
 
 DEFAULT = "."
 
 
 def prefix_of(context: str) -> str:
-    """What stands before the names of a context; nothing in the default one."""
+    """Return the prefix of names in a context, which is empty for the default context."""
     return "" if context == DEFAULT else f":{context}:"
 
 
 def context_of(name: str) -> str | None:
-    """The context that a subject's name says, None where it says none."""
+    """Return the context in a subject's name, or None if it has none."""
     return name[1:].partition(":")[0] if name.startswith(":.") else None
 
 
 def qualified(name: str, context: str) -> str:
-    """A name as a registry must be asked for it; one that says its context keeps it."""
+    """Return a name with its context as a registry expects it; a given context is kept."""
     return name if context_of(name) is not None else prefix_of(context) + name
 
 
 def local(name: str, context: str) -> str:
-    """A name as it is called within a context; that of another context stays as it is."""
+    """Return a name without the prefix of its own context; names of other contexts stay."""
     return name.removeprefix(prefix_of(context)) if context != DEFAULT else name
 
 
 def named(text: str) -> str:
-    """The name of a context however a registry spells it: `.team`, `:.team:` or nothing."""
+    """Return the name of a context, which registries spell `.team`, `:.team:` or empty."""
     return text.removeprefix(":").removesuffix(":") or DEFAULT

@@ -1,8 +1,10 @@
-"""Remembers what a registry said: an id for ever, the newest version for a while.
+"""A cache in front of a registry: an id is kept for ever, the newest version for a while.
+
+Subjects that an id got after it was kept are requested when a record claims one of them.
 
 <folder>/00000042.json              the schema with id 42
 <folder>/guid-<guid>.json           the id of a GUID
-<folder>/latest-<subject>.json      the id that was a subject's newest when last asked
+<folder>/latest-<subject>.json      the id of a subject's newest version at the last request
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from distributary.errors import RegistryUnavailableError
 from distributary.model.names import folder_name, printable
 from distributary.model.record import Format, SubjectVersion, WriterSchema
 from distributary.registry.base import SchemaRegistry, context_of
-from distributary.registry.folder import encoded, read_json
+from distributary.registry.files import encoded, read_json
 from distributary.store.base import at
 
 _ASK_AGAIN_SECONDS = 10.0
@@ -30,11 +32,11 @@ _log = logging.getLogger(__name__)
 
 
 class CachedRegistry:
-    """A registry in front of a slower one; docs/decisions/registry.md says what it remembers.
+    """A cache in front of a slower registry, described in docs/decisions/registry.md.
 
-    With a folder, which belongs to one context of one registry, what is known outlives the process.
-    While the registry does not answer, the newest version that was known before is given, however
-    old, and the log says so.
+    With a folder, which belongs to one context of one registry, the cache outlives the process.
+    While the registry does not answer, the last known newest version is returned, however old, and
+    a warning is logged.
     """
 
     def __init__(
@@ -54,12 +56,16 @@ class CachedRegistry:
         self._versions: dict[tuple[str, int | None], tuple[float, WriterSchema]] = {}
 
     def by_id(self, schema_id: int) -> WriterSchema:
-        """The schema with this id, from memory, the folder or the registry."""
-        known = self._known(schema_id)
-        return self._keep(self._inner.by_id(schema_id)) if known is None else known
+        """Return the schema with this id, from memory, the folder or the registry."""
+        cached = self._cached(schema_id)
+        return self._keep(self._inner.by_id(schema_id)) if cached is None else cached
+
+    def by_id_now(self, schema_id: int) -> WriterSchema:
+        """Return the schema with this id as the registry has it now, and keep that."""
+        return self._keep(self._inner.by_id_now(schema_id))
 
     def by_guid(self, guid: UUID) -> WriterSchema:
-        """The schema with this GUID, from memory, the folder or the registry."""
+        """Return the schema with this GUID, from memory, the folder or the registry."""
         name = f"guid-{guid}"
         schema_id = self._guids.get(guid, self._pointed(name, str(guid)))
         if schema_id is None:
@@ -69,57 +75,57 @@ class CachedRegistry:
         return self.by_id(schema_id)
 
     def latest(self, subject: str) -> WriterSchema:
-        """The newest version of a subject, as of a moment ago or, in an outage, of the last one."""
+        """Return a subject's newest version as of a moment ago; in an outage, the last known."""
         return self._for_a_while((subject, None), lambda: self._inner.latest(subject))
 
     def version(self, subject: str, version: int) -> WriterSchema:
-        """One version of a subject, as of a moment ago."""
+        """Return one version of a subject, as of a moment ago."""
         return self._for_a_while((subject, version), lambda: self._inner.version(subject, version))
 
     def versions(self, subject: str) -> tuple[int, ...]:
-        """The versions of a subject, asked every time."""
+        """Return the versions of a subject, requested every time."""
         return self._inner.versions(subject)
 
     def subjects(self) -> tuple[str, ...]:
-        """All subjects, asked every time."""
+        """Return all subjects, requested every time."""
         return self._inner.subjects()
 
     def _for_a_while(
         self, key: tuple[str, int | None], ask: Callable[[], WriterSchema]
     ) -> WriterSchema:
         now = self._clock()
-        until, known = self._versions.get(key, (0.0, None))
-        if known is not None and now < until:
-            return known
+        expires, cached = self._versions.get(key, (0.0, None))
+        if cached is not None and now < expires:
+            return cached
         seconds = self._latest_seconds
         try:
-            found = ask()
+            schema = ask()
         except RegistryUnavailableError as error:
-            stale = known
+            stale = cached
             if stale is None and key[1] is None:
                 # the newest version when the registry last answered
                 schema_id = self._pointed(_latest_name(key[0]), key[0])
-                stale = None if schema_id is None else self._known(schema_id)
+                stale = None if schema_id is None else self._cached(schema_id)
             if stale is None:
                 raise
-            found, seconds = stale, min(seconds, _ASK_AGAIN_SECONDS)
+            schema, seconds = stale, min(seconds, _ASK_AGAIN_SECONDS)
             _log.warning(
                 "%s: %s; going on with %s, which may not be the newest",
-                *(error.code, error.what, printable(found.label())),
+                *(error.code, error.what, printable(schema.label())),
             )
         else:
-            # an id of another context is somebody else's here
-            if key[1] is None and found != known and context_of(key[0]) is None:
-                self._point(_latest_name(key[0]), key[0], self._keep(found).id)
-        self._versions[key] = (now + seconds, found)
-        return found
+            # an id of another context belongs to another schema here
+            if key[1] is None and schema != cached and context_of(key[0]) is None:
+                self._point(_latest_name(key[0]), key[0], self._keep(schema).id)
+        self._versions[key] = (now + seconds, schema)
+        return schema
 
-    def _keep(self, found: WriterSchema) -> WriterSchema:
-        self._by_id[found.id] = found
-        self._write(f"{found.id:08d}", _encoded(found))
-        return found
+    def _keep(self, schema: WriterSchema) -> WriterSchema:
+        self._by_id[schema.id] = schema
+        self._write(f"{schema.id:08d}", _encoded(schema))
+        return schema
 
-    def _known(self, schema_id: int) -> WriterSchema | None:
+    def _cached(self, schema_id: int) -> WriterSchema | None:
         if schema_id not in self._by_id:
             try:
                 self._by_id[schema_id] = _decoded(self._read(f"{schema_id:08d}"), schema_id)
@@ -136,7 +142,7 @@ class CachedRegistry:
         return schema_id if content.get("of") == meaning and isinstance(schema_id, int) else None
 
     def _read(self, name: str) -> dict[str, Any]:
-        """What was written; empty for anything else."""
+        """Return the content of a cache file, or an empty object if it is missing or damaged."""
         if self._store is None:
             return {}
         try:
@@ -144,12 +150,12 @@ class CachedRegistry:
             digest = content.pop("digest", None)
             return content if digest == _digest(content) else {}
         except (OSError, RegistryUnavailableError, ValueError):
-            # damaged or out of reach: the registry knows better, and its answer fixes the file
+            # the registry's answer replaces a file that is damaged or out of reach
             return {}
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
         if self._store is not None:
-            # a cache that cannot be written is a slow start, not a failure
+            # a cache that cannot be written only makes the next start slow
             with suppress(OSError):
                 whole = {**content, "digest": _digest(content)}
                 self._store.write(f"{name}.json", encoded(whole), durable=False)
@@ -171,9 +177,12 @@ def _encoded(schema: WriterSchema) -> dict[str, Any]:
 
 
 def _decoded(content: dict[str, Any], schema_id: int) -> WriterSchema:
-    """Raises ValueError, KeyError or TypeError for anything but what `_encoded` gave."""
+    """Build a schema from the result of `_encoded`.
+
+    Raises ValueError, KeyError or TypeError for any other content.
+    """
     if content["id"] != schema_id:
-        raise ValueError("the file is that of another id")
+        raise ValueError("the file belongs to another id")
     return WriterSchema(
         id=schema_id,
         format=Format(content["format"]),

@@ -1,7 +1,7 @@
-"""Which message of a schema a payload is that does not say so itself.
+"""Chooses the message of a schema for payloads that do not name it themselves.
 
-In this order: the message that a setting names; the one that is named like the type of record; the
-only one of its file that no other is made of. Where that leaves several, nobody knows.
+The message named by a setting comes first, then the message named like the type of record, then the
+only message of the file that is no part of another. If several remain, the choice is ambiguous.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ _MOST_LISTED = 20
 
 @dataclass(frozen=True, slots=True)
 class _Messages:
-    """What a compiled schema declares."""
+    """The messages of a compiled schema."""
 
     top: dict[str, frozenset[str]]
-    """The messages of the schema's own file and their fields, by full name, in file order."""
+    """The fields of the messages at the top of the schema's own file, by full name, in file
+    order."""
     nested: tuple[str, ...]
-    """The messages inside of these."""
+    """The messages nested in the top messages."""
     imported: frozenset[str]
     """All messages of all other files."""
     parts: frozenset[str]
-    """Messages that another one of the file is made of."""
+    """Messages that are types of fields in another message of the file."""
 
 
 def choose_message(
@@ -48,53 +49,59 @@ def choose_message(
     fields: Collection[str] = (),
     setting: str = "payload.message",
 ) -> str | Rejected:
-    """The full name of the message that payloads of a schema are, or why they are none.
+    """Return the full name of the message of a schema's payloads, or the reason for none.
 
-    It is the one `wanted` by the setting, with its package or without; else one that has these
-    fields, as far as any has them, and is called like the records, the most telling name first.
+    It is the message `wanted` by the setting, with or without its package. Otherwise it is a
+    message that has `fields`, if any has them, and is named like the records; `names` are tried in
+    order.
     """
     if schema.format is not Format.PROTOBUF:
         return wanted or schema.message
-    known = _messages(schema.body)
+    messages = _messages(schema.body)
     if wanted:
-        return _wanted(wanted, known, schema, setting)
-    having = [name for name, own in known.top.items() if own.issuperset(fields)]
-    candidates = having or list(known.top)
+        return _wanted(wanted, messages, schema, setting)
+    with_fields = [
+        name for name, message_fields in messages.top.items() if message_fields.issuperset(fields)
+    ]
+    candidates = with_fields or list(messages.top)
     if not candidates:
         return Rejected(ErrorCode.UNUSABLE_SCHEMA, f"schema {schema.id} declares no message")
     if len(candidates) > 1:
-        if found := next(filter(None, (_named_like(name, candidates) for name in names)), None):
-            return found
-        candidates = [name for name in candidates if name not in known.parts] or candidates
+        if match := next(filter(None, (_named_like(name, candidates) for name in names)), None):
+            return match
+        candidates = [name for name in candidates if name not in messages.parts] or candidates
     return candidates[0] if len(candidates) == 1 else _ambiguous(candidates, schema, setting)
 
 
-def _wanted(wanted: str, known: _Messages, schema: WriterSchema, setting: str) -> str | Rejected:
-    own = (*known.top, *known.nested)
-    if wanted in own or wanted in known.imported:
+def _wanted(wanted: str, messages: _Messages, schema: WriterSchema, setting: str) -> str | Rejected:
+    declared = (*messages.top, *messages.nested)
+    if wanted in declared or wanted in messages.imported:
         return wanted
-    found = [name for name in own if name.endswith(f".{wanted}")]
-    # `Event` is the message of the file before it is a part of another one
-    found = [name for name in found if name in known.top] or found
-    if len(found) > 1:
-        return _ambiguous(found, schema, setting)
-    if found:
-        return found[0]
-    text = f"schema {schema.id} has no message {wanted} ({setting}), but {_listed(list(known.top))}"
+    matches = [name for name in declared if name.endswith(f".{wanted}")]
+    # a top message takes precedence over a nested one of the same name
+    matches = [name for name in matches if name in messages.top] or matches
+    if len(matches) > 1:
+        return _ambiguous(matches, schema, setting)
+    if matches:
+        return matches[0]
+    text = (
+        f"schema {schema.id} has no message {wanted} ({setting}); "
+        f"it has {_listed(list(messages.top))}"
+    )
     return Rejected(ErrorCode.UNUSABLE_SCHEMA, text)
 
 
 def _named_like(name: str, messages: Sequence[str]) -> str | None:
-    """The only message of this name: as it is spelled, or else but for case and punctuation."""
-    either = (_folded(name), _folded(short_name(name)))
-    for same in (
-        [m for m in messages if m == name],
-        [m for m in messages if short_name(m) == name],
-        [m for m in messages if _folded(m) == either[0]],
-        [m for m in messages if _folded(short_name(m)) in either],
+    """Return the only message of this name, spelled alike or else but for case and punctuation."""
+    folded_names = (_folded(name), _folded(short_name(name)))
+    for matches in (
+        [message for message in messages if message == name],
+        [message for message in messages if short_name(message) == name],
+        [message for message in messages if _folded(message) == folded_names[0]],
+        [message for message in messages if _folded(short_name(message)) in folded_names],
     ):
-        if same:
-            return same[0] if len(same) == 1 else None
+        if matches:
+            return matches[0] if len(matches) == 1 else None
     return None
 
 
@@ -105,7 +112,7 @@ def _folded(name: str) -> str:
 def _ambiguous(candidates: Sequence[str], schema: WriterSchema, setting: str) -> Rejected:
     return Rejected(
         ErrorCode.AMBIGUOUS_MESSAGE,
-        f"schema {schema.id} ({schema.label()}) has several messages that it could be: "
+        f"schema {schema.id} ({schema.label()}) has several messages that the payload could be: "
         f"{_listed(candidates)}; set {setting}",
     )
 
@@ -118,14 +125,14 @@ def _listed(messages: Sequence[str]) -> str:
 @lru_cache(maxsize=4096)
 def _messages(descriptor_set: bytes) -> _Messages:
     files = FileDescriptorSet.FromString(descriptor_set).file
-    own = files[-1]
+    own_file = files[-1]
     top = {
-        f"{_prefix(own)}{message.name}": frozenset(field.name for field in message.field)
-        for message in own.message_type
+        f"{_prefix(own_file)}{message.name}": frozenset(field.name for field in message.field)
+        for message in own_file.message_type
     }
-    below = set(_names(_prefix(own), own.message_type)) - set(top)
+    nested = set(_names(_prefix(own_file), own_file.message_type)) - set(top)
     others = (name for file in files[:-1] for name in _names(_prefix(file), file.message_type))
-    return _Messages(top, tuple(sorted(below)), frozenset(others), frozenset(_parts(own)))
+    return _Messages(top, tuple(sorted(nested)), frozenset(others), frozenset(_parts(own_file)))
 
 
 def _prefix(file: FileDescriptorProto) -> str:
@@ -140,25 +147,27 @@ def _names(prefix: str, messages: Iterable[DescriptorProto]) -> Iterator[str]:
 
 
 def _parts(file: FileDescriptorProto) -> Iterator[str]:
-    """Types of fields, less those of a message's own fields: a tree is not a part of itself."""
+    """Yield the types of fields, except a message's own type: a tree is no part of itself."""
     extensions = list(file.extension)
     for message in file.message_type:
         name = f".{_prefix(file)}{message.name}"
-        yield from (f.type_name[1:] for f in _fields(message, extensions) if f.type_name != name)
-    yield from (f.type_name[1:] for f in extensions if f.type_name != f.extendee)
+        yield from (
+            field.type_name[1:] for field in _fields(message, extensions) if field.type_name != name
+        )
+    yield from (field.type_name[1:] for field in extensions if field.type_name != field.extendee)
 
 
 def _fields(
     message: DescriptorProto, extensions: list[FieldDescriptorProto]
 ) -> Iterator[FieldDescriptorProto]:
-    """The fields of a message and of all that is declared in it; extensions belong to others."""
+    """Yield the fields of a message and of its nested messages; collect extensions separately."""
     extensions += message.extension
     yield from message.field
     for nested in message.nested_type:
         yield from _fields(nested, extensions)
 
 
-# Whether a schema id belongs to the type, or the topic, that a record claims to be of.
+# Checks that a schema id belongs to the type, or the topic, of a record.
 
 AUTO = "auto"
 ANY = "any"
@@ -172,11 +181,11 @@ def subject_verdict(
     rule: str = AUTO,
     known_types: Collection[str] = (),
 ) -> ErrorCode | None:
-    """WRONG_SUBJECT when a record of this type may not use a schema with these subjects.
+    """Return WRONG_SUBJECT if a record of this type may not use a schema with these subjects.
 
-    A template such as `{type}-value` names the one subject that the id must be in. `auto` asks for
-    the type's home, `{type}-value` or `{type}`: an id that is not in it is wrong when the registry
-    has that home, or when all of the id's subjects are homes of other known types.
+    A template such as `{type}-value` names the one subject that the id must be in. With `auto` the
+    id should be in the type's home subject, `{type}-value` or `{type}`. An id outside it is wrong
+    if the registry has that home, or if all of the id's subjects are homes of other known types.
     """
     if rule == ANY:
         return None
@@ -188,18 +197,24 @@ def subject_verdict(
         return None
     if any(map(subject_exists, homes)):
         return ErrorCode.WRONG_SUBJECT
-    # a name that is only written in other letters may well mean the same schemas
-    same = casefold_key(type)
+    # a name that differs only by case may well mean the same schemas
+    folded_type = casefold_key(type)
     owners = [
-        [t for t in (subject, subject.removesuffix("-value")) if t in known_types]
+        [
+            candidate
+            for candidate in (subject, subject.removesuffix("-value"))
+            if candidate in known_types
+        ]
         for subject in subjects_of_id
     ]
-    foreign = [any(casefold_key(known) != same for known in each) for each in owners]
+    foreign = [
+        any(casefold_key(known_type) != folded_type for known_type in types) for types in owners
+    ]
     return ErrorCode.WRONG_SUBJECT if foreign and all(foreign) else None
 
 
 def own_subject(topic: str, *, rule: str = AUTO) -> str:
-    """The subject whose newest version a record of this topic means when it names no schema."""
+    """Return the subject whose newest version applies to records of a topic that name no schema."""
     if rule in (AUTO, ANY) or "{record}" in rule:
         return f"{topic}-value"
     return rule.replace("{topic}", topic).replace("{type}", topic)
@@ -208,10 +223,10 @@ def own_subject(topic: str, *, rule: str = AUTO) -> str:
 def topic_verdict(
     topic: str, records: Collection[str], subjects_of_id: Collection[str], *, rule: str = AUTO
 ) -> ErrorCode | None:
-    """WRONG_SUBJECT when a record on this topic may not use a schema with these subjects.
+    """Return WRONG_SUBJECT if a record on this topic may not use a schema with these subjects.
 
-    `auto` accepts the three strategies of Confluent's serializers; a template what it says, for
-    any of the schema's records.
+    `auto` accepts the three strategies of Confluent's serializers. A template accepts its subject,
+    for any of the schema's records.
     """
     if rule == ANY:
         return None

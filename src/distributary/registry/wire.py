@@ -1,12 +1,12 @@
-"""How a record says which schema it was written with, in front of its payload or in a header.
+"""Frames: the reference to a record's schema, before its payload or in a header.
 
     prefix, by id     00 | id, 4 bytes, big endian     | payload
     prefix, by GUID   01 | GUID, 16 bytes              | payload
     header            `__value_schema_id` holds one of the above without a payload; the last wins
 
-With protobuf, a path to the message follows the id: how many numbers, then each of them, as zigzag
-varints: the position in the file, then among the types nested in that one. The usual path, the
-first message of the file, is the single byte 00.
+With protobuf, a path to the message follows the id: the count of numbers, then each number, as
+zigzag varints. The first number is the position in the file, the next among the types nested there.
+The usual path, the first message of the file, is the single byte 00.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ _MAX_VARINT = 10
 
 @dataclass(frozen=True, slots=True)
 class Framed:
-    """What a frame says; exactly one of id and GUID is there."""
+    """The content of a frame, which has either an id or a GUID."""
 
     schema_id: int | None
     guid: UUID | None
     indexes: tuple[int, ...]
     """The path to the message; the first message of the file for formats without paths."""
     payload_start: int
-    """Where the payload begins in the value."""
+    """The position of the payload in the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class BadFrame:
-    """Why a value is not framed."""
+    """The reason why a value has no valid frame."""
 
     code: ErrorCode
     message: str
     position: int
-    """The byte of the value, or of the header, at which the frame stops being one."""
+    """The byte of the value, or of the header, at which the frame becomes invalid."""
 
 
 def parse(
@@ -64,41 +64,41 @@ def parse(
 ) -> Framed | BadFrame:
     """Read the frame of a record's value.
 
-    A header, where there is one, is the whole frame: the value then is the payload.
+    If there is a header, it is the whole frame, and the whole value is the payload.
     """
-    named = [content for name, content in headers if name == VALUE_HEADER]
-    if not named or named[-1] is None:
+    contents = [content for name, content in headers if name == VALUE_HEADER]
+    if not contents or contents[-1] is None:
         return _parse_bytes(value, protobuf)
-    found = _parse_bytes(named[-1], protobuf)
-    return found if isinstance(found, BadFrame) else replace(found, payload_start=0)
+    frame = _parse_bytes(contents[-1], protobuf)
+    return frame if isinstance(frame, BadFrame) else replace(frame, payload_start=0)
 
 
 def read_indexes(data: bytes | memoryview, start: int) -> tuple[tuple[int, ...], int] | BadFrame:
-    """A path to a message and the position behind it, from bytes that may hold anything."""
-    at, indexes = start, list[int]()
+    """Return a path to a message and the position after it, from bytes of any content."""
+    position, indexes = start, list[int]()
     try:
-        count, behind = read_zigzag(data, at)
+        count, end = read_zigzag(data, position)
         if count == 0:
-            return FIRST_MESSAGE, behind
+            return FIRST_MESSAGE, end
         if not 0 < count <= MAX_INDEXES:
-            return BadFrame(ErrorCode.BAD_MESSAGE_INDEX, "impossible number of indexes", at)
+            return BadFrame(ErrorCode.BAD_MESSAGE_INDEX, "impossible number of indexes", position)
         for _ in range(count):
-            at = behind
-            index, behind = read_zigzag(data, at)
+            position = end
+            index, end = read_zigzag(data, position)
             if index < 0:
-                return BadFrame(ErrorCode.BAD_MESSAGE_INDEX, "negative message index", at)
+                return BadFrame(ErrorCode.BAD_MESSAGE_INDEX, "negative message index", position)
             indexes.append(index)
     except IndexError:
         message = "the value ends inside the message indexes"
         return BadFrame(ErrorCode.WIRE_HEADER_TRUNCATED, message, len(data))
     except ValueError:
-        return BadFrame(ErrorCode.BAD_MESSAGE_INDEX, "a message index is too long", at)
-    return tuple(indexes), behind
+        return BadFrame(ErrorCode.BAD_MESSAGE_INDEX, "a message index is too long", position)
+    return tuple(indexes), end
 
 
 @lru_cache(maxsize=4096)
 def message_by_index(descriptor_set: bytes, indexes: tuple[int, ...]) -> str | None:
-    """Full name of the message that a path leads to in a compiled schema; None when to nothing."""
+    """Return the full name of the message at a path of a compiled schema, or None."""
     file = FileDescriptorSet.FromString(descriptor_set).file[-1]
     names, messages = [file.package] if file.package else [], file.message_type
     for index in indexes:
@@ -125,27 +125,27 @@ def _parse_bytes(data: bytes, protobuf: bool) -> Framed | BadFrame:
 
 
 def read_varint(data: bytes | memoryview, start: int) -> tuple[int, int]:
-    """A number, seven bits a byte, lowest first, and the position behind it.
+    """Return a number with seven bits in a byte, lowest first, and the position after it.
 
-    Raises IndexError where the data end inside of it, and ValueError where it is too long.
+    Raises IndexError if the data ends inside the number, and ValueError if the number is too long.
     """
     number = shift = 0
-    for at in range(start, start + _MAX_VARINT):
-        byte = data[at]
+    for position in range(start, start + _MAX_VARINT):
+        byte = data[position]
         number |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return number, at + 1
+            return number, position + 1
         shift += 7
     raise ValueError("a number is longer than ten bytes")
 
 
 def read_zigzag(data: bytes | memoryview, start: int) -> tuple[int, int]:
-    """The same for a number that may be negative."""
-    number, behind = read_varint(data, start)
-    return (number >> 1) ^ -(number & 1), behind
+    """Return a number that may be negative, and the position after it."""
+    number, end = read_varint(data, start)
+    return (number >> 1) ^ -(number & 1), end
 
 
-# The frames of a whole column at once: `wire.parse` by position, for the hot path.
+# The frames of a whole column at once, for the hot path.
 
 REASONS = (
     None,
@@ -154,7 +154,7 @@ REASONS = (
     ErrorCode.WIRE_HEADER_TRUNCATED,
     ErrorCode.BAD_MESSAGE_INDEX,
 )
-"""What the numbers in `SplitFrames.reasons` mean."""
+"""The error codes by their number in `SplitFrames.reasons`."""
 
 _NULL, _MAGIC, _TRUNCATED = 1, 2, 3
 _WORD = 8
@@ -164,27 +164,27 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class SplitFrames:
-    """The frames of a column, position by position."""
+    """The frames of a column, element by element."""
 
     framed: NDArray[np.bool_]
-    """Where there is a whole frame."""
+    """A mask of the elements with a whole frame."""
     ids: NDArray[np.int64]
-    """Schema ids; -1 where there is no frame, or one that names a GUID."""
+    """Schema ids; -1 where there is no frame, or one with a GUID."""
     payload_start: NDArray[np.int32]
-    """Where the payload begins; 0 where there is no frame, so that a bare value is its payload."""
+    """Start of the payload; 0 without a frame, so that a bare value is its payload."""
     reasons: NDArray[np.int8]
-    """Why there is no frame: a position in `REASONS`, 0 where there is one."""
+    """The reason why there is no frame, as an index in `REASONS`; 0 if there is one."""
     path_codes: NDArray[np.int32]
-    """Which message it is: a position in `paths`, 0 for the first message of the file."""
+    """The message, as an index in `paths`; 0 for the first message of the file."""
     paths: tuple[tuple[int, ...], ...]
-    """The distinct paths to a message, as `wire.message_by_index` takes them."""
+    """The distinct paths to a message, as `message_by_index` takes them."""
     guid_codes: NDArray[np.int32]
-    """The schema's GUID: a position in `guids`, -1 where there is no frame, or one with an id."""
+    """The schema's GUID, as an index in `guids`; -1 without a frame, or with an id."""
     guids: tuple[UUID, ...] = ()
     """The distinct GUIDs."""
 
     def reason(self, position: int) -> ErrorCode | None:
-        """Why there is no frame at a position; None where there is one."""
+        """Return the reason why there is no frame at a position, or None if there is one."""
         return REASONS[self.reasons[position]]
 
 
@@ -203,24 +203,24 @@ def split(
 ) -> SplitFrames:
     """Read the frames of a column of values in all their forms.
 
-    The usual form, `00 | id`, costs as much as with `split_v0`. The other forms, and the content
-    of the header, are read once for each distinct frame.
+    The usual form, `00 | id`, costs as much as with `split_v0`. The other forms, and the content of
+    the header, are read once for each distinct frame.
     """
     frames, words = _split(array, protobuf)
     rows, contents = header_contents(headers, VALUE_HEADER)
-    # a null is a tombstone, whatever its headers say
+    # a null is a tombstone, whatever its headers contain
     living = frames.reasons[rows] != _NULL
     if living.any():
-        named = contents.filter(pa.array(living))
-        frames = _filled(frames, rows[living], named, protobuf, payload_start=0)
+        living_contents = contents.filter(pa.array(living))
+        frames = _filled(frames, rows[living], living_contents, protobuf, payload_start=0)
     by_guid = (words >> 56 == 1) & (frames.reasons == _MAGIC)
-    # a bad header is the record's fault, even where the value looks like a frame
+    # with a bad header the record is bad, even if its value looks like a frame
     by_guid[rows] = False
     rows = np.flatnonzero(by_guid)
     if len(rows) == 0:
         return frames
     values = array.take(pa.array(rows))
-    # the usual path is one byte long: so much tells nearly all of them
+    # the usual path is one byte long, so these bytes decide nearly all values
     start = pc.binary_slice(values, 0, _GUID_END + protobuf)
     frames = _filled(frames, rows, start, protobuf)
     rest = np.flatnonzero(~frames.framed[rows] & (_layout(values).lengths > _GUID_END))
@@ -235,13 +235,14 @@ def split_v0(array: pa.BinaryArray, *, protobuf: bool) -> SplitFrames:
 
 
 def payloads(array: pa.BinaryArray, payload_start: NDArray[np.int32]) -> pa.BinaryArray:
-    """The values without their first bytes: `payload_start` of them, value by value."""
+    """Return the values without their first `payload_start` bytes."""
     distinct = np.unique(payload_start).tolist()
     if not any(distinct):
         return array
-    # said aloud: without an end, pyarrow overflows on more than a few bytes (apache/arrow#51222)
+    # an explicit end, because without one pyarrow overflows on more than a few bytes
+    # (apache/arrow#51222)
     end = int(_layout(array).lengths.max())
-    # nearly every column has one or two distinct starts, so this is one or two passes
+    # nearly every column has one or two distinct starts, so this takes one or two passes
     result = pc.binary_slice(array, distinct[0], end) if distinct[0] else array
     for start in distinct[1:]:
         cut = pc.binary_slice(array, start, max(start, end))
@@ -250,7 +251,7 @@ def payloads(array: pa.BinaryArray, payload_start: NDArray[np.int32]) -> pa.Bina
 
 
 def _split(array: pa.BinaryArray, protobuf: bool) -> tuple[SplitFrames, NDArray[np.uint64]]:
-    """The `00 | id` frames, and the first eight bytes of each value."""
+    """Return the `00 | id` frames, and the first eight bytes of each value."""
     layout = _layout(array)
     words = _first_words(layout)
     magic = words >> 56 != 0
@@ -269,7 +270,7 @@ def _split(array: pa.BinaryArray, protobuf: bool) -> tuple[SplitFrames, NDArray[
 
 
 def header_contents(headers: pa.ListArray | None, name: str) -> tuple[Rows, pa.BinaryArray]:
-    """The records that have a header of this name, and the last one's content for each."""
+    """Return the records that have a header of this name, and the content of its last one."""
     nothing = np.zeros(0, dtype=np.int64), pa.array([], pa.binary())
     if headers is None or len(headers.values) == 0:
         return nothing
@@ -282,10 +283,10 @@ def header_contents(headers: pa.ListArray | None, name: str) -> tuple[Rows, pa.B
     lengths = pc.fill_null(pc.list_value_length(headers), 0).to_numpy(zero_copy_only=False)
     rows = np.searchsorted(np.cumsum(lengths), places, side="right").astype(np.int64)
     last = np.append(rows[1:] != rows[:-1], True)
-    found = contents.take(pa.array(places[last]))
-    # a header without content says nothing: the value is looked at
-    said = found.is_valid()
-    return rows[last][said.to_numpy(zero_copy_only=False)], found.filter(said)
+    last_contents = contents.take(pa.array(places[last]))
+    # a header without content is ignored, and the value is read
+    has_content = last_contents.is_valid()
+    return rows[last][has_content.to_numpy(zero_copy_only=False)], last_contents.filter(has_content)
 
 
 def _filled(
@@ -296,27 +297,27 @@ def _filled(
     *,
     payload_start: int | None = None,
 ) -> SplitFrames:
-    """Put what the contents say in these rows, reading each distinct one once."""
+    """Set the frames of some rows from their contents, reading each distinct content once."""
     encoded = contents.dictionary_encode()
     paths = {path: code for code, path in enumerate(frames.paths)}
     guids = {guid: code for code, guid in enumerate(frames.guids)}
-    found = np.empty((len(encoded.dictionary), 5), dtype=np.int64)
+    frame_values = np.empty((len(encoded.dictionary), 5), dtype=np.int64)
     for number, content in enumerate(encoded.dictionary.to_pylist()):
         frame = parse(content, protobuf=protobuf)
         if isinstance(frame, BadFrame):
-            found[number] = (-1, 0, REASONS.index(frame.code), 0, -1)
+            frame_values[number] = (-1, 0, REASONS.index(frame.code), 0, -1)
             continue
-        found[number] = (
+        frame_values[number] = (
             -1 if frame.schema_id is None else frame.schema_id,
             frame.payload_start if payload_start is None else payload_start,
             0,
             paths.setdefault(frame.indexes, len(paths)),
             -1 if frame.guid is None else guids.setdefault(frame.guid, len(guids)),
         )
-    each = found[encoded.indices.to_numpy(zero_copy_only=False)].T
-    frames.ids[rows], frames.payload_start[rows], frames.reasons[rows] = each[:3]
-    frames.path_codes[rows], frames.guid_codes[rows] = each[3:]
-    frames.framed[rows] = each[2] == 0
+    row_values = frame_values[encoded.indices.to_numpy(zero_copy_only=False)].T
+    frames.ids[rows], frames.payload_start[rows], frames.reasons[rows] = row_values[:3]
+    frames.path_codes[rows], frames.guid_codes[rows] = row_values[3:]
+    frames.framed[rows] = row_values[2] == 0
     return replace(frames, paths=tuple(paths), guids=tuple(guids))
 
 
@@ -326,16 +327,16 @@ def _with_paths(split: SplitFrames, layout: _Layout, words: NDArray[np.uint64]) 
     split.payload_start[usual] = _ID_END + 1
     codes: dict[tuple[int, ...], int] = {FIRST_MESSAGE: 0}
     unusual = split.framed & ~usual
-    # a path that ends within the word is told by the word's last three bytes
-    told = np.flatnonzero(unusual & (layout.lengths >= _WORD))
-    forms, form_of = np.unique(words[told] & 0xFFFFFF, return_inverse=True)
+    # the word's last three bytes hold every path that ends within the word
+    in_word = np.flatnonzero(unusual & (layout.lengths >= _WORD))
+    forms, form_number = np.unique(words[in_word] & 0xFFFFFF, return_inverse=True)
     code, start = np.zeros(len(forms), dtype=np.int32), np.zeros(len(forms), dtype=np.int32)
     for number, form in enumerate(forms.tolist()):
-        found = read_indexes(form.to_bytes(3, "big"), 0)
-        if not isinstance(found, BadFrame):
-            code[number] = codes.setdefault(found[0], len(codes))
-            start[number] = _ID_END + found[1]
-    split.path_codes[told], split.payload_start[told] = code[form_of], start[form_of]
+        path_and_end = read_indexes(form.to_bytes(3, "big"), 0)
+        if not isinstance(path_and_end, BadFrame):
+            code[number] = codes.setdefault(path_and_end[0], len(codes))
+            start[number] = _ID_END + path_and_end[1]
+    split.path_codes[in_word], split.payload_start[in_word] = code[form_number], start[form_number]
     alone = (unusual & (layout.lengths < _WORD)) | (split.framed & (split.payload_start == 0))
     for position in np.flatnonzero(alone).tolist():
         begin, length = layout.starts[position], layout.lengths[position]
@@ -363,15 +364,15 @@ def _layout(array: pa.BinaryArray) -> _Layout:
 
 
 def _first_words(layout: _Layout) -> NDArray[np.uint64]:
-    """The first eight bytes of each value as one number; what lies behind a short one is noise."""
-    # one look at each value: they do not fit a processor's cache, so each costs as much
+    """Return the first eight bytes of each value as a number, with noise after a short value."""
+    # each value is read once, because values do not fit the CPU cache and each read costs as much
     data = layout.data
     if len(data) < _WORD:
         data = np.concatenate([data, np.zeros(_WORD, dtype=np.uint8)])
     at_any_byte: NDArray[np.uint64] = np.ndarray(
         shape=(len(data) - _WORD + 1,), dtype=">u8", buffer=data.data, strides=(1,)
     )
-    # near the end of the data, look a little earlier and push the extra bytes out
+    # near the end of the data, read a little earlier and shift the extra bytes out
     inside = np.minimum(layout.starts, len(data) - _WORD)
     extra = np.minimum(layout.starts - inside, _WORD - 1).astype(np.uint64) * np.uint64(8)
     return at_any_byte[inside].astype(np.uint64) << extra

@@ -1,9 +1,9 @@
-"""Fetches the files of a lock once, with the Ivy that PySpark ships, and checks each of them.
+"""The download of a lock's files, with the Ivy that PySpark ships; each file is verified.
 
-A lock is a folder with `ivy.xml` (which files) and `SHA256SUMS` (what is in them). The files appear
-in a cache all at once or not at all, and every process of a user shares them. `.tar.gz` archives
-are unpacked into a folder of their name. The variable `DISTRIBUTARY_IVY_SETTINGS` names an Ivy
-settings file, for a mirror; else `~/.ivy2/ivysettings.xml` is used if it exists. With
+A lock is a folder with `ivy.xml` (the list of files) and `SHA256SUMS` (their checksums). The files
+appear in a cache all at once or not at all, and all processes of a user share them. `.tar.gz`
+archives are unpacked into a folder of their name. The variable `DISTRIBUTARY_IVY_SETTINGS` names an
+Ivy settings file, for a mirror; otherwise `~/.ivy2/ivysettings.xml` is used if it exists. With
 `DISTRIBUTARY_JARS` (comma separated, or a folder) no JVM connectors are fetched.
 """
 
@@ -33,10 +33,10 @@ from distributary.spark.java import require_java
 from distributary.store.disk import held
 
 Progress = Callable[[str], None]
-_Found = TypeVar("_Found")
+_Fetched = TypeVar("_Fetched")
 
 SETTINGS = Path(__file__).with_name("jvm") / "ivysettings.xml"
-"""What is used where the user has no settings."""
+"""The Ivy settings for users without their own."""
 
 _FETCH_SECONDS = 900
 _EVIDENCE_LINES = 6
@@ -47,20 +47,20 @@ _DOWNLOADING = re.compile(r"^downloading \S*/(\S+\.(?:jar|tar\.gz))\b")
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """Which files, and how to speak of them."""
+    """A list of files to fetch, and the words for messages about them."""
 
     folder: Path
-    """Holds `ivy.xml` and `SHA256SUMS`."""
+    """The folder with `ivy.xml` and `SHA256SUMS`."""
     what: str
-    """`the JVM connectors`."""
+    """The name of the files in messages: `the JVM connectors`."""
     size: str
-    """How much is fetched, for whoever waits."""
+    """The size of the download, for progress messages."""
     otherwise: str = ""
-    """Another way to the files, for whoever has no network."""
+    """Another way to get the files, for users without a network."""
 
     @property
     def key(self) -> str:
-        """Changes with the lock, so that an old cache is never taken for this one."""
+        """Return a hash of the lock, so that an old cache is never used for a new lock."""
         digest = hashlib.sha256()
         for name in ("ivy.xml", "SHA256SUMS"):
             digest.update(self.folder.joinpath(name).read_bytes())
@@ -68,28 +68,28 @@ class Lock:
 
     @property
     def sums(self) -> dict[str, str]:
-        """The SHA-256 of every file that is fetched."""
+        """Return the SHA-256 of every file to fetch."""
         lines = self.folder.joinpath("SHA256SUMS").read_text("ascii").splitlines()
         return {name: digest for digest, name in (line.split() for line in lines)}
 
     def paths(self, cache: Path) -> list[Path]:
-        """The files and unpacked archives in their place, sorted."""
+        """Return the paths of the files and unpacked archives in a cache, sorted."""
         return [cache / name.removesuffix(_ARCHIVE) for name in sorted(self.sums)]
 
 
-def fetch_now(fetch: Callable[[Progress], _Found], said: Callable[[_Found], str]) -> int:
-    """The end of a command that only fetches: what it found, or why not, and the exit code."""
+def fetch_now(fetch: Callable[[Progress], _Fetched], said: Callable[[_Fetched], str]) -> int:
+    """Run a fetch as a command: print its result or error, and return the exit code."""
     try:
-        found = fetch(lambda line: print(line, file=sys.stderr))
+        fetched = fetch(lambda line: print(line, file=sys.stderr))
     except SetupError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    print(said(found))
+    print(said(fetched))
     return 0
 
 
 def ensure(lock: Lock, cache: Path, progress: Progress | None = None) -> list[Path]:
-    """What the lock names, fetched if it is not in this folder yet; SetupError if that fails."""
+    """Return the lock's files, fetched into `cache` if they are missing. Raises SetupError."""
     paths = lock.paths(cache)
     if not _complete(paths):
         say = progress or (lambda _: None)
@@ -100,7 +100,7 @@ def ensure(lock: Lock, cache: Path, progress: Progress | None = None) -> list[Pa
             raise _unusable(lock, cache.parent, error) from error
         waiting = f"another process is fetching {lock.what}; waiting for it"
         with file, held(file, waiting=lambda: say(waiting)):
-            # whoever held the lock before us may have done the work
+            # The process that held the lock before may have done the work.
             if not _complete(paths):
                 _fetch(lock, cache, say)
     return paths
@@ -125,7 +125,7 @@ def _fetch(lock: Lock, cache: Path, say: Progress) -> None:
         _verify(lock, files)
         for archive in files.glob(f"*{_ARCHIVE}"):
             _unpack(archive)
-        # an incomplete folder is one that somebody deleted files from
+        # If the folder exists, files were deleted from it: replace it.
         shutil.rmtree(cache, ignore_errors=True)
         files.rename(cache)
     except OSError as error:
@@ -161,7 +161,7 @@ def _run_ivy(lock: Lock, java: Path, part: Path, say: Progress) -> None:
                 if started:
                     seen += 1
                     say(f"fetching {started[1]} ({seen} of {total})")
-                # a line of dots is a progress bar, not evidence
+                # A line of dots is a progress bar and no evidence.
                 if line.strip(" .\t\n") and not line.startswith("."):
                     last.append(_CREDENTIALS.sub("//***@", line.strip()))
         finally:
@@ -179,7 +179,7 @@ def _run_ivy(lock: Lock, java: Path, part: Path, say: Progress) -> None:
 
 def _unpack(archive: Path) -> None:
     with tarfile.open(archive) as tar:
-        # not known to the first releases of Python 3.11; the file is what the lock says in any case
+        # The first releases of Python 3.11 lack the filter; the checksum was verified in any case.
         tar.extraction_filter = getattr(tarfile, "data_filter", None)
         tar.extractall(archive.with_name(archive.name.removesuffix(_ARCHIVE)))  # noqa: S202
     archive.unlink()
@@ -187,33 +187,33 @@ def _unpack(archive: Path) -> None:
 
 def _ivy_settings() -> Path:
     named = os.environ.get("DISTRIBUTARY_IVY_SETTINGS")
-    own = Path.home() / ".ivy2" / "ivysettings.xml"
+    users = Path.home() / ".ivy2" / "ivysettings.xml"
     if named:
         return Path(named).expanduser()
-    return own if own.is_file() else SETTINGS
+    return users if users.is_file() else SETTINGS
 
 
 def spark_jars() -> Path:
-    """The folder of the jars that Spark itself ships."""
+    """Return the folder of the jars that Spark ships."""
     home = os.environ.get("SPARK_HOME")
     if home:
         return Path(home, "jars")
-    # found without an import, which would take longer than everything else here
+    # `find_spec` avoids the import, which would take longer than everything else here.
     spec = importlib.util.find_spec("pyspark")
     places = spec.submodule_search_locations if spec else None
     return Path(places[0] if places else "", "jars")
 
 
 def _ivy_jar(lock: Lock) -> Path:
-    found = sorted(spark_jars().glob("ivy-*.jar"))
-    if not found:
+    jars = sorted(spark_jars().glob("ivy-*.jar"))
+    if not jars:
         raise SetupError(
-            "this Spark comes without Ivy",
+            "the Spark installation has no Ivy",
             code=ErrorCode.CONNECTORS_MISSING,
             where=str(spark_jars()),
             next_step=_or("pip install --force-reinstall pyspark", lock.otherwise),
         )
-    return found[-1]
+    return jars[-1]
 
 
 def _verify(lock: Lock, files: Path) -> None:
@@ -222,7 +222,7 @@ def _verify(lock: Lock, files: Path) -> None:
         actual = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "no such file"
         if actual != expected:
             raise SetupError(
-                f"{name} is not the file that the lock names",
+                f"{name} differs from the file that the lock names",
                 code=ErrorCode.CONNECTORS_MISSING,
                 where=f"Ivy settings {_ivy_settings()}",
                 evidence=f"sha256 {actual}, expected {expected}",
@@ -231,7 +231,7 @@ def _verify(lock: Lock, files: Path) -> None:
 
 
 def _unusable(lock: Lock, folder: Path, error: OSError) -> SetupError:
-    step = "make the folder writable, or set XDG_CACHE_HOME to one that is"
+    step = "make the folder writable, or set XDG_CACHE_HOME to a writable folder"
     return SetupError(
         f"the cache of {lock.what} cannot be written",
         code=ErrorCode.CONNECTORS_MISSING,
@@ -250,14 +250,14 @@ JVM = Path(__file__).with_name("jvm")
 
 
 def ensure_connectors(progress: Progress | None = None, *, cache: Path | None = None) -> list[Path]:
-    """The connector files, fetched first if this user never had them; SetupError if that fails."""
+    """Return the connector files, fetched first if this user lacks them. Raises SetupError."""
     if not are_locked():
-        return _given(os.environ["DISTRIBUTARY_JARS"])
+        return _named_jars(os.environ["DISTRIBUTARY_JARS"])
     return ensure(_lock(), _cache(cache), progress)
 
 
 def have_connectors() -> bool:
-    """Whether nothing has to be fetched, and nobody to be told of that."""
+    """Return whether the connectors are there already, so that nothing has to be fetched."""
     return not are_locked() or _complete(_lock().paths(_cache()))
 
 
@@ -266,12 +266,12 @@ def _cache(root: Path | None = None) -> Path:
 
 
 def are_locked() -> bool:
-    """Whether the connectors are those of the lock, which hold nothing that Spark ships itself."""
+    """Return whether the lock's connectors are used, which hold no classes of Spark."""
     return not os.environ.get("DISTRIBUTARY_JARS")
 
 
 def lock_key() -> str:
-    """Changes when the lock or PySpark does, so that an old cache is never taken for this one."""
+    """Return a key that changes with the lock and with PySpark, for the cache's folder."""
     return f"spark-{importlib.metadata.version('pyspark')}-{_lock().key}"
 
 
@@ -284,7 +284,7 @@ def _lock() -> Lock:
     )
 
 
-def _given(value: str) -> list[Path]:
+def _named_jars(value: str) -> list[Path]:
     named = [Path(part.strip()).expanduser() for part in value.split(",") if part.strip()]
     jars = [
         jar for path in named for jar in (sorted(path.glob("*.jar")) if path.is_dir() else [path])
@@ -302,5 +302,7 @@ def _given(value: str) -> list[Path]:
 
 
 if __name__ == "__main__":
-    # fetch now, for the Makefile and for images that must start without a network
-    sys.exit(fetch_now(ensure_connectors, lambda it: f"{len(it)} JVM connectors in {it[0].parent}"))
+    # Fetch now, for the Makefile and for images that must start without a network.
+    sys.exit(
+        fetch_now(ensure_connectors, lambda jars: f"{len(jars)} JVM connectors in {jars[0].parent}")
+    )

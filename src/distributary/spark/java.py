@@ -1,4 +1,4 @@
-"""Finds the Java that Spark will use, without starting it where that can be avoided."""
+"""The search for the Java that Spark will use, without starting it if possible."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ class Java:
     """One Java installation."""
 
     path: Path
-    """The `java` program."""
+    """The path of the program `java`."""
     version: str
-    """As it names itself, `17.0.15` or `1.8.0_392`."""
+    """The version as Java names it, `17.0.15` or `1.8.0_392`."""
 
     @property
     def major(self) -> int:
-        """17 for `17.0.15`, 8 for `1.8.0_392`."""
+        """Return the major version: 17 for `17.0.15`, 8 for `1.8.0_392`."""
         numbers = [int(part) for part in re.findall(r"\d+", self.version)]
         return numbers[1] if len(numbers) > 1 and numbers[0] == 1 else numbers[0]
 
 
 def find_java() -> Java | None:
-    """The Java of `JAVA_HOME`, else the one on the path: the order in which Spark looks."""
+    """Find the Java of `JAVA_HOME`, otherwise that on the path: the order in which Spark looks."""
     home = os.environ.get("JAVA_HOME")
-    found = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    if not found or not os.access(found, os.X_OK):
+    program = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if not program or not os.access(program, os.X_OK):
         return None
-    version = _written_version(Path(found)) or _asked_version(Path(found))
-    return Java(Path(found), version) if version else None
+    version = _written_version(Path(program)) or _printed_version(Path(program))
+    return Java(Path(program), version) if version else None
 
 
 def require_java() -> Java:
-    """The Java to use; SetupError when there is none or it is too old."""
+    """Return the Java to use; raise SetupError if there is none or it is too old."""
     java, home = find_java(), os.environ.get("JAVA_HOME")
     if java is not None and java.major >= MINIMUM:
         return java
@@ -67,7 +67,7 @@ def require_java() -> Java:
 
 
 def _written_version(program: Path) -> str | None:
-    # every JDK since 9 describes itself beside its programs: reading that costs no JVM
+    # Every JDK since 9 has a file with its version: reading it starts no JVM.
     try:
         text = program.resolve().parent.parent.joinpath("release").read_text("utf-8")
     except (OSError, UnicodeDecodeError):
@@ -76,8 +76,8 @@ def _written_version(program: Path) -> str | None:
     return match[1] if match and match[1][0].isdigit() else None
 
 
-def _asked_version(program: Path) -> str | None:
-    # macOS has a `java` that only says that there is no Java: its exit code tells
+def _printed_version(program: Path) -> str | None:
+    # macOS has a `java` that only reports a missing Java, by its exit code.
     try:
         answer = subprocess.run(  # noqa: S603 - the program that Spark itself would start
             [program, "-version"], capture_output=True, text=True, timeout=30, check=True
@@ -97,7 +97,7 @@ def _how_to_install() -> str:
 
 
 def main() -> int:
-    """One line about Java for the Makefile: what was found, or how to get it."""
+    """Print one line about Java for the Makefile: its version, or how to install it."""
     try:
         java = require_java()
     except SetupError as error:
@@ -108,8 +108,9 @@ def main() -> int:
 
 
 # A class-data archive halves the start of Spark, which loads thousands of classes before its first
-# job: a short-lived session lets its JVM write what it loaded when it ends, later ones map that.
-# The JVM checks by itself that it belongs to this Java and these jars, and goes on without if not.
+# job: the JVM of a short-lived session writes the loaded classes when it ends, and later JVMs map
+# that file. The JVM itself checks that the archive belongs to this Java and these jars, and
+# continues without it if not.
 
 _CLAIM_SECONDS = 600
 _KEPT = 2
@@ -118,27 +119,27 @@ _KEPT = 2
 def archive_options(
     java: Java, jars: Sequence[Path], *, train: bool, folder: Path | None = None
 ) -> list[str]:
-    """The JVM options that use the archive, or else write it at the end of this session.
+    """Return the JVM options that use the archive, or that write it at the end of this session.
 
-    `jars` is everything on the class path, a folder for all files in it.
+    `jars` is everything on the class path, with a folder standing for all files in it.
     """
     folder = folder or platformdirs.user_cache_path("distributary") / "classes"
     try:
         archive = folder / f"{_key(java, jars)}.jsa"
         part = archive.with_suffix(".part")
         folder.mkdir(parents=True, exist_ok=True)
-        # what an earlier JVM wrote is taken over, if it was allowed to finish
+        # The file of an earlier JVM is used if it is complete.
         if part.exists() and _finished(part):
             part.rename(archive)
         if archive.exists():
-            # most recently used: the last to be dropped
+            # Mark the archive as used, so that it is the last to be dropped.
             archive.touch()
             _drop_old(folder)
             return [f"-XX:SharedArchiveFile={archive}"]
         if train and _claimed(archive.with_suffix(".claim"), part):
             return [f"-XX:ArchiveClassesAtExit={part}"]
     except OSError:
-        # only speed is lost where the cache cannot be written
+        # If the cache cannot be written, only speed is lost.
         return []
     return []
 
@@ -149,20 +150,20 @@ def _key(java: Java, jars: Sequence[Path]) -> str:
 
 
 def _drop_old(folder: Path) -> None:
-    # each is some 180 MB, and those of a deleted environment would stay for ever
+    # Each archive is about 180 MB, and archives of deleted environments would stay forever.
     written = [*folder.glob("*.jsa"), *folder.glob("*.part")]
     for old in sorted(written, key=_used, reverse=True)[_KEPT:]:
         old.unlink(missing_ok=True)
 
 
 def _finished(part: Path) -> bool:
-    # the JVM writes the header, with its magic number, after everything else
+    # The JVM writes the header, with its magic number, after everything else.
     with part.open("rb") as file:
         return any(file.read(4))
 
 
 def _claimed(claim: Path, part: Path) -> bool:
-    """Whether this process may write it: one at a time, and another if that one was killed."""
+    """Return whether this process may write the archive: one at a time, or after a killed one."""
     with suppress(FileNotFoundError):
         if time.time() - _used(claim) > _CLAIM_SECONDS:
             claim.unlink()

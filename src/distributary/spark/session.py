@@ -1,9 +1,9 @@
-"""Starts Spark, or takes the session that is already there. Nothing it does reaches the terminal.
+"""The Spark session: started here, or taken over. Nothing of it is printed to the terminal.
 
-The JVM's output goes to files: Spark's log to the log file, and whatever the JVM or a Python worker
-prints to a file of the same name that ends in `.out`. Settings that may hold secrets are handed
-over inside the process, and such options of the JVM in a file that only this user may read; on
-the JVM's command line every user of the machine could read them.
+Spark's log goes to the log file; the output of the JVM and of Python workers goes to a file of the
+same name that ends in `.out`. Settings that may hold secrets are passed inside the process, and
+secret JVM options in a file that only this user may read; on the JVM's command line every user of
+the machine could read them.
 """
 
 from __future__ import annotations
@@ -57,36 +57,36 @@ from distributary.spark.sockets import socket_folder
 from distributary.store.base import TransferError
 from distributary.threads import begun
 
-# How many files a process may have open: Spark opens hundreds before it reads a record.
+# The limit of open files: Spark opens hundreds before it reads a record.
 
 _ENOUGH = 65_536
 _FEW = 1_024
-"""With fewer, the JVM may not find its own classes."""
+"""The number of open files below which the JVM may not find its own classes."""
 _LONGEST = 300
 
 
 def raise_limit() -> None:
-    """Take as many as this process may have, before the JVM inherits the limit."""
+    """Raise the limit of open files as far as allowed, before the JVM inherits it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _ENOUGH if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        # some systems have a lower limit than they say
+        # Some systems have a lower limit than they report.
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def too_few_files(text: str) -> SetupError | None:
-    """What a failure means whose words say, plainly or not, that no more files could be opened."""
+    """Return the error for a failure that means, directly or not, too many open files, or None."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     signs = ["Too many open files"]
     if limit != resource.RLIM_INFINITY and limit < _FEW:
-        # an archive that cannot be opened is to the JVM one that does not have the class
+        # For the JVM, an archive that cannot be opened looks like a missing class.
         signs += ["NoClassDefFoundError", "ClassNotFoundException", "ExceptionInInitializerError"]
     lines = [line.strip() for line in text.splitlines() if any(sign in line for sign in signs)]
     if not lines:
         return None
     return SetupError(
-        "too few files may be open at once",
+        "the limit of open files is too low",
         code=ErrorCode.SPARK_FAILED,
         where=f"limit of this process: {limit:,}",
         evidence=lines[0][:_LONGEST],
@@ -97,11 +97,10 @@ def too_few_files(text: str) -> SetupError | None:
 
 
 # The end of the JVM: it belongs to a process group of its own, which a watchdog leads.
-#
-# A signal for the group of this process (Ctrl-C in a terminal, `timeout`) must not reach the JVM:
-# the batch under way needs it. And the JVM must end with this process, however that ends. Spark's
-# own watch, a thread that reads standard input, serves only a JVM that works; the watchdog kills
-# the group if the JVM is still there some seconds after this process has ended.
+# A signal for the group of this process (Ctrl-C in a terminal, `timeout`) must not reach the JVM,
+# because the current batch needs it. And the JVM must end with this process, however that ends.
+# Spark's own watch, a thread that reads standard input, only works in a responsive JVM; the
+# watchdog kills the group if the JVM still exists some seconds after this process has ended.
 
 _WATCHDOG = """
 import os, select, signal, sys
@@ -114,11 +113,11 @@ if jvm not in ended and not select.select([jvm], [], [], grace)[0]:
     os.kill(0, signal.SIGKILL)
 """
 _END_SECONDS = 10.0
-"""How long a JVM may take to stop Spark and to remove its temporary files."""
+"""How many seconds a JVM may take to stop Spark and to remove its temporary files."""
 
 
 _groups: list[JvmGroup] = []
-"""Those of this process, held until its end: a process that is forgotten here is never reaped."""
+"""The groups of this process, kept until its end so that their watchdogs can be reaped."""
 
 
 class JvmGroup:
@@ -156,7 +155,7 @@ class JvmGroup:
 
     def kill(self) -> None:
         """End the JVM and the watchdog at once."""
-        # the number cannot belong to other processes: the watchdog is reaped here and nowhere else
+        # The number cannot belong to other processes: the watchdog is reaped only here.
         if self._watchdog.poll() is None:
             os.killpg(self._watchdog.pid, signal.SIGKILL)
 
@@ -178,13 +177,13 @@ _SHUT_DOWN = (
 
 _EVIDENCE_LINES = 8
 _MOST_SECONDS = 300.0
-"""Until a JVM that was started must have answered; a loaded machine takes half a minute."""
-# spark-submit's script starts a small JVM first, only to put the real command together
+"""Seconds in which a started JVM must answer; a loaded machine takes half a minute."""
+# The script of spark-submit starts a small JVM first, only to build the real command.
 _LAUNCHER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
-# the second compiler pays only after minutes
+# The second compiler only pays off after minutes.
 _SHORT_LIVED = "-XX:TieredStopAtLevel=1"
-# the concurrent collector pays after minutes too, and on more than two cores; with 1,000 tables it
-# lets the heap grow by a third of a gigabyte more, and a batch is no faster
+# The concurrent collector only pays off after minutes, and on more than two cores; with 1,000
+# tables it lets the heap grow by a third of a gigabyte more, and a batch is no faster.
 _SMALL = "-XX:+UseSerialGC"
 _starting = threading.Lock()
 _CONNECT_PORT = 15002
@@ -196,20 +195,19 @@ def spark_session(
     app_name: str = "distributary",
     progress: Progress | None = None,
 ) -> SparkSession:
-    """The session of this process, started with these settings if there is none yet.
+    """Return the session of this process; start it with these settings if there is none.
 
-    Raises SetupError when Java or the connectors are missing or Spark does not start, ConfigError
-    when a setting contradicts what must hold. Under `spark-submit` its own settings win over ours.
+    Raises SetupError if Java or the connectors are missing or Spark does not start, and ConfigError
+    if a setting contradicts a required one. Under `spark-submit`, its settings win over ours.
     """
     wanted = settings or SparkSettings()
     with _starting:
         if wanted.remote:
             return _connected(wanted, app_name)
         if is_remote() or "SPARK_REMOTE" in os.environ:
-            # serverless compute: whoever has started this process has named the server, and keeps
-            # its version
+            # On serverless compute, the platform has named the server and chosen its version.
             return _required(SparkSession.builder.appName(app_name).getOrCreate())
-        # PySpark has no public way to ask without starting one
+        # PySpark has no public way to check this without starting a session.
         if SparkContext._active_spark_context is not None:  # noqa: SLF001
             return _required(SparkSession.builder.getOrCreate())
         if "PYSPARK_GATEWAY_PORT" in os.environ:
@@ -218,9 +216,10 @@ def spark_session(
 
 
 def begin_session(settings: SparkSettings, *, app_name: str) -> Future[SparkSession]:
-    """Start the session of this process while the caller does something else.
+    """Start the session of this process in the background.
 
-    Nobody waits for it when the process ends: its JVM ends with the pipe that it was started with.
+    The end of the process does not wait for it: the JVM ends with the pipe that it was started
+    with.
     """
     session = begun(lambda: spark_session(settings, app_name=app_name), name="distributary-spark")
     begun(lambda: _start_workers(session.result()), name="distributary-workers")
@@ -228,8 +227,8 @@ def begin_session(settings: SparkSettings, *, app_name: str) -> Future[SparkSess
 
 
 def _start_workers(session: SparkSession) -> None:
-    """Have the Python workers of a local master start now, while the driver looks what to read."""
-    # whatever is wrong with them the first batch will say
+    """Start the Python workers of a local master while the driver determines what to read."""
+    # The first batch reports any problem of the workers.
     with suppress(PySparkException, Py4JError, OSError):
         context = session.sparkContext
         if (context.master or "").startswith("local"):
@@ -238,7 +237,7 @@ def _start_workers(session: SparkSession) -> None:
 
 
 def new_log_file() -> Path:
-    """A log file for this process in the user's log folder; those of past weeks are removed."""
+    """Return a new log file for this process in the user's log folder."""
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     return log_folder() / f"spark-{stamp}-{os.getpid()}.log"
 
@@ -249,12 +248,12 @@ def _started(settings: SparkSettings, app_name: str, progress: Progress | None) 
     jars = ensure_connectors(progress)
     log = (settings.log_file or new_log_file()).absolute()
     options = [
-        # the JVM's own messages would go to standard output
+        # The JVM's own messages would go to standard output.
         *("-Xlog:disable", "-Xlog:all=error:stderr"),
         f"-Dlog4j2.configurationFile={(JVM / 'log4j2.properties').as_uri()}",
         f"-Ddistributary.log={log}",
         f"-Ddistributary.log.level={settings.log_level}",
-        # else a crashing JVM leaves its report in the working folder
+        # Otherwise a crashing JVM leaves its report in the working folder.
         f"-XX:ErrorFile={log.with_suffix('.crash')}",
     ]
     if settings.short_lived:
@@ -282,20 +281,20 @@ def _started(settings: SparkSettings, app_name: str, progress: Progress | None) 
             context = SparkContext(conf=_as_conf(conf), gateway=gateway)
     except (PySparkException, Py4JError, OSError) as error:
         raise _did_not_start(settings.master, log, error) from error
-    # what is required is among its settings: asking for one of them would load Spark SQL, which
-    # most pipelines never use
+    # The required settings are among `conf`: checking one of them would load Spark SQL, which most
+    # pipelines never use.
     return SparkSession(context)
 
 
 @contextmanager
 def _answered_in_time() -> Iterator[JvmGroup | None]:
-    """Provide the group of the JVM to start, and end a JVM that does not answer.
+    """Provide the process group for a new JVM, and end a JVM that does not answer.
 
-    One that has too little memory is alive and silent, and Python waits for its first word for
-    ever. Without a gateway nothing can use the JVM, so it does not outlive the failure either.
+    A JVM with too little memory is alive and silent, and Python would wait forever for its first
+    answer. Without a gateway nothing can use the JVM, so it is ended after a failure too.
     """
     if _jvm_exists():
-        # a session was stopped in this process: its JVM serves the next one too
+        # A session was stopped in this process: its JVM serves the next session too.
         yield None
         return
     group = JvmGroup()
@@ -335,27 +334,30 @@ def _gateway(
 
 @contextmanager
 def options_file(options: Sequence[str]) -> Iterator[Path | None]:
-    """A file of options as `java @FILE` reads it, for this user only; none without options."""
+    """Write a file of options for `java @FILE`, readable by this user only.
+
+    None without options.
+    """
     if not options:
         yield None
         return
     with TemporaryDirectory(prefix="distributary-") as folder:
         path = Path(folder) / "options"
         path.touch(mode=0o600)
-        # line ends would end an option, even a quoted one
-        lines = (quoted(each).replace("\n", "\\n").replace("\r", "\\r") for each in options)
+        # A line break would end an option, even a quoted one.
+        lines = (quoted(option).replace("\n", "\\n").replace("\r", "\\r") for option in options)
         path.write_text("\n".join(lines), "utf-8")
         yield path
 
 
 def _connected(settings: SparkSettings, app_name: str) -> SparkSession:
-    """A session on a Spark Connect server: what it was started with stands."""
+    """Return a session on a Spark Connect server; the server's settings stay."""
     builder = SparkSession.builder.remote(settings.remote).appName(app_name)
     for name, value in settings.conf.items():
         builder = builder.config(name, value)
     server = settings.remote.partition(";")[0].rstrip("/")
     try:
-        # the client itself would try again for ten minutes
+        # The client itself would retry for ten minutes.
         parts = urlsplit(server)
         socket.create_connection((parts.hostname or "", parts.port or _CONNECT_PORT), 10).close()
         return _of_this_spark(_required(builder.getOrCreate()), server)
@@ -378,10 +380,10 @@ def _connected(settings: SparkSettings, app_name: str) -> SparkSession:
 
 
 def _submitted(settings: SparkSettings, app_name: str) -> SparkSession:
-    """`spark-submit` has started the JVM: its choices stand, ours fill the gaps."""
+    """Return a session in the JVM that `spark-submit` started; our settings fill the gaps."""
     gateway = launch_gateway()  # type: ignore[no-untyped-call]
     conf = SparkConf(_jvm=gateway.jvm)
-    # what a local master gets would be wrong on the cluster that was named there
+    # The defaults of a local master would be wrong on the cluster that was named there.
     there = replace(settings, master=conf.get("spark.master", settings.master))
     sockets = socket_folder() if there.is_local else None
     for name, value in spark_conf(there, app_name=app_name, sockets=sockets).items():
@@ -391,16 +393,16 @@ def _submitted(settings: SparkSettings, app_name: str) -> SparkSession:
 
 
 def _of_this_spark(session: SparkSession, where: str) -> SparkSession:
-    """A session that somebody else has started: what it lacks would show up in some batch."""
-    wanted, found = SPARK_VERSION, session.version
-    if not found.startswith(f"{wanted}."):
+    """Raise SetupError if a foreign session has another version of Spark."""
+    expected, actual = SPARK_VERSION, session.version
+    if not actual.startswith(f"{expected}."):
         raise SetupError(
-            "the engine is made for another version of Spark",
+            "the session has another version of Spark than the engine needs",
             code=ErrorCode.SPARK_FAILED,
             where=where,
-            evidence=f"there Spark {found}, here made for {wanted}",
-            next_step="run it on a Spark of that version; spark-submit takes the one that is "
-            "installed with distributary where SPARK_HOME is not set",
+            evidence=f"the session has Spark {actual}, the engine needs {expected}",
+            next_step="use a Spark of that version; spark-submit uses the Spark that is "
+            "installed with distributary if SPARK_HOME is not set",
         )
     return session
 
@@ -428,7 +430,7 @@ def _did_not_start(master: str, log: Path, error: Exception) -> SetupError:
         "Spark did not start",
         code=ErrorCode.SPARK_FAILED,
         where=f"master {master}",
-        evidence="\n".join(lines[-_EVIDENCE_LINES:]) or type(error).__name__,
+        evidence="\n".join(lines[-_EVIDENCE_LINES:]) or f"{type(error).__name__}: {error}",
         next_step=f"read {log} and {log.with_suffix('.out').name} beside it",
         log=log,
     )
@@ -438,7 +440,7 @@ def _jvm_exists() -> bool:
     return SparkContext._gateway is not None  # noqa: SLF001
 
 
-# What a failed Spark job was about: the words of the task that failed, not Spark's around them.
+# The causes of failed Spark jobs: the message of the failed task, without Spark's text around it.
 
 _FAILURES_LONGEST = 500
 _RAISED = re.compile(
@@ -449,20 +451,20 @@ _OWN_ERROR = re.compile(
     r"(?:\n  at: (?P<where>.+))?(?:\n  seen: (?P<evidence>.+))?(?:\n  next: (?P<next_step>.+))?",
     re.M,
 )
-"""An error of ours that a task raised, as `DistributaryError.__str__` spells it."""
+"""An error of ours that a task raised, as `DistributaryError.__str__` formats it."""
 _NUMBERED = re.compile(r"\[Errno (?P<number>\d+)\] [^:\n]*(?:: '(?P<path>[^'\n]*)')?")
 _ABOUT_THE_LAKE = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is used up",
     errno.EROFS: "the lake is read-only",
-    errno.EACCES: "the lake may not be written by this user",
-    errno.EPERM: "the lake may not be written by this user",
+    errno.EACCES: "this user may not write to the lake",
+    errno.EPERM: "this user may not write to the lake",
     errno.EIO: "the disk does not work",
 }
 
 
 def disk_failed(error: OSError) -> DistributaryError | None:
-    """An error of ours for a disk that did not do what it was told; it may pass."""
+    """Return the error of ours for a failure of the disk, which may pass; None for others."""
     return _disk_failed(error.errno or 0, str(error.filename or ""))
 
 
@@ -474,13 +476,13 @@ def _disk_failed(number: int, path: str) -> DistributaryError | None:
         what,
         where=path,
         evidence=os.strerror(number),
-        next_step="what tables have already is not written twice: make room or fix the rights, "
-        "and run again; `distributary maintain` removes what no table needs",
+        next_step="free space or fix the permissions, and run again: nothing is written twice; "
+        "`distributary maintain` removes files that no table needs",
     )
 
 
 def spark_failed(error: PySparkException) -> DistributaryError:
-    """An error of ours for a job that failed; one that may pass where the disk was the cause."""
+    """Return the error of ours for a failed job; failures of the disk may pass."""
     few = too_few_files(str(error))
     if few is not None:
         return few
@@ -490,15 +492,15 @@ def spark_failed(error: PySparkException) -> DistributaryError:
     if raised and raised[-1]["kind"].endswith(TransferError.__name__):
         where, _, words = raised[-1]["words"].partition(": ")
         return LakeUnavailableError(
-            "the object store did not take or give a file",
+            "the object store did not accept or return a file",
             where=where,
             evidence=words[:_FAILURES_LONGEST],
-            next_step="nothing of the batch is half done: check the store, the bucket and the "
-            "credentials in lake.storage_options, and run again",
+            next_step="check the store, the bucket and the "
+            "credentials in lake.storage_options, and run again: no batch is half done",
         )
-    own = _own_error(str(error))
-    if own is not None:
-        return own
+    task_error = _own_error(str(error))
+    if task_error is not None:
+        return task_error
     numbered = _NUMBERED.search(evidence)
     disk = _disk_failed(int(numbered["number"]), numbered["path"] or "") if numbered else None
     if disk is not None:
@@ -507,7 +509,7 @@ def spark_failed(error: PySparkException) -> DistributaryError:
         "Spark could not run the batch",
         code=ErrorCode.SPARK_FAILED,
         evidence=evidence[:_FAILURES_LONGEST],
-        next_step="run again with --debug to see Spark's own words",
+        next_step="run again with --debug to see Spark's own messages",
     )
 
 
@@ -518,7 +520,7 @@ def _own_error(text: str) -> DistributaryError | None:
         return None
     parts = {n: (part or "")[:_FAILURES_LONGEST] for n, part in raised[-1].groupdict().items()}
     code = ErrorCode(parts["code"])
-    # one that the driver tries again stays one
+    # An error that the driver retries must keep its class.
     kind = LakeUnavailableError if code is ErrorCode.LAKE_UNAVAILABLE else DistributaryError
     return kind(
         parts["what"],
@@ -529,18 +531,18 @@ def _own_error(text: str) -> DistributaryError | None:
     )
 
 
-# Names of Spark's jobs, for its own UI, for listeners, and to cancel them by. A job says which
-# pipeline, batch and step it belongs to: as its description, which the UI shows, and as tags, which
-# listeners and the status API find. A Connect session has tags only.
+# The names of Spark jobs, for its UI, for listeners and for cancelling. A job names its pipeline,
+# batch and step: in its description, which the UI shows, and in tags, which listeners and the
+# status API read. A Connect session has tags only.
 
 _DESCRIPTION = "spark.job.description"
 _TAGS = "spark.job.tags"
-"""Where Spark keeps what `addJobTag` is told, with commas between: set at once, two calls to the
-JVM do what a dozen would."""
+"""The local property in which `addJobTag` keeps tags, separated by commas; setting it takes two
+calls to the JVM instead of a dozen."""
 
 
 def context_of(session: SparkSession) -> SparkContext | None:
-    """The context of a session of this process; None for one of Spark Connect."""
+    """Return the context of a session in this process; None for Spark Connect."""
     try:
         return session.sparkContext
     except PySparkException:
@@ -551,15 +553,15 @@ def context_of(session: SparkSession) -> SparkContext | None:
 def named(
     session: SparkSession, *, pipeline: str, batch: int, step: str, attempt: str = ""
 ) -> Iterator[None]:
-    """Name the jobs that this thread starts; whatever the thread's jobs were called comes back.
+    """Name the jobs that this thread starts; restore the names before when the block ends.
 
-    By `attempt` they can be cancelled.
+    Jobs can be cancelled by `attempt`.
     """
     tags = [f"pipeline:{pipeline}", f"batch:{batch}", f"step:{step}"]
     tags += [attempt_tag(attempt)] if attempt else []
     context = context_of(session)
     if context is None:
-        # known to this thread's requests only, and sent with each of them
+        # Tags apply to the requests of this thread only, and are sent with each of them.
         for tag in tags:
             session.addTag(tag)
         try:
@@ -584,10 +586,10 @@ def cancel(session: SparkSession, attempt: str) -> None:
     if context is None:
         session.interruptTag(attempt_tag(attempt))
     else:
-        # the session's own way cancels nothing that another thread has started
+        # The session's own method does not cancel jobs of other threads.
         context.cancelJobsWithTag(attempt_tag(attempt))
 
 
 def attempt_tag(attempt: str) -> str:
-    """The tag of all jobs of one attempt at a stage."""
+    """Return the tag of all jobs of one attempt at a stage."""
     return f"attempt:{attempt}"

@@ -1,4 +1,4 @@
-"""Which settings a Spark session gets: ours, over them the user's, over both what must hold."""
+"""The settings of a Spark session: our defaults, the user's over them, required ones over both."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from distributary.config.load import Loaded
 from distributary.errors import ConfigError
 
 SPARK_VERSION = "4.1"
-"""The Spark that the engine is made for; the last number of a version does not matter to it."""
+"""The version of Spark that the engine needs; the last number does not matter."""
 
 REQUIRED: Mapping[str, str] = {
-    # tables committed without Spark hold UTC timestamps only
+    # Tables that are committed without Spark hold UTC timestamps only.
     "spark.sql.session.timeZone": "UTC",
 }
-"""Settings that no user may change, because the promises depend on them."""
+"""Settings that no user may change, because the guarantees depend on them."""
 
 _DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
-# compiling each plan costs a short run more than it gains: Python reads the records, not the JVM
+# Compiling each plan costs a short run more than it gains: Python reads the records.
 _QUICK = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -34,7 +34,7 @@ _LOCAL = re.compile(r"local(?:\[\s*(\*|\d+)\s*(?:,\s*\d+\s*)?\])?")
 _GIB = 1 << 30
 _FEW = 2
 _COLLECTOR = re.compile(r"-XX:\+Use\w*GC\b")
-# what the JVM, or spark-submit inside it, must know before a SparkConf can be handed over
+# The settings that the JVM, or spark-submit inside it, needs before a SparkConf can be passed.
 _AT_LAUNCH = (
     "spark.app.name",
     "spark.archives",
@@ -47,7 +47,7 @@ _AT_LAUNCH = (
     "spark.submit.",
     "spark.yarn.",
 )
-# without these the JVM starts wrongly: where they are given by a variable, it holds paths and names
+# Without these the JVM starts wrongly; given by a variable, they hold paths and names.
 _NOT_LATER = (
     "spark.app.name",
     "spark.archives",
@@ -67,22 +67,23 @@ _DRIVER_OPTIONS = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOpt
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """What to start, and where its log goes."""
+    """The choice of the Spark session to start, and of its log file."""
 
     master: str = "local[*]"
     remote: str = field(default="", repr=False)
-    """Address of a Spark Connect server, which is used instead; may hold a token."""
+    """The address of a Spark Connect server, which is used instead; may hold a token."""
     driver_memory: str | None = None
-    """`4g`; a quarter of the machine's memory, between 1g and 4g, when left out."""
+    """The driver's memory, such as `4g`; by default a quarter of the machine's memory, between 1g
+    and 4g."""
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Further settings, which win over ours; may hold secrets."""
     sealed: frozenset[str] = frozenset()
-    """Names of options that are secret, whatever they are called."""
+    """The names of options that are secret, whatever they are called."""
     log_file: Path | None = None
-    """Where Spark's log goes; a file of its own in the user's log folder when left out."""
+    """The file of Spark's log; by default a new file in the user's log folder."""
     log_level: str = "WARN"
     short_lived: bool = False
-    """Start in half the time, and compute more slowly: for commands, demos and tests."""
+    """True to start in half the time and compute more slowly: for commands, demos and tests."""
 
     @classmethod
     def of(
@@ -94,10 +95,10 @@ class SparkSettings:
         loud: bool = False,
         short_lived: bool | None = None,
     ) -> SparkSettings:
-        """For this file: to start quickly or to compute quickly.
+        """Build the settings for a pipeline file.
 
-        Unless that is said, the first for a run that ends by itself, the second for one that goes
-        on.
+        By default, a run that ends by itself starts quickly, and a run that continues computes
+        quickly.
         """
         config, section = loaded.config, loaded.config.spark
         ends = (trigger or config.trigger).kind is TriggerKind.AVAILABLE_NOW
@@ -116,29 +117,29 @@ class SparkSettings:
 
     @property
     def is_local(self) -> bool:
-        """Whether driver and executors are one process on this machine."""
+        """Return whether driver and executors are one process on this machine."""
         return _LOCAL.fullmatch(self.master) is not None
 
     @property
     def has_few_cores(self) -> bool:
-        """Whether it all runs on two cores at most."""
+        """Return whether the session has at most two cores."""
         return self.is_local and _cores(self.master) == _FEW
 
     @property
     def authenticates(self) -> bool:
-        """Whether Spark's processes ask each other for a secret.
+        """Return whether Spark's processes authenticate each other with a secret.
 
-        Alone on this machine Spark makes one up for each start, which stands in no setting. The
-        daemons of a cluster must know it: there it is asked for when the user gives it.
+        On one machine Spark generates a secret for each start, which is in no setting. The daemons
+        of a cluster must know the secret: there it is used if the user sets it.
         """
-        given = self.conf.get(_AUTHENTICATE)
-        if given is not None:
-            return given.strip().lower() == "true"
+        setting = self.conf.get(_AUTHENTICATE)
+        if setting is not None:
+            return setting.strip().lower() == "true"
         return self.is_local or bool(self.conf.get(_SHARED_SECRET))
 
     @property
     def chooses_collector(self) -> bool:
-        """Whether the user's options name a garbage collector: with two of them no JVM starts."""
+        """Return whether the user's options name a garbage collector: a JVM refuses to have two."""
         return _COLLECTOR.search(self.conf.get("spark.driver.extraJavaOptions", "")) is not None
 
 
@@ -151,11 +152,11 @@ def spark_conf(
     java_options: Sequence[str] = (),
     sockets: Path | None = None,
 ) -> dict[str, str]:
-    """Every setting of a new session; ConfigError if the user's contradict what must hold.
+    """Return every setting of a new session; raise ConfigError for a changed required setting.
 
-    `jars_first` puts the jars on the class path before Spark's own, which is faster and needs one
-    process and jars that hold nothing of Spark's. `sockets` is a folder on this machine for the
-    sockets of Python workers, who ask for no secret there; without it they listen at a port.
+    `jars_first` puts the jars on the class path before Spark's own, which is faster and requires
+    one process and jars without classes of Spark. `sockets` is a local folder for the sockets of
+    Python workers, which need no secret there; without it they listen on a port.
     """
     user = settings.conf
     for name, value in REQUIRED.items():
@@ -187,11 +188,11 @@ def launch_conf(
     sealed: Collection[str] = (),
     options_file: Path | None = None,
 ) -> dict[str, str]:
-    """The part that may stand on a command line, where every user of the machine reads it.
+    """Return the settings that may be on a command line, where every user can read them.
 
     `options_file` holds the JVM's secret options, for the JVM to read.
     """
-    found = {
+    shown = {
         name: value
         for name, value in conf.items()
         if name.startswith(_AT_LAUNCH)
@@ -201,39 +202,39 @@ def launch_conf(
     for name in _DRIVER_OPTIONS:
         hidden = _secret_options(conf, name, sealed)
         if hidden:
-            shown = [each for each in jvm_options(conf[name]) if each not in hidden]
-            found[name] = " ".join(map(quoted, shown))
+            options = [option for option in jvm_options(conf[name]) if option not in hidden]
+            shown[name] = " ".join(map(quoted, options))
     if options_file is not None:
         last = _DRIVER_OPTIONS[-1]
-        found[last] = _joined(" ", found.get(last, ""), quoted(f"@{options_file}"))
-    return found
+        shown[last] = _joined(" ", shown.get(last, ""), quoted(f"@{options_file}"))
+    return shown
 
 
 def secret_options(conf: Mapping[str, str], *, sealed: Collection[str] = ()) -> list[str]:
-    """Options of the driver's JVM that must not stand on its command line."""
-    return [each for name in _DRIVER_OPTIONS for each in _secret_options(conf, name, sealed)]
+    """Return the options of the driver's JVM that must not be on its command line."""
+    return [option for name in _DRIVER_OPTIONS for option in _secret_options(conf, name, sealed)]
 
 
 def _secret_options(conf: Mapping[str, str], name: str, sealed: Collection[str]) -> list[str]:
     options = jvm_options(conf.get(name, ""))
-    return [each for each in options if name in sealed or any(secrets_within(each))]
+    return [option for option in options if name in sealed or any(secrets_within(option))]
 
 
 def _refuse_secrets_of_executors(settings: SparkSettings) -> None:
-    # Spark itself puts these on the command lines of other machines
+    # Spark puts these options on the command lines of other machines.
     for name, value in settings.conf.items():
         if name.endswith("JavaOptions") and name not in _DRIVER_OPTIONS:
             if name in settings.sealed or any(secrets_within(value)):
                 raise ConfigError(
-                    "a secret would stand on the command line of each executor",
+                    "a secret would be on the command line of each executor",
                     where=f"spark.conf.{name}",
                     next_step="give executors a file or a variable (spark.executorEnv.NAME), "
-                    "and write options that are no secret without ${...}",
+                    "and write options that are not secret without ${...}",
                 )
 
 
 def quoted(option: str) -> str:
-    """A JVM option as Spark's own parser of option strings reads it."""
+    """Quote a JVM option for Spark's parser of option strings."""
     escaped = option.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
@@ -241,7 +242,7 @@ def quoted(option: str) -> str:
 _DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # one Arrow batch a task where it fits: decoding and writing are column-wise
+    # One Arrow batch per task where it fits: decoding and writing are column-wise.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "200000",
     "spark.sql.execution.arrow.maxBytesPerBatch": "256m",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -252,21 +253,21 @@ _DEFAULTS = {
 
 _CLUSTER = {
     "spark.ui.enabled": "true",
-    # whoever reaches the page may look, and end nothing
+    # Visitors of the page may look, but end nothing.
     "spark.ui.killEnabled": "false",
 }
 
 
 def _local_defaults(master: str) -> dict[str, str]:
     return {
-        # a server that nobody asked for; on this machine `status` and `ui` tell more
+        # A server that is not needed: on this machine `status` and `ui` show more.
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.shuffle.partitions": str(_cores(master)),
-        # workers are forked from a process that has imported what tasks need
+        # Workers are forked from a process that has imported what tasks need.
         "spark.python.daemon.module": "distributary.engine.worker",
-        # Delta's 50 makes every read of a small table 50 tasks
+        # Delta's default of 50 makes every read of a small table 50 tasks.
         "spark.databricks.delta.snapshotPartitions": "2",
     }
 
@@ -284,7 +285,7 @@ def _jars(user: Mapping[str, str], jars: Sequence[Path], *, first: bool) -> dict
 
 
 def _combined(settings: SparkSettings, java_options: Sequence[str]) -> dict[str, str]:
-    """Settings that hold something of ours and something of the user's."""
+    """Return the settings that combine our values with the user's."""
     user = settings.conf
     secret = _secret_names(settings)
     conf = {
@@ -298,33 +299,33 @@ def _combined(settings: SparkSettings, java_options: Sequence[str]) -> dict[str,
     }
     options = user.get("spark.driver.extraJavaOptions")
     if java_options or options:
-        # the user's come last: of two JVM options the later one holds
+        # The user's options come last: of two JVM options the later one wins.
         ours = " ".join(quoted(option) for option in java_options)
         conf["spark.driver.extraJavaOptions"] = _joined(" ", ours, options)
     return conf
 
 
 def _secret_names(settings: SparkSettings) -> str:
-    """By which Spark masks its event log and its pages."""
-    given = settings.sealed
-    # a password inside an address or a connection string has no telling name
+    """Return the pattern of secret names by which Spark masks its event log and its pages."""
+    sealed = settings.sealed
+    # A password inside an address or a connection string has no telling name.
     holding = {name for name, value in settings.conf.items() if any(secrets_within(value))}
-    # an option that the JVM was given is a property of its own there
+    # An option of the JVM is a property with a name of its own.
     options = [
-        o for n in _DRIVER_OPTIONS if n in given for o in jvm_options(settings.conf.get(n, ""))
+        o for n in _DRIVER_OPTIONS if n in sealed for o in jvm_options(settings.conf.get(n, ""))
     ]
-    names = {*given, *holding, *(o[2:].partition("=")[0] for o in options if o.startswith("-D"))}
+    names = {*sealed, *holding, *(o[2:].partition("=")[0] for o in options if o.startswith("-D"))}
     return "|".join([f"(?i){SECRET_NAMES}", *(f"^{re.escape(name)}$" for name in sorted(names))])
 
 
 def default_driver_memory() -> str:
-    """A quarter of what this process may use, between 1g and 4g."""
+    """Return a quarter of the memory of this process, between 1g and 4g."""
     quarter = min(psutil.virtual_memory().total, _container_limit()) // 4
     return f"{min(4 * _GIB, max(_GIB, quarter)) >> 20}m"
 
 
 def _container_limit() -> int:
-    # a container sees the memory of the whole machine and is killed at its own limit
+    # A container sees the memory of the whole machine, and is killed at its own limit.
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text("ascii").strip()
     except OSError:
@@ -334,10 +335,10 @@ def _container_limit() -> int:
 
 def _cores(master: str) -> int:
     match = _LOCAL.fullmatch(master)
-    asked = match[1] if match else None
-    cores = os.cpu_count() if asked == "*" else int(asked or 1)
+    count = match[1] if match else None
+    cores = os.cpu_count() if count == "*" else int(count or 1)
     return max(_FEW, cores or 1)
 
 
-def _joined(between: str, ours: str, theirs: str | None) -> str:
-    return between.join(part for part in (ours, theirs) if part)
+def _joined(between: str, ours: str, users: str | None) -> str:
+    return between.join(part for part in (ours, users) if part)

@@ -1,8 +1,8 @@
-"""The folder of the sockets between Spark's JVM and its Python workers, for this user alone.
+"""The private folder of the sockets between Spark's JVM and its Python workers.
 
-At a TCP port of the process that forks workers every user of the machine could have one forked.
-At a Unix socket only those can who may look into its folder. The folder belongs to one process.
-Its lock, which ends with that process, tells the next process of this user which folders are
+At a TCP port of the process that forks workers, every user of the machine could have a worker
+forked. A Unix socket is open only to users that may enter its folder. The folder belongs to one
+process. Its lock, which ends with that process, shows the user's next process which folders are
 left over, and keeps `systemd-tmpfiles` from removing a folder that is in use.
 """
 
@@ -21,19 +21,18 @@ from pathlib import Path
 
 _PREFIX = "distributary-py-"
 _LONGEST_PATH = 100
-"""Bytes of a socket's path that every system allows; Linux has 107, Java takes 106 of them."""
+"""The bytes of a socket's path that every system allows; Linux has 107, Java uses 106 of them."""
 _LONGEST_NAME = len("/.00000000-0000-0000-0000-000000000000.sock")
-"""Of a socket, as Spark names it."""
+"""The length of a socket's name, as Spark builds it."""
 _folders: dict[int, Path | None] = {}
-"""The folder of this process, by its number: a forked process is another one."""
+"""The folder of this process, by process id: a forked process is another one."""
 _making = threading.Lock()
 
 
 def socket_folder() -> Path | None:
-    """Return the folder of this process, made at the first call; None where none can be private.
+    """Return the folder of this process, created at the first call; None if none can be private.
 
-    It is removed when the process ends. Folders of this user's processes that were killed are
-    removed here.
+    It is removed when the process ends. Folders of this user's killed processes are removed here.
     """
     with _making:
         if os.getpid() not in _folders:
@@ -42,7 +41,7 @@ def socket_folder() -> Path | None:
 
 
 def _new_folder() -> Path | None:
-    # the folder that TMPDIR names may have a path that is too long
+    # The folder that TMPDIR names may have a path that is too long.
     for parent in (tempfile.gettempdir, lambda: "/tmp"):  # noqa: S108 - mkdtemp makes what is in it
         with suppress(OSError):
             if _suits(parent()):
@@ -54,27 +53,28 @@ def _new_folder() -> Path | None:
 
 
 def _suits(parent: str) -> bool:
-    """Return whether folders in `parent` stay whose they are, and sockets in them can be named."""
+    """Return whether folders in `parent` are safe from others, and short enough for sockets."""
     length = len(os.fsencode(parent)) + len(f"/{_PREFIX}12345678") + _LONGEST_NAME
     if not os.path.isabs(parent) or length > _LONGEST_PATH:
         return False
     mode = os.stat(parent).st_mode
-    # where others may rename a folder they can put one of their own in its place
+    # If others may rename a folder, they can replace it by their own.
     return not mode & (stat.S_IWGRP | stat.S_IWOTH) or bool(mode & stat.S_ISVTX)
 
 
 def _locked_folder(parent: str) -> Path:
-    """Make a folder and hold its lock until this process ends. Raise OSError without locks."""
+    """Create a folder and hold its lock until this process ends. Raises OSError without locks."""
     while True:
         folder = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
         try:
-            # never closed: the system drops the lock with the process
+            # The handle is never closed: the system releases the lock with the process.
             handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(handle), os.stat(folder)):
                 return Path(folder)
         except (FileNotFoundError, BlockingIOError):
-            # a process that starts at the same time took it for a leftover; the next one is another
+            # A process that starts at the same time took the folder for a leftover: create another
+            # one.
             continue
         except OSError:
             os.rmdir(folder)
@@ -93,7 +93,7 @@ def _remove_leftovers(parent: str) -> None:
 
 @contextmanager
 def _lock_of(folder: str) -> Iterator[int]:
-    """Hold the lock of a folder and give its owner; raise OSError where a process has the lock."""
+    """Lock a folder and yield its owner's id; raise OSError if a process holds the lock."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -103,6 +103,6 @@ def _lock_of(folder: str) -> Iterator[int]:
 
 
 def _remove(folder: Path, process: int) -> None:
-    # a forked process inherits what is to be done at the end
+    # A forked process inherits the functions to run at the end.
     if os.getpid() == process:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,9 +1,9 @@
-"""The bronze table: every record that was read, its payload as it came, with its coordinates.
+"""The bronze table: every record that was read, with its original payload and coordinates.
 
-A record that could not be unwrapped is there whole, without a type. A dead letter is in bronze
-already, so a replay adds nothing to it. It is written in hop one, before the shuffle: one file a
-task and, if the lake is partitioned by it, day, sorted by type, so that a reader of one type skips
-most of it. A folder per type would be a file per type and batch.
+A record that could not be unwrapped is stored whole, without a type. A replayed dead letter is in
+bronze already, so a replay adds nothing. Bronze is written in hop one, before the shuffle: one file
+per task, or per task and day if the lake is partitioned by day. Files are sorted by type, so that a
+reader of one type skips most rows. A folder per type would need a file per type and batch.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.model.facts import Fact
 from distributary.model.plan import StageOrder
 from distributary.model.record import HEADER, TIMESTAMP
 from distributary.model.table import Column
-from distributary.stage.catalog import Catalog
-from distributary.stage.files import Fact
 from distributary.stage.partitions import table_facts
+from distributary.stage.task_plan import TaskPlan
 from distributary.stage.unwrap import Unwrapped
 
 BRONZE_COLUMNS: tuple[Column, ...] = (
@@ -35,7 +35,7 @@ BRONZE_COLUMNS: tuple[Column, ...] = (
 )
 
 WHOLE = Column("value", pa.binary(), "the whole value, where the payload is only a part of it")
-"""One column more, where other jobs read the table as their source."""
+"""The additional column for tables that other jobs read as their source."""
 
 _FROM_RAW = ("key", "headers", "topic", "partition", "offset", "timestamp")
 _SCHEMA = pa.schema([pa.field(c.name, c.type) for c in BRONZE_COLUMNS])
@@ -44,19 +44,19 @@ _WHOLE_SCHEMA = _SCHEMA.append(pa.field(WHOLE.name, WHOLE.type))
 
 
 class BronzeWriter:
-    """Collects a task's unwrapped records and writes them as one file."""
+    """A writer that collects a task's unwrapped records and writes them as one file."""
 
-    def __init__(self, catalog: Catalog, order: StageOrder) -> None:
-        self._table = catalog.tables[catalog.bronze]
+    def __init__(self, plan: TaskPlan, order: StageOrder) -> None:
+        self._table = plan.output.tables[plan.output.bronze]
         self._order = order
-        self._whole = catalog.whole
-        self._schema = _WHOLE_SCHEMA if catalog.whole else _SCHEMA
+        self._whole = plan.output.whole
+        self._schema = _WHOLE_SCHEMA if plan.output.whole else _SCHEMA
         self._parts: list[pa.RecordBatch] = []
         self.unwrapped = 0
-        """Records that are not dead letters by their wrapping; where they are kept whole, all."""
+        """The number of records that were unwrapped; if whole records are kept, of all records."""
 
     def add(self, raw: pa.RecordBatch, unwrapped: Unwrapped) -> None:
-        """Keep one raw batch."""
+        """Add one raw batch."""
         count = raw.num_rows
         self.unwrapped += count if self._whole else len(unwrapped.rows)
         arrays = [
@@ -70,7 +70,7 @@ class BronzeWriter:
         self._parts.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
 
     def finish(self) -> list[Fact]:
-        """Write the file; no facts when there was nothing to write."""
+        """Write the file; return no facts if there are no records."""
         table = pa.Table.from_batches(self._parts, self._schema)
         if not table.num_rows:
             return []
@@ -87,18 +87,18 @@ class BronzeWriter:
 
 
 def _in_place(raw: pa.RecordBatch, unwrapped: Unwrapped) -> list[pa.Array]:
-    """Type, schema id and payload for every raw record, in the order of the raw records."""
-    found = [unwrapped.keys["claim"], unwrapped.keys["schema_id"], unwrapped.payloads]
+    """Return type, schema id and payload for every raw record, in the order of the raw records."""
+    columns = [unwrapped.keys["claim"], unwrapped.keys["schema_id"], unwrapped.payloads]
     if len(unwrapped.rows) == raw.num_rows:
-        return found
+        return columns
     where = np.full(raw.num_rows, -1, dtype=np.int64)
     where[unwrapped.rows] = np.arange(len(unwrapped.rows))
     take = pa.array(where, mask=where < 0)
-    claims, ids, payloads = (column.take(take) for column in found)
+    claims, ids, payloads = (column.take(take) for column in columns)
     return [claims, ids, pc.if_else(take.is_null(), raw.column("value"), payloads)]
 
 
 def _wrapped(values: pa.Array, payloads: pa.Array) -> pa.Array:
-    """Values that the payloads are not; null where the payload is all there is."""
+    """Return the values that differ from their payloads; null where both are equal."""
     same = pc.fill_null(pc.equal(values, payloads), fill_value=False)
     return pc.if_else(same, pa.scalar(None, values.type), values)

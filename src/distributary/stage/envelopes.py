@@ -1,8 +1,6 @@
-"""Hop one: where records name their type: a field of JSON, a header, the key, a CloudEvent.
+"""Hop one, envelopes: the type named in a JSON field, a header, the key or a CloudEvent.
 
-JSON is read no further than needed: members that nobody asks for are passed over, and a payload in
-its place is the text as it stands there, so that no number changes. Messages that look like those
-before them are not read at all: the expression of their shape says which type they name.
+JSON with a known shape is not parsed at all: the regular expression of the shape finds its type.
 """
 
 from __future__ import annotations
@@ -13,27 +11,25 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.decode.base import Mask, RefusedError
-from distributary.decode.json.pattern import familiar
-from distributary.decode.json.text import parse
+from distributary.decode.formats import FORMATS
+from distributary.decode.json.known import Group, adding_nothing
+from distributary.decode.messages import ENCODED, PAYLOAD, SCHEMA_ID, TYPE, Found
 from distributary.errors import ErrorCode
 from distributary.model.plan import EnvelopePlan
+from distributary.model.record import Format
 from distributary.registry.wire import header_contents
 from distributary.stage.files import STRUCTURED, Letter
 
 Rows = npt.NDArray[np.int64]
 
-TYPE, SCHEMA_ID, PAYLOAD, ENCODED = range(4)
-"""What is looked for in a message; the last is a payload in base64."""
 _MISSING = (
     ErrorCode.MISSING_TYPE,
     ErrorCode.MISSING_SCHEMA_ID,
@@ -44,20 +40,20 @@ _MISSING = (
 
 @dataclass(slots=True)
 class Opened:
-    """What the records of a batch say about themselves, column-wise, nulls where they do not."""
+    """The types, schema ids and payloads of a batch's records, as columns with nulls."""
 
     rows: Rows
     """Positions in the raw batch."""
     claims: pa.StringArray
     ids: pa.Int64Array | None
-    """None where no field names schema ids."""
+    """The schema ids; None if no field names them."""
     payloads: pa.BinaryArray
     familiar: Rows = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Positions in the raw batch of records that add nothing to the shape of their type."""
+    """Positions in the raw batch of records that add nothing to the known shape of their type."""
 
     @classmethod
     def none(cls) -> Opened:
-        """What no records say."""
+        """Return the result for no records."""
         texts = pa.array([], pa.string())
         return cls(np.zeros(0, np.int64), texts, texts.cast(pa.int64()), texts.cast(pa.binary()))
 
@@ -66,9 +62,9 @@ class Opened:
 
 
 def texts_in(place: str, raw: pa.RecordBatch, rows: Rows) -> pa.StringArray:
-    """The content of the key or of a header, `{key}` or `{header:NAME}`; null where it is no text.
+    """Read the key or a header, `{key}` or `{header:NAME}`; null if it is missing or no text.
 
-    Of several headers of a name the last one counts.
+    Of several headers with one name, the last one counts.
     """
     if place == "{key}":
         return _texts(taken(raw.column("key"), rows))
@@ -77,9 +73,9 @@ def texts_in(place: str, raw: pa.RecordBatch, rows: Rows) -> pa.StringArray:
 
 
 def _header(raw: pa.RecordBatch, rows: Rows, name: str) -> pa.BinaryArray:
-    found, contents = header_contents(taken(raw.column("headers"), rows), name)
+    present, contents = header_contents(taken(raw.column("headers"), rows), name)
     where = np.full(len(rows), -1, np.int64)
-    where[found] = np.arange(len(found))
+    where[present] = np.arange(len(present))
     return contents.take(pa.array(where, mask=where < 0))
 
 
@@ -98,172 +94,45 @@ def _text(content: bytes | None) -> str | None:
 
 
 def taken(array: pa.Array, rows: Rows) -> pa.Array:
-    """Some rows of an array; all of them cost nothing."""
+    """Return some rows of an array; selecting all of them copies nothing."""
     return array if len(rows) == len(array) else array.take(pa.array(rows))
 
 
-# JSON messages.
+# Messages without a schema.
 
-
-@dataclass(slots=True)
-class _Node:
-    """A member of an object: what it is, and which of its own members are looked for."""
-
-    found: int | None = None
-    members: dict[str, _Node] = field(default_factory=dict)
-
-
-def _tree(paths: Mapping[int, str]) -> _Node:
-    root = _Node()
-    for what, path in paths.items():
-        node = root
-        for name in path.split("."):
-            node = node.members.setdefault(name, _Node())
-        node.found = what
-    return root
-
-
-# numbers are only passed over: `len` makes none of them, however many digits they have
-_PASS: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder(
-    parse_int=len, parse_float=len, parse_constant=len
-).scan_once  # type: ignore[attr-defined]
-_BLANK = re.compile(r"[ \t\n\r]*")
-_COLON = re.compile(r"[ \t\n\r]*:[ \t\n\r]*")
-_MEMBER = re.compile(r'[ \t\n\r]*"([^"\\\x00-\x1f]*)"[ \t\n\r]*:[ \t\n\r]*').match
-_AFTER = re.compile(r"[ \t\n\r]*([,}])").match
-_EMPTY = re.compile(r"[ \t\n\r]*}").match
 _ID = re.compile(r"[0-9]{1,10}")
 _MOST_ID = 2**31 - 1
-
-Found = dict[int, tuple[Any, str]]
-"""What was found: each value, and the text that it stands as."""
-
-
-class JsonMessages:
-    """Looks for the fields of a plan in JSON messages."""
-
-    def __init__(self, paths: Mapping[int, str], *, max_depth: int) -> None:
-        self._paths = paths
-        self._max_depth = max_depth
-        self._tree = _tree(paths)
-        own = PAYLOAD not in paths and ENCODED not in paths
-        self._whole = own
-        """Whether a message is its own payload: then nobody needs the place of anything in it."""
-
-    def read(self, message: bytes) -> Found:
-        """What a message says; RefusedError if it is no JSON object."""
-        try:
-            return self._walked(message) if self._whole else self._scanned(message)
-        except (ValueError, StopIteration, RecursionError, IndexError) as error:
-            # once more, to find out what exactly is wrong
-            parse(message, max_depth=self._max_depth)
-            raise RefusedError(ErrorCode.NOT_JSON, "the message is not JSON") from error
-
-    def _walked(self, message: bytes) -> Found:
-        document = orjson.loads(message)
-        if not isinstance(document, dict):
-            raise RefusedError(ErrorCode.NOT_AN_ENVELOPE, "the message is no JSON object", 0)
-        found: Found = {}
-        for what, path in self._paths.items():
-            value: Any = document
-            for name in path.split("."):
-                value = value.get(name) if isinstance(value, dict) else None
-            if value is not None:
-                found[what] = value, str(value)
-        return found
-
-    def _scanned(self, message: bytes) -> Found:
-        text = message.decode()
-        start = _after(_BLANK, text, 0)
-        if text[start : start + 1] != "{":
-            parse(message, max_depth=self._max_depth)
-            raise RefusedError(ErrorCode.NOT_AN_ENVELOPE, "the message is no JSON object", 0)
-        found: Found = {}
-        end = _scan(text, start, self._tree, found)
-        if _after(_BLANK, text, end) != len(text):
-            raise ValueError("something stands behind the object")
-        return found
-
-
-def _scan(text: str, start: int, node: _Node, found: Found) -> int:
-    """Pass over an object, and note what is looked for in it; the place behind it."""
-    place = start + 1
-    members = node.members
-    empty = _EMPTY(text, place)
-    if empty is not None:
-        return empty.end()
-    while True:
-        named = _MEMBER(text, place)
-        name, place = (named[1], named.end()) if named is not None else _name(text, place)
-        member = members.get(name)
-        if member is None:
-            _, end = _PASS(text, place)
-        else:
-            value: Any = None
-            if member.members and text[place] == "{":
-                end = _scan(text, place, member, found)
-                value = {}
-            else:
-                value, end = _PASS(text, place)
-            if member.found is not None:
-                if member.found in found:
-                    raise RefusedError(ErrorCode.DUPLICATE_KEY, f"{name} stands twice")
-                if value is not None:
-                    found[member.found] = value, text[place:end]
-        after = _AFTER(text, end)
-        if after is None:
-            raise ValueError("a comma or an end was expected")
-        place = after.end()
-        if after[1] == "}":
-            return place
-
-
-def _name(text: str, place: int) -> tuple[str, int]:
-    """A member's name that has escapes in it, and where its value begins."""
-    place = _after(_BLANK, text, place)
-    if text[place] != '"':
-        raise ValueError("a name was expected")
-    name, end = scanstring(text, place + 1, True)
-    colon = _COLON.match(text, end)
-    if colon is None:
-        raise ValueError("a colon was expected")
-    return name, colon.end()
-
-
-def _after(blank: re.Pattern[str], text: str, place: int) -> int:
-    matched = blank.match(text, place)
-    return place if matched is None else matched.end()
-
 
 _KEPT = (ErrorCode.NESTING_TOO_DEEP, ErrorCode.DUPLICATE_KEY)
 
 
-def open_json(
+def open_messages(
     values: pa.BinaryArray,
     rows: Rows,
     letters: list[Letter],
     envelope: EnvelopePlan,
     claims: pa.StringArray | None = None,
-    shape: Callable[[str], Mapping[str, Any]] = lambda claim: {},
+    shape: Callable[[str], Mapping[str, Any]] | None = None,
     *,
     max_depth: int,
 ) -> Opened:
-    """The parts of JSON messages; types may be known already, from a header or the key.
+    """Unwrap messages without a schema; `claims` are types that a header or the key has named.
 
-    `shape` gives what messages of a type look like, where anybody knows.
+    For JSON, `shape` returns the known shape of a type's messages, or an empty one.
     """
-    if claims is None and not envelope.schema_id_field and not envelope.payload_field:
+    inside = envelope.schema_id_field or envelope.payload_field
+    if shape is not None and claims is None and not inside:
         known, types = _familiar_types(values, envelope.type_field, shape)
         if known.any():
             every, others = bool(known.all()), ~known
             mask = pa.array(known)
-            found = rows if every else rows[known]
+            known_rows = rows if every else rows[known]
             payloads = values if every else values.filter(mask)
-            read = Opened(found, types.filter(mask), None, payloads, found)
+            read = Opened(known_rows, types.filter(mask), None, payloads, known_rows)
             if every:
                 return read
             mask = pa.array(others)
-            rest = open_json(
+            rest = open_messages(
                 values.filter(mask), rows[others], letters, envelope, max_depth=max_depth
             )
             return joined([read, rest])
@@ -273,28 +142,28 @@ def open_json(
         paths[TYPE] = envelope.type_field
     given = repeat(None) if claims is None else claims.to_pylist()
     paths = {what: path for what, path in paths.items() if path}
-    return _open(values, rows, letters, paths, given, max_depth=max_depth)
+    return _open(values, rows, letters, paths, given, envelope.format, max_depth)
 
 
 def _familiar_types(
     values: pa.BinaryArray, path: str, shape: Callable[[str], Mapping[str, Any]]
 ) -> tuple[Mask, pa.StringArray]:
-    """Which messages look like those before them, and the types that they name."""
-    known = np.zeros(len(values), np.bool_)
+    """Return a mask of the messages with a known shape, and the types that they name."""
     name = json.dumps(path.rpartition(".")[2])
-    # where the name stands first is only a guess: the expression is true for its own place alone
+    # The first occurrence of the name is a guess; the shape's expression only matches the right
+    # one.
     guess = rf'{re.escape(name)}: ?"(?P<type>[ !#-\[\]-~]*)"'
     coded = pc.extract_regex(values, pattern=guess).field(0).dictionary_encode()
     types = coded.dictionary.cast(pa.string())
     codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
     order = np.argsort(codes, kind="stable")
     ends = np.searchsorted(codes[order], np.arange(len(types) + 1))
-    for code, claim in enumerate(types.to_pylist()):
-        form = shape(claim)
-        if form:
-            places = order[ends[code] : ends[code + 1]]
-            known[places] = familiar(taken(values, places), form, {path: claim})
-    return known, types.take(coded.indices)
+    groups = [
+        Group(order[ends[code] : ends[code + 1]], known, {path: claim})
+        for code, claim in enumerate(types.to_pylist())
+        if (known := shape(claim))
+    ]
+    return adding_nothing(values, groups), types.take(coded.indices)
 
 
 def _open(
@@ -303,24 +172,27 @@ def _open(
     letters: list[Letter],
     paths: Mapping[int, str],
     given: Sequence[str | None] | Iterator[str | None],
-    *,
+    format: str,
     max_depth: int,
 ) -> Opened:
-    messages = JsonMessages(paths, max_depth=max_depth)
+    build = FORMATS[format].messages
+    if build is None:
+        raise ValueError(f"a message in {format} needs a schema")
+    messages = build(paths, max_depth)
     whole = PAYLOAD not in paths and ENCODED not in paths
     kept: list[int] = []
     claims: list[str] = []
     ids: list[int] = []
     contents: list[bytes] = []
-    # a number of its own, because types from elsewhere may never end
+    # Not strict, because `given` may be an endless iterator.
     for place, (message, claim) in enumerate(zip(values.to_pylist(), given, strict=False)):
         schema_id: int | None = None
         try:
-            found = messages.read(message)
-            claim = claim if TYPE not in paths else _claim(found, paths)
+            fields = messages.read(message)
+            claim = claim if TYPE not in paths else _claim(fields, paths)
             if SCHEMA_ID in paths:
-                schema_id = _schema_id(found, paths)
-            content = message if whole else _payload(found, paths)
+                schema_id = _schema_id(fields, paths)
+            content = message if whole else _payload(fields, paths)
         except RefusedError as refused:
             code = refused.code
             if not whole and code not in (*_KEPT, *_MISSING):
@@ -341,10 +213,10 @@ def _open(
     )
 
 
-def _claim(found: Found, paths: Mapping[int, str]) -> str:
-    value, _ = found.get(TYPE, (None, ""))
+def _claim(fields: Found, paths: Mapping[int, str]) -> str:
+    value, _ = fields.get(TYPE, (None, ""))
     if not isinstance(value, str):
-        raise _missing(TYPE, paths, "is not text" if TYPE in found else "is not set")
+        raise _missing(TYPE, paths, "is not text" if TYPE in fields else "is not set")
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -352,24 +224,26 @@ def _claim(found: Found, paths: Mapping[int, str]) -> str:
     return value
 
 
-def _schema_id(found: Found, paths: Mapping[int, str]) -> int:
-    value, text = found.get(SCHEMA_ID, (None, ""))
+def _schema_id(fields: Found, paths: Mapping[int, str]) -> int:
+    value, text = fields.get(SCHEMA_ID, (None, ""))
     digits = value if isinstance(value, str) else text
     if _ID.fullmatch(digits) and int(digits) <= _MOST_ID:
         return int(digits)
-    raise _missing(SCHEMA_ID, paths, "is not an id" if SCHEMA_ID in found else "is not set")
+    raise _missing(SCHEMA_ID, paths, "is not an id" if SCHEMA_ID in fields else "is not set")
 
 
-def _payload(found: Found, paths: Mapping[int, str]) -> bytes:
-    """The payload: text of a field, or what stands in its place, as it stands there."""
+def _payload(fields: Found, paths: Mapping[int, str]) -> bytes:
+    """Return the payload: bytes, the text of a string field, or the exact text of other values."""
     try:
-        if ENCODED in found:
-            value, _ = found[ENCODED]
+        if ENCODED in fields:
+            value, _ = fields[ENCODED]
             if not isinstance(value, str):
                 raise _missing(ENCODED, paths, "is not base64 text")
             return binascii.a2b_base64(value.encode(), strict_mode=True)
-        if PAYLOAD in found:
-            value, text = found[PAYLOAD]
+        if PAYLOAD in fields:
+            value, text = fields[PAYLOAD]
+            if isinstance(value, bytes):
+                return value
             return (value if isinstance(value, str) else text).encode()
     except UnicodeEncodeError:
         raise _missing(PAYLOAD, paths, "has half a surrogate pair") from None
@@ -383,7 +257,7 @@ def _missing(what: int, paths: Mapping[int, str], how: str) -> RefusedError:
     return RefusedError(_MISSING[what], f"the field {path} {how}")
 
 
-# Messages that a decoder has made columns of.
+# Messages that a decoder has turned into columns.
 
 
 def open_columns(
@@ -392,7 +266,7 @@ def open_columns(
     envelope: EnvelopePlan,
     claims: pa.StringArray | None = None,
 ) -> Opened:
-    """The columns of a plan's fields; types may be known already, from a header or the key."""
+    """Take the plan's fields from decoded columns; `claims` are types named outside."""
     if claims is None:
         claims = _column(batch, envelope.type_field)
         if not pa.types.is_string(claims.type):
@@ -408,7 +282,7 @@ def open_columns(
 
 
 def _column(batch: pa.RecordBatch, path: str) -> pa.Array:
-    """A field of each message; null where an older version of the schema does not have it."""
+    """Return a field of each message; null if an older version of the schema lacks it."""
     column = batch.to_struct_array()
     for name in path.split("."):
         if not pa.types.is_struct(column.type) or column.type.get_field_index(name) < 0:
@@ -418,12 +292,12 @@ def _column(batch: pa.RecordBatch, path: str) -> pa.Array:
 
 
 def _ids(column: pa.Array) -> pa.Int64Array:
-    """Schema ids; what is none is null."""
+    """Return schema ids as integers; invalid ids are null."""
     if pa.types.is_string(column.type):
         good = pc.match_substring_regex(column, f"^{_ID.pattern}$")
         return pc.if_else(good, column, pa.scalar(None, pa.string())).cast(pa.int64())
     if pa.types.is_decimal(column.type):
-        # unsigned numbers of 64 bits, the larger of which are no ids
+        # Unsigned numbers of 64 bits come as decimals; the larger ones are no ids.
         good = pc.less_equal(column.cast(pa.float64()), _MOST_ID)
         return pc.if_else(good, column, pa.scalar(None, column.type)).cast(pa.int64())
     if pa.types.is_integer(column.type):
@@ -438,7 +312,7 @@ def _bytes(text: bytes | None) -> bytes | None:
         return None
 
 
-# CloudEvents, as the binding for Kafka has them.
+# CloudEvents, in the form of the Kafka protocol binding.
 
 _CLOUD_PATHS = {TYPE: "type", PAYLOAD: "data", ENCODED: "data_base64"}
 
@@ -446,7 +320,7 @@ _CLOUD_PATHS = {TYPE: "type", PAYLOAD: "data", ENCODED: "data_base64"}
 def open_cloud_events(
     raw: pa.RecordBatch, rows: Rows, letters: list[Letter], *, max_depth: int
 ) -> Opened:
-    """Events in structured mode, whose value is all of the event, and in binary mode."""
+    """Unwrap CloudEvents in structured mode, whose value is the whole event, and in binary mode."""
     values = taken(raw.column("value"), rows)
     types = _header(raw, rows, "ce_type")
     media = _header(raw, rows, "content-type")
@@ -460,16 +334,18 @@ def open_cloud_events(
     binary = Opened(
         rows[places[named]], names.filter(pa.array(named)), None, taken(values, places[named])
     )
-    own = np.flatnonzero(inside)
-    if not len(own):
+    whole_events = np.flatnonzero(inside)
+    if not len(whole_events):
         return binary
-    messages = taken(values, own)
-    events = _open(messages, rows[own], letters, _CLOUD_PATHS, repeat(None), max_depth=max_depth)
+    messages = taken(values, whole_events)
+    events = _open(
+        messages, rows[whole_events], letters, _CLOUD_PATHS, repeat(None), Format.JSON, max_depth
+    )
     return joined([binary, events])
 
 
 def joined(parts: Sequence[Opened]) -> Opened:
-    """Parts of one batch, in the order of its records."""
+    """Join parts of one batch, in the order of its records."""
     if len(parts) == 1:
         return parts[0]
     rows = np.concatenate([part.rows for part in parts])

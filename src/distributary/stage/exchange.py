@@ -1,9 +1,9 @@
-"""Sorted runs: what travels between the two hops of a stage.
+"""Sorted runs: the files that carry records between the two hops of a stage.
 
-Hop one sorts its records by key and writes them as one Arrow file; hop two maps the file into
-memory and takes slices of it, which copies nothing. Spark's own shuffle would carry every record
-twice between Python and the JVM. The files lie in the checkpoint, which all workers see, and are
-gone when the stage is over. Where workers do not see it, see `packets`.
+Hop one sorts its records by key and writes them as one Arrow file. Hop two maps the file into
+memory and takes slices of it, which copies nothing; Spark's own shuffle would move every record
+twice between Python and the JVM. The files are in the checkpoint, which all workers see, and are
+deleted when the stage is over. For workers that do not see the checkpoint, see `packets`.
 """
 
 from __future__ import annotations
@@ -20,70 +20,33 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.model.manifest import compact, parsed
+from distributary.model.facts import Fact, SortedRun, decode, encode, route_key
 from distributary.model.plan import Rejected, Route, RouteKey
 from distributary.model.record import RAW
 from distributary.stage.unwrap import Rows, Unwrapped
 
 SORTED = RAW.append(pa.field("payload", pa.binary()))
-"""A raw record and the payload that was found in it; none where all values are payloads."""
+"""A raw record and the payload found in it; the payload is null if values are payloads."""
 
 Values = tuple[Any, ...]
 
-FACT_DDL = "kind string, body string"
-FACT = pa.schema([pa.field("kind", pa.string()), pa.field("body", pa.string())])
-
-
-@dataclass(frozen=True, slots=True)
-class KeyRange:
-    """The rows of a run that have one key."""
-
-    key: RouteKey
-    start: int
-    count: int
-    first_offset: int
-    newest: int = 0
-    """Of change data: when the newest of these records was made, in microseconds since 1970."""
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A file of records sorted by key."""
-
-    path: str
-    ranges: tuple[KeyRange, ...]
-
-    def as_json(self) -> str:
-        """For the way from a task to the driver."""
-        ranges = [[r.key, r.start, r.count, r.first_offset, r.newest] for r in self.ranges]
-        return compact([self.path, ranges])
-
-    @classmethod
-    def of(cls, body: Any) -> Run:
-        """The inverse of `as_json`, after the JSON has been parsed."""
-        path, ranges = body
-        return cls(path, tuple(KeyRange(route_key(*key), *more) for key, *more in ranges))
-
-
-def route_key(
-    claim: str, schema_id: int, message_index: Sequence[int] = (), *more: Any, **others: Any
-) -> RouteKey:
-    """A key as it came through JSON or Arrow."""
-    # Arrow and JSON have lists only
-    return RouteKey(claim, schema_id, tuple(message_index), *more, **others)
+DOCUMENT_DDL = "kind string, body string"
+DOCUMENT = pa.schema([pa.field("kind", pa.string()), pa.field("body", pa.string())])
+"""A JSON document that a task sends to the driver, and its kind."""
 
 
 HELD: dict[str, pa.RecordBatch] = {}
-"""Runs of this worker's task that are no files, because there is no folder that all workers see."""
+"""The runs of this worker's task that are held in memory, for lack of a folder that all workers
+see."""
 
 
 def write_run(batch: pa.RecordBatch, folder: str) -> str:
-    """Write a batch as a file of its own; returns its path. Without a folder it is only held."""
+    """Write a batch as a new file and return its path. Without a folder, hold it in memory."""
     if not folder:
         name = uuid.uuid4().hex
         HELD[name] = batch
         return name
-    # where the folder is gone, nobody waits for it
+    # The folder exists as long as the driver waits for this task; without it, writing fails.
     path = Path(folder) / f"{uuid.uuid4().hex}.arrow"
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
@@ -91,38 +54,45 @@ def write_run(batch: pa.RecordBatch, folder: str) -> str:
 
 
 def open_run(path: str) -> pa.RecordBatch:
-    """The batch of a file, mapped into memory; or one that is held."""
+    """Map the batch of a run's file into memory, or return the batch that is held there."""
     if path in HELD:
         return HELD[path]
     with pa.memory_map(path) as source:
         return pa.ipc.open_file(source).get_batch(0)
 
 
-def facts_batch(facts: Iterable[tuple[str, str]]) -> pa.RecordBatch:
-    """What a task tells the driver: kinds and JSON documents."""
-    listed = list(facts)
-    kinds, bodies = [f[0] for f in listed], [f[1] for f in listed]
+def documents_batch(documents: Iterable[tuple[str, str]]) -> pa.RecordBatch:
+    """Build the batch that a task sends to the driver from kinds and JSON documents."""
+    columns = list(zip(*documents, strict=True)) or [(), ()]
     return pa.RecordBatch.from_arrays(
-        [pa.array(kinds, pa.string()), pa.array(bodies, pa.string())], schema=FACT
+        [pa.array(column, pa.string()) for column in columns], schema=DOCUMENT
     )
 
 
-def facts_of(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, Any]]:
-    """The inverse of `facts_batch`, with the documents parsed."""
+def documents_of(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, str]]:
+    """Yield the kinds and documents of batches; the inverse of `documents_batch`."""
     for batch in batches:
-        kinds, bodies = (batch.column(i).to_pylist() for i in (0, 1))
-        yield from zip(kinds, map(parsed, bodies), strict=True)
+        yield from zip(*(batch.column(i).to_pylist() for i in (0, 1)), strict=True)
 
 
-# Who lands what: the keys of all runs, spread over tasks by what they weigh.
-#
-# Hop one has counted every key, so the spread is exact: a light table is the work of one task, a
-# heavy one is cut by rows.
+def facts_batch(facts: Iterable[Fact]) -> pa.RecordBatch:
+    """Build the batch that reports facts to the driver."""
+    return documents_batch(map(encode, facts))
+
+
+def facts_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Fact]:
+    """Yield the facts of batches; the inverse of `facts_batch`."""
+    return (decode(kind, document) for kind, document in documents_of(batches))
+
+
+# The distribution of the keys of all runs over the tasks of hop two. Hop one has counted the
+# records of every key, so the distribution is exact: a light table goes to one task, a heavy table
+# is cut by rows.
 
 _ROWS_PER_KEY = 100
-"""What the fixed cost of a key is worth in rows."""
+"""The fixed cost of a key, in rows."""
 _SMALLEST_CUT = 5_000
-"""A table is not cut into pieces of fewer rows: each of them is a file."""
+"""The fewest rows of a piece of a table, because each piece becomes a file."""
 
 
 class Slice(NamedTuple):
@@ -135,7 +105,7 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Records of one key, for one task."""
+    """Records of one key for one task."""
 
     key: RouteKey
     slices: tuple[Slice, ...]
@@ -143,7 +113,7 @@ class Share:
 
 @dataclass(slots=True)
 class Load:
-    """What one task of hop two does: the shares of each of its tables."""
+    """The work of one task of hop two: the shares of each of its tables."""
 
     tables: dict[str, list[Share]] = field(default_factory=dict)
     letters: list[str] = field(default_factory=list)
@@ -151,16 +121,16 @@ class Load:
 
 
 def spread(
-    runs: Iterable[Run],
+    runs: Iterable[SortedRun],
     letters: Sequence[str],
     routes: Mapping[RouteKey, Route | Rejected],
     *,
     tasks: int,
     by_run: bool = False,
 ) -> list[Load]:
-    """Loads of about the same weight; fewer than `tasks` where there is less to do.
+    """Distribute records over loads of about equal weight; at most `tasks` of them.
 
-    With `by_run` what lies together in a run stays together.
+    With `by_run`, a table's rows in one run stay together.
     """
     tables = _by_table(runs, routes)
     weights = {name: sum(map(_weight, shares)) for name, shares in tables.items()}
@@ -179,17 +149,20 @@ def spread(
 
 
 def pieces_of(weight: int, rows: int, fair: int, tasks: int) -> int:
-    """Over how many tasks a table is spread."""
+    """Return the number of tasks that a table is spread over."""
     return min(tasks, max(1, round(weight / fair)), max(1, rows // _SMALLEST_CUT))
 
 
 def table_of(route: Route | Rejected) -> str:
-    """Under which name records are landed together; empty for those that have no table."""
+    """Return the name under which records are landed together.
+
+    Empty for records without a table.
+    """
     return (route.table or f"type:{route.type}") if isinstance(route, Route) else ""
 
 
 def _by_table(
-    runs: Iterable[Run], routes: Mapping[RouteKey, Route | Rejected]
+    runs: Iterable[SortedRun], routes: Mapping[RouteKey, Route | Rejected]
 ) -> dict[str, list[Share]]:
     slices: dict[RouteKey, list[Slice]] = defaultdict(list)
     for run in runs:
@@ -210,28 +183,28 @@ def _weight(share: Share) -> int:
 
 
 def _cut(shares: Sequence[Share], rows: int) -> Iterator[list[Share]]:
-    """The shares in their order, in pieces of so many rows."""
+    """Cut the shares, in order, into pieces of `rows` rows."""
     piece: list[Share] = []
     room = rows
     for share in shares:
-        mine: list[Slice] = []
+        slices: list[Slice] = []
         for path, start, count in share.slices:
             end = start + count
             while start < end:
                 taken = min(room, end - start)
-                mine.append(Slice(path, start, taken))
+                slices.append(Slice(path, start, taken))
                 start, room = start + taken, room - taken
                 if not room:
-                    yield [*piece, Share(share.key, tuple(mine))]
-                    piece, mine, room = [], [], rows
-        if mine:
-            piece.append(Share(share.key, tuple(mine)))
+                    yield [*piece, Share(share.key, tuple(slices))]
+                    piece, slices, room = [], [], rows
+        if slices:
+            piece.append(Share(share.key, tuple(slices)))
     if piece:
         yield piece
 
 
 def _cut_by_run(shares: Sequence[Share], rows: int) -> Iterator[list[Share]]:
-    """The shares in pieces of so many rows, or more where the rows of a run are more."""
+    """Cut the shares into pieces of at least `rows` rows, without cutting the rows of a run."""
     runs: dict[str, dict[RouteKey, list[Slice]]] = {}
     for share in shares:
         for one in share.slices:
@@ -248,7 +221,7 @@ def _cut_by_run(shares: Sequence[Share], rows: int) -> Iterator[list[Share]]:
         yield piece
 
 
-# Records with the same key, found for a whole batch at once.
+# Groups of records with equal keys, computed for a whole batch at once.
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,22 +232,22 @@ class Groups:
     codes: Rows
 
     def counts(self) -> list[int]:
-        """Records per key."""
+        """Return the number of records of each key."""
         return [int(n) for n in np.bincount(self.codes, minlength=len(self.keys))]
 
     def first_rows(self) -> list[int]:
-        """The first record of each key."""
+        """Return the first record of each key."""
         _, first = np.unique(self.codes, return_index=True)
         return [int(row) for row in first]
 
 
 def group(unwrapped: Unwrapped, unions: Collection[RouteKey] = ()) -> Groups:
-    """The records by key.
+    """Group records by key.
 
-    Those of a key in `unions` are told apart once more, by their branch of the union.
+    Records of a key in `unions` are grouped further, by their branch of the union.
     """
-    found, codes = combinations(unwrapped.keys.values())
-    named = (dict(zip(unwrapped.keys, values, strict=True)) for values in found)
+    distinct, codes = combinations(unwrapped.keys.values())
+    named = (dict(zip(unwrapped.keys, values, strict=True)) for values in distinct)
     groups = Groups([route_key(**fields) for fields in named], codes)
     return _by_branch(groups, unwrapped.payloads, unions) if unions else groups
 
@@ -286,8 +259,8 @@ def _by_branch(groups: Groups, payloads: pa.BinaryArray, unions: Collection[Rout
         if key not in unions:
             codes[rows] = keys.setdefault(key, len(keys))
             continue
-        found = branches(payloads.take(pa.array(rows)))
-        of_branch = [key._replace(message_index=(branch,)) for branch in found]
+        numbers = branches(payloads.take(pa.array(rows)))
+        of_branch = [key._replace(message_index=(branch,)) for branch in numbers]
         codes[rows] = [keys.setdefault(one, len(keys)) for one in of_branch]
     return Groups(list(keys), codes)
 
@@ -296,9 +269,9 @@ _LONGEST_VARINT = 10
 
 
 def branches(payloads: pa.BinaryArray) -> list[int]:
-    """The branch of a union that each Avro datum is, a zigzag varint; -1 where there is none."""
+    """Read the union branch of each Avro datum, a zigzag varint; -1 if there is none."""
     starts = pc.binary_slice(payloads, 0, 1).to_pylist()
-    # more than 64 branches are rare: nearly always the first byte is the whole number
+    # More than 64 branches are rare, so the first byte nearly always is the whole number.
     return [
         _branch(start if start < b"\x80" else payloads[row].as_py()[:_LONGEST_VARINT])
         for row, start in enumerate(starts)
@@ -311,17 +284,17 @@ def _branch(start: bytes) -> int:
     for step, byte in enumerate(start):
         number |= (byte & 0x7F) << 7 * step
         if byte < 0x80:
-            # no union has a branch below zero, or so many
+            # A union has no negative branch numbers, and not so many branches.
             return -1 if number & 1 or number >> 32 else number >> 1
     return -1
 
 
 def combinations(columns: Iterable[pa.Array | pa.ChunkedArray]) -> tuple[list[Values], Rows]:
-    """The distinct rows of some columns, and for each row the number of its own.
+    """Return the distinct rows of some columns, and for each row the number of its distinct row.
 
-    By dictionary codes, so that no Python object is made per row.
+    Uses dictionary codes, so that no Python object is created per row.
     """
-    found: list[Values] = [()]
+    distinct: list[Values] = [()]
     codes: Rows = np.zeros(1, np.int64)
     for column in columns:
         whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
@@ -332,12 +305,12 @@ def combinations(columns: Iterable[pa.Array | pa.ChunkedArray]) -> tuple[list[Va
         numbered = pa.array(mixed).dictionary_encode()
         codes = numbered.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         pairs = (divmod(number, len(values)) for number in numbered.dictionary.to_pylist())
-        found = [(*found[before], values[at]) for before, at in pairs]
-    return found, codes
+        distinct = [(*distinct[before], values[at]) for before, at in pairs]
+    return distinct, codes
 
 
 def positions(codes: Rows, number: int) -> list[Rows]:
-    """For each code 0..number-1 the records that have it, in their order."""
+    """Return for each code 0..number-1 the records that have it, in order."""
     order = np.argsort(codes, kind="stable")
     ends = np.cumsum(np.bincount(codes, minlength=number))
     return np.split(order, ends[:-1]) if number else []

@@ -1,4 +1,4 @@
-"""What a task writes besides rows: names of files, facts for the driver, metadata, dead letters."""
+"""A task's outputs besides rows: file names, facts for the driver, metadata, dead letters."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ import pyarrow.compute as pc
 from distributary.errors import ErrorCode
 from distributary.model.change import ChangeFacts
 from distributary.model.deadletter import DEAD_LETTER_SCHEMA, DeadLetterStatus, dead_letter_id
-from distributary.model.manifest import StagedFile, compact
+from distributary.model.facts import EventsCounted
 from distributary.model.plan import StageOrder
 from distributary.model.record import HEADER, TIMESTAMP
 from distributary.model.table import Column
 
-Fact = tuple[str, str]
-"""What a task tells the driver: a kind, and a JSON document."""
+"""A fact that a task sends to the driver: a kind, and a JSON document."""
 TICKET = "wanted"
 
 _Item = TypeVar("_Item")
@@ -34,7 +33,7 @@ _Item = TypeVar("_Item")
 def gathered(
     items: Iterable[_Item], weight: Callable[[_Item], int], most: int
 ) -> Iterator[list[_Item]]:
-    """Items in their order, at least one and as many at a time as weigh no more than this."""
+    """Group items in order, at least one and at most `most` weight per group."""
     together: list[_Item] = []
     size = 0
     for item in items:
@@ -52,31 +51,34 @@ _NAME = re.compile(r"part-([a-z]+)-(\d+)-([^-/]*)-[^/]*\.parquet")
 _DIGITS = 8
 
 
-class Origin(NamedTuple):
-    """What the name of a staged file tells about it."""
+class FileOrigin(NamedTuple):
+    """The origin of a staged file, parsed from its name."""
 
     lane: str
     batch: int
     attempt: str
 
     def may_be_of(self, pipeline: str) -> bool:
-        """Whether a pipeline has staged it; versions before did not say whose attempt it was."""
+        """Return whether a pipeline may have staged the file.
+
+        Old names do not tell the pipeline.
+        """
         return len(self.attempt) <= _DIGITS or self.attempt.startswith(_signature(pipeline))
 
 
 def file_name(order: StageOrder) -> str:
-    """A name that no other task, attempt or batch uses."""
+    """Return a file name that no other task, attempt or batch uses."""
     return f"{prefix(order)}{uuid.uuid4().hex[:12]}.parquet"
 
 
-def origin_of(name: str) -> Origin | None:
-    """Who made such a name; None where it is another's."""
-    found = _NAME.fullmatch(name.rpartition("/")[2])
-    return Origin(found[1], int(found[2]), found[3]) if found else None
+def origin_of(name: str) -> FileOrigin | None:
+    """Parse the name of a staged file; None if it is not one of ours."""
+    match = _NAME.fullmatch(name.rpartition("/")[2])
+    return FileOrigin(match[1], int(match[2]), match[3]) if match else None
 
 
 def new_attempt(pipeline: str) -> str:
-    """What tells the files of one try from those of all others, of this pipeline or another."""
+    """Return the id of a new attempt, unique among all pipelines."""
     return f"{_signature(pipeline)}{uuid.uuid4().hex[:_DIGITS]}"
 
 
@@ -85,37 +87,31 @@ def _signature(pipeline: str) -> str:
 
 
 def prefix(order: StageOrder) -> str:
-    """How the names of all files of an attempt begin, and of no other."""
+    """Return the beginning of the names of all files of an attempt."""
     return f"part-{order.lane}-{order.batch:08d}-{order.attempt}-"
 
 
 def ticket(order: StageOrder) -> str:
-    """A file that is there as long as somebody waits for what an attempt writes."""
+    """Return the path of the file that exists as long as the driver waits for an attempt."""
     return f"{order.folder}/{prefix(order)}{TICKET}"
 
 
-# What a task tells the driver about a file.
+# Facts about files.
 
 
-def file_fact(table: str, records: int, staged: StagedFile | None) -> Fact:
-    """A file for the manifest; None stands for records that gave no row."""
-    body = {"table": table, "records": records, "file": staged.as_dict() if staged else None}
-    return "file", compact(body)
-
-
-def change_fact(table: str, rows: pa.Table) -> Fact:
-    """What the events are that a log gets."""
+def count_events(log: str, rows: pa.Table) -> EventsCounted:
+    """Count the events of a log by operation, and find the time of the newest."""
     counts = pc.value_counts(rows.column("_op"))
     named = zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True)
     newest = pc.max(rows.column("_source_ts")).cast(pa.int64()).as_py()
     facts = ChangeFacts({str(name): count for name, count in named}, newest)
-    return "changes", compact([table, facts.as_dict()])
+    return EventsCounted(log, facts)
 
 
-# Where each row came from: the columns that every table carries beside its own.
+# The metadata columns: where each row came from.
 
 STRUCTURED = "application/cloudevents"
-"""How the content type of a CloudEvent begins whose value is the whole event."""
+"""The beginning of the content type of a CloudEvent whose value is the whole event."""
 _ATTRIBUTES = ("specversion", "id", "source", "type", "subject", "datacontenttype", "dataschema")
 CLOUD_EVENT = pa.struct(
     [
@@ -137,14 +133,14 @@ METADATA: dict[str, Column] = {
     "raw": Column("_raw", pa.binary(), "the whole value of the source record, untouched"),
     "cloudevent": Column("_cloudevent", CLOUD_EVENT, "context attributes of the CloudEvent"),
 }
-"""What `tables.metadata` may name, in the order of the columns."""
+"""The columns that `tables.metadata` may name, in the order of the columns."""
 
 DATE = Column("_date", pa.date32(), "day (UTC) of the source record's time; null if unknown")
-"""What tables may be partitioned by besides."""
+"""The additional column by which tables may be partitioned."""
 
 
 def metadata_plan(names: Iterable[str]) -> tuple[Column, ...]:
-    """The columns for a selection of names, in a fixed order."""
+    """Return the metadata columns with these names, in a fixed order."""
     wanted = set(names)
     return tuple(column for name, column in METADATA.items() if name in wanted)
 
@@ -155,7 +151,7 @@ def metadata_columns(
     names: Iterable[str],
     order: StageOrder,
 ) -> list[tuple[str, pa.Array | pa.ChunkedArray]]:
-    """The values of these columns for raw records and the schemas they were written with."""
+    """Return the values of the named metadata columns for raw records."""
     wanted = set(names)
     columns: list[tuple[str, pa.Array | pa.ChunkedArray]] = []
     for name, column in METADATA.items():
@@ -178,7 +174,7 @@ def event_attributes(raw: pa.RecordBatch | pa.Table) -> pa.StructArray:
     values, headers = raw.column("value").to_pylist(), raw.column("headers")
     if isinstance(headers, pa.ChunkedArray):
         headers = headers.combine_chunks()
-    # column by column: an object for each header would cost as much as all the rest
+    # Column by column: an object per header would cost as much as all the rest.
     names, contents = (part.to_pylist() for part in headers.flatten().flatten())
     ends = [0, *pc.cumulative_sum(pc.fill_null(headers.value_lengths(), 0)).to_pylist()]
     events = [
@@ -188,7 +184,7 @@ def event_attributes(raw: pa.RecordBatch | pa.Table) -> pa.StructArray:
     times = [_moment(event.get("time")) for event in events]
     known = {*_ATTRIBUTES, "time"}
     extensions = [
-        # a time that is none is kept as the text that it is
+        # An invalid time is kept as text among the extensions.
         [(n, text) for n, text in event.items() if n not in known or (n == "time" and not time)]
         for event, time in zip(events, times, strict=True)
     ]
@@ -201,13 +197,17 @@ def _attributes(value: bytes | None, headers: Mapping[str, bytes | None]) -> dic
     media = headers.get("content-type")
     whole = media is not None and media.lower().startswith(STRUCTURED.encode())
     if not whole and headers.get("ce_type") is not None:
-        told = {name[3:]: text for name, text in headers.items() if name and name[:3] == "ce_"}
-        told["datacontenttype"] = media
-        return {n: text.decode(errors="replace") for n, text in told.items() if text is not None}
+        attributes = {
+            name[3:]: text for name, text in headers.items() if name and name[:3] == "ce_"
+        }
+        attributes["datacontenttype"] = media
+        return {
+            n: text.decode(errors="replace") for n, text in attributes.items() if text is not None
+        }
     try:
         event, spell = orjson.loads(value or b""), _text
     except ValueError:
-        # what orjson refuses and others take: numbers without end, halves of surrogate pairs
+        # orjson refuses documents that `json` accepts: NaN, infinity and lone surrogates.
         try:
             event, spell = json.loads(value or b""), _whole_text
         except (ValueError, RecursionError):
@@ -225,7 +225,7 @@ def _text(content: Any) -> str:
 
 
 def _whole_text(content: Any) -> str:
-    """Return the text of JSON that may have halves of surrogate pairs, which no column holds."""
+    """Return the text of JSON with lone surrogates replaced, because no column can hold them."""
     return _text(content).encode(errors="replace").decode()
 
 
@@ -237,7 +237,7 @@ def _moment(text: str | None) -> datetime | None:
         return None
 
 
-# Rows for the dead-letter table: the whole record, untouched, and why it is there.
+# Rows for the dead-letter table: the whole record, unchanged, and the error.
 
 _LONGEST_TYPE = 200
 _LONGEST_MESSAGE = 1000
@@ -245,7 +245,7 @@ _LONGEST_MESSAGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """Why the record at one position of a raw batch is a dead letter."""
+    """The reason why the record at one position of a raw batch is a dead letter."""
 
     row: int
     code: ErrorCode
@@ -259,7 +259,7 @@ class Letter:
 def letters_batch(
     raw: pa.RecordBatch | pa.Table, letters: Sequence[Letter], order: StageOrder
 ) -> pa.RecordBatch:
-    """Dead-letter rows for some of the raw records."""
+    """Build dead-letter rows for some of the raw records."""
     rows = raw.take(pa.array([letter.row for letter in letters], pa.int64()))
     count = len(letters)
     topics, partitions, offsets = (

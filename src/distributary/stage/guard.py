@@ -1,8 +1,8 @@
-"""Decoding in a child process, for a batch in which some record kills the process that decodes it.
+"""Decoding in a child process, for batches with a record that kills its decoder.
 
-A native decoder that dies takes its worker with it, and Spark would try the same records again for
-ever. Here the child dies instead, and the records are halved until the guilty one is alone. The
-same holds where memory was not enough for what a record becomes.
+A native decoder that crashes ends its worker, and Spark would retry the same records forever. Here
+the child process ends instead, and the records are halved until the guilty one is alone. The same
+applies to a record whose decoded form exceeds the memory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SECONDS = 300
 
 
 class GuardedDecoder:
-    """A decoder, of payloads or of change events: what kills it is a CRASHED_DECODER failure."""
+    """A decoder of payloads or change events that reports crashes as CRASHED_DECODER failures."""
 
     def __init__(self, build: Callable[[], Decoder | ChangeDecoder]) -> None:
         self._build = build
@@ -37,7 +37,7 @@ class GuardedDecoder:
         self.columns, self.expansion = inner.columns, inner.expansion
 
     def decode(self, payloads: pa.BinaryArray, raw: pa.Table | None = None) -> Decoded:
-        """Decode in a child; halve the records where one dies."""
+        """Decode in a child process; halve the records if it dies."""
         decoded = _in_child(self._build, payloads, raw)
         if isinstance(decoded, Decoded):
             return decoded
@@ -48,10 +48,12 @@ class GuardedDecoder:
             return gathered.decoded()
         half = len(payloads) // 2
         for part in (slice(0, half), slice(half, len(payloads))):
-            found = self.decode(payloads[part], None if raw is None else raw[part])
+            half_decoded = self.decode(payloads[part], None if raw is None else raw[part])
             positions = np.arange(part.start, part.stop)
-            gathered.add(found.ok, gathered.take(found, positions), empty=found.empty)
-            for index in found.unknown:
+            gathered.add(
+                half_decoded.ok, gathered.take(half_decoded, positions), empty=half_decoded.empty
+            )
+            for index in half_decoded.unknown:
                 gathered.note_unknown(positions[index])
         return gathered.decoded()
 
@@ -59,8 +61,8 @@ class GuardedDecoder:
 def _in_child(
     build: Callable[[], Decoder | ChangeDecoder], payloads: pa.BinaryArray, raw: pa.Table | None
 ) -> Decoded | str:
-    """What a child has decoded, or how it died."""
-    # pickle between two of our own processes on one machine; nothing from outside is unpickled
+    """Decode in a child process; return the result, or a description of the child's death."""
+    # Pickle passes between two of our own processes on one machine; nothing foreign is unpickled.
     work = pickle.dumps((build, payloads.to_pylist(), None if raw is None else _stream(raw)))
     try:
         child = subprocess.run(
@@ -82,7 +84,7 @@ def _in_child(
 
 
 def _stream(raw: pa.Table) -> bytes:
-    """A slice without what it is a slice of."""
+    """Serialize a slice without the table behind it."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, raw.schema) as writer:
         writer.write_table(raw)
@@ -90,26 +92,24 @@ def _stream(raw: pa.Table) -> bytes:
 
 
 def _child() -> None:
-    # where memory runs out, this process goes first and not the worker that waits for it
+    # When memory runs out, the kernel should end this process and not the worker that waits for it.
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
     build, payloads, stream = pickle.loads(sys.stdin.buffer.read())  # noqa: S301
     raw = () if stream is None else (pa.ipc.open_stream(stream).read_all(),)
     decoded: Decoded = build().decode(pa.array(payloads, pa.binary()), *raw)
-    # a batch without columns comes out of a pickle without its rows, a struct does not
+    # Pickle loses the row count of a batch without columns, but not of a struct array.
     rows = decoded.ok.to_struct_array()
     sys.stdout.buffer.write(pickle.dumps((replace(decoded, ok=decoded.ok.slice(0, 0)), rows)))
 
 
-# What a Python worker of Spark does before every task, made cheap.
-#
-# PySpark calls `importlib.invalidate_caches()` at the start of each task, and the workers import
-# PySpark itself from a zip archive: the archive's directory is then read again, once for each of
-# its packages. That was 150 ms of a core for every task, however small.
+# Cheaper task starts in Python workers of Spark. PySpark calls `importlib.invalidate_caches()` at
+# the start of each task, and workers import PySpark from a zip archive: the archive's directory
+# would be read again for each of its packages. That took 150 ms of a core for every task.
 
 
 def keep_zip_directories() -> None:
-    """Let importers of archives keep what they know: an archive does not change under a worker."""
+    """Let importers of archives keep their directories: archives do not change under a worker."""
     for finder in list(sys.path_importer_cache.values()):
         if isinstance(finder, zipimporter):
             finder.invalidate_caches = lambda: None  # type: ignore[method-assign]
@@ -117,5 +117,5 @@ def keep_zip_directories() -> None:
 
 if __name__ == "__main__":
     _child()
-    # what was decoded counts, whatever the end of Python would do to threads of a decoder
+    # End at once: the threads of a decoder must not disturb the end of the interpreter.
     end_process(0)

@@ -1,4 +1,4 @@
-"""The two Spark jobs of a stage: sort, then land. Only facts pass through the JVM."""
+"""The two Spark jobs of a stage, sort and land, and the facts that tasks send to the driver."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, assert_never, runtime_checkable
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
@@ -20,23 +20,36 @@ from distributary.delta.parquet import UPLOADS, WRITTEN
 from distributary.model.cache import Cache
 from distributary.model.change import ChangeFacts
 from distributary.model.expectation import RuleCount, sum_counts
+from distributary.model.facts import (
+    DeadLettersCounted,
+    EventsCounted,
+    Fact,
+    FileStaged,
+    LettersFile,
+    RecordsRead,
+    RecordsSkipped,
+    RulesCounted,
+    SchemaCarried,
+    ShapeSeen,
+    SortedRun,
+)
 from distributary.model.manifest import StagedFile
-from distributary.model.plan import RouteKey, StageOrder
-from distributary.model.record import Shapes
-from distributary.stage.catalog import Catalog
-from distributary.stage.exchange import FACT, FACT_DDL, Load, Run, facts_of
+from distributary.model.plan import Rejected, RouteKey, StageOrder
+from distributary.model.record import LastRecords, Shapes
+from distributary.stage.exchange import DOCUMENT, DOCUMENT_DDL, Load, facts_of
 from distributary.stage.files import ticket
 from distributary.stage.guard import keep_zip_directories
 from distributary.stage.land import land
 from distributary.stage.packets import PACKET_DDL, Again, Targets, land_packets, pack
 from distributary.stage.sort import sort
+from distributary.stage.task_plan import TaskPlan
 from distributary.stage.unwrap import known_shapes
 from distributary.store.base import TransferError, at, introduce, packed, unpacked
 
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
-    """A key that the catalog has no answer for, and where it was first seen."""
+    """A key without a route, and the offset of its first record."""
 
     key: RouteKey
     offset: int
@@ -44,56 +57,73 @@ class Unresolved:
 
 @dataclass(slots=True)
 class Staged:
-    """What all tasks of a stage said."""
+    """The facts of all tasks of a stage, summed up."""
 
     seen: int = 0
     skipped: int = 0
-    """Records passed over: by policy, or because their table has them already."""
+    """Records that were skipped: by policy, or because their table has them already."""
     bytes: int = 0
-    """Bytes of the records' values, as they came."""
+    """The bytes of the records' values."""
     newest_us: int = 0
-    """Time of the newest record, in microseconds since 1970; 0: none has a time."""
+    """The time of the newest record in microseconds since 1970; 0 if no record has a time."""
+    last: LastRecords = field(default_factory=dict)
+    """The last record of each partition, if the order asks for it."""
     files: dict[str, list[StagedFile]] = field(default_factory=lambda: defaultdict(list))
     records: Counter[str] = field(default_factory=Counter)
-    """Source records per table."""
+    """The source records of each table."""
     dead: Counter[str] = field(default_factory=Counter)
-    """Dead-lettered records by error code."""
+    """The dead letters by error code."""
     changes: dict[str, ChangeFacts] = field(default_factory=lambda: defaultdict(ChangeFacts))
-    """What the events of each log are."""
+    """The kinds and times of the events of each log."""
     rules: dict[str, tuple[RuleCount, ...]] = field(default_factory=dict)
-    """What rules have found, by table."""
-    runs: list[Run] = field(default_factory=list)
+    """The counts of rules, by table."""
+    runs: list[SortedRun] = field(default_factory=list)
     letters: list[str] = field(default_factory=list)
     """Files of dead letters that wait for hop two."""
     shapes: dict[str, Any] = field(default_factory=dict)
-    """What records without a schema look like, by their claim: a profile, or of changes a shape."""
+    """The shapes of records without a schema, by claim: a profile, or for changes a JSON Schema."""
     carried: set[str] = field(default_factory=set)
-    """Schemas that came with records which have no route yet."""
+    """Schemas that records without a route have carried."""
+    heartbeats: dict[str, int] = field(default_factory=dict)
+    """The time of the newest heartbeat that tasks recognised, by topic, in microseconds since 1970.
+    Heartbeats in Avro are recognised by their routes instead."""
 
-    def unresolved(self, catalog: Catalog) -> list[Unresolved]:
-        """The keys without a route, in the order in which their first records came.
+    def unresolved(self, plan: TaskPlan) -> list[Unresolved]:
+        """Return the keys without a route, in the order of their first records.
 
-        Of change data, which comes in any order, those with the oldest records first.
+        Change data comes in any order: there the keys with the oldest records are first.
         """
         first: dict[RouteKey, int] = {}
         for run in self.runs:
             for r in run.ranges:
-                if r.key not in catalog.routes:
+                if r.key not in plan.routing.routes:
                     first[r.key] = min(r.first_offset, first.get(r.key, r.first_offset))
         newest = self.newest() if first else {}
         in_order = sorted(first.items(), key=lambda item: (newest[item[0]], item[1], item[0]))
         return [Unresolved(key, offset) for key, offset in in_order]
 
     def newest(self) -> dict[RouteKey, int]:
-        """Of change data: when the newest record of each key was made."""
-        found: dict[RouteKey, int] = {}
+        """Return the time of the newest change of each key."""
+        times: dict[RouteKey, int] = {}
         for run in self.runs:
             for r in run.ranges:
-                found[r.key] = max(r.newest, found.get(r.key, r.newest))
-        return found
+                times[r.key] = max(r.newest, times.get(r.key, r.newest))
+        return times
+
+    def newest_heartbeats(self, plan: TaskPlan) -> dict[str, int]:
+        """Return the time of the newest heartbeat by topic, of all connectors in the batch."""
+        if plan.changes is None:
+            return {}
+        found = dict(self.heartbeats)
+        routes = plan.routing.routes.items()
+        keys = {key for key, route in routes if isinstance(route, Rejected) and route.heartbeat}
+        for key, moment in self.newest().items() if keys else ():
+            if key in keys:
+                found[key.claim] = max(moment, found.get(key.claim, moment))
+        return {topic: moment for topic, moment in found.items() if moment > 0}
 
     def merge(self, other: Staged) -> None:
-        """Put what a second job said to what the first one said."""
+        """Add the result of a second job to this one."""
         for name, files in other.files.items():
             self.files[name] += files
         self.records.update(other.records)
@@ -104,75 +134,81 @@ class Staged:
             self._count(name, counts)
         self.skipped += other.skipped
 
-    def add(self, facts: Iterable[tuple[str, Any]]) -> None:
-        """Take in what tasks said."""
-        for kind, body in facts:
-            match kind:
-                case "seen":
-                    self.seen += body["records"]
-                    self.skipped += body["skipped"]
-                    self.bytes += body["bytes"]
-                    self.newest_us = max(self.newest_us, body["newest_us"])
-                case "dead":
-                    self.dead.update(body)
-                case "run":
-                    self.runs.append(Run.of(body))
-                case "letters":
-                    self.letters.append(body)
-                case "shape":
-                    claim, shape = body
-                    known = self.shapes.get(claim)
-                    self.shapes[claim] = shape if known is None else together(known, shape)
-                case "carried":
-                    self.carried.add(body)
-                case "changes":
-                    name, told = body
-                    self.changes[name] += ChangeFacts.of(told) or ChangeFacts()
-                case "rules":
-                    name, counted = body
-                    self._count(name, map(RuleCount.of, counted))
-                case "skipped":
-                    self.skipped += body
-                case "file":
-                    self.records[body["table"]] += body["records"]
-                    if body["file"] is not None:
-                        file = body["file"]
-                        file["schema_ids"] = tuple(file["schema_ids"])
-                        self.files[body["table"]].append(StagedFile(**file))
+    def add(self, facts: Iterable[Fact]) -> None:
+        """Add the facts of tasks."""
+        for fact in facts:
+            match fact:
+                case RecordsRead():
+                    self._add_read(fact)
+                case SortedRun():
+                    self.runs.append(fact)
+                case LettersFile():
+                    self.letters.append(fact.path)
+                case ShapeSeen():
+                    known = self.shapes.get(fact.claim)
+                    shape = dict(fact.shape)
+                    self.shapes[fact.claim] = shape if known is None else together(known, shape)
+                case SchemaCarried():
+                    self.carried.add(fact.text)
+                case EventsCounted():
+                    self.changes[fact.log] += fact.events
+                case RulesCounted():
+                    self._count(fact.table, fact.counts)
+                case RecordsSkipped():
+                    self.skipped += fact.count
+                case DeadLettersCounted():
+                    self.dead.update(fact.counts)
+                case FileStaged():
+                    self.records[fact.table] += fact.records
+                    if fact.file is not None:
+                        self.files[fact.table].append(fact.file)
+                case _:
+                    assert_never(fact)
+
+    def _add_read(self, read: RecordsRead) -> None:
+        self.seen += read.records
+        self.skipped += read.skipped
+        self.bytes += read.bytes
+        self.newest_us = max(self.newest_us, read.newest_us)
+        for partition, record in read.last.items():
+            # Several tasks may have read ranges of one partition.
+            self.last[partition] = max(record, self.last.get(partition, record))
+        for topic, moment in read.heartbeats.items():
+            self.heartbeats[topic] = max(moment, self.heartbeats.get(topic, moment))
 
     def _count(self, table: str, counts: Iterable[RuleCount]) -> None:
         self.rules[table] = sum_counts((*self.rules.get(table, ()), *counts))
 
 
-_CATALOGS: Cache[Catalog] = Cache(2)
-"""Of this worker: the batch under way may have another than the one that is read ahead."""
+_PLANS: Cache[TaskPlan] = Cache(2)
+"""The plans of this worker: the batch read ahead may have another one than the current batch."""
 
 
 @dataclass(frozen=True, slots=True)
-class CatalogFile:
-    """A catalog on its way to tasks: a file in the lake, named by the hash of what is in it."""
+class TaskPlanFile:
+    """A plan in transfer to tasks: a file in the lake, named by the hash of its content."""
 
     folder: str
     sha256: str
 
     @classmethod
-    def send(cls, catalog: Catalog, folder: str) -> CatalogFile:
-        """Put it where workers find it. A broadcast variable is more than Spark Connect has."""
-        data = packed(pickle.dumps(catalog))
+    def send(cls, plan: TaskPlan, folder: str) -> TaskPlanFile:
+        """Write a plan for the workers; Spark Connect has no broadcast variables."""
+        data = packed(pickle.dumps(plan))
         file = cls(folder, hashlib.sha256(data).hexdigest())
         at(folder).write(file.sha256, data, durable=False)
         return file
 
     def remove(self) -> None:
-        """Nobody will ask for it any more."""
+        """Delete the file, when no task needs it any more."""
         at(self.folder).remove(self.sha256)
 
     @property
-    def value(self) -> Catalog:
-        """The catalog, read once per worker."""
-        return _CATALOGS.get(self.sha256, self._read)
+    def value(self) -> TaskPlan:
+        """Return the plan, read once per worker."""
+        return _PLANS.get(self.sha256, self._read)
 
-    def _read(self) -> Catalog:
+    def _read(self) -> TaskPlan:
         address = f"{self.folder}/{self.sha256}"
         try:
             data = at(self.folder).read(self.sha256)
@@ -180,53 +216,54 @@ class CatalogFile:
             raise
         except OSError as error:
             if error.errno:
-                # a disk's: the driver knows it by this number
+                # The driver recognizes errors of the disk by this number.
                 raise
             raise TransferError(f"{address}: {error}") from None
         if hashlib.sha256(data).hexdigest() != self.sha256:
-            # whoever can write to the lake must not be able to run code here
-            raise OSError(f"{address} is not what the driver has written")
-        catalog: Catalog = pickle.loads(unpacked(data))  # noqa: S301
-        return catalog
+            # Unpickling runs code, so a file that another writer of the lake changed must be
+            # refused.
+            raise OSError(f"{address} differs from the file that the driver wrote")
+        plan: TaskPlan = pickle.loads(unpacked(data))  # noqa: S301
+        return plan
 
 
 @runtime_checkable
 class LookingReader(Protocol):
-    """A reader that looks into records, which is cheaper where they look like those before them."""
+    """A reader that inspects records, and is quicker for records of a known shape."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch], /) -> Iterator[pa.RecordBatch]:
-        """The records of tasks, by their numbers."""
+        """Yield the records of tasks, by the tasks' numbers."""
 
     def knowing(self, shapes: Shapes) -> LookingReader:
-        """One that is told what records looked like, and tells of each whether it looks so."""
+        """Return a reader that marks the records which match a known shape."""
 
 
 Reader = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] | LookingReader
 Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""Runs in a worker: facts, of what it is given."""
+"""A function that runs in a worker and turns batches into facts."""
 
 
-def run_tasks(spark: SparkSession, count: int, task: Task) -> Iterator[tuple[str, Any]]:
-    """The facts of so many tasks; each is given its number.
+def run_tasks(spark: SparkSession, count: int, task: Task) -> list[pa.RecordBatch]:
+    """Run a number of tasks and return their facts; each task gets its number.
 
-    By the plainest job that Spark has: the first one of Spark SQL takes seconds, in which the JVM
-    loads and compiles what plans, optimizes and generates code. A Connect server has only that.
+    This uses a plain RDD job: the first job of Spark SQL takes seconds, because the JVM loads and
+    compiles the planner. A Connect server only has Spark SQL.
     """
     try:
         context = spark.sparkContext
     except PySparkException:
-        return _collected(spark.range(0, count, 1, count).mapInArrow(task, FACT_DDL))
+        return _collected(spark.range(0, count, 1, count).mapInArrow(task, DOCUMENT_DDL))
 
     def numbered(numbers: Iterable[int]) -> Iterator[bytes]:
         for facts in task([pa.record_batch({"task": list(numbers)})]):
             yield facts.serialize().to_pybytes()
 
     try:
-        told = context.parallelize(range(count), count).mapPartitions(numbered).collect()
+        results = context.parallelize(range(count), count).mapPartitions(numbered).collect()
     except Py4JJavaError as error:
-        # a failure that Spark SQL would have given a class
+        # Spark SQL raises this class for the same failure.
         raise PySparkException(str(error)) from error
-    return facts_of(pa.ipc.read_record_batch(each, FACT) for each in told)
+    return [pa.ipc.read_record_batch(data, DOCUMENT) for data in results]
 
 
 def run_sort(
@@ -234,96 +271,96 @@ def run_sort(
     count: int,
     scan: DataFrame | None,
     reader: Reader,
-    catalog: CatalogFile,
+    plan: TaskPlanFile,
     order: StageOrder,
 ) -> Staged:
-    """Hop one over what `reader` makes of the numbers of so many tasks, or of `scan`."""
+    """Run hop one on the records that `reader` makes of the tasks' numbers, or of `scan`."""
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return _awaited(
-            lambda: sort(_records(reader, batches, catalog.value), catalog.value, order), order
+        return _run_wanted(
+            lambda: sort(_records(reader, batches, plan.value), plan.value, order), order
         )
 
     staged = Staged()
     if scan is None:
-        staged.add(run_tasks(spark, count, task))
+        staged.add(facts_of(run_tasks(spark, count, task)))
     else:
-        staged.add(_collected(scan.mapInArrow(task, FACT_DDL)))
+        staged.add(facts_of(_collected(scan.mapInArrow(task, DOCUMENT_DDL))))
     return staged
 
 
 def _records(
-    reader: Reader, batches: Iterable[pa.RecordBatch], catalog: Catalog
+    reader: Reader, batches: Iterable[pa.RecordBatch], plan: TaskPlan
 ) -> Iterator[pa.RecordBatch]:
-    if catalog.infer and isinstance(reader, LookingReader):
-        reader = reader.knowing(known_shapes(catalog))
+    if plan.routing.infer and isinstance(reader, LookingReader):
+        reader = reader.knowing(known_shapes(plan))
     return reader(iter(batches))
 
 
 def run_exchanged(
     frame: DataFrame,
     reader: Reader,
-    catalog: CatalogFile,
+    plan: TaskPlanFile,
     targets: Targets,
     again: Again | None,
     order: StageOrder,
 ) -> Staged:
-    """Both hops as one job, where workers share no disk; with `again`, of its keys alone."""
+    """Run both hops as one job, for workers that share no disk; with `again`, for its keys only."""
 
     def hop_one(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        _begun(order)
+        _begin_task(order)
         try:
-            # one packet after the other: all of them would be a second copy of the records
-            records = _records(reader, batches, catalog.value)
-            yield from pack(records, catalog.value, order, targets, again)
+            # One packet at a time: all of them would be a second copy of the records.
+            records = _records(reader, batches, plan.value)
+            yield from pack(records, plan.value, order, targets, again)
         except BaseException:
             WRITTEN.take_back()
             raise
 
     def hop_two(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return _awaited(lambda: land_packets(batches, catalog.value, order), order)
+        return _run_wanted(lambda: land_packets(batches, plan.value, order), order)
 
     packets = frame.mapInArrow(hop_one, PACKET_DDL).repartitionById(targets.partitions, "target")
     staged = Staged()
-    staged.add(_collected(packets.mapInArrow(hop_two, FACT_DDL)))
+    staged.add(facts_of(_collected(packets.mapInArrow(hop_two, DOCUMENT_DDL))))
     return staged
 
 
 def run_land(
-    spark: SparkSession, loads: Sequence[Load], catalog: CatalogFile, order: StageOrder
+    spark: SparkSession, loads: Sequence[Load], plan: TaskPlanFile, order: StageOrder
 ) -> Staged:
-    """Hop two, one task a load. Nothing it writes is visible to readers of a table."""
+    """Run hop two, one task per load. The written files are not visible to readers yet."""
     staged = Staged()
     if not loads:
         return staged
-    # Spark pickles what a task holds object by object, ten times slower than this, and every task
-    # would unpack the loads of all others
+    # Spark pickles a task's objects one by one, ten times slower than this, and every task would
+    # unpickle the loads of all others.
     packed = [pickle.dumps(load) for load in loads]
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                # made by the driver a moment ago, of paths and numbers
+                # The driver pickled this load a moment ago, from paths and numbers.
                 load: Load = pickle.loads(packed[number])  # noqa: S301
-                yield from _awaited(partial(_landed, load, catalog, order), order)
+                yield from _run_wanted(partial(_landed, load, plan, order), order)
 
-    staged.add(run_tasks(spark, len(loads), task))
+    staged.add(facts_of(run_tasks(spark, len(loads), task)))
     return staged
 
 
-def _landed(load: Load, catalog: CatalogFile, order: StageOrder) -> Iterator[pa.RecordBatch]:
-    # asked for here, where the worker knows how to log in
-    return land(load, catalog.value, order)
+def _landed(load: Load, plan: TaskPlanFile, order: StageOrder) -> Iterator[pa.RecordBatch]:
+    # The plan is read here, because the worker has the store's credentials only now.
+    return land(load, plan.value, order)
 
 
-def _awaited(
+def _run_wanted(
     work: Callable[[], Iterator[pa.RecordBatch]], order: StageOrder
 ) -> Iterator[pa.RecordBatch]:
-    """A task of a worker. One that fails, or that nobody waits for, takes back what it wrote."""
-    _begun(order)
+    """Run a task's work; remove its files if it fails, or if the driver no longer wants it."""
+    _begin_task(order)
     try:
         facts = list(work())
-        # whoever takes the ticket away after this finds the files
+        # If the ticket is removed after this check, the driver finds the files.
         WRITTEN.check()
     except BaseException:
         WRITTEN.take_back()
@@ -332,15 +369,15 @@ def _awaited(
     yield from facts
 
 
-def _begun(order: StageOrder) -> None:
-    """What a worker does before every task."""
+def _begin_task(order: StageOrder) -> None:
+    """Prepare a worker for a task."""
     keep_zip_directories()
     introduce(order.lake, order.storage_options)
     introduce(order.checkpoint, order.storage_options)
     UPLOADS.forget()
-    # without a folder that all see, nobody can tell a task that it is not wanted any more
+    # Without a folder that all workers see, the driver cannot cancel a task.
     WRITTEN.begin(ticket(order) if order.folder else "")
 
 
-def _collected(facts: DataFrame) -> Iterator[tuple[str, Any]]:
-    return facts_of(facts.toArrow().to_batches())
+def _collected(documents: DataFrame) -> list[pa.RecordBatch]:
+    return list(documents.toArrow().to_batches())

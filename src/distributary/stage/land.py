@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -15,38 +14,49 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from distributary.changes.copies import redelivered
 from distributary.changes.events import KeyIndex
-from distributary.changes.tombstones import redelivered
 from distributary.decode.formats import built
 from distributary.delta.parquet import UPLOADS, write_file
 from distributary.evolve.align import Aligner
 from distributary.model.cache import Cache
 from distributary.model.deadletter import DEAD_LETTER_SCHEMA
+from distributary.model.facts import DeadLettersCounted, Fact, FileStaged, RecordsSkipped
 from distributary.model.manifest import StagedFile
 from distributary.model.plan import StageOrder
 from distributary.model.table import Role, TablePlan
-from distributary.stage.catalog import Catalog
-from distributary.stage.exchange import Load, facts_batch, open_run
-from distributary.stage.files import Fact, change_fact, file_fact, file_name, metadata_columns
-from distributary.stage.partitions import schema_ids_of, table_facts, within_limits
-from distributary.stage.parts import Part, UnifiedWriter, decode_shares, open_records, passed_over
+from distributary.stage.decoding import (
+    DecodedPart,
+    UnifiedWriter,
+    decode_shares,
+    open_records,
+    passed_over,
+)
+from distributary.stage.exchange import Load, combinations, facts_batch, open_run
+from distributary.stage.files import count_events, file_name, metadata_columns
+from distributary.stage.partitions import (
+    COORDINATES,
+    schema_ids_of,
+    table_facts,
+    within_limits,
+)
 from distributary.stage.rules import count_changes, count_facts, held_to_rules
+from distributary.stage.task_plan import TaskPlan
 from distributary.store.base import at
 
-# What a worker keeps between tasks is put out of the garbage collector's sight.
-#
-# PySpark collects all garbage after each task. With a thousand compiled decoders in the process,
-# that is a walk over a hundred thousand objects that will live as long as the worker.
+# Long-lived objects of a worker are hidden from the garbage collector. PySpark collects all garbage
+# after each task; with a thousand compiled decoders, that is a walk over a hundred thousand objects
+# that live as long as the worker.
 
-_frozen: tuple[Catalog | None, int] = (None, 0)
+_frozen: tuple[TaskPlan | None, int] = (None, 0)
 
 
-def settle(catalog: Catalog) -> None:
-    """Freeze what a new catalog, or a table that was another worker's before, has brought."""
+def settle(plan: TaskPlan) -> None:
+    """Freeze the objects of a new plan or of new decoders against garbage collection."""
     global _frozen
     known, decoders = _frozen
-    if catalog is not known or built() != decoders:
-        _frozen = (catalog, built())
+    if plan is not known or built() != decoders:
+        _frozen = (plan, built())
         gc.collect()
         gc.freeze()
 
@@ -54,67 +64,67 @@ def settle(catalog: Catalog) -> None:
 _MOST_SHAPES = 50_000
 
 
-def land(load: Load, catalog: Catalog, order: StageOrder) -> Iterator[pa.RecordBatch]:
-    """Runs in, files on disk, facts out."""
+def land(load: Load, plan: TaskPlan, order: StageOrder) -> Iterator[pa.RecordBatch]:
+    """Read runs, write the files of tables, and yield facts."""
     facts: list[Fact] = []
-    # each file is opened once, at its first use
+    # Each run is opened once, at its first use.
     opened = cache(open_records)
     dead = [open_run(path) for path in load.letters]
-    unified = UnifiedWriter(catalog, order) if catalog.unified else None
+    unified = UnifiedWriter(plan, order) if plan.output.unified else None
     skipped = 0
     for shares in load.tables.values():
-        skipped += passed_over(shares, catalog)
-        for parts, letters in decode_shares(shares, opened, catalog, order):
+        skipped += passed_over(shares, plan)
+        for parts, letters in decode_shares(shares, opened, plan, order):
             dead += letters
             dropped = [part.dropped for part in parts if part.dropped is not None]
             if any(count.violated for count in dropped):
-                facts += count_facts(parts[0].route.table or catalog.unified, dropped)
-            parts, refused = within_limits(parts, catalog, order)
+                facts += count_facts(parts[0].route.table or plan.output.unified, dropped)
+            parts, refused = within_limits(parts, plan, order)
             dead += refused
-            if catalog.expectations:
-                held = held_to_rules(parts, catalog, order)
+            if plan.output.expectations:
+                held = held_to_rules(parts, plan, order)
                 parts = held.parts
                 dead += held.dead
                 facts += held.facts
             if unified is not None:
                 facts += unified.add(parts)
-            facts += _land_table(parts, catalog, order)
+            facts += _land_table(parts, plan, order)
     if unified is not None:
         facts += unified.finish()
     if dead:
-        facts += _land_dead(dead, catalog, order)
+        facts += _land_dead(dead, plan, order)
     if skipped:
-        facts.append(("skipped", json.dumps(skipped)))
-    settle(catalog)
+        facts.append(RecordsSkipped(skipped))
+    settle(plan)
     UPLOADS.finish()
     yield facts_batch(facts)
 
 
 _ALIGNERS: Cache[tuple[pa.Schema, list[Aligner]]] = Cache(_MOST_SHAPES)
-"""How parts of certain schemas come together as rows of a table."""
+"""The aligners for parts of certain schemas to rows of a table."""
 
 
-def _aligned(table: TablePlan, parts: Sequence[Part]) -> pa.Table:
-    """The parts' rows with the table's columns, less those that no part has."""
+def _aligned(table: TablePlan, parts: Sequence[DecodedPart]) -> pa.Table:
+    """Return the parts' rows in the table's columns, without the columns that no part has."""
 
     def aligners() -> tuple[pa.Schema, list[Aligner]]:
         targets = {fill.target for part in parts for fill in part.fills}
         schema = pa.schema([pa.field(c.name, c.type) for c in table.columns if c.name in targets])
         return schema, [Aligner(part.batch.schema, part.fills, schema) for part in parts]
 
-    schema, known = _ALIGNERS.of((table, *(part.fills for part in parts)), aligners)
-    batches = [align(part.batch) for align, part in zip(known, parts, strict=True)]
+    schema, cached = _ALIGNERS.of((table, *(part.fills for part in parts)), aligners)
+    batches = [align(part.batch) for align, part in zip(cached, parts, strict=True)]
     return pa.Table.from_batches(batches, schema)
 
 
-def _land_table(parts: list[Part], catalog: Catalog, order: StageOrder) -> list[Fact]:
+def _land_table(parts: list[DecodedPart], plan: TaskPlan, order: StageOrder) -> list[Fact]:
     if not parts or not parts[0].route.table:
         return []
-    table = catalog.tables[parts[0].route.table]
+    table = plan.output.tables[parts[0].route.table]
     records = sum(part.records for part in parts)
     filled = [part for part in parts if part.batch.num_rows]
     if not filled:
-        return [file_fact(table.name, records, None)]
+        return [FileStaged(table.name, records, None)]
     body = _aligned(table, filled)
     raw = pa.concat_tables([part.raw for part in filled])
     ids = schema_ids_of(filled)
@@ -122,15 +132,16 @@ def _land_table(parts: list[Part], catalog: Catalog, order: StageOrder) -> list[
     if table.role is Role.LOG:
         again = redelivered(table.path, body)
         if again.true_count:
-            facts.append(("skipped", json.dumps(again.true_count)))
-            records -= again.true_count
+            dropped = _records_in(raw) - _records_in(raw.filter(pc.invert(again)))
+            facts.append(RecordsSkipped(dropped))
+            records -= dropped
             body, raw, ids = (rows.filter(pc.invert(again)) for rows in (body, raw, ids))
         if not body.num_rows:
-            return [*facts, file_fact(table.name, records, None)]
-        facts.append(change_fact(table.name, body))
-        if catalog.expectations:
-            facts += count_changes(table, body, raw, catalog)
-    for name, array in metadata_columns(raw, ids, catalog.metadata, order):
+            return [*facts, FileStaged(table.name, records, None)]
+        facts.append(count_events(table.name, body))
+        if plan.output.expectations:
+            facts += count_changes(table, body, raw, plan)
+    for name, array in metadata_columns(raw, ids, plan.output.metadata, order):
         body = body.append_column(pa.field(name, array.type), array)
     return facts + table_facts(
         body,
@@ -143,23 +154,28 @@ def _land_table(parts: list[Part], catalog: Catalog, order: StageOrder) -> list[
     )
 
 
-def _land_dead(dead: list[pa.RecordBatch], catalog: Catalog, order: StageOrder) -> list[Fact]:
+def _records_in(raw: pa.Table) -> int:
+    """Return the number of records that rows came in: a record may have several rows."""
+    values, _ = combinations(raw.column(name) for name in COORDINATES)
+    return len(values)
+
+
+def _land_dead(dead: list[pa.RecordBatch], plan: TaskPlan, order: StageOrder) -> list[Fact]:
     rows = pa.Table.from_batches(dead, DEAD_LETTER_SCHEMA)
     facts = table_facts(
         rows,
-        catalog.tables[catalog.dead_letters],
+        plan.output.tables[plan.output.dead_letters],
         order,
         records=rows.num_rows,
         times=rows["timestamp"],
         offsets=rows["offset"],
     )
-    return [*facts, ("dead", json.dumps(Counter(rows["error_code"].to_pylist())))]
+    return [*facts, DeadLettersCounted(Counter(rows["error_code"].to_pylist()))]
 
 
-# Copies of one event that two tasks of a stage have landed: a log has each event once.
-#
-# A task drops what it meets twice, and what the log has. Where a table was so heavy that it was
-# cut, neither of two tasks sees what the other has.
+# Removal of copies of one event that two tasks of a stage have landed: a log has each event once. A
+# task drops the copies that it sees, and events that the log has. If a heavy table is cut, two
+# tasks do not see each other's events.
 
 _ID = ("_uuid", "_hash")
 Flags = npt.NDArray[np.bool_]
@@ -168,7 +184,7 @@ Flags = npt.NDArray[np.bool_]
 def without_copies(
     table: TablePlan, files: Sequence[StagedFile], order: StageOrder
 ) -> tuple[list[StagedFile], Counter[str]]:
-    """The files without rows that a file before them has, and what those were."""
+    """Remove rows that an earlier file has; return the files, and the removed rows by operation."""
     ids = [_columns(table, file, [*_ID, "_op"]) for file in files]
     every = pa.concat_tables(ids)
     index = KeyIndex(every, _ID)
@@ -180,9 +196,9 @@ def without_copies(
         return list(files), Counter()
     kept: list[StagedFile] = []
     start = 0
-    for file, mine in zip(files, ids, strict=True):
-        wanted = keep[start : start + mine.num_rows]
-        start += mine.num_rows
+    for file, rows in zip(files, ids, strict=True):
+        wanted = keep[start : start + rows.num_rows]
+        start += rows.num_rows
         if wanted.all():
             kept.append(file)
             continue

@@ -1,16 +1,15 @@
-"""The exchange through Spark: records travel between the two hops by Spark's own shuffle.
+"""The exchange through Spark: its shuffle carries records between the two hops.
 
-Where workers share no disk with each other, both hops are one job. A task of hop one makes a packet
-of each run for each target partition, an Arrow stream with zstd inside, because what passes through
-the JVM costs by its size. `repartitionById` brings the packets to the tasks that land their tables,
-and what hop one tells the driver rides along. Lost executors, retries and speculation are Spark's.
-Records of a key without a route are told and not sent: once the driver has an answer, the job runs
-once more for those keys alone.
+If workers share no disk, both hops are one job. A task of hop one makes a packet of each run for
+each target partition: an Arrow stream compressed with zstd, because data through the JVM costs by
+its size. `repartitionById` brings the packets to the tasks that land their tables, together with
+the facts of hop one. Spark handles lost executors, retries and speculation. Keys without a route
+are reported and their records not sent: once the driver has a route, the job runs again for those
+keys alone.
 """
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -18,23 +17,22 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from distributary.model.facts import KeyRange, LettersFile, SortedRun, encode, route_key
 from distributary.model.manifest import compact, parsed
 from distributary.model.plan import RouteKey, StageOrder
-from distributary.stage.catalog import Catalog
 from distributary.stage.exchange import (
     HELD,
-    KeyRange,
     Load,
-    Run,
     Share,
     Slice,
-    facts_batch,
+    documents_batch,
+    facts_of,
     pieces_of,
-    route_key,
     table_of,
 )
 from distributary.stage.land import land
 from distributary.stage.sort import sort
+from distributary.stage.task_plan import TaskPlan
 
 PACKET_DDL = "target int, kind string, body string, packet binary"
 _SCHEMA = pa.schema(
@@ -46,102 +44,105 @@ _SCHEMA = pa.schema(
     ]
 )
 _FACTS = 0
-"""The partition whose task passes on what hop one tells."""
+"""The partition whose task passes the facts of hop one on."""
+_PACKET, _LETTERS = "packet", "letters"
+"""The kinds of rows that carry records; those of other kinds are facts."""
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """What a job is about that comes after one over all records of a batch."""
+    """The keys of a second job over the records of a batch."""
 
     only: Collection[RouteKey]
-    """The keys whose records it sends: those that the job before could only tell."""
+    """The keys whose records are sent: the first job could only report them."""
     known: Collection[RouteKey]
-    """The keys that the job over all records had an answer for, and the unions it knew."""
+    """The keys that had a route in the first job, and the unions it knew."""
 
     @classmethod
-    def after(cls, catalog: Catalog, only: Collection[RouteKey]) -> Again:
-        """Some keys, of records that were sorted with a catalog."""
-        return cls(only, frozenset(catalog.routes) | catalog.unions)
+    def after(cls, plan: TaskPlan, only: Collection[RouteKey]) -> Again:
+        """Build the second job for some keys of records that were sorted with a plan."""
+        return cls(only, frozenset(plan.routing.routes) | plan.routing.unions)
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Which partitions land which tables: by what they weighed in the batch before."""
+    """The partitions that land each table, chosen by the rows of the batch before."""
 
     partitions: int
     tables: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @classmethod
     def by_weight(cls, rows: Mapping[str, int], partitions: int) -> Targets:
-        """Light tables go where there is room; a heavy one is spread over several partitions."""
+        """Assign light tables to the emptiest partition, and spread heavy ones over several."""
         fair = max(1, -(-sum(rows.values()) // partitions))
         filled = [0] * partitions
-        found: dict[str, tuple[int, ...]] = {}
+        assigned: dict[str, tuple[int, ...]] = {}
         for name in sorted(rows, key=lambda name: (-rows[name], name)):
             pieces = pieces_of(rows[name], rows[name], fair, partitions)
             chosen = sorted(range(partitions), key=lambda at: (filled[at], at))[:pieces]
             for at in chosen:
                 filled[at] += rows[name] // pieces
-            found[name] = tuple(chosen)
-        return cls(partitions, found)
+            assigned[name] = tuple(chosen)
+        return cls(partitions, assigned)
 
     def of(self, table: str) -> tuple[int, ...]:
-        """The partitions of a table; one that is new goes anywhere, but always there."""
+        """Return the partitions of a table; a new table gets one by the hash of its name."""
         return self.tables.get(table) or (zlib.crc32(table.encode()) % self.partitions,)
 
 
 def pack(
     batches: Iterable[pa.RecordBatch],
-    catalog: Catalog,
+    plan: TaskPlan,
     order: StageOrder,
     targets: Targets,
     again: Again | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Hop one: raw records in, packets and facts out. With `again`, of its keys alone."""
+    """Run hop one: turn raw records into packets and facts; with `again`, for its keys only."""
     HELD.clear()
     only, known = (None, None) if again is None else (again.only, again.known)
     if only is not None:
-        # everything else was told and landed by the job before
-        catalog = replace(catalog, bronze="")
-    for told in sort(batches, catalog, order, known):
+        # The first job has reported and landed everything else.
+        plan = plan.without_bronze()
+    for batch in sort(batches, plan, order, known):
         rows: list[tuple[int, str, str, pa.RecordBatch | None]] = []
-        for kind, body in zip(*(told.column(i).to_pylist() for i in (0, 1)), strict=True):
-            if kind == "run":
-                rows += _packets(Run.of(parsed(body)), catalog, targets, only)
-            elif kind == "letters":
-                letters = HELD.pop(json.loads(body))
-                rows += [(_FACTS, kind, "", letters)] if only is None else []
-            elif only is None:
-                rows.append((_FACTS, kind, body, None))
+        for fact in facts_of([batch]):
+            match fact:
+                case SortedRun():
+                    rows += _packets(fact, plan, targets, only)
+                case LettersFile():
+                    letters = HELD.pop(fact.path)
+                    rows += [(_FACTS, _LETTERS, "", letters)] if only is None else []
+                case _ if only is None:
+                    rows.append((_FACTS, *encode(fact), None))
         if rows:
             yield _rows(rows)
 
 
 def _packets(
-    run: Run, catalog: Catalog, targets: Targets, only: Collection[RouteKey] | None
+    run: SortedRun, plan: TaskPlan, targets: Targets, only: Collection[RouteKey] | None
 ) -> Iterator[tuple[int, str, str, pa.RecordBatch | None]]:
     data = HELD.pop(run.path)
-    wanted = [r for r in run.ranges if only is None or _is_one_of(r.key, only, catalog)]
-    yield _FACTS, "run", Run("", tuple(wanted)).as_json(), None
-    mine: dict[int, list[KeyRange]] = defaultdict(list)
+    wanted = [r for r in run.ranges if only is None or _is_one_of(r.key, only, plan)]
+    yield _FACTS, *encode(SortedRun("", tuple(wanted))), None
+    by_target: dict[int, list[KeyRange]] = defaultdict(list)
     for r in wanted:
-        if r.key in catalog.routes:
-            for target, piece in _cut(r, targets.of(table_of(catalog.routes[r.key]))):
-                mine[target].append(piece)
-    for target, ranges in mine.items():
+        if r.key in plan.routing.routes:
+            for target, piece in _cut(r, targets.of(table_of(plan.routing.routes[r.key]))):
+                by_target[target].append(piece)
+    for target, ranges in by_target.items():
         rows = pa.concat_batches([data.slice(r.start, r.count) for r in ranges])
-        yield target, "packet", compact([[r.key, r.count] for r in ranges]), rows
+        yield target, _PACKET, compact([[r.key, r.count] for r in ranges]), rows
 
 
-def _is_one_of(key: RouteKey, only: Collection[RouteKey], catalog: Catalog) -> bool:
-    """Whether a key is wanted, or a branch of one that has become a union of Avro since."""
+def _is_one_of(key: RouteKey, only: Collection[RouteKey], plan: TaskPlan) -> bool:
+    """Return whether a key is wanted, or is a branch of a wanted key that is a union now."""
     whole = key._replace(message_index=())
-    return key in only or (whole in only and whole in catalog.unions)
+    return key in only or (whole in only and whole in plan.routing.unions)
 
 
 def _cut(r: KeyRange, targets: tuple[int, ...]) -> Iterator[tuple[int, KeyRange]]:
-    """The rows of a key, a share for each target: the same ones if the task has to run again."""
+    """Cut the rows of a key into a share for each target; a repeated task cuts the same shares."""
     size, start = -(-r.count // len(targets)), r.start
     for target in targets:
         count = min(size, r.start + r.count - start)
@@ -165,23 +166,23 @@ def _stream(batch: pa.RecordBatch) -> memoryview:
 
 
 def land_packets(
-    batches: Iterable[pa.RecordBatch], catalog: Catalog, order: StageOrder
+    batches: Iterable[pa.RecordBatch], plan: TaskPlan, order: StageOrder
 ) -> Iterator[pa.RecordBatch]:
-    """Hop two: packets in, files of tables and facts out."""
+    """Run hop two: turn packets into files of tables and facts."""
     HELD.clear()
-    facts: list[tuple[str, str]] = []
+    documents: list[tuple[str, str]] = []
     load = Load()
     slices: dict[RouteKey, list[Slice]] = defaultdict(list)
     for batch in batches:
         kinds, bodies = (batch.column(i).to_pylist() for i in (1, 2))
         for row, (kind, body) in enumerate(zip(kinds, bodies, strict=True)):
-            if kind not in ("packet", "letters"):
-                facts.append((kind, body))
+            if kind not in (_PACKET, _LETTERS):
+                documents.append((kind, body))
                 continue
             name = f"packet {len(HELD)}"
             with pa.ipc.open_stream(batch.column(3)[row].as_buffer()) as reader:
                 HELD[name] = reader.read_next_batch()
-            if kind == "letters":
+            if kind == _LETTERS:
                 load.letters.append(name)
                 continue
             start = 0
@@ -189,10 +190,10 @@ def land_packets(
                 slices[route_key(*key)].append(Slice(name, start, count))
                 start += count
     for key in sorted(slices):
-        table = table_of(catalog.routes[key])
+        table = table_of(plan.routing.routes[key])
         load.tables.setdefault(table, []).append(Share(key, tuple(slices[key])))
-    if facts:
-        yield facts_batch(facts)
+    if documents:
+        yield documents_batch(documents)
     if load.tables or load.letters:
-        yield from land(load, catalog, order)
+        yield from land(load, plan, order)
     HELD.clear()

@@ -1,7 +1,7 @@
-"""The rows of one table by the values of its partition columns: one file for each combination.
+"""Partitioned tables: one file for each combination of partition values.
 
-Only partitioned tables come here. The values are whatever the records hold, so the number of files
-is bounded: what a table cannot take becomes dead letters, which can be sent again.
+The values come from the records, so the number of files is limited: records beyond the limit become
+dead letters, which can be replayed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from distributary.delta.parquet import write_file
 from distributary.errors import ErrorCode
 from distributary.evolve.align import align
+from distributary.model.facts import Fact, FileStaged
 from distributary.model.manifest import StagedFile
 from distributary.model.names import (
     HIVE_NULL,
@@ -30,33 +31,32 @@ from distributary.model.names import (
 )
 from distributary.model.plan import StageOrder
 from distributary.model.table import Column, TablePlan
-from distributary.stage.catalog import Catalog
+from distributary.model.table_format import TABLE_FORMATS
 from distributary.stage.exchange import Values, combinations, positions
 from distributary.stage.files import (
     DATE,
-    Fact,
-    file_fact,
     file_name,
     letters_batch,
     metadata_columns,
 )
+from distributary.stage.task_plan import TaskPlan
 
 if TYPE_CHECKING:
-    from distributary.stage.parts import Part
+    from distributary.stage.decoding import DecodedPart
 
 
 Codes = npt.NDArray[np.int64]
 
 MOST_PARTITIONS = 1_000
-"""Of one table in one task and batch: each of them is a file."""
+"""The most partitions of one table in one task and batch, because each of them is a file."""
 
 _DAY = 86_400_000_000
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
-"""0001-01-01 and 9999-12-31: before and after these, engines spell days in different ways."""
+"""The days 0001-01-01 and 9999-12-31; beyond them, engines spell days differently."""
 
 
 def can_partition(type_: pa.DataType) -> bool:
-    """Text, whole numbers, true or false, days: their values have one spelling everywhere."""
+    """Return whether all engines spell a type's values alike: text, integers, booleans, days."""
     kinds = pa.types
     return bool(
         kinds.is_string(type_)
@@ -67,15 +67,15 @@ def can_partition(type_: pa.DataType) -> bool:
 
 
 def partition_columns(wanted: Iterable[str], columns: Sequence[Column]) -> tuple[str, ...]:
-    """Those of the wanted columns by which a table with these columns can be partitioned."""
+    """Return the wanted columns by which a table with these columns can be partitioned."""
     able = {column.name for column in columns if can_partition(column.type)}
     chosen = tuple(name for name in wanted if name in able)
-    # a file needs something to hold
+    # A file needs at least one column.
     return chosen if len(chosen) < len(columns) else chosen[:-1]
 
 
 def days(times: pa.ChunkedArray) -> pa.Array:
-    """The day of each moment; null if it has none, and beyond the most frequent days."""
+    """Return the day of each time; null for unknown times and for days beyond the most frequent."""
     moments = times.cast(pa.int64()).combine_chunks()
     numbers = moments.fill_null(0).to_numpy() // _DAY
     unknown = np.asarray(moments.is_null()) | (numbers < _FIRST_DAY) | (numbers > _LAST_DAY)
@@ -88,18 +88,18 @@ def days(times: pa.ChunkedArray) -> pa.Array:
 
 
 def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Values as Delta spells them; an empty text is null, as Delta's protocol has it."""
+    """Return values as Delta spells them; an empty text is null by Delta's protocol."""
     texts = column.cast(pa.string())
     if pa.types.is_date32(column.type):
         number = column.cast(pa.int32())
-        known = pc.and_(pc.greater_equal(number, _FIRST_DAY), pc.less_equal(number, _LAST_DAY))
-        # a text that has no folder
-        return pc.if_else(known, texts, HIVE_NULL)
+        in_range = pc.and_(pc.greater_equal(number, _FIRST_DAY), pc.less_equal(number, _LAST_DAY))
+        # A text for which no folder name exists, so that the record is refused.
+        return pc.if_else(in_range, texts, HIVE_NULL)
     return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
 
 
 def _largest(codes: Codes) -> set[int]:
-    """The numbers of the partitions with the most rows, as many as may be written."""
+    """Return the numbers of the partitions with the most rows, up to the limit."""
     return set(np.argsort(-np.bincount(codes), kind="stable")[:MOST_PARTITIONS].tolist())
 
 
@@ -113,12 +113,12 @@ def table_facts(
     offsets: pa.ChunkedArray | None = None,
     schema_ids: pa.Array | pa.ChunkedArray | None = None,
 ) -> list[Fact]:
-    """Write rows of a table; one fact a file, of which the first tells the records of all."""
+    """Write rows of a table; return one fact per file, with all records counted in the first."""
     if DATE.name in table.partition_by:
         body = body.append_column(pa.field(DATE.name, DATE.type), days(times))
     files = write_files(body, table, order, offsets=offsets, schema_ids=schema_ids)
     counts = [records] + [0] * (len(files) - 1)
-    return [file_fact(table.name, n, file) for n, file in zip(counts, files, strict=True)]
+    return [FileStaged(table.name, n, file) for n, file in zip(counts, files, strict=True)]
 
 
 def write_files(
@@ -129,14 +129,14 @@ def write_files(
     offsets: pa.ChunkedArray | None = None,
     schema_ids: pa.Array | pa.ChunkedArray | None = None,
 ) -> list[StagedFile]:
-    """One file for each partition of a Delta table, or for each label of a plain one."""
+    """Write one file per partition of a Delta table, or per label of a plain Parquet table."""
 
     def written(rows: pa.Table, folder: str, values: Values, where: pa.Array | None) -> StagedFile:
         at, ids = offsets, schema_ids
         if where is not None:
             at, ids = (None if column is None else column.take(where) for column in (at, ids))
         bounds = {} if at is None else pc.min_max(at).as_py()
-        in_log = table.format == "delta"
+        in_log = TABLE_FORMATS[table.format].partitions_in_log
         return write_file(
             rows,
             table.path,
@@ -151,29 +151,31 @@ def write_files(
 
     if not table.partition_by:
         return [written(body, "", (), None)]
-    found, codes = combinations(_texts(_column(body, name)) for name in table.partition_by)
-    folders = _folders(found, codes, table)
-    values = dict(zip(folders, found, strict=True))
+    combined, codes = combinations(_texts(_column(body, name)) for name in table.partition_by)
+    folders = _folders(combined, codes, table)
+    values = dict(zip(folders, combined, strict=True))
     stored = _stored(body, table)
     if len(values) == 1:
-        # most batches are of one day: nothing is copied then
-        return [written(stored, f"{folders[0]}/", found[0], None)]
+        # Most batches have one day: then nothing is copied.
+        return [written(stored, f"{folders[0]}/", combined[0], None)]
     numbers = {folder: number for number, folder in enumerate(values)}
     codes = np.array([numbers[folder] for folder in folders], dtype=np.int64)[codes]
     places = zip(values.items(), map(pa.array, positions(codes, len(values))), strict=True)
-    return [written(stored.take(at), f"{folder}/", own, at) for (folder, own), at in places]
+    return [
+        written(stored.take(at), f"{folder}/", partition, at) for (folder, partition), at in places
+    ]
 
 
 def delta_folder(table: TablePlan, values: Values) -> str | None:
-    """The folder of a partition of a Delta table; None where one of the values has no folder."""
-    found = [hive_folder(n, v) for n, v in zip(table.partition_by, values, strict=True)]
-    folders = [folder for folder in found if folder is not None]
-    return "/".join(folders) if len(folders) == len(found) else None
+    """Return the folder of a Delta table's partition; None if a value cannot be a folder name."""
+    parts = [hive_folder(n, v) for n, v in zip(table.partition_by, values, strict=True)]
+    folders = [folder for folder in parts if folder is not None]
+    return "/".join(folders) if len(folders) == len(parts) else None
 
 
-def _folders(found: list[Values], codes: Codes, table: TablePlan) -> list[str]:
-    if table.format == "delta":
-        return [delta_folder(table, values) or _unnamed(values) for values in found]
+def _folders(combined: list[Values], codes: Codes, table: TablePlan) -> list[str]:
+    if TABLE_FORMATS[table.format].partitions_in_log:
+        return [delta_folder(table, values) or _unnamed(values) for values in combined]
     labels = list(label_columns(table.partition_by).values())
     other = "/".join(f"{label}={OTHER_LABEL}" for label in labels)
     kept = _largest(codes)
@@ -181,80 +183,80 @@ def _folders(found: list[Values], codes: Codes, table: TablePlan) -> list[str]:
         "/".join(label_folder(label, v) for label, v in zip(labels, values, strict=True))
         if number in kept
         else other
-        for number, values in enumerate(found)
+        for number, values in enumerate(combined)
     ]
 
 
 def _column(body: pa.Table, name: str) -> pa.ChunkedArray:
-    """A column, or nulls: no schema of this batch may have it any more."""
+    """Return a column, or nulls if no schema of this batch has it any more."""
     if name in body.column_names:
         return body[name]
     return pa.chunked_array([pa.nulls(body.num_rows, pa.string())])
 
 
 def _stored(body: pa.Table, table: TablePlan) -> pa.Table:
-    """What goes into the files: a Delta table has its partition values in the log instead."""
-    if table.format != "delta":
+    """Return the columns for the files: Delta keeps partition values in the log instead."""
+    if not TABLE_FORMATS[table.format].partitions_in_log:
         return body
     stored = body.select([n for n in body.column_names if n not in table.partition_by])
     if not stored.num_columns:
-        # rows of no columns cannot be written: one that the writer does not have stands for them
+        # Rows without columns cannot be written, so a column of nulls is added.
         first = next(c for c in table.columns if c.name not in table.partition_by)
         stored = pa.table({first.name: pa.nulls(body.num_rows, first.type)})
     return stored
 
 
 def _unnamed(values: Values) -> str:
-    """A folder for values that have none, in a table that cannot refuse a record.
+    """Return a folder for values without a folder name, in a table that must take all records.
 
-    It is somebody else's who has partitioned it, and most readers take the values from the log.
+    The table was partitioned by another writer; most readers take the values from the log.
     """
     return f"partition-{hashlib.sha256(repr(values).encode()).hexdigest()[:16]}"
 
 
-# Records refused by their rows: those as they would be written, and what is left of a part.
+# The refusal of records by their rows: the rows as they would be written, and the remaining part.
 
 Flags = npt.NDArray[np.bool_]
 
-_COORDINATES = ("topic", "partition", "offset")
+COORDINATES = ("topic", "partition", "offset")
 
 
 def columns_as_written(
-    parts: Sequence[Part],
+    parts: Sequence[DecodedPart],
     table: TablePlan,
     names: Collection[str],
-    catalog: Catalog,
+    plan: TaskPlan,
     order: StageOrder,
 ) -> dict[str, pa.ChunkedArray]:
-    """Some columns of a table for all rows of these parts."""
+    """Return some columns of a table for all rows of these parts."""
     raw = pa.concat_tables([part.raw for part in parts])
-    known = dict(metadata_columns(raw, schema_ids_of(parts), catalog.metadata, order))
+    values = dict(metadata_columns(raw, schema_ids_of(parts), plan.output.metadata, order))
     if DATE.name in table.partition_by and DATE.name in names:
-        known[DATE.name] = days(raw.column("timestamp"))
-    own = [c for c in table.columns if c.name in names and c.name not in known]
-    if own:
-        schema = pa.schema([pa.field(c.name, c.type) for c in own])
+        values[DATE.name] = days(raw.column("timestamp"))
+    data_columns = [c for c in table.columns if c.name in names and c.name not in values]
+    if data_columns:
+        schema = pa.schema([pa.field(c.name, c.type) for c in data_columns])
         rows = pa.Table.from_batches([align(p.batch, p.fills, schema) for p in parts], schema)
-        known |= {name: rows[name] for name in rows.column_names}
+        values |= {name: rows[name] for name in rows.column_names}
     return {
-        name: k if isinstance(k, pa.ChunkedArray) else pa.chunked_array([k])
-        for name, k in known.items()
+        name: v if isinstance(v, pa.ChunkedArray) else pa.chunked_array([v])
+        for name, v in values.items()
         if name in names
     }
 
 
-def schema_ids_of(parts: Iterable[Part]) -> pa.Int64Array:
-    """The schema of each row of these parts."""
+def schema_ids_of(parts: Iterable[DecodedPart]) -> pa.Int64Array:
+    """Return the schema id of each row of these parts."""
     ids, rows = zip(*((p.route.schema_id, p.batch.num_rows) for p in parts), strict=True)
     return pa.array(np.repeat(np.array(ids, dtype=np.int64), rows))
 
 
-def without_records(part: Part, bad: Flags) -> tuple[Part, npt.NDArray[np.int64]]:
-    """A part without the records of which any row is bad, and the first bad row of each of them.
+def without_records(part: DecodedPart, bad: Flags) -> tuple[DecodedPart, npt.NDArray[np.int64]]:
+    """Remove all records with a bad row; return the part and the first bad row of each record.
 
-    Half a record is none.
+    A record is removed with all its rows.
     """
-    _, records = combinations(part.raw.column(name) for name in _COORDINATES)
+    _, records = combinations(part.raw.column(name) for name in COORDINATES)
     refused, first = np.unique(records[bad], return_index=True)
     mask = pa.array(~np.isin(records, refused))
     rest = replace(
@@ -266,33 +268,37 @@ def without_records(part: Part, bad: Flags) -> tuple[Part, npt.NDArray[np.int64]
     return rest, np.flatnonzero(bad)[first]
 
 
-# Records whose partition cannot be written: found before anything is, and dead-lettered whole.
+# Records whose partition cannot be written are found before writing, and dead-lettered whole.
 
 _NO_FOLDER = f"a partition's value is longer than {LONGEST_FOLDER} bytes or has no spelling"
-_TOO_MANY = f"its partition is beyond the {MOST_PARTITIONS:,} largest of the table in one task"
+_TOO_MANY = (
+    f"the record's partition is beyond the {MOST_PARTITIONS:,} largest of the table in one task"
+)
 
 
 def within_limits(
-    parts: list[Part], catalog: Catalog, order: StageOrder
-) -> tuple[list[Part], list[pa.RecordBatch]]:
-    """The parts of one table without such records, and the rows for the dead-letter table."""
-    table = catalog.tables.get(parts[0].route.table) if parts else None
-    # a plain Parquet table takes every value, because its folders have labels only
-    if table is None or not table.partition_by or table.format != "delta":
+    parts: list[DecodedPart], plan: TaskPlan, order: StageOrder
+) -> tuple[list[DecodedPart], list[pa.RecordBatch]]:
+    """Remove records whose partition cannot be written; return parts and dead-letter rows."""
+    table = plan.output.tables.get(parts[0].route.table) if parts else None
+    if table is None or not table.partition_by:
+        return parts, []
+    # Where files hold the values, folders only have labels, so every value can be written.
+    if not TABLE_FORMATS[table.format].partitions_in_log:
         return parts, []
     filled = [part for part in parts if part.batch.num_rows]
     if not filled:
         return parts, []
-    known = columns_as_written(filled, table, table.partition_by, catalog, order)
-    found, codes = combinations(_texts(known[name]) for name in table.partition_by)
-    nameless = {n for n, values in enumerate(found) if delta_folder(table, values) is None}
-    beyond = set(range(len(found))) - _largest(codes) - nameless
+    columns = columns_as_written(filled, table, table.partition_by, plan, order)
+    combined, codes = combinations(_texts(columns[name]) for name in table.partition_by)
+    nameless = {n for n, values in enumerate(combined) if delta_folder(table, values) is None}
+    beyond = set(range(len(combined))) - _largest(codes) - nameless
     if not nameless and not beyond:
         return parts, []
     why = dict.fromkeys(nameless, _NO_FOLDER) | dict.fromkeys(beyond, _TOO_MANY)
-    reasons = np.array([why.get(number, "") for number in range(len(found))])
+    reasons = np.array([why.get(number, "") for number in range(len(combined))])
     ends = np.cumsum([part.batch.num_rows for part in filled])
-    kept: list[Part] = [part for part in parts if not part.batch.num_rows]
+    kept: list[DecodedPart] = [part for part in parts if not part.batch.num_rows]
     dead: list[pa.RecordBatch] = []
     for part, reason in zip(filled, np.split(reasons[codes], ends[:-1]), strict=True):
         rest, rows = without_records(part, reason != "")

@@ -1,4 +1,4 @@
-"""Hop two holds rows to their rules: counts, and records that go to the dead letters whole."""
+"""Hop two, expectations: rows are checked against rules, counted, and dead-lettered by record."""
 
 from __future__ import annotations
 
@@ -26,21 +26,22 @@ from distributary.model.expectation import (
     sum_counts,
     type_spellings,
 )
-from distributary.model.manifest import compact
+from distributary.model.facts import Fact, RulesCounted
 from distributary.model.plan import StageOrder
 from distributary.model.table import Column, Role, TablePlan
-from distributary.stage.catalog import Catalog
-from distributary.stage.files import Fact, letters_batch
+from distributary.stage.files import letters_batch
 from distributary.stage.partitions import Flags, columns_as_written, without_records
+from distributary.stage.task_plan import TaskPlan
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-    from distributary.stage.parts import Part
+    from distributary.stage.decoding import DecodedPart
 
 
 UNKNOWN_FIELDS = "unknown fields"
-"""Stands among the names of rules, and can be none: they have no spaces."""
+"""The name under which dropped fields are counted; no rule has it, because rule names have no
+spaces."""
 
 _STREAM = "stream"
 _WITHOUT_A_ROW = pa.array(["delete", "truncate"])
@@ -50,27 +51,27 @@ _MOST_VALUES = 5
 
 
 @dataclass(slots=True)
-class Held:
-    """What is left of a table's parts, and what is to be told about the rest."""
+class RuledRows:
+    """The parts of a table that passed the rules, the dead letters, and facts for the driver."""
 
-    parts: list[Part] = field(default_factory=list)
+    parts: list[DecodedPart] = field(default_factory=list)
     dead: list[pa.RecordBatch] = field(default_factory=list)
     facts: list[Fact] = field(default_factory=list)
 
 
-def held_to_rules(parts: list[Part], catalog: Catalog, order: StageOrder) -> Held:
-    """The parts of one table without records that a rule sends to the dead letters."""
-    table = catalog.tables.get(parts[0].route.table) if parts else None
+def held_to_rules(parts: list[DecodedPart], plan: TaskPlan, order: StageOrder) -> RuledRows:
+    """Remove the records of one table that a rule sends to the dead letters."""
+    table = plan.output.tables.get(parts[0].route.table) if parts else None
     if table is None or table.role is not Role.EACH:
-        return Held(parts)
-    by_type: dict[str, list[Part]] = {}
+        return RuledRows(parts)
+    by_type: dict[str, list[DecodedPart]] = {}
     for part in parts:
         by_type.setdefault(part.route.type, []).append(part)
-    held = Held()
+    held = RuledRows()
     counts: list[RuleCount] = []
     for type_name, mine in by_type.items():
         filled = [part for part in mine if part.batch.num_rows]
-        rules = rules_for(catalog.expectations, table, type_name) if filled else ()
+        rules = rules_for(plan.output.expectations, table, type_name) if filled else ()
         checks = checks_of(rules, table.columns) if rules else None
         if checks is not None:
             counts += _not_applied(rules, checks)
@@ -79,63 +80,63 @@ def held_to_rules(parts: list[Part], catalog: Catalog, order: StageOrder) -> Hel
             continue
         held.parts += [part for part in mine if not part.batch.num_rows]
         names = checks.schema.names
-        known = columns_as_written(filled, table, names, catalog, order)
-        rows = pa.table([known[name] for name in names], names=names)
+        values = columns_as_written(filled, table, names, plan, order)
+        rows = pa.table([values[name] for name in names], names=names)
         counts += _hold(filled, rows, checks, order, held)
     held.facts += count_facts(table.name, counts)
     return held
 
 
-def count_changes(table: TablePlan, rows: pa.Table, raw: pa.Table, catalog: Catalog) -> list[Fact]:
-    """What rules say about the events that a log gets; none is ever kept out of it.
+def count_changes(table: TablePlan, rows: pa.Table, raw: pa.Table, plan: TaskPlan) -> list[Fact]:
+    """Count the events of a log that break rules; all events stay in the log.
 
-    Events without a row, and values that an event leaves out, are not judged.
+    Events without a row are not checked, nor are columns that an event leaves out.
     """
-    rules = rules_for(catalog.expectations, table, table.type)
+    rules = rules_for(plan.output.expectations, table, table.type)
     if not rules:
         return []
     checks = checks_of(rules, table.columns)
     counts = _not_applied(rules, checks)
     has_row = ~np.asarray(pc.is_in(rows.column("_op"), _WITHOUT_A_ROW))
-    found = checks(conform(rows, checks.schema, rows=rows.num_rows)) if checks.rules else []
-    for rule, verdict in zip(checks.rules, found, strict=True):
+    verdicts = checks(conform(rows, checks.schema, rows=rows.num_rows)) if checks.rules else []
+    for rule, verdict in zip(checks.rules, verdicts, strict=True):
         judged = has_row & ~_left_out(rows.column("_unchanged"), rule)
         counts.append(_count(rule, verdict.broken & judged, int(judged.sum()), raw))
     return count_facts(table.name, counts)
 
 
 def unfit_rules(rules: tuple[Rule, ...], table: TablePlan) -> dict[str, str]:
-    """Those of the rules for a table that cannot be applied to it, and why."""
-    own = rules_for(rules, table, table.type)
-    return dict(checks_of(own, table.columns).unfit) if own else {}
+    """Return the rules for a table that cannot be applied to it, with the reasons."""
+    chosen = rules_for(rules, table, table.type)
+    return dict(checks_of(chosen, table.columns).unfit) if chosen else {}
 
 
 def count_facts(table: str, counts: Iterable[RuleCount]) -> list[Fact]:
-    """What a task tells the driver about rules."""
-    told = [count.as_dict() for count in sum_counts(counts)]
-    return [("rules", compact([table, told]))] if told else []
+    """Return the counts of rules as facts for the driver."""
+    summed = sum_counts(counts)
+    return [RulesCounted(table, summed)] if summed else []
 
 
 def count_dropped(raw: pa.Table, decoded: Decoded) -> RuleCount:
-    """Records whose payloads had fields that are in no row, as a rule that says `warn`."""
+    """Count records whose payloads had unknown fields, as a rule with the action `warn`."""
     first = _coordinates(raw, decoded.unknown[0]) if decoded.unknown else None
     checked = raw.num_rows - len(decoded.failed)
     return RuleCount(UNKNOWN_FIELDS, Action.WARN, checked, len(decoded.unknown), first=first)
 
 
 def _refuses(rule: Rule, order: StageOrder) -> bool:
-    """Whether a row that breaks the rule is kept out of the table, with its record.
+    """Return whether a row that breaks the rule is kept out of the table, with its record.
 
-    A letter that is sent again and fails stays a letter: it must not stop the others.
+    A replayed letter that breaks a `fail` rule stays a letter: it must not stop the other letters.
     """
     again = order.lane != _STREAM
     return rule.action is Action.DEAD_LETTER or (again and rule.action is Action.FAIL)
 
 
 def _hold(
-    parts: Sequence[Part], rows: pa.Table, checks: Checks, order: StageOrder, held: Held
+    parts: Sequence[DecodedPart], rows: pa.Table, checks: Checks, order: StageOrder, held: RuledRows
 ) -> Iterator[RuleCount]:
-    """Judge the rows of some parts, and put what is left and what is refused into `held`."""
+    """Check the rows of some parts, add passed parts and letters to `held`, and yield counts."""
     verdicts = list(zip(checks.rules, checks(rows), strict=True))
     start = 0
     for part in parts:
@@ -181,7 +182,7 @@ def _coordinates(raw: pa.Table, row: int) -> Coordinates:
 
 
 def _left_out(unchanged: pa.ChunkedArray, rule: Rule) -> Flags:
-    """Events that do not say what a column of the rule is."""
+    """Return the events that leave out a column of the rule."""
     flags = np.zeros(len(unchanged), np.bool_)
     lists = unchanged.combine_chunks()
     wanted = {names[0].lower() for names in rule.columns}
@@ -194,7 +195,7 @@ def _left_out(unchanged: pa.ChunkedArray, rule: Rule) -> Flags:
 def _message(
     order: StageOrder, verdicts: Sequence[tuple[Rule, Verdict]], rows: pa.Table, row: int
 ) -> str:
-    """Which rule a row breaks, and by what."""
+    """Describe the rule that a row breaks, and the row's values."""
     broken = [(r, v) for r, v in verdicts if _refuses(r, order) and v.broken[row]]
     rule, verdict = broken[0]
     how = " cannot be evaluated" if verdict.failed[row] else ""
@@ -212,7 +213,7 @@ def _value(rows: pa.Table, names: tuple[str, ...], row: int) -> str:
     try:
         value: Any = rows.column(by_name[names[0].lower()])[row].as_py()
     except (ValueError, OverflowError):
-        # a moment that Python has no word for
+        # The value is a time outside of Python's range.
         return f"{printable('.'.join(names))} = ?"
     for name in names[1:]:
         if not isinstance(value, dict):
@@ -226,7 +227,7 @@ _CHOSEN: Cache[tuple[Rule, ...]] = Cache(50_000)
 
 
 def rules_for(rules: tuple[Rule, ...], table: TablePlan, type_name: str) -> tuple[Rule, ...]:
-    """The rules for rows of a type in a table; a log goes by its table's name too."""
+    """Return the rules for rows of a type in a table; a log also has the rules of its table."""
 
     def chosen() -> tuple[Rule, ...]:
         names = {table.name}
@@ -238,30 +239,29 @@ def rules_for(rules: tuple[Rule, ...], table: TablePlan, type_name: str) -> tupl
     return _CHOSEN.get((table.name, type_name), chosen, owner=rules)
 
 
-# Rules over Arrow columns: one prepared query evaluates all rules of a table at once.
-#
-# A statement is prepared once for some rules and types of columns, over a source that gives
-# whatever rows it holds at the moment. The same query again takes 0.4 ms; from the text it would
-# be 2 ms.
+# The evaluation of rules over Arrow columns: one prepared query for all rules of a table.
+# A statement is prepared once for a set of rules and column types, over a source whose rows change.
+# Running it again takes 0.4 ms; parsing it again would take 2 ms.
 
 _MOST_KNOWN = 2_000
-"""Prepared statements that are kept."""
+"""How many prepared statements are kept."""
 _MOST_TRIES = 64
-"""How often rows are halved before all of the rest count as broken."""
+"""How often rows are halved before all remaining rows count as broken."""
 
 
 class Verdict(NamedTuple):
-    """What a rule says about rows."""
+    """The result of a rule for rows."""
 
     broken: Flags
-    """Rows that break it; among them those for which it has no value."""
+    """Rows that break the rule, including those for which it could not be evaluated."""
     failed: Flags
-    """Rows for which it could not be evaluated: a cast, an overflow."""
+    """Rows for which the rule could not be evaluated, for instance after a failed cast or an
+    overflow."""
 
 
 @dataclass(slots=True)
 class _Source:
-    """Gives the engine the rows of the moment, however often it asks."""
+    """A source that gives the engine the current rows, each time it reads."""
 
     rows: pa.Table
 
@@ -270,28 +270,31 @@ class _Source:
 
 
 class _Engine:
-    """The one engine of this process; after an error it starts over."""
+    """The one DuckDB engine of this process; after an error it starts over."""
 
     def __init__(self) -> None:
         self._connection: DuckDBPyConnection | None = None
         self._prepared = 0
         self.life = 0
-        """Changes when everything that was prepared is gone."""
+        """A number that changes when all prepared statements are gone."""
 
     def types(self, schema: pa.Schema, expressions: Sequence[str]) -> list[str]:
-        """The types of expressions over columns; raises what the engine has against them."""
+        """Return the types of expressions over columns.
+
+        Raise the engine's error for invalid ones.
+        """
         connection = self._open()
         connection.register("shape", _Source(schema.empty_table()))
         try:
-            found = connection.execute(f"DESCRIBE {_select(expressions)} FROM shape").fetchall()
+            described = connection.execute(f"DESCRIBE {_select(expressions)} FROM shape").fetchall()
         finally:
             connection.unregister("shape")
-        return [str(row[1]) for row in found]
+        return [str(row[1]) for row in described]
 
     def prepare(
         self, schema: pa.Schema, expressions: Sequence[str]
     ) -> tuple[_Source, Callable[[], dict[str, Any]]]:
-        """A source to put rows into, and the call that evaluates the expressions for them."""
+        """Prepare a statement; return the source for its rows, and the call that evaluates it."""
         if self._prepared >= _MOST_KNOWN:
             self.reset()
         connection = self._open()
@@ -303,7 +306,7 @@ class _Engine:
         return source, lambda: connection.execute(f"EXECUTE rules_{number}").fetchnumpy()
 
     def reset(self) -> None:
-        """Forget everything: after some errors an engine answers nothing any more."""
+        """Close the engine: after some errors it fails every further statement."""
         if self._connection is not None:
             self._connection.close()
         self._connection, self._prepared = None, 0
@@ -316,7 +319,7 @@ class _Engine:
 
 
 def _select(expressions: Sequence[str]) -> str:
-    # they were parsed and found harmless when the file was loaded
+    # The expressions were parsed and found harmless when the pipeline file was loaded.
     return "SELECT " + ", ".join(f"{text} AS v{n}" for n, text in enumerate(expressions))
 
 
@@ -324,21 +327,21 @@ _ENGINE = _Engine()
 
 
 class Checks:
-    """Those of some rules that fit a table, ready to be evaluated."""
+    """The rules that fit a table, ready to be evaluated."""
 
     def __init__(self, rules: Sequence[Rule], columns: Sequence[Column]) -> None:
         self.unfit: dict[str, str] = {}
-        """Rules that cannot be evaluated, and why."""
+        """The rules that cannot be evaluated, with the reasons."""
         by_name = {column.name.lower(): column for column in columns}
         self.rules = tuple(self._fitting(rules, by_name))
         self.schema = _schema(self.rules, by_name)
-        """The columns that the rules look at."""
+        """The columns that the rules use."""
         self._life = -1
         self._source: _Source
         self._evaluate: Callable[[], dict[str, Any]]
 
     def __call__(self, rows: pa.Table) -> list[Verdict]:
-        """What each of the rules says about rows that have the columns of `schema`."""
+        """Return each rule's verdict on rows with the columns of `schema`."""
         import duckdb
 
         tries = [_MOST_TRIES]
@@ -347,7 +350,8 @@ class Checks:
             try:
                 return self._evaluated(some)
             except duckdb.Error:
-                # not an error of one row, which the query itself catches: find the rows by halves
+                # The query catches errors of single rows, so this error is another: find its rows
+                # by halving.
                 _ENGINE.reset()
             tries[0] -= 1
             half = some.num_rows // 2
@@ -360,18 +364,18 @@ class Checks:
         return judged(rows.select(self.schema.names).cast(self.schema))
 
     def _fitting(self, rules: Sequence[Rule], by_name: dict[str, Column]) -> list[Rule]:
-        """The rules that can be evaluated; says of the others why they cannot."""
+        """Return the rules that can be evaluated; record the reasons for the others in `unfit`."""
         missing = {rule.name: _missing(rule, by_name) for rule in rules}
-        known = [rule for rule in rules if not missing[rule.name]]
+        complete = [rule for rule in rules if not missing[rule.name]]
         self.unfit = {name: why for name, why in missing.items() if why}
-        if len(known) > 1 and not self._unusable(known, by_name):
-            return known
-        self.unfit |= {r.name: why for r in known if (why := self._unusable([r], by_name))}
-        return [rule for rule in known if rule.name not in self.unfit]
+        if len(complete) > 1 and not self._unusable(complete, by_name):
+            return complete
+        self.unfit |= {r.name: why for r in complete if (why := self._unusable([r], by_name))}
+        return [rule for rule in complete if rule.name not in self.unfit]
 
     @staticmethod
     def _unusable(rules: Sequence[Rule], by_name: dict[str, Column]) -> str:
-        """What the engine has against these rules; empty if nothing."""
+        """Return the engine's error for these rules; empty if there is none."""
         import duckdb
 
         plain = [enclosed(rule.check) for rule in rules]
@@ -393,14 +397,14 @@ class Checks:
             self._life = _ENGINE.life
         self._source.rows = rows
         try:
-            found = self._evaluate()
+            answers = self._evaluate()
         finally:
             self._source.rows = rows.slice(0, 0)
-        return [_verdict(found[f"v{n}"], rows.num_rows) for n in range(len(self.rules))]
+        return [_verdict(answers[f"v{n}"], rows.num_rows) for n in range(len(self.rules))]
 
 
 def _guarded(rule: Rule) -> str:
-    """True or unknown: true. False: false. An error: null."""
+    """Return SQL that gives true for true or unknown, false for false, and null for an error."""
     return f"TRY(coalesce({enclosed(rule.check)}, true))"
 
 
@@ -413,14 +417,17 @@ def _verdict(answer: Any, count: int) -> Verdict:
 
 
 def _schema(rules: Sequence[Rule], by_name: dict[str, Column]) -> pa.Schema:
-    """The table's columns that some rules name."""
+    """Return the table's columns that some rules name."""
     named = (by_name.get(names[0].lower()) for rule in rules for names in rule.columns)
-    found = dict.fromkeys(column for column in named if column is not None)
-    return pa.schema([pa.field(column.name, column.type) for column in found])
+    used = dict.fromkeys(column for column in named if column is not None)
+    return pa.schema([pa.field(column.name, column.type) for column in used])
 
 
 def _missing(rule: Rule, by_name: dict[str, Column]) -> str:
-    """Which column the table does not have, or which field a column does not."""
+    """Return the column or field that a rule names and the table lacks.
+
+    Empty if none is missing.
+    """
     for names in rule.columns:
         column = by_name.get(names[0].lower())
         if column is None:
@@ -439,7 +446,7 @@ def _missing(rule: Rule, by_name: dict[str, Column]) -> str:
 
 
 def _words(error: Exception) -> str:
-    """The engine's first line."""
+    """Return the first line of the engine's error."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return printable(lines[0], longest=200)
 
@@ -448,7 +455,7 @@ _KNOWN: Cache[Checks] = Cache(_MOST_KNOWN)
 
 
 def checks_of(rules: tuple[Rule, ...], columns: Sequence[Column]) -> Checks:
-    """The checks for a table with these columns; tables of one kind share them."""
+    """Return the checks for a table with these columns; tables with equal columns share them."""
     wanted = {names[0].lower() for rule in rules for names in rule.columns}
     used = tuple(column for column in columns if column.name.lower() in wanted)
     key = (rules, tuple((column.name, column.type) for column in used))
@@ -457,7 +464,7 @@ def checks_of(rules: tuple[Rule, ...], columns: Sequence[Column]) -> Checks:
 
 @atexit.register
 def _end() -> None:
-    """As with the engine that parses: what is held or hidden at the end is complained about."""
+    """Release the engine before the interpreter ends: DuckDB complains about open objects."""
     _KNOWN.clear()
     _ENGINE.reset()
     gc.unfreeze()

@@ -1,8 +1,7 @@
-"""Hop one of a stage: unwrap a task's records, sort them by key, leave them as a run."""
+"""Hop one of a stage: unwrap a task's records, sort them by key, and write them as a run."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
@@ -11,35 +10,42 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.decode.json.infer import infer
-from distributary.decode.json.kinds import adds_nothing, profile_texts, together
-from distributary.decode.json.pattern import familiar
+from distributary.decode.json.kinds import profile_texts, together
+from distributary.decode.json.known import Group, adding_nothing
 from distributary.delta.parquet import UPLOADS
 from distributary.errors import ErrorCode
+from distributary.model.facts import (
+    Fact,
+    KeyRange,
+    LettersFile,
+    RecordsRead,
+    SchemaCarried,
+    ShapeSeen,
+    SortedRun,
+)
 from distributary.model.names import refused_type_name
 from distributary.model.plan import UNFRAMED, Rejected, RouteKey, StageOrder
-from distributary.model.record import FAMILIAR, RAW
+from distributary.model.record import FAMILIAR, RAW, LastRecords, last_records
 from distributary.stage.bronze import BronzeWriter
-from distributary.stage.catalog import Catalog
 from distributary.stage.exchange import (
     SORTED,
     Groups,
-    KeyRange,
-    Run,
     facts_batch,
     group,
     positions,
     write_run,
 )
-from distributary.stage.files import Fact, Letter, gathered, letters_batch
-from distributary.stage.unwrap import Rows, ShardFilter, Unwrapped, known_shape, unwrap
+from distributary.stage.files import Letter, gathered, letters_batch
+from distributary.stage.task_plan import TaskPlan
+from distributary.stage.unwrap import Rows, ShardFilter, Unwrapped, decodable, known_shape, unwrap
 
-# What records that come without any schema look like.
+# The inference of shapes for records that come without any schema.
 
 
-def joined(found: Iterable[tuple[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """One shape or profile for each claim."""
+def joined(looks: Iterable[tuple[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """Merge shapes or profiles into one for each claim."""
     result: dict[str, dict[str, Any]] = {}
-    for claim, look in found:
+    for claim, look in looks:
         known = result.get(claim)
         result[claim] = look if known is None else together(known, look)
     return result
@@ -48,49 +54,43 @@ def joined(found: Iterable[tuple[str, dict[str, Any]]]) -> dict[str, dict[str, A
 def shapes(
     unwrapped: Unwrapped,
     groups: Groups,
-    catalog: Catalog,
+    plan: TaskPlan,
     refused: Collection[int] = (),
     *,
     careful: bool = False,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What records look like of each claim whose records name no schema.
+    """Yield the shape of each claim whose records name no schema.
 
-    Of change events it is a JSON Schema, and of other records a profile: the kinds of values that
-    their fields have. Records that look like those before them say nothing. With `careful` one
-    record is looked at after the other, in memory that does not depend on what is in them.
+    The shape is a JSON Schema for change events, and for other records a profile: the kinds of
+    values of their fields. Records of a known shape are skipped. With `careful`, records are parsed
+    one after the other, in memory that does not depend on their content.
     """
-    changes = catalog.changes is not None
     payloads = unwrapped.payloads
     new = ~np.isin(unwrapped.rows, unwrapped.familiar)
+    inferred: list[tuple[RouteKey, Rows]] = []
     for number, rows in enumerate(positions(groups.codes, len(groups.keys))):
-        key = groups.keys[number]
-        if key.schema_id != UNFRAMED or key.guid or number in refused:
-            continue
+        key, rows = groups.keys[number], rows[new[rows]]
+        if len(rows) and key.schema_id == UNFRAMED and not key.guid and number not in refused:
+            inferred.append((key, rows))
+    if not careful:
+        known = [(rows, known_shape(plan, key)) for key, rows in inferred]
+        new &= ~adding_nothing(payloads, [Group(rows, shape) for rows, shape in known if shape])
+    for key, rows in inferred:
         rows = rows[new[rows]]
         if not len(rows):
             continue
         values = payloads if len(rows) == len(payloads) else payloads.take(pa.array(rows))
-        expected = {} if careful else known_shape(catalog, key)
-        few = not changes and len(values) <= _FEW
-        if expected and not few:
-            known = familiar(values, expected)
-            if known.all():
-                continue
-            values = values.filter(pa.array(~known)) if known.any() else values
         look = (
             infer(values, parts=True, careful=careful)
-            if changes
-            else profile_texts(values, careful=careful or few)
+            if plan.changes is not None
+            else profile_texts(values, careful=careful or len(values) <= _FEW)
         )
-        if look is None or (
-            few and expected and adds_nothing(look, dict(expected), catalog.evolution)
-        ):
-            continue
-        yield key.claim, look
+        if look is not None:
+            yield key.claim, look
 
 
 _FEW = 10
-"""Records that are parsed sooner than an expression is made that they could match."""
+"""The number of records up to which parsing each is quicker than having Arrow read them."""
 _BYTES_PER_RUN = 256 * 1024 * 1024
 BAD_NAME = "the type's name cannot become the name of a table"
 _TOO_MANY = Rejected(
@@ -101,36 +101,41 @@ _TOO_MANY = Rejected(
 
 def sort(
     batches: Iterable[pa.RecordBatch],
-    catalog: Catalog,
+    plan: TaskPlan,
     order: StageOrder,
     known: Collection[RouteKey] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Raw records in; runs on disk, facts out.
+    """Sort raw records into runs on disk, and yield facts.
 
-    `known` are the keys that had an answer when these records were sorted before, if they were:
-    what was refused then is refused again, whatever is known by now.
+    `known` are the keys that had a route when these records were sorted before, if they were: keys
+    that were refused then are refused again, whatever routes exist now.
     """
-    bronze = BronzeWriter(catalog, order) if catalog.bronze and order.lane == "stream" else None
+    bronze = BronzeWriter(plan, order) if plan.output.bronze and order.lane == "stream" else None
     seen = skipped = size = newest = 0
+    heartbeats: dict[str, int] = {}
     share = ShardFilter()
+    last: LastRecords = {}
     for batch in _in_runs(share.own(batches)):
         raw = batch.select(RAW.names)
         seen += raw.num_rows
         size += pc.sum(pc.binary_length(raw.column("value"))).as_py() or 0
         newest = max(newest, pc.max(raw.column("timestamp")).cast(pa.int64()).as_py() or 0)
-        unwrapped = unwrap(raw, catalog, guarded=order.guarded)
+        if order.last_records:
+            last |= last_records(raw)
+        unwrapped = unwrap(raw, plan, guarded=order.guarded)
         if FAMILIAR.name in batch.schema.names:
             unwrapped.familiar = np.flatnonzero(batch.column(FAMILIAR.name))
-        if catalog.whole:
-            # nothing is judged here: whoever reads bronze sees the same record again
+        if plan.output.whole:
+            # Nothing is judged here: the readers of bronze see the same record again.
             unwrapped.letters, unwrapped.skipped = [], 0
         skipped += unwrapped.skipped
+        for topic, moment in unwrapped.heartbeats.items():
+            heartbeats[topic] = max(moment, heartbeats.get(topic, moment))
         if bronze is not None:
             bronze.add(raw, unwrapped)
-        yield facts_batch(_sorted(raw, unwrapped, catalog, order, known))
+        yield facts_batch(_sorted(raw, unwrapped, plan, order, known))
     seen, skipped = seen + share.others, skipped + share.others
-    told = {"records": seen, "skipped": skipped, "bytes": size, "newest_us": newest}
-    facts: list[Fact] = [("seen", json.dumps(told))]
+    facts: list[Fact] = [RecordsRead(seen, skipped, size, newest, last, heartbeats)]
     if bronze is not None:
         facts += bronze.finish()
         UPLOADS.finish()
@@ -138,7 +143,7 @@ def sort(
 
 
 def _in_runs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """As much as fits in a run at once: fewer, larger groups are cheaper than many small ones."""
+    """Join batches up to the size of a run: few large groups are cheaper than many small ones."""
     filled = (batch for batch in batches if batch.num_rows)
     for some in gathered(filled, lambda batch: batch.nbytes, _BYTES_PER_RUN):
         yield some[0] if len(some) == 1 else pa.concat_batches(some)
@@ -147,30 +152,32 @@ def _in_runs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _sorted(
     raw: pa.RecordBatch,
     unwrapped: Unwrapped,
-    catalog: Catalog,
+    plan: TaskPlan,
     order: StageOrder,
     known: Collection[RouteKey] | None,
 ) -> Iterator[Fact]:
-    decoding = catalog.each or bool(catalog.unified)
+    decoding = plan.output.each or bool(plan.output.unified)
+    if decoding:
+        unwrapped = decodable(unwrapped, plan)
     letters = unwrapped.letters
     if decoding and len(unwrapped.rows):
-        groups = group(unwrapped, catalog.unions)
-        refused = _refused(groups, catalog, order, known)
+        groups = group(unwrapped, plan.routing.unions)
+        refused = _refused(groups, plan, order, known)
         if refused:
             letters = letters + _letters(unwrapped, groups, refused)
-        timed = catalog.changes is not None
+        timed = plan.changes is not None
         run = _run(raw, unwrapped, groups, refused, order, timed=timed)
         if run is not None:
-            yield "run", run.as_json()
-        new = {key.guid for key in groups.keys if key not in catalog.routes}
+            yield run
+        new = {key.guid for key in groups.keys if key not in plan.routing.routes}
         for guid in new & unwrapped.carried.keys():
-            yield "carried", json.dumps(unwrapped.carried[guid])
-        if catalog.infer:
-            found = shapes(unwrapped, groups, catalog, refused, careful=order.guarded)
-            for claim, shape in found:
-                yield "shape", json.dumps([claim, shape], ensure_ascii=False)
+            yield SchemaCarried(unwrapped.carried[guid])
+        if plan.routing.infer:
+            looks = shapes(unwrapped, groups, plan, refused, careful=order.guarded)
+            for claim, shape in looks:
+                yield ShapeSeen(claim, shape)
     if letters:
-        yield "letters", json.dumps(write_run(letters_batch(raw, letters, order), order.folder))
+        yield LettersFile(write_run(letters_batch(raw, letters, order), order.folder))
 
 
 def _run(
@@ -181,8 +188,11 @@ def _run(
     order: StageOrder,
     *,
     timed: bool,
-) -> Run | None:
-    """One copy of everything for all keys: each key's records are then a slice of it."""
+) -> SortedRun | None:
+    """Write one run for all keys, in which each key's records are a slice.
+
+    None if all are refused.
+    """
     in_order = np.argsort(groups.codes, kind="stable")
     if refused:
         in_order = in_order[~np.isin(groups.codes[in_order], list(refused))]
@@ -202,52 +212,52 @@ def _run(
             newest = int(times[start : start + count].max()) if timed else 0
             ranges.append(KeyRange(key, start, count, int(offsets[start]), newest))
             start += count
-    return Run(path, tuple(ranges))
+    return SortedRun(path, tuple(ranges))
 
 
 def _in_order(column: pa.Array, rows: Rows) -> pa.Array:
-    """These rows of a column, which is nothing but itself where all are in their places."""
+    """Return these rows of a column; the column itself, uncopied, if they are all rows in order."""
     in_place = len(rows) == len(column) and (np.diff(rows) == 1).all()
     return column if in_place else column.take(pa.array(rows))
 
 
 def _is_same(payloads: pa.BinaryArray, values: pa.BinaryArray) -> bool:
-    """Whether payloads are the values that they were found in, all of them and untouched."""
+    """Return whether payloads are the unchanged buffers of the values they were found in."""
     either = [
-        (each.offset, *(b and b.address for b in each.buffers())) for each in (payloads, values)
+        (array.offset, *(b and b.address for b in array.buffers())) for array in (payloads, values)
     ]
     return len(payloads) == len(values) and either[0] == either[1]
 
 
 def _refused(
-    groups: Groups, catalog: Catalog, order: StageOrder, known: Collection[RouteKey] | None
+    groups: Groups, plan: TaskPlan, order: StageOrder, known: Collection[RouteKey] | None
 ) -> dict[int, Rejected]:
-    """The keys that need no answer of the driver, so that strangers cannot flood it."""
+    """Return the keys to refuse without the driver, so that foreign records cannot flood it."""
     refused: dict[int, Rejected] = {}
-    answered = catalog.routes if known is None else known
+    answered = plan.routing.routes if known is None else known
     new: set[RouteKey] = set()
     for number, key in enumerate(groups.keys):
-        told = key if known is None else _before(key, known, catalog)
-        if told in answered:
+        earlier = key if known is None else _before(key, known, plan)
+        if earlier in answered:
             continue
         code = None
-        if catalog.envelope is not None:
+        if plan.records.envelope is not None:
             code = refused_type_name(
-                key.claim, strict=catalog.strict_names, longest=catalog.max_type_name
+                key.claim, strict=plan.records.strict_names, longest=plan.records.max_type_name
             )
         if code is not None:
             refused[number] = Rejected(code, BAD_NAME)
             continue
-        new.add(told)
+        new.add(earlier)
         if len(new) > order.most_new_keys:
             refused[number] = _TOO_MANY
     return refused
 
 
-def _before(key: RouteKey, known: Collection[RouteKey], catalog: Catalog) -> RouteKey:
-    """What a key was then: that a schema of Avro is a union may be known only since."""
+def _before(key: RouteKey, known: Collection[RouteKey], plan: TaskPlan) -> RouteKey:
+    """Return the key that the first pass saw, if its Avro schema turned out to be a union since."""
     whole = key._replace(message_index=())
-    return whole if whole in catalog.unions and whole not in known else key
+    return whole if whole in plan.routing.unions and whole not in known else key
 
 
 def _letters(unwrapped: Unwrapped, groups: Groups, refused: dict[int, Rejected]) -> list[Letter]:

@@ -1,4 +1,4 @@
-"""Hop one: what each record says about itself: its type, its schema id, its payload."""
+"""Hop one, unwrapping: the type, schema id and payload of each record."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
-from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
@@ -15,58 +14,57 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.decode.base import Decoder
-from distributary.decode.change.debezium.messages import (
-    KINDS,
-    Kind,
-    connect_guid,
-    look,
-    split_connect,
-)
-from distributary.decode.formats import decoder_for
+from distributary.decode.change.base import CHANGE, HEARTBEAT, TOMBSTONE, ChangeFormat, Records
+from distributary.decode.change.formats import CHANGE_FORMATS
+from distributary.decode.formats import FORMATS, decoder_for
 from distributary.decode.json.pattern import shape_in
 from distributary.errors import ErrorCode
 from distributary.model.change import ChangeSettings
 from distributary.model.deadletter import FAULT_HEADER, REASON_HEADER
 from distributary.model.plan import UNFRAMED, EnvelopePlan, Route, RouteKey
 from distributary.model.record import RAW, Format, Shapes, WriterSchema
+from distributary.registry.record_schemas import guid_of
 from distributary.registry.wire import REASONS, SplitFrames, payloads, split, split_v0
-from distributary.stage.catalog import Catalog
 from distributary.stage.envelopes import (
     Opened,
     joined,
     open_cloud_events,
     open_columns,
-    open_json,
+    open_messages,
     taken,
     texts_in,
 )
 from distributary.stage.files import Letter
 from distributary.stage.guard import GuardedDecoder
+from distributary.stage.task_plan import TaskPlan
 
 Rows = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
 class Unwrapped:
-    """The records of a raw batch that could be unwrapped, column-wise, and the others."""
+    """The records of a raw batch that could be unwrapped, as columns, and the dead letters."""
 
     rows: Rows
     """Positions in the raw batch; all columns below have this length and order."""
     keys: dict[str, pa.Array]
-    """What tells records apart, by the names of `RouteKey`; a column that none needs is left out.
-    """
+    """The columns that form the key of a record, by the names of `RouteKey`; unused ones are left
+    out."""
     payloads: pa.BinaryArray
     letters: list[Letter] = field(default_factory=list)
     skipped: int = 0
-    """Records to pass over: tombstones, where a policy says so, and what is no change of a row."""
+    """Records that are skipped: tombstones, if the policy says so, and messages that are no row
+    change."""
     familiar: Rows = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Positions in the raw batch of records that add nothing to the shape of their type."""
+    """Positions in the raw batch of records that add nothing to the known shape of their type."""
     carried: dict[str, str] = field(default_factory=dict)
-    """Schemas that came with the records themselves, by GUID."""
+    """Schemas that the records themselves carried, by GUID."""
+    heartbeats: dict[str, int] = field(default_factory=dict)
+    """The time of the newest heartbeat of a connector, by topic, in microseconds since 1970."""
 
 
 def _only(unwrapped: Unwrapped, keep: Rows) -> Unwrapped:
-    """The records at these ascending places; letters and counts stay."""
+    """Return the records at these ascending positions; letters and counts stay."""
     return unwrapped if len(keep) == len(unwrapped.rows) else _taken(unwrapped, keep)
 
 
@@ -88,32 +86,56 @@ def _coded(codes: npt.NDArray[Any], values: Sequence[Any], type_: pa.DataType) -
     return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), pa.array(values, type_))
 
 
-def unwrap(raw: pa.RecordBatch, catalog: Catalog, *, guarded: bool = False) -> Unwrapped:
+def unwrap(raw: pa.RecordBatch, plan: TaskPlan, *, guarded: bool = False) -> Unwrapped:
     """Split a raw batch into unwrapped columns and dead letters."""
     letters: list[Letter] = []
-    rows = _with_value(raw, catalog, letters)
+    rows = _with_value(raw, plan, letters)
     silent: Rows = np.zeros(0, np.int64)
-    if catalog.skip_tombstones and letters:
+    if plan.records.skip_tombstones and letters:
         letters, silent = _without_tombstones(raw, letters)
-    if catalog.changes is not None:
-        return _changes(raw, rows, letters, catalog, catalog.changes, silent)
-    if catalog.envelope is None:
-        unwrapped = _from_frame(raw, rows, letters, catalog)
+    if plan.changes is not None:
+        return _changes(raw, rows, letters, plan, plan.changes, silent)
+    if plan.records.envelope is None:
+        unwrapped = _from_frame(raw, rows, letters, plan)
     else:
-        unwrapped = _from_envelope(raw, rows, letters, catalog, catalog.envelope, guarded=guarded)
+        unwrapped = _from_envelope(raw, rows, letters, plan, plan.records.envelope, guarded=guarded)
     unwrapped.skipped += len(silent)
     return unwrapped
 
 
-def _with_value(raw: pa.RecordBatch, catalog: Catalog, letters: list[Letter]) -> Rows:
-    """Rows that have something to look at; the others are dead letters by their size."""
-    values, limit = raw.column("value"), catalog.limits.max_payload_bytes
+def decodable(unwrapped: Unwrapped, plan: TaskPlan) -> Unwrapped:
+    """Return records with payloads in the form that decoders take; the others become letters."""
+    as_json = FORMATS[plan.records.format].as_json
+    if as_json is None or not len(unwrapped.rows):
+        return unwrapped
+    texts, failures = as_json(unwrapped.payloads, plan.records.limits.max_depth)
+    unwrapped = replace(unwrapped, payloads=texts)
+    if not failures:
+        return unwrapped
+    letters = [
+        Letter(
+            int(unwrapped.rows[failure.index]),
+            failure.code,
+            failure.message,
+            "decode",
+            failure.position,
+            unwrapped.keys["claim"][failure.index].as_py(),
+        )
+        for failure in failures
+    ]
+    unwrapped = replace(unwrapped, letters=unwrapped.letters + letters)
+    return _only(unwrapped, np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False)))
+
+
+def _with_value(raw: pa.RecordBatch, plan: TaskPlan, letters: list[Letter]) -> Rows:
+    """Return the rows with a usable value; empty, null and too large values become dead letters."""
+    values, limit = raw.column("value"), plan.records.limits.max_payload_bytes
     sizes = pc.fill_null(pc.binary_length(values), -1).to_numpy(zero_copy_only=False)
     good = (sizes > 0) & (sizes <= limit)
     if good.all():
         return np.arange(len(values))
-    if catalog.envelope is None and (sizes == 0).any():
-        # where a header names the schema, the value is all payload, and may be empty
+    if plan.records.envelope is None and (sizes == 0).any():
+        # If a header names the schema, the whole value is payload, and may be empty.
         frames = split(values, raw.column("headers"), protobuf=False)
         good |= (sizes == 0) & frames.framed & (frames.payload_start == 0)
     for row in np.flatnonzero(~good).tolist():
@@ -129,51 +151,51 @@ def _with_value(raw: pa.RecordBatch, catalog: Catalog, letters: list[Letter]) ->
 
 
 def _without_tombstones(raw: pa.RecordBatch, letters: list[Letter]) -> tuple[list[Letter], Rows]:
-    """A key without a value says that the key is gone; that is no fault."""
+    """Separate tombstones from the letters: a key without a value is no fault."""
     keys = raw.column("key")
     silent = {x.row for x in letters if x.code is ErrorCode.NULL_VALUE and keys[x.row].is_valid}
     return [x for x in letters if x.row not in silent], np.array(sorted(silent), np.int64)
 
 
-# Records with the registry's header, or without any wrapping.
+# Records with the registry's header, or without any framing.
 
 
 def _from_frame(
     raw: pa.RecordBatch,
     rows: Rows,
     letters: list[Letter],
-    catalog: Catalog,
+    plan: TaskPlan,
     claims: pa.StringArray | None = None,
     values: pa.BinaryArray | None = None,
     *,
     inside: bool = False,
 ) -> Unwrapped:
-    """Records whose schema the registry's header names; the topic makes the claim.
+    """Unwrap records whose schema the registry's header names; by default the claim is the topic.
 
-    Where something else does, the claims are given; and so are payloads that were `inside` of
-    something, about which the headers of the record say nothing.
+    `claims` are given if something else names the type. `values` are payloads from inside of an
+    envelope; with `inside`, the headers of the record do not describe them.
     """
     headers = None if inside else raw.column("headers")
     values = taken(raw.column("value"), rows) if values is None else values
     claims = taken(raw.column("topic"), rows) if claims is None else claims
-    if catalog.payload_framing == "none":
+    if plan.records.framing == "none":
         keys = {"claim": claims, "schema_id": _unframed(len(rows))}
         return Unwrapped(rows, keys, values, letters)
-    protobuf = catalog.payload_format is Format.PROTOBUF
+    protobuf = FORMATS[plan.records.format].many_messages
     named = None
     if headers is not None and headers.null_count < len(headers):
         named = taken(headers, rows)
     frames = split(values, named, protobuf=protobuf)
-    keep = _well_framed(frames, catalog.payload_framing, rows, letters)
+    keep = _well_framed(frames, plan.records.framing, rows, letters)
     keys = {"claim": claims, "schema_id": pa.array(frames.ids), **_keys_in(frames, protobuf)}
     return _only(Unwrapped(rows, keys, payloads(values, frames.payload_start), letters), keep)
 
 
 def _well_framed(frames: SplitFrames, framing: str, rows: Rows, letters: list[Letter]) -> Rows:
-    """Positions of what is framed as it should be; the others are dead letters."""
+    """Return the positions of well-framed payloads; the others become dead letters."""
     bad = ~frames.framed
     if framing == "auto":
-        # exact for protobuf: a bare message cannot begin with byte 0
+        # This is exact for protobuf: a bare message cannot begin with byte 0.
         bad &= frames.reasons != REASONS.index(ErrorCode.BAD_MAGIC)
     for i in np.flatnonzero(bad).tolist():
         code = frames.reason(i) or ErrorCode.BAD_MAGIC
@@ -183,15 +205,15 @@ def _well_framed(frames: SplitFrames, framing: str, rows: Rows, letters: list[Le
 
 
 _NO_SUCH_MESSAGE = 2**31 - 1
-"""What stands for all larger numbers: no schema has so many messages."""
+"""The index that stands for all larger ones: no schema has so many messages."""
 
 
 def _keys_in(frames: SplitFrames, protobuf: bool) -> dict[str, pa.Array]:
-    """What frames say beside the schema's id: the path to the message, the GUID."""
+    """Return the parts of the key that frames add to the schema id: message path and GUID."""
     keys = {}
     if protobuf:
         paths = [[min(number, _NO_SUCH_MESSAGE) for number in path] for path in frames.paths]
-        # a bare record has no path: which message it is follows from its name and its schema
+        # A bare record has no path: its message follows from its name and its schema.
         codes = np.where(frames.framed, frames.path_codes, len(paths))
         keys["message_index"] = _coded(codes, [*paths, []], pa.list_(pa.int32()))
     if frames.guids:
@@ -214,7 +236,7 @@ def _from_envelope(
     raw: pa.RecordBatch,
     rows: Rows,
     letters: list[Letter],
-    catalog: Catalog,
+    plan: TaskPlan,
     envelope: EnvelopePlan,
     *,
     guarded: bool,
@@ -223,55 +245,56 @@ def _from_envelope(
     if envelope.type_field.startswith("{"):
         rows, claims = _named_outside(raw, rows, letters, envelope.type_field)
         if not envelope.schema_id_field and not envelope.payload_field:
-            return _from_frame(raw, rows, letters, catalog, claims)
-    depth = catalog.limits.max_depth
+            return _from_frame(raw, rows, letters, plan, claims)
+    depth = plan.records.limits.max_depth
     if envelope.format == "cloudevents":
         opened = open_cloud_events(raw, rows, letters, max_depth=depth)
-        return _from_frame(raw, opened.rows, letters, catalog, opened.claims, opened.payloads)
+        return _from_frame(raw, opened.rows, letters, plan, opened.claims, opened.payloads)
+    format = FORMATS[envelope.format]
     values, ids = taken(raw.column("value"), rows), None
     inside = bool(envelope.payload_field)
     if envelope.framing != "none":
         read = split_v0 if inside else split
-        frames = read(values, protobuf=envelope.format == "protobuf")
+        frames = read(values, protobuf=format.many_messages)
         keep = _well_framed(frames, envelope.framing, rows, letters)
         values, rows = taken(payloads(values, frames.payload_start), keep), rows[keep]
         ids = np.where(frames.framed, frames.ids, UNFRAMED)[keep]
         claims = None if claims is None else taken(claims, keep)
-    if envelope.format == "json":
-        shape = known_shapes(catalog)
-        opened = open_json(values, rows, letters, envelope, claims, shape, max_depth=depth)
+    if format.messages is not None:
+        shape = known_shapes(plan) if format.as_json is None else None
+        opened = open_messages(values, rows, letters, envelope, claims, shape, max_depth=depth)
     else:
         portions = _by_schema(envelope, values, rows, ids, claims, letters)
-        parts = [_decoded(*each, letters, catalog, envelope, guarded) for each in portions]
+        parts = [_decoded(*portion, letters, plan, envelope, guarded) for portion in portions]
         opened = joined(parts) if parts else Opened.none()
-    found = _complete(opened, envelope, letters)
+    complete = _complete(opened, envelope, letters)
     if opened.ids is None:
-        # a message that is its own payload may have a header that names its schema
-        contents = found.payloads if inside else None
-        claims = found.keys["claim"]
-        framed = _from_frame(raw, found.rows, letters, catalog, claims, contents, inside=inside)
+        # A message that is its own payload may have a header that names its schema.
+        contents = complete.payloads if inside else None
+        claims = complete.keys["claim"]
+        framed = _from_frame(raw, complete.rows, letters, plan, claims, contents, inside=inside)
         return replace(framed, familiar=opened.familiar)
-    return found if catalog.payload_framing == "none" else _inner(found, catalog)
+    return complete if plan.records.framing == "none" else _inner(complete, plan)
 
 
-def known_shape(catalog: Catalog, key: RouteKey) -> Mapping[str, Any]:
-    """The shape of records without a schema; one without anything where nobody knows."""
-    route = catalog.routes.get(key)
+def known_shape(plan: TaskPlan, key: RouteKey) -> Mapping[str, Any]:
+    """Return the shape of records without a schema; empty if it is unknown."""
+    route = plan.routing.routes.get(key)
     if isinstance(route, Route):
-        return shape_in(catalog.schemas[route.schema_id].body)
-    recalled = None if route is not None else catalog.recalled.get(key.claim)
+        return shape_in(plan.routing.schemas[route.schema_id].body)
+    recalled = None if route is not None else plan.routing.recalled.get(key.claim)
     return shape_in(recalled) if recalled is not None else {}
 
 
-def known_shapes(catalog: Catalog) -> Shapes:
-    """The same, of records of which only the claim is known."""
-    return lambda claim: known_shape(catalog, RouteKey(claim, UNFRAMED))
+def known_shapes(plan: TaskPlan) -> Shapes:
+    """Return a function from a claim to the shape of records without a schema."""
+    return lambda claim: known_shape(plan, RouteKey(claim, UNFRAMED))
 
 
 def _named_outside(
     raw: pa.RecordBatch, rows: Rows, letters: list[Letter], place: str
 ) -> tuple[Rows, pa.StringArray]:
-    """The records whose key or header names their type."""
+    """Return the records whose key or header names their type, and the types."""
     claims = texts_in(place, raw, rows)
     named = claims.is_valid().to_numpy(zero_copy_only=False)
     if named.all():
@@ -293,10 +316,10 @@ def _by_schema(
     claims: pa.StringArray | None,
     letters: list[Letter],
 ) -> Iterator[_Portion]:
-    """Envelopes with the schema that reads them: the newest, or of Avro, the one they name."""
+    """Yield envelopes by the schema that reads them: the newest, or in Avro the one they name."""
     if envelope.schema is None:
         return
-    if envelope.format != "avro" or ids is None:
+    if not FORMATS[envelope.format].needs_writer or ids is None:
         yield envelope.schema, values, rows, claims
         return
     for schema_id in np.unique(ids).tolist():
@@ -317,33 +340,34 @@ def _decoded(
     rows: Rows,
     claims: pa.StringArray | None,
     letters: list[Letter],
-    catalog: Catalog,
+    plan: TaskPlan,
     envelope: EnvelopePlan,
     guarded: bool,
 ) -> Opened:
-    """Type, schema id and payload of envelopes of one schema."""
-    # of protobuf the newest schema is known, not the one that it was written with
-    limits = replace(catalog.limits, drop_unknown_fields=True)
-    message = envelope.message if schema.format is Format.PROTOBUF else schema.message
+    """Decode envelopes of one schema to type, schema id and payload."""
+    # For protobuf the newest schema is used, which may not be the writer's schema.
+    limits = replace(plan.records.limits, drop_unknown_fields=True)
+    many = FORMATS[schema.format].many_messages
+    message = envelope.message if many else schema.message
     build = partial(decoder_for, schema, message, limits)
     decoder: Decoder = GuardedDecoder(build) if guarded else build()
     parts: list[Opened] = []
     for part in decoder.expansion.slices(values, limit=limits.max_decoded_bytes):
-        decoded, own = decoder.decode(values[part]), rows[part]
+        decoded, part_rows = decoder.decode(values[part]), rows[part]
         for failure in decoded.failed:
             code = failure.code if failure.code in _KEPT_CODES else ErrorCode.NOT_AN_ENVELOPE
-            row = int(own[failure.index])
+            row = int(part_rows[failure.index])
             letters.append(Letter(row, code, failure.message, "unwrap", failure.position))
         named = None if claims is None else claims[part]
         if decoded.origin is not None:
-            own = own[decoded.origin.to_numpy(zero_copy_only=False)]
+            part_rows = part_rows[decoded.origin.to_numpy(zero_copy_only=False)]
             named = None if named is None else named.take(decoded.origin)
-        parts.append(open_columns(decoded.ok, own, envelope, named))
+        parts.append(open_columns(decoded.ok, part_rows, envelope, named))
     return joined(parts) if parts else Opened.none()
 
 
 def _complete(opened: Opened, envelope: EnvelopePlan, letters: list[Letter]) -> Unwrapped:
-    """The records of which all fields are set."""
+    """Return the records with all needed fields; the others become dead letters."""
     claims, ids = opened.claims, opened.ids
     keys = {"claim": claims} if ids is None else {"claim": claims, "schema_id": ids}
     unwrapped = Unwrapped(opened.rows, keys, opened.payloads, letters)
@@ -367,13 +391,13 @@ def _complete(opened: Opened, envelope: EnvelopePlan, letters: list[Letter]) -> 
     return _only(unwrapped, np.flatnonzero(good))
 
 
-def _inner(unwrapped: Unwrapped, catalog: Catalog) -> Unwrapped:
-    """Payloads that have the registry's header themselves, inside of the envelope."""
-    protobuf = catalog.payload_format is Format.PROTOBUF
+def _inner(unwrapped: Unwrapped, plan: TaskPlan) -> Unwrapped:
+    """Remove the registry's header from payloads that have one inside of the envelope."""
+    protobuf = FORMATS[plan.records.format].many_messages
     frames = split_v0(unwrapped.payloads, protobuf=protobuf)
     claims, ids = unwrapped.keys.values()
     framed = frames.framed & (frames.ids == ids.to_numpy(zero_copy_only=False))
-    if catalog.payload_framing == "confluent" and not framed.all():
+    if plan.records.framing == "confluent" and not framed.all():
         for i in np.flatnonzero(~framed).tolist():
             text = "the payload has no header of the registry with the envelope's schema id"
             row, claim, id_ = int(unwrapped.rows[i]), claims[i].as_py(), ids[i].as_py()
@@ -381,7 +405,7 @@ def _inner(unwrapped: Unwrapped, catalog: Catalog) -> Unwrapped:
             unwrapped.letters.append(letter)
         keep = np.flatnonzero(framed)
         rest = _only(unwrapped, keep)
-        return _inner(rest, catalog) if len(keep) else rest
+        return _inner(rest, plan) if len(keep) else rest
     starts = np.where(framed, frames.payload_start, 0).astype(np.int32)
     keys = unwrapped.keys
     if framed.any():
@@ -389,33 +413,36 @@ def _inner(unwrapped: Unwrapped, catalog: Catalog) -> Unwrapped:
     return replace(unwrapped, keys=keys, payloads=payloads(unwrapped.payloads, starts))
 
 
-# Change events: not the topic but the source's table makes the claim.
+# Change events: the claim is the source's table, not the topic.
 
 _FRAMED = b"\x01"
-"""What events of Avro begin with, in the place of their file's schema."""
+"""The first byte of Avro events from files, in the place of the registry's header."""
 _NAMELESS = "the event does not say which table it is about"
-_CHANGE, _TOMBSTONE = KINDS.index(Kind.CHANGE), KINDS.index(Kind.TOMBSTONE)
+_NOT_JSON = "the event is not JSON"
 
 
 def _changes(
     raw: pa.RecordBatch,
     rows: Rows,
     letters: list[Letter],
-    catalog: Catalog,
+    plan: TaskPlan,
     settings: ChangeSettings,
     silent: Rows,
 ) -> Unwrapped:
-    if settings.format == "datastream":
-        return _from_reader(raw, rows, letters, catalog)
-    unwrapped = _from_frame(raw, rows, letters, catalog)
-    deletes = settings.tombstones == "delete"
+    if settings.from_files:
+        rows, letters = _without_faults(raw, rows, letters)
+    format_ = CHANGE_FORMATS[settings.format]
+    if format_.named_by_reader:
+        return _from_reader(raw, rows, letters, plan)
+    unwrapped = _from_frame(raw, rows, letters, plan)
+    deletes = settings.tombstones == "delete" and format_.tombstones_may_delete
     if not deletes:
         unwrapped.skipped += len(silent)
     elif len(silent):
         unwrapped = _with_tombstones(unwrapped, raw, silent)
-    if catalog.payload_format is Format.JSON:
-        return _about_tables(unwrapped, tombstones=deletes)
-    # which table it is says the schema, and only the driver has that
+    if plan.records.format == Format.JSON:
+        return _about_tables(unwrapped, raw, format_, settings)
+    # The schema names the table, and only the driver has the schema.
     keys = pc.fill_null(raw.column("key").take(pa.array(unwrapped.rows)), b"")
     frames = split_v0(keys, protobuf=False)
     unwrapped.keys["key_schema"] = pa.array(np.where(frames.framed, frames.ids, UNFRAMED))
@@ -423,33 +450,40 @@ def _changes(
 
 
 def _from_reader(
-    raw: pa.RecordBatch, rows: Rows, letters: list[Letter], catalog: Catalog
+    raw: pa.RecordBatch, rows: Rows, letters: list[Letter], plan: TaskPlan
 ) -> Unwrapped:
-    """Events of files: their reader has put the claim into the key, or said what is wrong."""
-    faults = _faults(raw)
-    letters = [letter for letter in letters if letter.row not in faults]
-    letters += faults.values()
-    rows = rows[~np.isin(rows, list(faults))] if faults else rows
+    """Unwrap events of files whose reader wrote the claim into their keys."""
     claims = raw.column("key").take(pa.array(rows)).cast(pa.string())
-    known = claims.is_valid().to_numpy(zero_copy_only=False)
-    for row in rows[~known].tolist():
+    named = claims.is_valid().to_numpy(zero_copy_only=False)
+    for row in rows[~named].tolist():
         value = raw.column("value")[row].as_py() or b""
         if not value.startswith(_FRAMED) and not _is_json(value):
-            letters.append(Letter(row, ErrorCode.NOT_JSON, "the event is not JSON", "unwrap"))
+            letters.append(Letter(row, ErrorCode.NOT_JSON, _NOT_JSON, "unwrap"))
         else:
             letters.append(Letter(row, ErrorCode.NO_SOURCE_METADATA, _NAMELESS, "unwrap"))
-    return _from_frame(raw, rows[known], letters, catalog, claims.filter(pa.array(known)))
+    return _from_frame(raw, rows[named], letters, plan, claims.filter(pa.array(named)))
+
+
+def _without_faults(
+    raw: pa.RecordBatch, rows: Rows, letters: list[Letter]
+) -> tuple[Rows, list[Letter]]:
+    """Replace records by the dead letters that readers of files reported in their headers."""
+    faults = _faults(raw)
+    if not faults:
+        return rows, letters
+    others = [letter for letter in letters if letter.row not in faults]
+    return rows[~np.isin(rows, list(faults))], [*others, *faults.values()]
 
 
 def _faults(raw: pa.RecordBatch) -> dict[int, Letter]:
-    """Records that their reader has given up on, each with the reader's own words."""
+    """Return the dead letters that readers reported in headers, by row."""
     headers = raw.column("headers")
     letters: dict[int, Letter] = {}
     for row in np.flatnonzero(headers.is_valid().to_numpy(zero_copy_only=False)).tolist():
-        told = {each["key"]: each["value"] or b"" for each in headers[row].as_py()}
-        if FAULT_HEADER in told:
-            reason = told.get(REASON_HEADER, b"").decode(errors="replace")
-            letters[row] = Letter(row, ErrorCode(told[FAULT_HEADER].decode()), reason, "read")
+        report = {header["key"]: header["value"] or b"" for header in headers[row].as_py()}
+        if FAULT_HEADER in report:
+            reason = report.get(REASON_HEADER, b"").decode(errors="replace")
+            letters[row] = Letter(row, ErrorCode(report[FAULT_HEADER].decode()), reason, "read")
     return letters
 
 
@@ -462,7 +496,7 @@ def _is_json(text: bytes) -> bool:
 
 
 def _with_tombstones(unwrapped: Unwrapped, raw: pa.RecordBatch, rows: Rows) -> Unwrapped:
-    """Add records that have a key and no value: their payload has no bytes, and no schema."""
+    """Add records with a key and without a value, with an empty payload and no schema."""
     count = len(rows)
     more = {
         "claim": raw.column("topic").take(pa.array(rows)),
@@ -480,55 +514,77 @@ def _with_tombstones(unwrapped: Unwrapped, raw: pa.RecordBatch, rows: Rows) -> U
     return _taken(together, np.argsort(both, kind="stable"))
 
 
-def _about_tables(unwrapped: Unwrapped, *, tombstones: bool) -> Unwrapped:
-    """Debezium's JSON: the table stands in the event, and so, maybe, does the schema.
-
-    With `tombstones`, these are kept too: they may delete a row.
-    """
-    frames = split_connect(unwrapped.payloads)
-    looked = look(unwrapped.keys["claim"], frames.payloads, by_topic=tombstones)
-    silent = looked.kinds == _TOMBSTONE
-    changes = looked.kinds == _CHANGE
-    if tombstones:
+def _about_tables(
+    unwrapped: Unwrapped, raw: pa.RecordBatch, format_: ChangeFormat, settings: ChangeSettings
+) -> Unwrapped:
+    """Ask the format for the table of each record in JSON, and for the schema that it carries."""
+    keys_of_records = raw.column("key").take(pa.array(unwrapped.rows))
+    records = Records(unwrapped.keys["claim"], keys_of_records, unwrapped.payloads)
+    named = format_.name_tables(records, settings)
+    silent = named.kinds == TOMBSTONE
+    changes = named.kinds == CHANGE
+    if settings.tombstones == "delete":
         changes |= silent
-    named = looked.claims.is_valid().to_numpy(zero_copy_only=False)
-    for row in unwrapped.rows[changes & ~named].tolist():
-        unwrapped.letters.append(Letter(row, ErrorCode.NO_SOURCE_METADATA, _NAMELESS, "unwrap"))
-    guids = [str(UUID(bytes=connect_guid(text))) for text in frames.schemas]
-    # JSON that somebody has framed is read by what it looks like, as all the other
-    keys = {"claim": looked.claims, "schema_id": _unframed(len(silent))}
-    if guids:
-        codes = np.where((frames.codes < 0) | silent, len(guids), frames.codes)
+    is_named = named.claims.is_valid().to_numpy(zero_copy_only=False)
+    unwrapped.letters.extend(_nameless(unwrapped, np.flatnonzero(changes & ~is_named)))
+    guids = [str(guid_of(text)) for text in named.schemas]
+    # JSON with a frame is read by its shape, as all other JSON.
+    keys = {"claim": named.claims, "schema_id": _unframed(len(silent))}
+    if guids and named.codes is not None:
+        codes = np.where((named.codes < 0) | silent, len(guids), named.codes)
         keys["guid"] = _coded(codes, [*guids, ""], pa.string())
     if silent.any():
         keys["tombstone"] = pa.array(silent)
-    texts = [text.decode(errors="replace") for text in frames.schemas]
-    found = replace(
+    texts = [text.decode(errors="replace") for text in named.schemas]
+    about_tables = replace(
         unwrapped,
         keys=keys,
-        payloads=frames.payloads,
+        payloads=named.payloads,
         skipped=unwrapped.skipped + int((~changes).sum()),
         carried=dict(zip(guids, texts, strict=True)),
+        heartbeats=_newest_by_topic(raw, unwrapped.rows[named.kinds == HEARTBEAT]),
     )
-    return _only(found, np.flatnonzero(changes & named))
+    return _only(about_tables, np.flatnonzero(changes & is_named))
 
 
-# The records of a batch that are this job's own, where a source marks them.
+def _nameless(unwrapped: Unwrapped, places: Rows) -> Iterator[Letter]:
+    """Yield the dead letters of records that name no table."""
+    for place in places.tolist():
+        row = int(unwrapped.rows[place])
+        if _is_json(unwrapped.payloads[place].as_py() or b"null"):
+            yield Letter(row, ErrorCode.NO_SOURCE_METADATA, _NAMELESS, "unwrap")
+        else:
+            yield Letter(row, ErrorCode.NOT_JSON, _NOT_JSON, "unwrap")
+
+
+def _newest_by_topic(raw: pa.RecordBatch, rows: Rows) -> dict[str, int]:
+    """Return the time of the newest of some records by topic, without records that have no time."""
+    if not len(rows):
+        return {}
+    some = pa.table(
+        {name: raw.column(name).take(pa.array(rows)) for name in ("topic", "timestamp")}
+    )
+    newest = some.group_by("topic").aggregate([("timestamp", "max")]).to_pydict()
+    times = pa.array(newest["timestamp_max"], some["timestamp"].type).cast(pa.int64()).to_pylist()
+    return {topic: time for topic, time in zip(newest["topic"], times, strict=True) if time}
+
+
+# The records of a batch that belong to this job, if several jobs share a source.
 
 MINE = pa.field("mine", pa.bool_(), nullable=False)
 MARKED = pa.schema([*RAW, MINE])
-"""Raw records, and for each whether this job takes it; the others are another job's."""
+"""The schema of raw records with a mark: true if this job takes the record."""
 
 
 class ShardFilter:
-    """Passes on what is this job's own, and counts the rest."""
+    """A filter that passes this job's records on and counts the others."""
 
     def __init__(self) -> None:
         self.others = 0
-        """Records of other jobs so far: read, and passed over."""
+        """The number of other jobs' records so far, which were read and skipped."""
 
     def own(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Raw records; batches without marks pass as they are."""
+        """Yield this job's records; batches without marks pass unchanged."""
         for batch in batches:
             yield self._own(batch) if MINE.name in batch.schema.names else batch
 

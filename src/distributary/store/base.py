@@ -1,8 +1,8 @@
-"""Bytes at rest: one interface for a folder of this machine and for a bucket.
+"""Stores of files: one interface for a local folder and for a bucket.
 
-A file is there whole or not at all, whoever looks and whenever the power goes out. What decides
-something is created exclusively (`create`), or replaced only if it is still what was read (`swap`).
-What a file system or a store says against it is an OSError, without any secret.
+A file exists whole or not at all, for every reader and after a power failure. Files that decide
+something are created exclusively (`create`), or replaced only if they are unchanged since they were
+read (`swap`). Failures of a file system or a bucket are raised as OSError, without secrets.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 REQUESTS: Counter[str] = Counter()
-"""What this process has asked of buckets, by kind: it costs money."""
+"""The requests of this process to buckets, by kind: requests cost money."""
 
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """A file as it was when somebody looked."""
+    """A file's size, time and version at one moment."""
 
     name: str
-    """Relative to the store that was asked."""
+    """The name relative to the store."""
     size: int
     modified: float
-    """Seconds since 1970, by the clock of whoever stores it."""
+    """The time of the last change in seconds since 1970, by the store's clock."""
     version: str
-    """Changes whenever the content does."""
+    """A text that changes whenever the content does."""
 
 
 class Store(ABC):
-    """A folder, or a part of a bucket. Names are relative to its address, with `/` between."""
+    """A folder, or a part of a bucket. Names are relative to its address, with `/` as separator."""
 
     address: str
-    """Absolute."""
+    """The absolute address."""
     asks_for_free: bool
-    """Whether a look at a file costs next to nothing; in a bucket it is a request."""
+    """True if looking at a file costs almost nothing; in a bucket it is a request."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Store) and other.address == self.address
@@ -57,56 +57,57 @@ class Store(ABC):
 
     @abstractmethod
     def create(self, name: str, data: bytes, *, durable: bool = True) -> str | None:
-        """Create a file unless the name is taken; its version, or None when it was taken.
+        """Create a file and return its version; None if the name is taken.
 
-        In a bucket, where an answer may be lost, a file with these very bytes counts as created.
+        In a bucket, where an answer may be lost, an existing file with the same bytes counts as
+        created.
         """
 
     @abstractmethod
     def write(self, name: str, data: bytes, *, durable: bool = True) -> str:
-        """Put a file in place of another, or of none; its version."""
+        """Create or replace a file and return its version."""
 
     @abstractmethod
     def swap(self, name: str, data: bytes, *, unchanged: str) -> str | None:
-        """Put a file in place of this very version of it; None where it is another by now."""
+        """Replace a file if its version is `unchanged`; return the new version, or None."""
 
     @abstractmethod
     def fetch(self, name: str) -> tuple[bytes, str]:
-        """All of a file, and which version of it that is. Raises FileNotFoundError."""
+        """Read a file whole; return its content and version. Raises FileNotFoundError."""
 
     @abstractmethod
     def read_range(self, name: str, start: int, length: int) -> bytes:
-        """A part of a file, shorter where the file ends."""
+        """Read a part of a file; the result is shorter where the file ends."""
 
     @abstractmethod
     def look(self, name: str) -> Info | None:
-        """A file as it is now, or None if there is no such file."""
+        """Return size, time and version of a file; None if it does not exist."""
 
     @abstractmethod
     def files(
         self, folder: str = "", *, recursive: bool = False, after: str = "", drafts: bool = False
     ) -> list[Info]:
-        """The files in it, or in a folder of it, or also below; drafts are none unless asked for.
+        """List the files of a folder; if `recursive`, also below it. Drafts are left out.
 
-        With `after` those of the folder itself whose own names sort behind it: of a long log the
-        end is listed and paid for.
+        Drafts are included if `drafts` is set. With `after`, only files directly in the folder
+        whose names sort after it are listed: for a long log, only its end is listed and paid for.
         """
 
     @abstractmethod
     def folders(self, folder: str = "") -> list[str]:
-        """The names of the folders in it, or in a folder of it."""
+        """List the names of the folders in a folder."""
 
     @abstractmethod
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it exists."""
 
     @abstractmethod
     def remove_folder(self, folder: str = "") -> None:
-        """Remove it, or a folder in it, with all that is inside, if it is there."""
+        """Remove a folder with all its content, if it exists."""
 
     @abstractmethod
     def copy(self, name: str, *, to: Store, named: str = "") -> None:
-        """Copy a file to the same name elsewhere, or to another one.
+        """Copy a file to another store, under the same name or as `named`.
 
         A copy that is cut short never gets the name. Raises FileNotFoundError.
         """
@@ -115,43 +116,43 @@ class Store(ABC):
     def open(
         self, name: str, *, ahead: int = 1024 * 1024, size: int | None = None
     ) -> pa.NativeFile:
-        """A file to be read in parts; from a bucket so many bytes at a time.
+        """Open a file for reading in parts; from a bucket, `ahead` bytes are read at a time.
 
-        Whoever knows the size of an object spares the request that asks for it.
+        With a known `size`, the request for the size of an object is saved.
         """
 
     def read(self, name: str) -> bytes:
-        """All of a file. Raises FileNotFoundError."""
+        """Read a file whole. Raises FileNotFoundError."""
         return self.fetch(name)[0]
 
     def remove_files(self, names: Sequence[str]) -> None:
-        """Remove files, those that are there; in a bucket with one request for many."""
+        """Remove the files that exist; in a bucket, one request removes many."""
         for name in names:
             self.remove(name)
 
     def size(self, name: str) -> int | None:
-        """The size of a file, or None if there is no such file."""
-        found = self.look(name)
-        return None if found is None else found.size
+        """Return the size of a file; None if it does not exist."""
+        info = self.look(name)
+        return None if info is None else info.size
 
     def sizes(self, folder: str = "") -> Callable[[str], int | None]:
-        """The size of any file below a folder, or None; a bucket is asked once for all of them."""
+        """Return a function from names below a folder to sizes; a bucket is listed once for all."""
         if self.asks_for_free:
             return self.size
         return {file.name: file.size for file in self.files(folder, recursive=True)}.get
 
     def exists(self, folder: str = "") -> bool:
-        """Whether it, or a folder in it, is there."""
+        """Return whether the store, or a folder in it, exists."""
         return bool(self.files(folder) or self.folders(folder))
 
     def below(self, folder: str) -> Store:
-        """A folder in it."""
+        """Return the store of a folder in this one."""
         return at(f"{self.address}/{folder}")
 
     def remove_table(self) -> None:
-        """Remove a table's folder, its log first and the newest of it first.
+        """Remove a table's folder; its log first, beginning with the newest commit.
 
-        Whoever reads meanwhile finds the table as it was before, and then none.
+        A concurrent reader sees the table at earlier versions, and then no table.
         """
         for file in sorted((f.name for f in self.files("_delta_log")), reverse=True):
             self.remove(file)
@@ -159,52 +160,52 @@ class Store(ABC):
 
 
 def at(address: str | Path) -> Store:
-    """The store at an address; what it takes to log in was said by `introduce`."""
+    """Return the store at an address, with the credentials given to `introduce`."""
     address = str(address)
     folder = local_folder(address)
     if folder is not None:
         from distributary.store.disk import Disk
 
         return Disk(folder)
-    # most commands meet no bucket, and start without what it takes to speak to one
+    # Most commands use no bucket, and start faster without the library for it.
     from distributary.store.bucket import Bucket
 
     return Bucket(address)
 
 
-# How to log in. Tables are named by their addresses everywhere; to carry credentials beside each of
-# them would put secrets into manifests, events and errors. So a process is told once.
+# Credentials. Tables are named by their addresses everywhere; credentials beside each address would
+# put secrets into manifests, events and errors. So a process registers them once, by address.
 
 _OPTIONS: dict[str, dict[str, str]] = {}
 _SHORT = 3
 
 
 def introduce(address: str, options: Mapping[str, str]) -> None:
-    """From now on, whatever lies below an address is reached with these settings."""
+    """Register the settings with which all addresses below this one are reached."""
     if is_remote(address):
         _OPTIONS[address.rstrip("/")] = dict(options)
 
 
 def without_secrets(text: str, address: str) -> str:
-    """Words of a store without anything that it was told in confidence."""
+    """Replace the secrets of an address in a text by asterisks."""
     return hidden(text, options_of(address))
 
 
 def hidden(text: str, options: Mapping[str, str]) -> str:
-    """Words without the values of these settings."""
+    """Replace the values of these settings in a text by asterisks."""
     for value in options.values():
         text = text.replace(value, "***") if len(value) > _SHORT else text
     return text
 
 
 def options_of(address: str) -> dict[str, str]:
-    """The settings with which an address is reached; holds secrets."""
-    known = [place for place in _OPTIONS if f"{address}/".startswith(f"{place}/")]
-    return _OPTIONS[max(known, key=len)] if known else {}
+    """Return the settings with which an address is reached; they hold secrets."""
+    matches = [place for place in _OPTIONS if f"{address}/".startswith(f"{place}/")]
+    return _OPTIONS[max(matches, key=len)] if matches else {}
 
 
 def local_folder(path: str) -> str | None:
-    """The folder on this machine that an address means, or None if it is elsewhere."""
+    """Return the local folder that an address means; None if it is remote."""
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", path)
     if scheme is None:
         return path.rstrip("/") or "/"
@@ -214,74 +215,74 @@ def local_folder(path: str) -> str | None:
 
 
 def absolute(address: str) -> str:
-    """An address that means the same in every working directory."""
+    """Return the address in a form that does not depend on the working directory."""
     local = local_path(address)
     return address if local is None else str(local)
 
 
 def local_path(address: str) -> Path | None:
-    """An address as an absolute path of this machine; None when it has another scheme."""
+    """Return an address as an absolute local path; None if it is remote."""
     folder = local_folder(address) if address else ""
     return None if folder is None else Path(folder).absolute()
 
 
 def is_remote(address: str) -> bool:
-    """Whether it is on an object store, not on a file system of this machine."""
+    """Return whether an address is in an object store and not on a local file system."""
     return local_folder(address) is None
 
 
 def same_place(one: str | None, other: str) -> bool:
-    """Whether two addresses are of one folder, however they are spelled."""
+    """Return whether two addresses mean the same folder, however they are spelled."""
     return one is not None and _spelled(one) == _spelled(other)
 
 
 def _spelled(address: str) -> str:
-    # s3a and s3n are names of Hadoop's for s3
+    # s3a and s3n are Hadoop's names for s3.
     return local_folder(address) or re.sub(r"^s3[an]://", "s3://", address.rstrip("/"))
 
 
 def leads_outside(folder: str, path: str) -> bool:
-    """Whether words or links take a path out of a folder; never true of an object store."""
-    root, found = local_folder(folder), local_folder(path)
-    if root is None or found is None:
+    """Return whether `..` or links take a path out of a folder; False for an object store."""
+    root, place = local_folder(folder), local_folder(path)
+    if root is None or place is None:
         return False
     home = os.path.realpath(root)
-    return os.path.commonpath([home, os.path.realpath(found)]) != home
+    return os.path.commonpath([home, os.path.realpath(place)]) != home
 
 
 def stay_inside(folder: str, *paths: str) -> None:
-    """OutsideLakeError for a path of a lake, or of one of its tables, that leads out of it."""
+    """Raise OutsideLakeError for a path that leads out of the lake or of a table."""
     for path in paths:
         if leads_outside(folder, path):
             raise OutsideLakeError(
-                "a path or a link in the lake leads out of it",
+                "a path or a link in the lake leads out of the lake",
                 where=path,
-                evidence=f"it is {os.path.realpath(local_folder(path) or path)}",
-                next_step="find out who made it; where another disk is to hold a part of the lake, "
-                "mount it there",
+                evidence=f"the path is {os.path.realpath(local_folder(path) or path)}",
+                next_step="find out which program made it; if another disk holds a part of the "
+                "lake, mount it there",
             )
 
 
-_OWN = re.compile(r"/(?:_distributary|_checkpoints)(?=/|$)")
-"""The folders in which a lake keeps what it knows of itself: only we write there."""
+_LAKE_FOLDERS = re.compile(r"/(?:_distributary|_checkpoints)(?=/|$)")
+"""The folders in which a lake keeps its own records: only we write there."""
 
 
 def refuse_links(path: str) -> None:
-    """OutsideLakeError for a path below such a folder on which a link stands.
+    """Raise OutsideLakeError for a link in the lake's own folders.
 
-    What is outside may be another lake, whose ledger would be read, written and removed for this
-    one's. Links above, as to the lake itself, are their owner's.
+    The target may be another lake, whose ledger would be read, written and removed in place of this
+    lake's ledger. Links above these folders, such as one to the lake itself, are allowed.
     """
-    own = _OWN.search(path)
-    end = -1 if own is None else own.end()
+    match = _LAKE_FOLDERS.search(path)
+    end = -1 if match is None else match.end()
     while end != -1:
         if os.path.islink(path[:end]):
             raise OutsideLakeError(
-                "a link in the lake's own folders leads out of it",
+                "a link in the lake's own folders leads out of the lake",
                 where=path[:end],
-                evidence=f"it is {os.path.realpath(path[:end])}",
-                next_step="find out who made it; where another disk is to hold a part of the lake, "
-                "mount it there",
+                evidence=f"the link leads to {os.path.realpath(path[:end])}",
+                next_step="find out which program made it; if another disk holds a part of the "
+                "lake, mount it there",
             )
         after = path.find("/", end + 1)
         end = -1 if end == len(path) else len(path) if after == -1 else after
@@ -289,7 +290,7 @@ def refuse_links(path: str) -> None:
 
 @contextmanager
 def reaching(path: str) -> Iterator[None]:
-    """Errors of file systems and stores become errors of the lake."""
+    """Turn OSError of file systems and stores into LakeUnavailableError."""
     try:
         yield
     except OSError as error:
@@ -297,13 +298,13 @@ def reaching(path: str) -> Iterator[None]:
             "cannot read or write a folder of the lake",
             where=path,
             evidence=clean(str(error)) or type(error).__name__,
-            next_step="check that the lake can be reached and written to, and has room",
+            next_step="check that the lake can be reached, allows writing and has free space",
         ) from error
 
 
 def packed(data: bytes) -> bytes:
-    """The same in fewer bytes."""
-    # settings are read with this module, and quickly
+    """Compress bytes."""
+    # This module must load quickly, so pyarrow is imported here.
     import pyarrow as pa
 
     sink = pa.BufferOutputStream()
@@ -313,33 +314,36 @@ def packed(data: bytes) -> bytes:
 
 
 def unpacked(data: bytes) -> bytes:
-    """The inverse of `packed`."""
+    """Decompress bytes; the inverse of `packed`."""
     import pyarrow as pa
 
     with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
         return bytes(stream.read())
 
 
-# Files on their way to an object store: many at once, because each of them mostly waits.
+# Uploads to an object store run in parallel, because each of them mostly waits.
 
 _THREADS = 16
 _MOST_WAITING = 64
-"""Files held in memory until they are there."""
+"""How many files are held in memory until they are uploaded."""
 
 
 class TransferError(OSError):
-    """A file that a bucket did not take or give to a task; the words begin with its address."""
+    """An error for a file that a bucket did not accept or return.
+
+    The text begins with the address.
+    """
 
 
 class Uploads:
-    """Those of one task; nobody may be told of a file before `finish`."""
+    """The uploads of one task; the task must not report a file before `finish`."""
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
         self._waiting: deque[Future[None]] = deque()
 
     def put(self, address: str, content: pa.Buffer) -> None:
-        """Begin to write a whole file. Raises what an earlier one has failed with."""
+        """Start the upload of a whole file. Raises the error of an earlier upload that failed."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="upload")
         self._waiting.append(self._pool.submit(_put, address, content))
@@ -347,12 +351,12 @@ class Uploads:
             self._waiting.popleft().result()
 
     def finish(self) -> None:
-        """Wait until all of them are there."""
+        """Wait until all files are uploaded."""
         while self._waiting:
             self._waiting.popleft().result()
 
     def forget(self) -> None:
-        """What a task that failed has left is not the next one's; none is on its way after this."""
+        """Cancel or await all uploads, so that a failed task leaves none to the next task."""
         wait([one for one in self._waiting if not one.cancel()])
         self._waiting.clear()
 

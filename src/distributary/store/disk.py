@@ -1,8 +1,8 @@
-"""A folder of this machine as a store, and the calls below it.
+"""Local folders as stores, and the system calls below them.
 
-A file is written and synced under another name first and then linked or moved into its place: one
-that is created empty and filled afterwards could be read, or left behind, half written. What the
-file system says is not interpreted here: OSError passes.
+A file is written and synced under another name first, and then linked or moved into its place: a
+file that is created empty and filled afterwards could be read, or left behind, half written. Errors
+of the file system are not interpreted here: OSError passes.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ from distributary.store.base import Info, Store, refuse_links
 
 _NO_UNNAMED = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.ENOSYS})
 NO_NAMING = frozenset({errno.ENOENT, errno.EXDEV, errno.EPERM, errno.EACCES}) | _NO_UNNAMED
-"""What a system says that has unnamed files, and will not give one a name: no /proc, for one."""
+"""The errors of systems that have unnamed files but cannot name them, for instance without
+/proc."""
 
 
 _DRAFT = ".draft"
 _COPIED_BYTES = 8 * 1024 * 1024
 _MOST_BYTES = 2**30
-"""Of a file that is read at once: no document of a lake is nearly as large."""
+"""The largest size of a file that is read at once; documents of a lake are far smaller."""
 _LONGEST_WAIT = 2.0
-"""Seconds for another process to finish its own `swap`, which takes a moment."""
+"""Seconds to wait for another process's `swap`, which takes a moment."""
 
 
 class Disk(Store):
-    """A folder, absolute or below the working directory."""
+    """A local folder, absolute or below the working directory."""
 
     asks_for_free = True
 
@@ -49,8 +50,8 @@ class Disk(Store):
         self.address = os.path.abspath(folder)
 
     def create(self, name: str, data: bytes, *, durable: bool = True) -> str | None:
-        """Create a file unless the name is taken; its version, or None when it was taken."""
-        path = self._made(name, durable=durable)
+        """Create a file and return its version; None if the name is taken."""
+        path = self._ready_path(name, durable=durable)
         with _draft(path, data, durable=durable) as draft:
             version = _version(draft.stat())
             try:
@@ -62,11 +63,11 @@ class Disk(Store):
         return version
 
     def write(self, name: str, data: bytes, *, durable: bool = True) -> str:
-        """Put a file in place of another, or of none; its version."""
-        return _version(replace(self._made(name, durable=durable), data, durable=durable))
+        """Create or replace a file and return its version."""
+        return _version(replace(self._ready_path(name, durable=durable), data, durable=durable))
 
     def swap(self, name: str, data: bytes, *, unchanged: str) -> str | None:
-        """Put a file in place of this very version of it; None where it is another by now."""
+        """Replace a file if its version is `unchanged`; return the new version, or None."""
         path = self._path(name)
         try:
             folder = os.open(path.parent, os.O_RDONLY)
@@ -74,25 +75,29 @@ class Disk(Store):
             return None
         try:
             _lock(folder)
-            found = self.look(name)
-            if found is None or found.version != unchanged:
+            current = self.look(name)
+            if current is None or current.version != unchanged:
                 return None
             return _version(replace(path, data, durable=False))
         finally:
             os.close(folder)
 
     def fetch(self, name: str) -> tuple[bytes, str]:
-        """All of a file, and which version of it that is. Raises FileNotFoundError."""
+        """Read a file whole; return its content and version. Raises FileNotFoundError."""
         with self._reading(name) as file:
-            found = os.fstat(file.fileno())
-            if found.st_size > _MOST_BYTES:
-                raise OSError(errno.EFBIG, "too large to be read at once", f"{self.address}/{name}")
-            return file.readall(), _version(found)
+            status = os.fstat(file.fileno())
+            if status.st_size > _MOST_BYTES:
+                raise OSError(
+                    errno.EFBIG,
+                    "the file is too large to be read at once",
+                    f"{self.address}/{name}",
+                )
+            return file.readall(), _version(status)
 
     def read_range(self, name: str, start: int, length: int) -> bytes:
-        """A part of a file, shorter where the file ends."""
+        """Read a part of a file; the result is shorter where the file ends."""
         with self._reading(name) as file:
-            # of a file without a buffer, one call may give less than all
+            # One call may return fewer bytes than asked for.
             parts = []
             while length > 0 and (data := os.pread(file.fileno(), length, start)):
                 parts.append(data)
@@ -100,55 +105,55 @@ class Disk(Store):
             return b"".join(parts)
 
     def look(self, name: str) -> Info | None:
-        """A file as it is now, or None if there is no such file."""
+        """Return size, time and version of a file; None if it does not exist."""
         try:
-            found = os.stat(self.place(name))
+            status = os.stat(self.place(name))
         except (FileNotFoundError, NotADirectoryError, ValueError):
-            # the last for a name that no file can have
+            # ValueError is raised for names that no file can have.
             return None
-        return None if stat.S_ISDIR(found.st_mode) else _info(name, found)
+        return None if stat.S_ISDIR(status.st_mode) else _info(name, status)
 
     def files(
         self, folder: str = "", *, recursive: bool = False, after: str = "", drafts: bool = False
     ) -> list[Info]:
-        """The files in it, or in a folder of it, or also below."""
-        found: list[Info] = []
+        """List the files of a folder; if `recursive`, also below it."""
+        infos: list[Info] = []
         for entry in self._entries(folder):
             name = f"{folder}/{entry.name}" if folder else entry.name
             if entry.is_dir(follow_symlinks=False):
-                found += self.files(name, recursive=True, drafts=drafts) if recursive else []
+                infos += self.files(name, recursive=True, drafts=drafts) if recursive else []
             elif (drafts or not entry.name.endswith(_DRAFT)) and entry.name > after:
                 try:
-                    found.append(_info(name, entry.stat()))
+                    infos.append(_info(name, entry.stat()))
                 except FileNotFoundError:
-                    # gone since it was listed
+                    # The file was removed since it was listed.
                     continue
-        return found
+        return infos
 
     def folders(self, folder: str = "") -> list[str]:
-        """The names of the folders in it, or in a folder of it."""
+        """List the names of the folders in a folder."""
         return sorted(e.name for e in self._entries(folder) if e.is_dir())
 
     def exists(self, folder: str = "") -> bool:
-        """Whether it, or a folder in it, is there."""
+        """Return whether the store, or a folder in it, exists."""
         return self._path(folder).is_dir()
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it exists."""
         self._path(name).unlink(missing_ok=True)
 
     def remove_folder(self, folder: str = "") -> None:
-        """Remove it, or a folder in it, with all that is inside, if it is there."""
+        """Remove a folder with all its content, if it exists."""
         path = self._path(folder)
         if path.is_dir():
             shutil.rmtree(path)
 
     def copy(self, name: str, *, to: Store, named: str = "") -> None:
-        """Copy a file to the same name elsewhere, or to another one."""
+        """Copy a file to another store, under the same name or as `named`."""
         path = self._path(name)
         if path.is_symlink():
-            # whoever can write here could have anything copied
-            raise OSError(errno.ELOOP, "a link in place of a file", str(path))
+            # A link could have any file of this machine copied.
+            raise OSError(errno.ELOOP, "a link is in the place of a file", str(path))
         self._reading(name).close()
         if isinstance(to, Disk):
             place = Path(to.place(named or name))
@@ -160,12 +165,15 @@ class Disk(Store):
             to.write(named or name, path.read_bytes())
 
     def open(self, name: str, *, ahead: int = 0, size: int | None = None) -> pa.NativeFile:
-        """A file to be read in parts."""
+        """Open a file for reading in parts."""
         self._reading(name).close()
         return pa.OSFile(self.place(name))
 
     def place(self, name: str) -> str:
-        """The path of a file. Raises OutsideLakeError for a link in the lake's own folders."""
+        """Return the path of a file.
+
+        Raises OutsideLakeError for a link in the lake's own folders.
+        """
         path = f"{self.address}/{name}" if name else self.address
         refuse_links(path)
         return path
@@ -174,10 +182,10 @@ class Disk(Store):
         return Path(self.place(name))
 
     def _reading(self, name: str) -> io.FileIO:
-        """Open a file to read it: only what is on a disk, for a pipe or a device may never end."""
+        """Open a regular file for reading; refuse pipes and devices, which may never end."""
         path = self.place(name)
-        # not `open`, which takes twice as long to find out that there is no such file; and a pipe
-        # to which nobody writes must not be waited for
+        # `os.open` finds out twice as fast as `open` that there is no such file. O_NONBLOCK keeps
+        # it from waiting for a writer of a pipe.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         mode = os.fstat(handle).st_mode
         if stat.S_ISREG(mode):
@@ -186,14 +194,14 @@ class Disk(Store):
         if stat.S_ISDIR(mode):
             raise FileNotFoundError(errno.ENOENT, "a folder, not a file", name)
         raise OutsideLakeError(
-            "a pipe or a device stands in the place of a file of the lake",
+            "a pipe or a device is in the place of a file of the lake",
             where=path,
-            evidence=f"it is {os.path.realpath(path)}, of kind {stat.filemode(mode)[0]}",
-            next_step="find out who made it, and remove it",
+            evidence=f"the path is {os.path.realpath(path)}, of kind {stat.filemode(mode)[0]}",
+            next_step="find out which program made it, and remove it",
         )
 
-    def _made(self, name: str, *, durable: bool) -> Path:
-        """The path of a file, in a folder that is there."""
+    def _ready_path(self, name: str, *, durable: bool) -> Path:
+        """Return the path of a file, after its folder was created if necessary."""
         path = self._path(name)
         if not path.parent.is_dir():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -209,18 +217,18 @@ class Disk(Store):
             return []
 
 
-def _info(name: str, found: os.stat_result) -> Info:
-    return Info(name, found.st_size, found.st_mtime, _version(found))
+def _info(name: str, status: os.stat_result) -> Info:
+    return Info(name, status.st_size, status.st_mtime, _version(status))
 
 
-def _version(found: os.stat_result) -> str:
-    return f"{found.st_ino}-{found.st_mtime_ns}-{found.st_size}"
+def _version(status: os.stat_result) -> str:
+    return f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}"
 
 
 def _lock(folder: int) -> None:
-    """Hold the lock of an open folder, which goes with the handle or the process.
+    """Lock an open folder; the lock ends with the handle or the process.
 
-    Raises BlockingIOError where another process was stopped while it held it.
+    Raises BlockingIOError if another process was stopped while it held the lock.
     """
     until = time.monotonic() + _LONGEST_WAIT
     while True:
@@ -233,20 +241,20 @@ def _lock(folder: int) -> None:
 
 
 def replace(path: Path, data: bytes, *, durable: bool = True) -> os.stat_result:
-    """Put a file in place of another, or of none: a reader sees the one or the other."""
+    """Create or replace a file atomically: a reader sees the old or the new content."""
     with _draft(path, data, durable=durable) as draft:
-        found = draft.stat()
+        status = draft.stat()
         os.replace(draft, path)
     if durable:
         sync(path.parent)
-    return found
+    return status
 
 
 def unnamed(folder: str, data: bytes) -> int | None:
-    """A file in a folder that has no name yet, open; None where there are no such files.
+    """Create an open file without a name in a folder; None if the system has no such files.
 
-    Its owner gives it a name and closes it. Nothing is left of one that never got a name, however
-    the process ends.
+    The caller gives it a name and closes it. A file that never got a name leaves nothing behind,
+    however the process ends.
     """
     flag = getattr(os, "O_TMPFILE", None)
     if flag is None:
@@ -268,12 +276,12 @@ def unnamed(folder: str, data: bytes) -> int | None:
 
 
 def give_name(handle: int, path: str) -> str | None:
-    """Put an unnamed file in its place; its version, or None when the name was taken.
+    """Name an unnamed file and return its version; None if the name is taken.
 
-    What was written is durable only if it was before; the name is, after the next sync.
+    The content is only durable if it was synced before; the name is durable after the next sync.
     """
     try:
-        # with a folder's handle it is a system call that follows the link of /proc
+        # With a folder's handle this is a system call that follows the link of /proc.
         os.link(f"/proc/self/fd/{handle}", path, src_dir_fd=handle, follow_symlinks=True)
     except FileExistsError:
         return None
@@ -281,7 +289,7 @@ def give_name(handle: int, path: str) -> str | None:
 
 
 def sync(path: Path | str) -> None:
-    """Make a file's content, or the names in a folder, survive a crash of the machine."""
+    """Sync a file's content, or the names in a folder, so that they survive a crash."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -290,9 +298,9 @@ def sync(path: Path | str) -> None:
 
 
 def sync_file_system(folder: Path) -> None:
-    """Make everything that was written below a folder survive a crash of the machine.
+    """Sync everything that was written below a folder, so that it survives a crash.
 
-    One call for a thousand staged files: syncing each of them costs more than writing it.
+    One call serves a thousand staged files: syncing each of them costs more than writing it.
     """
     syncfs = getattr(ctypes.CDLL(None), "syncfs", None) if sys.platform == "linux" else None
     if syncfs is None:
@@ -307,7 +315,7 @@ def sync_file_system(folder: Path) -> None:
 
 @contextmanager
 def _draft(path: Path, data: bytes | Path, *, durable: bool = True) -> Iterator[Path]:
-    """A file beside its place with these bytes, or with those of another file."""
+    """Write a draft beside the final path, with these bytes or a copy of another file."""
     draft = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}{_DRAFT}")
     try:
         with draft.open("xb") as file:
@@ -324,12 +332,12 @@ def _draft(path: Path, data: bytes | Path, *, durable: bool = True) -> Iterator[
         draft.unlink(missing_ok=True)
 
 
-# One process at a time, by a lock that the system drops with its process: none is left behind.
+# A lock for one process at a time, which the system releases when the process ends.
 
 
 @contextmanager
 def held(file: IO[str], *, waiting: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock of an open file; `waiting` is told when another process has it."""
+    """Hold the lock of an open file; call `waiting` if another process has it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

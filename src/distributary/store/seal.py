@@ -1,11 +1,11 @@
-"""The seal of a document that decides something: a checksum in a line of its own behind it.
+"""The seal of a document that decides something: a checksum in a line of its own after it.
 
     {"life": "3f2a...", "pipeline": "games"}
     sha256 9c56cc51b374c3ba189210d5b6d4bf57790d351c96c47c02190ecf1e430635ab
 
-A document of the version before has no such line, and is accepted as it is: it ends with the
-bracket of its JSON. A sealed one ends with a hexadecimal digit, and no single bit makes that a
-bracket, so that a damaged seal is never taken for a document without one.
+A document of an earlier version has no such line, and is accepted: it ends with the bracket of its
+JSON. A sealed document ends with a hexadecimal digit, which no single flipped bit turns into a
+bracket, so that a damaged seal is never mistaken for a document without one.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ def seal(text: bytes) -> bytes:
 
 
 def unseal(data: bytes, *, where: str, next_step: str) -> bytes:
-    """Return the document without its seal; raise CheckpointError where the two do not agree."""
-    found = _SEAL.fullmatch(data[-_LENGTH:])
-    if found is not None:
+    """Return the document without its seal; raise CheckpointError if the seal does not match."""
+    match = _SEAL.fullmatch(data[-_LENGTH:])
+    if match is not None:
         text = data[:-_LENGTH]
-        if hashlib.sha256(text).hexdigest().encode() == found[1]:
+        if hashlib.sha256(text).hexdigest().encode() == match[1]:
             return text
-        evidence = "its checksum does not agree with its content"
+        evidence = "the checksum does not match the content"
     elif data.rstrip().endswith((b"}", b"]")):
-        # written by the version before
+        # An earlier version wrote this document.
         return data
     else:
-        evidence = f"{len(data):,} bytes that end neither with a checksum nor as JSON does"
+        evidence = f"{len(data):,} bytes that end neither with a checksum nor with the end of JSON"
     raise CheckpointError(
         "a file that decides about records is damaged",
         where=where,

@@ -1,1 +1,1 @@
-"""Many pipelines under one supervisor: a process each, watched, started again, stopped together."""
+"""Many pipelines under one supervisor: one process each, watched, restarted and stopped."""

@@ -1,4 +1,4 @@
-"""One pipeline under the supervisor: started, heard, started again, given up, stopped."""
+"""One pipeline under the supervisor: its process is started, restarted, given up and stopped."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 from distributary.config.engine import UNLIMITED, Limit, Restart
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.model.manifest import Counts
+from distributary.observe.documents import read_error
 from distributary.observe.events import (
     BatchSettled,
     BatchStarted,
@@ -25,11 +26,10 @@ from distributary.observe.events import (
     ProcessStarted,
     Recovered,
     decode,
-    read_error,
 )
 from distributary.supervise.process import Keeper, Tell
 
-# What the end of a process means: done, try again, or a matter for a person.
+# How the end of a process is classified: done, try again, or a person has to act.
 
 _USAGE, _TRY_AGAIN = 2, 75
 _MOST = 500
@@ -50,72 +50,74 @@ FINAL_CODES = frozenset(
         ErrorCode.EXPECTATION_REFUSED,
     }
 )
-"""Besides exit code 2: the same again would only fail again, and must not hide in a loop."""
+"""Errors that a restart cannot fix, besides exit code 2: a loop of restarts would hide them."""
 
 
-class Kind(StrEnum):
-    """The ways to end."""
+class EndKind(StrEnum):
+    """The ways in which a process can end."""
 
     DONE = "done"
     PASSING = "passing"
-    """A failure that says itself that it may pass."""
+    """A failure that is marked as temporary."""
     CRASHED = "crashed"
-    """A failure that does not say so."""
+    """A failure that is not marked as temporary."""
     FINAL = "final"
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """How a process has ended."""
+class EndVerdict:
+    """The classification of a process's end."""
 
-    kind: Kind
+    kind: EndKind
     error: DistributaryError | None = None
     parked: int = 0
-    """Tables for which something waits, of a process that is done."""
+    """Tables with parked batches, for a process that is done."""
 
 
-def judge(code: int, printed: str, *, last_error: DistributaryError | None, said: str) -> Verdict:
-    """What an exit means; `code` is negative for a signal, as `subprocess` has it.
+def judge(
+    code: int, printed: str, *, last_error: DistributaryError | None, last_line: str
+) -> EndVerdict:
+    """Classify the end of a process; `code` is negative for a signal, as in `subprocess`.
 
-    `printed` is standard output, the command's document; `last_error` that of the last failure
-    that was told as an event; `said` the last line on standard error.
+    `printed` is standard output, which holds the command's document; `last_error` is the last
+    failure that the process sent as an event; `last_line` is the last line on standard error.
     """
     document: Any = None
     with suppress(RecursionError, ValueError):
         document = json.loads(printed)
     document = document if isinstance(document, dict) else {}
-    told = document.get("error")
-    if not told and document.get("stopped") == "done" and code in (0, 1):
+    error_document = document.get("error")
+    if not error_document and document.get("stopped") == "done" and code in (0, 1):
         waits = document.get("still_parked")
         parked = waits.get("tables") if isinstance(waits, dict) else 0
-        return Verdict(Kind.DONE, parked=parked if isinstance(parked, int) else 0)
+        return EndVerdict(EndKind.DONE, parked=parked if isinstance(parked, int) else 0)
     if code == 0:
-        return Verdict(Kind.DONE)
-    error = last_error or _silent(code, said)
-    if isinstance(told, dict):
+        return EndVerdict(EndKind.DONE)
+    error = last_error or _silent(code, last_line)
+    if isinstance(error_document, dict):
         with suppress(AttributeError, TypeError):
-            error = read_error(told | {"exit_code": code, "context": {}})
+            error = read_error(error_document | {"exit_code": code, "context": {}})
     if code == _USAGE or error.code in FINAL_CODES:
-        return Verdict(Kind.FINAL, error)
+        return EndVerdict(EndKind.FINAL, error)
     passing = code == _TRY_AGAIN or error.retryable
-    return Verdict(Kind.PASSING if passing else Kind.CRASHED, error)
+    return EndVerdict(EndKind.PASSING if passing else EndKind.CRASHED, error)
 
 
-def _silent(code: int, said: str) -> DistributaryError:
-    known = {each.value: each.name for each in signal.Signals}
+def _silent(code: int, last_line: str) -> DistributaryError:
+    known = {number.value: number.name for number in signal.Signals}
     how = f"signal {known.get(-code, -code)}" if code < 0 else f"exit code {code}"
     return DistributaryError(
-        "the process of the pipeline ended without a word",
+        "the process of the pipeline ended without a message",
         code=ErrorCode.PROCESS_DIED,
-        evidence=f"{how}; {said[:_MOST]}" if said else how,
-        next_step="nothing is half done; read the lines before this one in the log",
+        evidence=f"{how}; {last_line[:_MOST]}" if last_line else how,
+        next_step="no batch is half written; read the lines before this one in the log",
     )
 
 
-# How long to wait before a restart, and whether there is one: pure functions of what happened.
+# The pause before a restart, and whether there is one: pure functions of the failures so far.
 
 _MOST_DOUBLINGS = 40
-"""Enough for any pause; a power of two beyond it only costs time."""
+"""Enough for any pause; computing a higher power of two only costs time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,30 +126,34 @@ class Streak:
 
     failures: int = 0
     crashes: int = 0
-    """Those among them that do not say that they may pass."""
+    """The failures among them that are not marked as temporary."""
 
-    def after(self, verdict: Verdict, *, ran: float, policy: Restart) -> Streak:
-        """One more failure; a process that ran long enough began a new row."""
+    def after(self, verdict: EndVerdict, *, ran: float, policy: Restart) -> Streak:
+        """Return the streak after one more failure.
+
+        A process that ran long enough starts a new streak.
+        """
         so_far = Streak() if ran >= policy.reset_after.total_seconds() else self
-        return Streak(so_far.failures + 1, so_far.crashes + (verdict.kind is Kind.CRASHED))
+        return Streak(so_far.failures + 1, so_far.crashes + (verdict.kind is EndKind.CRASHED))
 
-    def is_over(self, verdict: Verdict, policy: Restart) -> bool:
-        """Whether there is no further restart after the last of these failures."""
-        if verdict.kind is Kind.FINAL:
+    def is_over(self, verdict: EndVerdict, policy: Restart) -> bool:
+        """Return whether the policy allows no further restart after the last of these failures."""
+        if verdict.kind is EndKind.FINAL:
             return True
-        crashed = verdict.kind is Kind.CRASHED and _beyond(self.crashes, policy.max_crashes)
+        crashed = verdict.kind is EndKind.CRASHED and _beyond(self.crashes, policy.max_crashes)
         return crashed or _beyond(self.failures, policy.max)
 
 
 chance = random.SystemRandom().random
-"""From 0 to 1."""
+"""Return a random number from 0 to 1."""
 
 
 def pause(policy: Restart, failures: int, *, chance: Callable[[], float]) -> float:
-    """Seconds until the restart after so many failures in a row.
+    """Return the seconds until the restart after `failures` failures in a row.
 
-    It doubles from `initial` to `longest`. A random half is left out, so that pipelines that failed
-    together do not come back together; `chance` gives numbers from 0 to 1.
+    The pause doubles from `initial` to `longest`. It is shortened by a random part of at most one
+    half, so that pipelines that failed together do not restart together. `chance` returns numbers
+    from 0 to 1.
     """
     doublings = min(max(failures - 1, 0), _MOST_DOUBLINGS)
     grown = policy.initial.total_seconds() * float(2**doublings)
@@ -159,29 +165,29 @@ def _beyond(count: int, limit: Limit) -> bool:
     return limit != UNLIMITED and count > limit
 
 
-# What is known of each pipeline, as facts that any thread may read.
+# The status of each pipeline, as immutable facts that any thread may read.
 
 
-class State(StrEnum):
-    """Where a pipeline is."""
+class MemberState(StrEnum):
+    """The states of a pipeline under the supervisor."""
 
     WAITING = "waiting"
     """Not started yet."""
     STARTING = "starting"
-    """Its process runs, and was not heard of yet."""
+    """Its process runs and has sent no event yet."""
     RUNNING = "running"
     RETRYING = "retrying"
-    """Something failed, and its process tries it again."""
+    """Something failed, and its process retries it."""
     BACKOFF = "backoff"
-    """Its process failed, and will be started again."""
+    """Its process failed and will be restarted."""
     STOPPING = "stopping"
     STOPPED = "stopped"
     DONE = "done"
     FAILED = "failed"
-    """For good."""
+    """Its process failed and is not restarted."""
 
 
-ENDED = frozenset({State.STOPPED, State.DONE, State.FAILED})
+ENDED = frozenset({MemberState.STOPPED, MemberState.DONE, MemberState.FAILED})
 _OF_LAST_BATCH = (
     *("batch", "at", "rows", "tables", "seconds"),
     *("records_per_second", "lag_records", "lag_seconds"),
@@ -189,12 +195,12 @@ _OF_LAST_BATCH = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineStatus:
-    """One pipeline, at one moment."""
+class MemberStatus:
+    """The status of one pipeline at one moment."""
 
     name: str
     file: str
-    state: State = State.WAITING
+    state: MemberState = MemberState.WAITING
     pid: int | None = None
     restarts: int = 0
     batch: int | None = None
@@ -202,31 +208,31 @@ class PipelineStatus:
     settled: BatchSettled | None = None
     """The last batch that was settled under this supervisor."""
     counts: Counts = field(default_factory=Counts)
-    """Of all batches under this supervisor."""
+    """The sums of all batches under this supervisor."""
     batches: int = 0
     error: DistributaryError | None = None
-    """What failed last, until something goes well again."""
+    """The last failure, until something succeeds again."""
     retry_at: datetime | None = None
-    """When it is tried again."""
+    """The time of the next attempt."""
     retrying_since: datetime | None = None
-    """When what is tried again failed first."""
+    """The time of the first failure of what is being retried."""
     lag: tuple[int | None, datetime | None] = (None, None)
-    """Records that no table has yet, and when the source was asked."""
+    """The number of records that no table has yet, and the time at which the source was asked."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether it does what it should: it is done, or goes on after its last failure."""
-        if self.state is State.DONE:
+        """Return whether the pipeline is done, or has recovered from its last failure."""
+        if self.state is MemberState.DONE:
             return True
-        return self.state is State.RUNNING and self.error is None
+        return self.state is MemberState.RUNNING and self.error is None
 
     @property
     def why(self) -> str:
-        """Why it is not ready; nothing in it is a secret."""
+        """Return the reason why the pipeline is not ready, without secrets."""
         return str(self.state) if self.error is None else f"{self.state}: {self.error.code}"
 
-    def hearing(self, event: Event) -> PipelineStatus:
-        """The same after an event of its process."""
+    def hearing(self, event: Event) -> MemberStatus:
+        """Return the status after an event of its process."""
         match event:
             case BatchStarted():
                 return self._well(batch=event.batch)
@@ -237,7 +243,11 @@ class PipelineStatus:
                 return self._well(batch=None)
             case Failed() if event.retry_in is not None:
                 at = event.at + timedelta(seconds=event.retry_in)
-                state = State.STOPPING if self.state is State.STOPPING else State.RETRYING
+                state = (
+                    MemberState.STOPPING
+                    if self.state is MemberState.STOPPING
+                    else MemberState.RETRYING
+                )
                 batch = self.batch if event.under_way else None
                 since = self.retrying_since or event.at
                 return replace(
@@ -252,26 +262,31 @@ class PipelineStatus:
                 return self._well(batch=self.batch, recovered=True)
             case Beat():
                 lag = (event.lag_records, event.lag_at)
-                state = State.RUNNING if self.state is State.STARTING else self.state
+                state = MemberState.RUNNING if self.state is MemberState.STARTING else self.state
                 return replace(self, state=state, lag=lag if event.lag_at else self.lag)
             case Failed():
                 return replace(self, error=event.error, batch=None)
         return self
 
-    def _well(self, *, recovered: bool = False, **changes: Any) -> PipelineStatus:
-        # a batch that has begun may be the one that failed: only its end shows that all is well
+    def _well(self, *, recovered: bool = False, **changes: Any) -> MemberStatus:
+        # a batch that has begun may be the one that failed: only its end shows success
         well = recovered or self.error is None or changes["batch"] is None
-        if self.state is State.STOPPING:
+        if self.state is MemberState.STOPPING:
             return replace(self, **changes)
         if not well:
-            state = self.state if self.state is State.RETRYING else State.RUNNING
+            state = self.state if self.state is MemberState.RETRYING else MemberState.RUNNING
             return replace(self, state=state, retry_at=None, **changes)
         return replace(
-            self, state=State.RUNNING, error=None, retry_at=None, retrying_since=None, **changes
+            self,
+            state=MemberState.RUNNING,
+            error=None,
+            retry_at=None,
+            retrying_since=None,
+            **changes,
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """For `/status` and `--json`."""
+        """Return the status as plain data for `/status` and `--json`."""
         settled = self.settled
         return {
             "pipeline": self.name,
@@ -295,28 +310,28 @@ class PipelineStatus:
         }
 
 
-def readiness(pipelines: Iterable[PipelineStatus]) -> dict[str, Any]:
-    """Whether all are ready; which are not, and why."""
-    waiting = {each.name: each.why for each in pipelines if not each.is_ready}
+def readiness(pipelines: Iterable[MemberStatus]) -> dict[str, Any]:
+    """Return whether all pipelines are ready, with the reasons of those that are not."""
+    waiting = {status.name: status.why for status in pipelines if not status.is_ready}
     return {"ready": not waiting, "not_ready": waiting}
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A pipeline that is to be run."""
+    """The settings with which a pipeline is started."""
 
     name: str
     file: str
     command: Sequence[str]
     restart: Restart = field(default_factory=Restart)
     mask: Callable[[str], str] = str
-    """Hides its secrets."""
+    """Hides the pipeline's secrets in a text."""
     refused: DistributaryError | None = None
-    """Why it cannot even be started."""
+    """The reason why it cannot be started at all."""
 
 
 class Member(Keeper):
-    """A pipeline, and the process that runs it."""
+    """A pipeline and the process that runs it."""
 
     def __init__(self, spec: Spec, *, grace: float, tell: Tell) -> None:
         super().__init__(spec.name, spec.command, grace=grace, tell=tell, mask=spec.mask)
@@ -326,28 +341,28 @@ class Member(Keeper):
         self._start_at = float("-inf")
         self._last_error: DistributaryError | None = None
         self.parked = False
-        """Whether it is done, but a table could not be written."""
-        self.status = PipelineStatus(name=spec.name, file=spec.file)
-        """Replaced, never changed: any thread may read it."""
+        """Whether the pipeline is done although a table could not be written."""
+        self.status = MemberStatus(name=spec.name, file=spec.file)
+        """Replaced as a whole, never changed: any thread may read it."""
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will happen."""
+        """Return whether nothing more will happen to the pipeline."""
         return self.status.state in ENDED
 
     def stop(self, now: float) -> None:
-        """Ask its process to end."""
+        """Ask the pipeline's process to end."""
         super().stop(now)
         if self.ended:
             return
-        state = State.STOPPED if self.pid is None else State.STOPPING
+        state = MemberState.STOPPED if self.pid is None else MemberState.STOPPING
         self._set(state=state, retry_at=None)
 
     def kill(self) -> None:
-        """End its process now."""
+        """Kill the pipeline's process now."""
         super().kill()
         if not self.ended and self.pid is None:
-            self._set(state=State.STOPPED, retry_at=None)
+            self._set(state=MemberState.STOPPED, retry_at=None)
 
     def _due(self, now: float) -> None:
         if self.ended or now < self._start_at:
@@ -355,7 +370,7 @@ class Member(Keeper):
         if self._refused is not None:
             self._give_up(self._refused)
             return
-        again = self.status.state is State.BACKOFF
+        again = self.status.state is MemberState.BACKOFF
         self._last_error = None
         try:
             self._start(now)
@@ -366,10 +381,10 @@ class Member(Keeper):
                 evidence=error.strerror or type(error).__name__,
                 next_step="check memory and the limit of processes of this machine",
             )
-            self._failed(Verdict(Kind.CRASHED, not_started), now)
+            self._failed(EndVerdict(EndKind.CRASHED, not_started), now)
             return
         restarts = self.status.restarts + int(again)
-        self._set(state=State.STARTING, pid=self.pid, restarts=restarts, retry_at=None)
+        self._set(state=MemberState.STARTING, pid=self.pid, restarts=restarts, retry_at=None)
         self._tell(ProcessStarted(pipeline=self.name, pid=self.pid or 0, restarts=restarts))
 
     def _happened(self, line: str) -> None:
@@ -379,24 +394,24 @@ class Member(Keeper):
         event = replace(event, pipeline=self.name)
         self.status = self.status.hearing(event)
         if isinstance(event, Failed) and event.retry_in is None:
-            # told when its process has ended: only then is it known what follows
+            # reported when the process has ended: only then is the consequence known
             self._last_error = event.error
         else:
             self._tell(event)
 
     def _ended(self, code: int, now: float) -> None:
         printed = "\n".join(self._printed)
-        verdict = judge(code, printed, last_error=self._last_error, said=self._said)
+        verdict = judge(code, printed, last_error=self._last_error, last_line=self._last_line)
         self._set(pid=None, batch=None)
-        if verdict.kind is Kind.DONE:
+        if verdict.kind is EndKind.DONE:
             self.parked = verdict.parked > 0
-            self._set(state=State.DONE, error=None, retry_at=None)
+            self._set(state=MemberState.DONE, error=None, retry_at=None)
         elif self.stopping:
-            self._set(state=State.STOPPED, retry_at=None)
+            self._set(state=MemberState.STOPPED, retry_at=None)
         else:
             self._failed(verdict, now)
 
-    def _failed(self, verdict: Verdict, now: float) -> None:
+    def _failed(self, verdict: EndVerdict, now: float) -> None:
         error = verdict.error or DistributaryError("it failed")
         self._streak = self._streak.after(verdict, ran=now - self._began, policy=self._policy)
         if self._streak.is_over(verdict, self._policy):
@@ -405,11 +420,11 @@ class Member(Keeper):
         wait = pause(self._policy, self._streak.failures, chance=chance)
         self._start_at = now + wait
         at = datetime.now(UTC) + timedelta(seconds=wait)
-        self._set(state=State.BACKOFF, error=error, retry_at=at)
+        self._set(state=MemberState.BACKOFF, error=error, retry_at=at)
         self._tell(Failed(pipeline=self.name, error=error, retry_in=wait))
 
     def _give_up(self, error: DistributaryError) -> None:
-        self._set(state=State.FAILED, error=error, retry_at=None)
+        self._set(state=MemberState.FAILED, error=error, retry_at=None)
         self._tell(Failed(pipeline=self.name, error=error))
 
     def _set(self, **changes: object) -> None:

@@ -1,4 +1,4 @@
-"""Keeps one process at a time: reads its pipes, notices its end, leaves nothing of it behind."""
+"""One process at a time: the supervisor reads its pipes and notices its end."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from distributary.errors import DistributaryError
 from distributary.observe.events import CatalogUpdated, Event, Failed, TableParked, encode
 from distributary.observe.log_format import LogLine, read_json
 
-# The way of events from the process of a pipeline to its supervisor, on the pipeline's side.
-#
-# A thread of its own writes: a supervisor that is slow or paused never holds up a batch.
+# How events get from the process of a pipeline to its supervisor, on the pipeline's side. A thread
+# of its own writes: a supervisor that is slow or paused never delays a batch.
 
 VARIABLE = "DISTRIBUTARY_EVENTS_FD"
 _MOST_WAITING = 10_000
@@ -31,7 +30,7 @@ Mask = Callable[[str], str]
 
 
 class Channel:
-    """A listener that sends events down a pipe; when too many wait, new ones are dropped."""
+    """A listener that writes events into a pipe; when too many are queued, new ones are dropped."""
 
     def __init__(self, fd: int, *, mask: Mask = str) -> None:
         self._fd, self._mask = fd, mask
@@ -41,8 +40,8 @@ class Channel:
 
     @classmethod
     def from_environment(cls, *, mask: Mask) -> Channel | None:
-        """The channel to the supervisor of this process, if it has one."""
-        # taken out, so that no process that this one starts believes it is its own
+        """Return the channel to the supervisor of this process, if there is one."""
+        # removed from the environment, so that no child process uses it
         number = os.environ.pop(VARIABLE, "")
         if not number:
             return None
@@ -55,7 +54,7 @@ class Channel:
             self._waiting.put_nowait(event)
 
     def close(self) -> None:
-        """Send what waits, as far as anybody reads it."""
+        """Send the queued events, as far as the supervisor still reads."""
         with suppress(queue.Full):
             self._waiting.put(None, timeout=_LAST_WORDS_SECONDS)
         self._writer.join(_LAST_WORDS_SECONDS)
@@ -69,7 +68,7 @@ class Channel:
 
 
 def masked(event: Event, mask: Mask) -> Event:
-    """The event without secrets: they could only be in what other programs said."""
+    """Return the event without secrets, which can only be in texts of other programs."""
     if isinstance(event, Failed):
         return replace(event, error=_masked(event.error, mask))
     if isinstance(event, TableParked | CatalogUpdated):
@@ -87,18 +86,17 @@ def _masked(error: DistributaryError, mask: Mask) -> DistributaryError:
     return hidden
 
 
-# A process that ends with its supervisor, however that ends: no orphan is left.
-#
-# The supervisor holds the other end of a pipe and never writes to it. When the pipe ends, the
-# supervisor is gone, also when it was killed: the process asks itself to stop as a person would,
-# and is killed with all that it started if that takes too long.
+# Every process ends with its supervisor, so that no orphan is left. The supervisor holds the other
+# end of a pipe and never writes to it. When the pipe ends, the supervisor is gone, also if it was
+# killed. The process then stops as on SIGTERM, and is killed with all of its children if that takes
+# too long.
 
 TETHER_VARIABLE = "DISTRIBUTARY_TETHER"
 
 
 def hold_tether() -> None:
     """Watch the pipe that the environment names, if it names one."""
-    # taken out: it is not for the processes that this one starts
+    # removed from the environment: it is not meant for child processes
     fd, _, grace = os.environ.pop(TETHER_VARIABLE, "").partition(":")
     if not fd:
         return
@@ -120,17 +118,17 @@ def _watch(fd: int, grace: float) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-# One process that the supervisor has started: its session, its pipes, its end.
+# A process that the supervisor has started: its session, its pipes, its end.
 
-EVENTS, PRINTED, SAID = "events", "printed", "said"
+EVENTS, PRINTED, STDERR = "events", "printed", "stderr"
 _CHUNK = 1 << 16
 _LONGEST_LINE = 16 << 20
-"""A batch of ten thousand tables is told in two MiB."""
+"""An event about a batch of ten thousand tables has two MiB."""
 
 
 @dataclass(slots=True)
 class Stream:
-    """The end of a pipe that is read here."""
+    """The end of a pipe that the supervisor reads."""
 
     fd: int
     name: str
@@ -139,7 +137,7 @@ class Stream:
     _skipping: bool = False
 
     def read(self) -> list[str] | None:
-        """Whole lines, as far as there are any now; None at the end of the pipe."""
+        """Return the complete lines that are available now; None at the end of the pipe."""
         try:
             chunk = os.read(self.fd, _CHUNK)
         except BlockingIOError:
@@ -147,7 +145,7 @@ class Stream:
         return self._lines(chunk) if chunk else None
 
     def rest(self) -> list[str]:
-        """All that is still there, with what came last and has no end of a line."""
+        """Return all remaining lines, including a last one without a line break."""
         lines: list[str] = []
         with suppress(BlockingIOError):
             while chunk := os.read(self.fd, _CHUNK):
@@ -163,7 +161,7 @@ class Stream:
                 lines.append((bytes(self._begun) + part).decode("utf-8", "replace"))
             self._begun.clear()
             self._skipping = False
-        # a line without end would take all memory
+        # a line without an end would take all memory
         if not self._skipping:
             self._begun += last
         if len(self._begun) > self.longest:
@@ -173,7 +171,7 @@ class Stream:
 
 
 class Child:
-    """A process in a session of its own, so that it can be found with all that it starts."""
+    """A process in a session of its own, by which the supervisor finds it and its children."""
 
     def __init__(self, process: subprocess.Popen[bytes], streams: list[Stream], tether: int):
         self._process, self._tether = process, tether
@@ -183,7 +181,10 @@ class Child:
     def start(
         cls, command: Sequence[str], *, grace: float, environ: Mapping[str, str] = os.environ
     ) -> Child:
-        """Start it; raises OSError. When the supervisor is gone, it has `grace` seconds to end."""
+        """Start the process.
+
+        Raises OSError. If the supervisor ends, the process has `grace` seconds to end.
+        """
         events_in, events_out = os.pipe()
         tether_in, tether_out = os.pipe()
         variables = {TETHER_VARIABLE: f"{tether_in}:{grace}", VARIABLE: str(events_out)}
@@ -210,7 +211,7 @@ class Child:
         streams = [
             Stream(events_in, EVENTS),
             Stream(process.stdout.fileno(), PRINTED),
-            Stream(process.stderr.fileno(), SAID),
+            Stream(process.stderr.fileno(), STDERR),
         ]
         for stream in streams:
             os.set_blocking(stream.fd, False)
@@ -218,40 +219,43 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its number, which is also that of its session."""
+        """Return the id of the process, which is also the id of its session."""
         return self._process.pid
 
     def exit_code(self) -> int | None:
-        """How it ended, negative for a signal; None while it runs."""
+        """Return the exit code, negative for a signal; None while the process runs."""
         return self._process.poll()
 
     def ask(self) -> None:
-        """Ask it to stop; only the process itself, which knows in which order."""
+        """Ask the process to stop.
+
+        Only the process itself, which stops its children in the right order.
+        """
         with suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
 
     def others(self) -> list[int]:
-        """Processes of its session besides itself: a JVM, Python workers."""
+        """Return the other processes of its session: a JVM, Python workers."""
         return [pid for pid in psutil.pids() if pid != self.pid and _session(pid) == self.pid]
 
     def kill(self) -> None:
-        """End it and all that it started."""
+        """Kill the process and all of its children."""
         self._process.kill()
         for pid in self.others():
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
 
     def forget(self, stream: Stream) -> None:
-        """A pipe has ended."""
+        """Close a pipe that has ended."""
         self.streams.remove(stream)
-        files = {PRINTED: self._process.stdout, SAID: self._process.stderr}
+        files = {PRINTED: self._process.stdout, STDERR: self._process.stderr}
         if (file := files.get(stream.name)) is not None:
             file.close()
         else:
             os.close(stream.fd)
 
     def close(self) -> None:
-        """Give back what this process holds for it."""
+        """Close the pipes and files that this process holds for the child."""
         for stream in tuple(self.streams):
             self.forget(stream)
         os.close(self._tether)
@@ -266,15 +270,15 @@ def _session(pid: int) -> int:
 
 _MOST_PRINTED = 1 << 20
 _TIDY_SECONDS = 10.0
-"""What a process leaves running ends by itself, and removes its temporary files meanwhile."""
+"""The time in which children of an ended process end by themselves and remove their files."""
 
 Tell = Callable[[Event | LogLine], None]
 
 
 class Keeper(ABC):
-    """What the supervisor's loop drives; nothing here waits.
+    """A process that the supervisor's loop drives; its methods never wait.
 
-    Times are seconds of a clock that only goes forward.
+    Times are seconds of a monotonic clock.
     """
 
     def __init__(
@@ -295,20 +299,20 @@ class Keeper(ABC):
         self._tidy_by: float | None = None
         self._printed: list[str] = []
         self._room = 0
-        self._said = ""
+        self._last_line = ""
 
     @property
     def streams(self) -> list[Stream]:
-        """The pipes to read."""
+        """Return the pipes to read."""
         return [] if self._child is None else list(self._child.streams)
 
     @property
     def pid(self) -> int | None:
-        """The number of the process, while there is one."""
+        """Return the id of the process, if one runs."""
         return None if self._child is None else self._child.pid
 
     def take(self, stream: Stream) -> None:
-        """Read a pipe that has something."""
+        """Read a pipe that has data."""
         lines = stream.read()
         if lines is None:
             lines = stream.rest()
@@ -318,7 +322,7 @@ class Keeper(ABC):
             self._hear(stream.name, line)
 
     def tick(self, now: float) -> None:
-        """Whatever is due."""
+        """Do whatever is due: start, kill or finish the process."""
         if self._child is None:
             if not self.stopping:
                 self._due(now)
@@ -343,7 +347,7 @@ class Keeper(ABC):
             self._child.ask()
 
     def kill(self) -> None:
-        """End the process now; harmless, for whatever is half done is taken up again."""
+        """Kill the process now; this is harmless, because interrupted work is resumed later."""
         self.stopping = True
         self._tidy_by = float("-inf")
         if self._child is not None:
@@ -351,13 +355,13 @@ class Keeper(ABC):
 
     def _start(self, now: float) -> None:
         """Start the process; raises OSError."""
-        self._printed, self._room, self._said = [], _MOST_PRINTED, ""
+        self._printed, self._room, self._last_line = [], _MOST_PRINTED, ""
         self._kill_at = self._tidy_by = None
         self._began = now
         self._child = Child.start(self._command, grace=self._grace)
 
     def _is_gone(self, child: Child, now: float) -> bool:
-        """Whether nothing of its session is left."""
+        """Return whether no process of the child's session is left."""
         if not child.others():
             return True
         if self._tidy_by is None:
@@ -374,23 +378,23 @@ class Keeper(ABC):
             self._room -= len(line) + 1
             if self._room >= 0:
                 self._printed.append(line)
-        elif name == SAID and line.strip():
-            # lines of our own log, or whatever else there is
+        elif name == STDERR and line.strip():
+            # lines of our own log, or output of other programs
             known = read_json(line)
             if known is None:
-                # nobody has looked for secrets in what other programs say
-                self._said = self._mask(line.strip())
-                known = LogLine(message=self._said, event="output", level="WARNING")
+                # output of other programs has not been searched for secrets yet
+                self._last_line = self._mask(line.strip())
+                known = LogLine(message=self._last_line, event="output", level="WARNING")
             self._tell(replace(known, pipeline=self.name))
 
     @abstractmethod
     def _happened(self, line: str) -> None:
-        """A line of events."""
+        """Handle a line with an event."""
 
     @abstractmethod
     def _due(self, now: float) -> None:
-        """There is no process: start one if it is time."""
+        """Start a process if it is time; none runs."""
 
     @abstractmethod
     def _ended(self, code: int, now: float) -> None:
-        """The process has ended, and everything that it said was heard."""
+        """Handle the end of the process; all of its output has been read."""

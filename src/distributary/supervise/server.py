@@ -1,4 +1,4 @@
-"""The health endpoint: `/live`, `/ready`, `/status`, and `/metrics` where there are any."""
+"""The health endpoint: `/live`, `/ready`, `/status`, and `/metrics` if there are any."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from distributary.errors import ConfigError, ErrorCode, SetupError
 from distributary.observe.log_format import plain
 from distributary.supervise.supervisor import Render
 
-# Open connections of a server, bounded: who says nothing makes room for who comes.
+# A bounded set of open connections: an idle one is closed for a new one.
 
 Connection = TypeVar("Connection", bound=Hashable)
 
@@ -36,10 +36,12 @@ class _State:
 
 
 class Connections(Generic[Connection]):
-    """A newcomer is always let in, so that a probe is answered however many are silent.
+    """The open connections of a server.
 
-    When there are too many, one that waits for a request has to go, else one that is answered: the
-    oldest one of the client that has the most. Thread-safe.
+    A new connection is always accepted, so that probes are answered.
+
+    When there are too many, an idle connection is closed, or else one whose request is being
+    answered: the oldest one of the client that has the most. Thread-safe.
     """
 
     def __init__(
@@ -47,38 +49,44 @@ class Connections(Generic[Connection]):
     ) -> None:
         self._most, self._seconds, self._clock = most, seconds, clock
         self._lock = threading.Lock()
-        # in the order in which they came
+        # in order of arrival
         self._open: dict[Connection, _State] = {}
 
     def arrived(self, one: Connection, client: str) -> Connection | None:
-        """Counts a connection; gives the one that has to be closed for it, if there is one."""
+        """Add a connection, and return the one to close for it, if there is one."""
         with self._lock:
             before = dict(self._open)
             self._open[one] = _State(client, self._clock())
             if len(before) < self._most:
                 return None
-            found = {each: state for each, state in before.items() if state.waiting} or before
-            share = Counter(state.client for state in found.values())
+            candidates = {
+                connection: state for connection, state in before.items() if state.waiting
+            } or before
+            share = Counter(state.client for state in candidates.values())
             most = max(share.values())
-            chosen = next(each for each, state in found.items() if share[state.client] == most)
+            chosen = next(
+                connection
+                for connection, state in candidates.items()
+                if share[state.client] == most
+            )
             del self._open[chosen]
             return chosen
 
     def asked(self, one: Connection) -> None:
-        """Its request has come as a whole: the next wait is ours."""
+        """Note that the connection's request is complete: it no longer counts as idle."""
         self._mark(one, waiting=False)
 
     def answered(self, one: Connection) -> None:
-        """It may send another request."""
+        """Note that the connection's request was answered: it may send another one."""
         self._mark(one, waiting=True)
 
     def left(self, one: Connection) -> None:
-        """It is closed."""
+        """Remove a closed connection."""
         with self._lock:
             self._open.pop(one, None)
 
     def overdue(self) -> list[Connection]:
-        """Those that should have sent a whole request by now; they are counted no longer."""
+        """Remove and return the connections that have not sent a complete request in time."""
         with self._lock:
             end = self._clock() - self._seconds
             late = [one for one, state in self._open.items() if state.waiting and state.since < end]
@@ -96,43 +104,46 @@ class Connections(Generic[Connection]):
 _log = logging.getLogger(__name__)
 
 _OPEN = frozenset({"/live", "/ready"})
-"""Asked by machines that have no token, and answered with names, states and codes only."""
+"""Pages for probes without a token; they show names, states and codes only."""
 _SILENT_SECONDS = 10.0
 _MOST_AT_ONCE = 32
 _POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
-    """Where to listen."""
+class ListenAddress:
+    """A host and port to listen at."""
 
     host: str
     port: int
 
     @classmethod
-    def parse(cls, text: str) -> Address:
-        """`127.0.0.1:9100`, `[::1]:0` or a port alone, which means loopback."""
+    def parse(cls, text: str) -> ListenAddress:
+        """Parse `127.0.0.1:9100`, `[::1]:0`, or a port alone, which means loopback."""
         host, _, port = text.rpartition(":")
         bare = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
         usable = port.isascii() and port.isdecimal() and int(port) < 1 << 16
         if not usable or (":" in bare and not host.startswith("[")):
             raise ConfigError(
-                "that is no address to listen at",
+                "the address to listen at is not valid",
                 where="--listen",
                 evidence=text,
-                next_step="write host and port, such as 127.0.0.1:9100; port 0 takes a free one",
+                next_step="write host and port, such as 127.0.0.1:9100; port 0 takes a free port",
             )
         return cls(bare, int(port))
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Return whether only this machine can reach the address."""
         return is_loopback(self.host)
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What there is to say, asked for again each time; there is no page for what is left out."""
+    """The functions that compute each page's content on request.
+
+    A page without one does not exist.
+    """
 
     live: Callable[[], bool] | None = None
     ready: Callable[[], dict[str, Any]] | None = None
@@ -142,11 +153,11 @@ class Answers:
 
 
 @contextmanager
-def serving(address: Address, answers: Answers, *, option: str = "--listen") -> Iterator[str]:
-    """While this lasts, the endpoint answers; gives its address."""
+def serving(address: ListenAddress, answers: Answers, *, option: str = "--listen") -> Iterator[str]:
+    """Serve the endpoint while the context lasts; yields its address."""
     if not address.is_loopback and not answers.token:
         raise ConfigError(
-            "an address that others can reach needs a token",
+            "an address that other machines can reach needs a token",
             where=option,
             evidence=address.host,
             next_step="set DISTRIBUTARY_TOKEN, or listen at 127.0.0.1",
@@ -180,7 +191,7 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 128
 
-    def __init__(self, address: Address, answers: Answers) -> None:
+    def __init__(self, address: ListenAddress, answers: Answers) -> None:
         if ":" in address.host:
             self.address_family = socket.AF_INET6
         self.answers, self.is_loopback = answers, address.is_loopback
@@ -190,26 +201,26 @@ class _Server(ThreadingHTTPServer):
         super().__init__((address.host, address.port), _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Ends one that holds a thread and says nothing, where there are too many."""
+        """Handle a connection in a thread; if there are too many, close an idle one."""
         _cut_off(self.connections.arrived(request, client_address[0]))
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """It is over."""
+        """Remove the connection from the open ones, and close it."""
         self.connections.left(request)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Between two requests: ends those that come too slowly."""
-        for each in self.connections.overdue():
-            _cut_off(each)
+        """Close connections whose requests arrive too slowly."""
+        for connection in self.connections.overdue():
+            _cut_off(connection)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that has gone is no news."""
+        """Ignore the error of a client that has disconnected."""
 
 
 def _cut_off(connection: socket.socket | None) -> None:
-    """The thread that reads from it sees its end."""
+    """Shut a connection down; the thread that reads from it sees its end."""
     if connection is not None:
         with suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
@@ -221,15 +232,15 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "distributary", ""
 
     def do_GET(self) -> None:
-        """One question."""
+        """Answer one request."""
         self.server.connections.asked(self.connection)
         path, token = self.path.partition("?")[0], self.server.answers.token
         given = self.headers.get("Authorization", "").encode()
         proven = not token or hmac.compare_digest(given, f"Bearer {token}".encode())
         if not self._is_for_us():
-            self._json(HTTPStatus.MISDIRECTED_REQUEST, {"error": "another host was asked for"})
+            self._json(HTTPStatus.MISDIRECTED_REQUEST, {"error": "the request is for another host"})
         elif path not in _OPEN and not proven:
-            self._json(HTTPStatus.UNAUTHORIZED, {"error": "a token is needed"})
+            self._json(HTTPStatus.UNAUTHORIZED, {"error": "a token is required"})
         else:
             try:
                 self._answer(path, self.server.answers)
@@ -252,13 +263,17 @@ class _Handler(BaseHTTPRequestHandler):
             kind, body = answers.metrics(self.headers.get("Accept", ""))
             self._send(HTTPStatus.OK, kind, body)
         else:
-            self._json(HTTPStatus.NOT_FOUND, {"error": "there is no such page"})
+            self._json(HTTPStatus.NOT_FOUND, {"error": "no such page"})
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: who asks for health does it every second, and a token may be in what it says."""
+        """Log nothing: probes come every second, and a request may contain a token."""
 
     def _is_for_us(self) -> bool:
-        """A page in a browser may ask for a name of its own that leads here: not on loopback."""
+        """Return whether the request names this host.
+
+        On loopback, a web page could send requests under a name of its own that resolves to this
+        machine.
+        """
         if not self.server.is_loopback:
             return True
         host = self.headers.get("Host", "")

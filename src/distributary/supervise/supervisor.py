@@ -1,4 +1,4 @@
-"""The loop of `up`: reads pipes, starts what is due, passes signals on, ends when all have."""
+"""The loop of `up`: reads pipes, starts due processes, passes on signals, until all have ended."""
 
 from __future__ import annotations
 
@@ -25,26 +25,36 @@ from distributary.errors import ConfigError, DistributaryError, ErrorCode
 from distributary.model import layout
 from distributary.observe.alerts.watch import attach_alerts
 from distributary.observe.events import Event, EventBus, TaskFailed
-from distributary.observe.ledger import Ledger
+from distributary.observe.ledger.ledger import Ledger
 from distributary.observe.log_format import LogLine
 from distributary.observe.metrics import Metrics
 from distributary.store.base import introduce
-from distributary.supervise.member import Kind, Member, PipelineStatus, Spec, State, chance, judge
+from distributary.supervise.member import (
+    EndKind,
+    Member,
+    MemberState,
+    MemberStatus,
+    Spec,
+    chance,
+    judge,
+)
 from distributary.supervise.process import Keeper, Tell
 
-# A command of ours, again and again: upkeep that runs beside a pipeline, never twice at once.
+# A command that runs repeatedly beside a pipeline, such as maintenance, but never twice at once.
 
 _JITTER = 0.1
-"""Share of the interval by which a start may be late: pipelines do not all work at once."""
+"""The share of the interval by which a start may be late, so that pipelines do not all start at
+once.
+"""
 _MOST = 2_000
 
 
 class Schedule(Keeper):
-    """Runs a command at an interval, counted from start to start.
+    """A command that runs at an interval, counted from start to start.
 
-    One that takes longer than the interval is followed by the next at once, and what was missed is
-    not made up for. What it prints goes to the log; a failure is told as an event, and the next
-    run comes all the same.
+    If a run takes longer than the interval, the next one follows at once, and missed runs are not
+    repeated. The output goes to the log. A failure is sent as an event, and the next run still
+    takes place.
     """
 
     def __init__(
@@ -59,22 +69,22 @@ class Schedule(Keeper):
         mask: Callable[[str], str] = str,
         describe: Callable[[str], str] = str,
     ) -> None:
-        """`describe` says in a line what the command printed."""
+        """Create the schedule; `describe` summarises the command's output in a line."""
         super().__init__(pipeline, command, grace=grace, tell=tell, mask=mask)
         self._describe = describe
         self._task, self._every, self._chance = task, every.total_seconds(), chance
         self._next: float | None = None
         self.runs = 0
-        """How often it has ended."""
+        """The number of finished runs."""
 
     @property
     def ended(self) -> bool:
-        """Whether it was stopped, and nothing of it runs."""
+        """Return whether the schedule was stopped and its process has ended."""
         return self.stopping and self.pid is None
 
     def _due(self, now: float) -> None:
         if self._next is None:
-            # the first one waits, too: a pipeline that starts has enough to do
+            # the first run waits, too, because a starting pipeline has enough to do
             self._next = self._after(now)
         if now < self._next:
             return
@@ -88,7 +98,7 @@ class Schedule(Keeper):
         return now + self._every * (1 + _JITTER * self._chance())
 
     def _happened(self, line: str) -> None:
-        """Commands besides `run` have no events."""
+        """Ignore the line: only `run` sends events."""
 
     def _ended(self, code: int, now: float) -> None:
         self.runs += 1
@@ -97,10 +107,10 @@ class Schedule(Keeper):
             message = self._describe(printed)[:_MOST]
             line = LogLine(message=message, event=self._task, pipeline=self.name)
             self._tell(line)
-        verdict = judge(code, printed, last_error=None, said=self._said)
-        if verdict.kind is Kind.DONE or self.stopping or verdict.error is None:
+        verdict = judge(code, printed, last_error=None, last_line=self._last_line)
+        if verdict.kind is EndKind.DONE or self.stopping or verdict.error is None:
             return
-        # another process does the same already: it is being done
+        # another process already does the same work
         if verdict.error.code is not ErrorCode.CHECKPOINT_OWNED:
             self._report(verdict.error)
 
@@ -115,49 +125,52 @@ _USAGE = 2
 
 @dataclass(slots=True)
 class Supervisor:
-    """Runs pipelines until each is done, has failed for good, or all are stopped."""
+    """Runs pipelines until each is done or has failed for good, or all are stopped."""
 
     members: Sequence[Member]
     schedules: Sequence[Schedule] = ()
-    """What runs beside them, as long as one of them runs."""
+    """Commands that run beside the pipelines, as long as one of them runs."""
     on_stop: Callable[[], None] = lambda: None
-    """Told when a stop was asked for."""
+    """Called when a stop was requested."""
     stopped_by: int | None = None
-    """The signal that asked for it."""
+    """The signal that requested the stop."""
     _beat: float = field(default_factory=time.monotonic)
-    _asked: list[int] = field(default_factory=list)
+    _requests: list[int] = field(default_factory=list)
 
     @property
     def _keepers(self) -> tuple[Keeper, ...]:
         return (*self.members, *self.schedules)
 
     @property
-    def statuses(self) -> list[PipelineStatus]:
-        """What is known of each pipeline now; for any thread."""
+    def statuses(self) -> list[MemberStatus]:
+        """Return the status of each pipeline; any thread may call this."""
         return [member.status for member in self.members]
 
     @property
     def is_live(self) -> bool:
-        """Whether the loop goes round."""
+        """Return whether the loop is running."""
         return time.monotonic() - self._beat < _LIVE_SECONDS
 
     @property
     def exit_code(self) -> int:
-        """0; 1 if a pipeline failed for good or a table still waits; 2 if none could be started."""
+        """Return 0; 1 if a pipeline failed for good or a table is still parked.
+
+        2 if none could start.
+        """
         if self.stopped_by is not None:
             return 128 + self.stopped_by
-        failed = [m.status for m in self.members if m.status.state is State.FAILED]
-        exits = {each.error.exit_code for each in failed if each.error is not None}
+        failed = [m.status for m in self.members if m.status.state is MemberState.FAILED]
+        exits = {status.error.exit_code for status in failed if status.error is not None}
         if len(failed) == len(self.members) and exits == {_USAGE}:
             return _USAGE
         return int(bool(failed) or any(member.parked for member in self.members))
 
     def ask(self, number: int = signal.SIGTERM) -> None:
-        """Ask for a stop, as a signal does; a second time, for the end. From any thread."""
-        self._asked.append(number)
+        """Request a stop, as a signal does; the second request kills. Any thread may call this."""
+        self._requests.append(number)
 
     def run(self) -> None:
-        """Until all have ended; whatever happens, no process is left."""
+        """Run until all pipelines have ended; no process is left behind, whatever happens."""
         try:
             with self._listening() as woken:
                 while not self._is_over():
@@ -167,17 +180,17 @@ class Supervisor:
                         keeper.tick(now)
                     self._read(woken)
         finally:
-            self._leave_nobody()
+            self._kill_all()
 
     def run_beside(self, ended: threading.Event) -> None:
-        """Keep the schedules going until an event is set, in a thread; listens to no signals."""
+        """Run the schedules in a thread until `ended` is set, without handling signals."""
         try:
             while not ended.is_set() or not self._is_over():
                 for schedule in self.schedules:
                     schedule.tick(time.monotonic())
                 self._read(None)
         finally:
-            self._leave_nobody()
+            self._kill_all()
 
     def _is_over(self) -> bool:
         if not all(member.ended for member in self.members):
@@ -188,9 +201,9 @@ class Supervisor:
         return all(schedule.ended for schedule in self.schedules)
 
     def _obey(self, now: float) -> None:
-        """The first signal asks, the second one ends."""
-        while self._asked:
-            number = self._asked.pop(0)
+        """Handle signals: the first one stops the processes, the second one kills them."""
+        while self._requests:
+            number = self._requests.pop(0)
             if self.stopped_by is None:
                 self.stopped_by = number
                 for keeper in self._keepers:
@@ -213,8 +226,8 @@ class Supervisor:
                 keeper, stream = pipes[fd]
                 keeper.take(stream)
 
-    def _leave_nobody(self) -> None:
-        """After an error of the supervisor itself; else there is nobody left."""
+    def _kill_all(self) -> None:
+        """Kill all remaining processes after an error of the supervisor itself."""
         keepers = [k for k in self._keepers if k.pid is not None]
         for keeper in keepers:
             keeper.kill()
@@ -225,7 +238,7 @@ class Supervisor:
 
     @contextmanager
     def _listening(self) -> Iterator[int]:
-        """Signals are noted here and obeyed by the loop, which they wake."""
+        """Record signals for the loop and wake it up."""
 
         def note(number: int, frame: FrameType | None) -> None:
             self.ask(number)
@@ -244,28 +257,28 @@ class Supervisor:
             os.close(woken)
 
 
-# From files to pipelines that can be run side by side, each file judged for itself.
+# From files to pipelines that can run side by side; each file is checked separately.
 
 Command = Callable[[Path], Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """Pipelines, and the settings of those whose file is right."""
+class SupervisedPipelines:
+    """The pipelines to run, with the settings of those whose file is valid."""
 
     specs: tuple[Spec, ...]
     loaded: tuple[Loaded, ...] = field(repr=False)
 
     def mask(self, text: str) -> str:
-        """A text without the secrets of any of them."""
-        for each in self.loaded:
-            text = each.mask(text)
+        """Return a text without the secrets of any pipeline."""
+        for pipeline in self.loaded:
+            text = pipeline.mask(text)
         return text
 
 
 @contextmanager
 def beside(schedule: Schedule) -> Iterator[None]:
-    """Run a schedule in a thread of this process, while this lasts."""
+    """Run a schedule in a thread of this process while the context lasts."""
     ended = threading.Event()
     supervisor = Supervisor([], schedules=[schedule])
     thread = threading.Thread(
@@ -280,63 +293,65 @@ def beside(schedule: Schedule) -> Iterator[None]:
 
 
 def own_command(*words: str) -> tuple[str, ...]:
-    """A command of ours, as a process."""
-    # -P: the working folder is no place to import from
+    """Return the command line of a command of this program."""
+    # -P: Python must not import from the working folder
     return (sys.executable, "-P", "-m", "distributary", *words)
 
 
 def run_command(*options: str) -> Command:
-    """The command that runs a pipeline, with its words for programs."""
-    spoken = ("--json", "--log-format", "json")
-    return lambda file: own_command("run", *spoken, *options, "--", str(file))
+    """Return a function that builds the command line of a pipeline's process.
+
+    Its output is machine-readable.
+    """
+    machine_options = ("--json", "--log-format", "json")
+    return lambda file: own_command("run", *machine_options, *options, "--", str(file))
 
 
-def plan_of(files: Sequence[Path], command: Command) -> Plan:
-    """One pipeline for each file; what is wrong with a file is the matter of that file only."""
+def plan_of(files: Sequence[Path], command: Command) -> SupervisedPipelines:
+    """Return one pipeline for each file; a mistake in one file does not affect the others."""
     seen: dict[str, Path] = {}
     specs: list[Spec] = []
     loaded: list[Loaded] = []
     for file in files:
         try:
-            found = load(file)
-            name = found.config.name
+            pipeline = load(file)
+            name = pipeline.config.name
             if name in seen:
-                # a name stands for one checkpoint in a lake, and for one pipeline in logs
+                # a name identifies one checkpoint in a lake, and one pipeline in logs
                 raise ConfigError(
-                    f"two files are about a pipeline named {name}",
+                    f"two files have a pipeline named {name}",
                     where=printable(str(file)),
                     evidence=f"the other one is {printable(str(seen[name]))}",
                     next_step="give each pipeline a name of its own, and each file once",
                 )
         except DistributaryError as error:
-            # its own name is not known, or taken
+            # its own name is unknown or taken
             free = f"{printable(file.name)}#{len(specs) + 1}"
             specs.append(Spec(free, str(file), (), refused=error))
             continue
         seen[name] = file
-        loaded.append(found)
-        specs.append(Spec(name, str(file), command(file), found.config.restart, found.mask))
-    return Plan(tuple(specs), tuple(loaded))
+        loaded.append(pipeline)
+        specs.append(Spec(name, str(file), command(file), pipeline.config.restart, pipeline.mask))
+    return SupervisedPipelines(tuple(specs), tuple(loaded))
 
 
-# Who listens: what the files of pipelines ask for, attached to a bus in one place.
-#
-# `up` attaches it once, to the bus on which it says what all its pipelines tell; `run` in the
-# same way to its own. The process of a pipeline under `up` attaches nothing: it only tells.
+# The listeners that the files of pipelines configure, attached to a bus in one place. `up` attaches
+# them once, to the bus with the events of all its pipelines; `run` attaches them to its own bus.
+# The process of a pipeline under `up` attaches none: it only sends events.
 
 _log = logging.getLogger(__name__)
 
 Render = Callable[[str], tuple[str, bytes]]
-"""What `/metrics` answers to an `Accept` header: a content type, and the numbers."""
+"""Renders `/metrics` for an `Accept` header: the content type and the numbers."""
 
 
 @contextmanager
 def alerting(configs: Sequence[PipelineConfig], bus: EventBus) -> Iterator[None]:
-    """While this lasts, people are told; what is open is remembered in the lake."""
+    """Send alerts while the context lasts; the open ones are stored in the lake."""
     with ExitStack() as stack:
         for config in configs:
             local = config.lake.local_path
-            # what is on an object store cannot remember alerts: the checkpoint's folder can
+            # alerts cannot be stored in an object store, but in the checkpoint's folder
             home = layout.pipeline(str(local), config.name) if local else config.checkpoint_path
             stack.enter_context(attach_alerts(bus, config, state_folder=Path(home)))
         yield
@@ -344,16 +359,16 @@ def alerting(configs: Sequence[PipelineConfig], bus: EventBus) -> Iterator[None]
 
 @contextmanager
 def counting(configs: Sequence[PipelineConfig], bus: EventBus) -> Iterator[Render]:
-    """Counts for as long as the supervisor lives, however often pipelines are started again."""
+    """Count metrics while the context lasts, however often pipelines are restarted."""
     metrics = Metrics()
     for config in configs:
         metrics.limit(config.name, max_tables=config.metrics.max_tables)
         try:
             introduce(config.lake.address, config.lake.options)
-            known = Ledger(config.lake.address).tables(config.name, schema_ids=False)
-            metrics.remember(config.name, known)
+            summaries = Ledger(config.lake.address).tables(config.name, schema_ids=False)
+            metrics.remember(config.name, summaries)
         except DistributaryError as error:
-            # a lake that is away is the pipeline's matter, which will say so
+            # the pipeline itself reports a lake that does not answer
             _log.warning("metrics of %s begin without its ledger: %s", config.name, error.code)
     detach = bus.subscribe(metrics.listen)
     try:
@@ -362,17 +377,16 @@ def counting(configs: Sequence[PipelineConfig], bus: EventBus) -> Iterator[Rende
         detach()
 
 
-# Hands what pipelines tell to those who listen, in a thread of its own.
-#
-# A listener that hangs, or a terminal that does not scroll, holds up the other listeners and
-# nobody else: pipes are read on, and when too much waits the oldest is dropped, and said to be.
+# Passes the events of pipelines on to listeners, in a thread of its own. A listener that hangs, or
+# a terminal that does not scroll, delays only the other listeners: pipes are still read. When too
+# many events are queued, the oldest are dropped and counted in the log.
 
 _MOST_WAITING = 20_000
 _LAST_WORDS_SECONDS = 5.0
 
 
 class Relay:
-    """From the supervisor's loop to a bus, and to the log."""
+    """A queue of events and log lines from the supervisor's loop to a bus and to the log."""
 
     def __init__(
         self, bus: EventBus, write: Callable[[LogLine], None], *, most: int = _MOST_WAITING

@@ -1,4 +1,4 @@
-"""Who may look: a token, sessions that end, links that work once, and patience that ends too."""
+"""Access to the dashboard: a token, sessions, links that work once, and limits on guessing."""
 
 from __future__ import annotations
 
@@ -27,14 +27,17 @@ from distributary.web.answers import refuse
 SESSION_SECONDS = 12 * 3600.0
 LINK_SECONDS = 600.0
 WRONG_ALLOWED = 10
-"""Wrong tokens from one address, and ten times as many from all of them, in a minute."""
+"""The number of wrong tokens per minute from one address; from all addresses, ten times as many."""
 _MINUTE = 60.0
 _MOST_KEPT = 10_000
-_EVERYBODY = ""
+_ALL_CLIENTS = ""
 
 
 class Access:
-    """Knows hashes only: neither the token nor a session's id can be read out of it."""
+    """The token, sessions and links of a dashboard, held as hashes only.
+
+    Neither the token nor a session's id can be read out of it.
+    """
 
     def __init__(self, token: str | None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._token = None if token is None else _digest(token)
@@ -47,25 +50,25 @@ class Access:
 
     @property
     def required(self) -> bool:
-        """Whether a token is asked for at all."""
+        """Return whether a token is required."""
         return self._token is not None
 
     def blocked(self, client: str) -> bool:
-        """Whether an address has been wrong too often lately."""
+        """Return whether an address has sent too many wrong tokens lately."""
         with self._lock:
             return self._lately(client) >= WRONG_ALLOWED or (
-                self._lately(_EVERYBODY) >= 10 * WRONG_ALLOWED
+                self._lately(_ALL_CLIENTS) >= 10 * WRONG_ALLOWED
             )
 
     def accepts(self, token: str, *, client: str) -> bool:
-        """Whether this is the token; a wrong one is remembered against the address."""
+        """Return whether `token` is right; a wrong one is counted for the address."""
         right = self._token is not None and hmac.compare_digest(_digest(token), self._token)
         if not right:
             self._note_wrong(client)
         return right
 
     def redeem(self, link: str, *, client: str) -> bool:
-        """Whether this is a link that nobody has used; nobody can use it again."""
+        """Return whether `link` is unused and valid; it cannot be used again."""
         end = self._links.take(_digest(link))
         right = end is not None and self._clock() < end
         if not right:
@@ -73,31 +76,31 @@ class Access:
         return right
 
     def new_link(self) -> str:
-        """What can be exchanged for a session, once and soon."""
+        """Return a link that can be exchanged for a session once, for a short time."""
         return self._issue(self._links, LINK_SECONDS)
 
     def new_session(self) -> str:
-        """The id of a session, for a cookie."""
+        """Return the id of a new session, for a cookie."""
         return self._issue(self._sessions, SESSION_SECONDS)
 
     def knows(self, session: str | None) -> bool:
-        """Whether a session is open."""
+        """Return whether a session is open."""
         if not session:
             return False
         end = self._sessions.find(_digest(session))
         return end is not None and self._clock() < end
 
     def end(self, session: str | None) -> None:
-        """Closes a session."""
+        """Close a session."""
         self._sessions.keep(_digest(session or ""), None)
 
     def csrf(self, session: str | None) -> str:
-        """What only a page of ours can know; another for every session."""
+        """Return the token that only the dashboard's own pages of a session have."""
         text = (session or "").encode()
         return hmac.new(self._key, b"csrf:" + text, hashlib.sha256).hexdigest()
 
     def proves(self, given: str | None, session: str | None) -> bool:
-        """Whether a request comes from a page of ours."""
+        """Return whether a request comes from one of the dashboard's own pages."""
         return hmac.compare_digest((given or "").encode(), self.csrf(session).encode())
 
     def _issue(self, kept: Cache[float], seconds: float) -> str:
@@ -107,28 +110,28 @@ class Access:
 
     def _note_wrong(self, client: str) -> None:
         with self._lock:
-            for who in (client, _EVERYBODY):
+            for who in (client, _ALL_CLIENTS):
                 self._wrong.setdefault(who, deque(maxlen=10 * WRONG_ALLOWED)).append(self._clock())
                 self._wrong.move_to_end(who)
             while len(self._wrong) > _MOST_KEPT:
                 self._wrong.popitem(last=False)
 
-    def _lately(self, who: str) -> int:
-        return sum(self._clock() - at <= _MINUTE for at in self._wrong.get(who, ()))
+    def _lately(self, client: str) -> int:
+        return sum(self._clock() - at <= _MINUTE for at in self._wrong.get(client, ()))
 
 
 def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
-# By which names the page may be asked for: a foreign name that points here is an attack.
+# The host names of the dashboard: a request under a foreign name is an attack.
 
 
 class Hosts:
-    """The names of one dashboard.
+    """The host names of one dashboard.
 
-    A page of a stranger whose name suddenly points to our address (DNS rebinding) sends that name
-    as `Host`. An address cannot be made to point elsewhere, so addresses are always right.
+    In an attack by DNS rebinding, a foreign name suddenly resolves to our address, and the browser
+    sends that name as `Host`. An address cannot be rebound, so addresses are always accepted.
     """
 
     def __init__(self, host: str, names: tuple[str, ...] = ()) -> None:
@@ -137,7 +140,7 @@ class Hosts:
         self._names = {name.lower().rstrip(".") for name in (*LOOPBACK_NAMES, *own, *names)}
 
     def knows(self, header: str) -> bool:
-        """Whether a `Host` header names this dashboard."""
+        """Return whether a `Host` header names this dashboard."""
         name = name_of(header)
         if name is None:
             return False
@@ -148,7 +151,7 @@ class Hosts:
 
 
 def name_of(header: str) -> str | None:
-    """The host in `host:port`, without port and brackets."""
+    """Return the host in `host:port`, without port and brackets."""
     try:
         parts = urlsplit(f"//{header}")
         _ = parts.port
@@ -158,7 +161,7 @@ def name_of(header: str) -> str | None:
 
 
 def same_origin(origin: str, host: str) -> bool:
-    """Whether an `Origin` header is that of the page served under this `Host`."""
+    """Return whether an `Origin` header belongs to the page served under this `Host`."""
     try:
         return urlsplit(origin).netloc.lower() == host.lower()
     except ValueError:
@@ -172,15 +175,15 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
-# Stands before everything: whose request it is, from which page, and what browsers may do.
+# The checks before every request: its user, its page, and the headers for browsers.
 
 CSRF_HEADER = "x-csrf-token"
 _SAFE = frozenset({"GET", "HEAD"})
 _OPEN = frozenset({"/api/session", "/api/login"})
-"""What has to work before anybody has said who they are."""
+"""The addresses that work without a login."""
 _TOO_MANY = 429
 SLOW_SECONDS = 1.0
-"""How long whoever guesses waits for an answer."""
+"""The delay of the answer to a client that guesses tokens."""
 
 _HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -198,12 +201,12 @@ Tell = Callable[[str], None]
 
 
 def is_api(path: str) -> bool:
-    """Whether an address is about data, not about the page that shows it."""
+    """Return whether an address serves data, not the page that shows it."""
     return path.startswith("/api/")
 
 
 class Guard:
-    """Lets through what may pass, and puts the headers on every answer."""
+    """The middleware that refuses forbidden requests and adds the headers to every answer."""
 
     def __init__(self, app: ASGIApp, *, access: Access, hosts: Hosts, cookie: str, tell: Tell):
         self._app = app
@@ -213,7 +216,7 @@ class Guard:
         self._tell = tell
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -226,7 +229,7 @@ class Guard:
                 headers.update(_HEADERS)
                 if about_data:
                     headers["cache-control"] = "no-store"
-                # neither what stands after the question mark nor any header
+                # without the query and the headers, which may contain secrets
                 path = scope.get("raw_path", b"").split(b"?")[0].decode("ascii", "replace")
                 self._tell(f"{request.method} {path} {message['status']}")
             await send(message)
@@ -238,14 +241,18 @@ class Guard:
 
     def _refuse(self, request: Request, *, about_data: bool) -> Response | None:
         if not self._hosts.knows(request.headers.get("host", "")):
-            step = "use its address, or name it at the start: --allow-host NAME"
+            step = "use its address, or start it with --allow-host NAME"
             return _denied("the dashboard is not known by this name", step, status=421)
         if not about_data:
-            return None if request.method in _SAFE else _denied("nothing to send here", "", 405)
+            return (
+                None
+                if request.method in _SAFE
+                else _denied("this address accepts no data", "", 405)
+            )
         return self._unknown(request) or self._from_elsewhere(request)
 
     def _unknown(self, request: Request) -> Response | None:
-        """Refuses whoever has neither the token nor a session."""
+        """Return the refusal of a client with neither the token nor a session."""
         bearer = _bearer(request)
         if not self._access.required or request.url.path in _OPEN:
             return None
@@ -258,35 +265,37 @@ class Guard:
         else:
             known = self._access.knows(request.cookies.get(self._cookie))
         step = "log in with the token, or send it: Authorization: Bearer TOKEN"
-        return None if known else _denied("this dashboard asks for a token", step, 401)
+        return None if known else _denied("this dashboard requires a token", step, 401)
 
     def _from_elsewhere(self, request: Request) -> Response | None:
-        """Refuses what a page of somebody else makes a browser do."""
+        """Return the refusal of a request that another site's page makes a browser send."""
         headers = request.headers
         site, origin = headers.get("sec-fetch-site"), headers.get("origin")
         foreign = site not in (None, "same-origin", "none")
         foreign |= origin is not None and not same_origin(origin, headers.get("host", ""))
         if foreign:
-            return _denied("another site's page asked for this", "open the dashboard itself", 403)
-        # a browser never adds a bearer's token by itself
+            return _denied(
+                "the request comes from another site's page", "open the dashboard itself", 403
+            )
+        # a browser never adds a bearer token by itself
         if request.method in _SAFE or (self._access.required and _bearer(request) is not None):
             return None
         if headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-            return _denied("only JSON is taken", "send application/json", 415)
+            return _denied("only JSON is accepted", "send application/json", 415)
         session = request.cookies.get(self._cookie)
         if not self._access.proves(headers.get(CSRF_HEADER), session):
             step = "load the page again, or send the token: Authorization: Bearer TOKEN"
-            return _denied("the request does not come from a page of ours", step, 403)
+            return _denied("the request does not come from the dashboard's own page", step, 403)
         return None
 
 
 def client_of(request: Request) -> str:
-    """The address that a request comes from."""
+    """Return the address that a request comes from."""
     return request.client.host if request.client else ""
 
 
 def too_often() -> Response:
-    """The answer to a wrong token after many others; a right one is always let in."""
+    """Return the answer to a wrong token after many others; the right token is always accepted."""
     denied = _denied("too many wrong tokens", "wait a minute", _TOO_MANY)
     denied.headers["retry-after"] = "60"
     return denied

@@ -1,4 +1,4 @@
-"""Answers and refusals: one JSON shape for both, and no word about the inside of the machine."""
+"""Answers and refusals: one JSON format for both, without details of the machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 VERSION = 1
 _LONGEST = 300
-"""Of anything that is asked for by name."""
+"""The longest text of a parameter."""
 STATUS = {
     ErrorCode.NOT_FOUND: 404,
     ErrorCode.CONFIG_INVALID: 400,
@@ -30,38 +30,41 @@ STATUS = {
     ErrorCode.QUERY_INVALID: 400,
     ErrorCode.QUERY_STOPPED: 422,
 }
-"""Codes that are not the dashboard's own fault."""
+"""HTTP statuses of errors that are not defects of the dashboard."""
 
 Read = Callable[[Request], Mapping[str, Any]]
 Reads = dict[str, Read]
-"""What is read for each address."""
+"""The function that reads the data, by address."""
 
 
 def answer(data: Mapping[str, Any], *, status: int = 200) -> Response:
-    """A document; what is in it was written by others and is never more than text."""
-    # the page reads every other text as it is, but half of a surrogate pair is no UTF-8
+    """Return a document as an answer.
+
+    Its content comes from outside and is only ever shown as text.
+    """
+    # every other text is sent unchanged, but half of a surrogate pair is not valid UTF-8
     text = json.dumps({"version": VERSION, **plain(data)}, ensure_ascii=False)
     body = text.encode("utf-8", "replace")
     return Response(body, status_code=status, media_type="application/json")
 
 
 def refuse(error: DistributaryError, *, status: int | None = None) -> Response:
-    """An error: its code, what, where, what was seen, and what to do."""
+    """Return an error as an answer: code, what, where, evidence and next step."""
     return answer({"error": parts_of(error)}, status=status or STATUS.get(error.code, 500))
 
 
 def parts_of(error: DistributaryError) -> dict[str, Any]:
-    """The same inside of an answer, for what could not be added to it."""
+    """Return the parts of an error, for data that could not be added to an answer."""
     return {key: value for key, value in error.as_dict().items() if key != "context"}
 
 
 def some(value: object, *names: str) -> dict[str, Any]:
-    """Some attributes of a thing, by name."""
+    """Return some attributes of an object, by name."""
     return {name: getattr(value, name) for name in names}
 
 
 def routes_of(reads: Reads) -> list[Route]:
-    """Makes endpoints of functions; Starlette calls each in a thread."""
+    """Return endpoints for functions; Starlette calls each in a thread."""
 
     def endpoint(read: Read, request: Request) -> Response:
         try:
@@ -75,7 +78,7 @@ def routes_of(reads: Reads) -> list[Route]:
 
 
 def unexpected(error: Exception) -> Response:
-    """A defect: what happened is in the log, not in the answer."""
+    """Return the answer to a defect; the details are in the log only."""
     _log.error("the dashboard could not answer", exc_info=error)
     defect = DistributaryError(
         "the dashboard could not answer",
@@ -86,14 +89,14 @@ def unexpected(error: Exception) -> Response:
 
 
 def not_found(what: str, name: str, *, next_step: str) -> DistributaryError:
-    """The error for something that is not there."""
+    """Return the error for something that does not exist."""
     return DistributaryError(
         what, code=ErrorCode.NOT_FOUND, evidence=repr(name[:100]), next_step=next_step
     )
 
 
 def text(request: Request, name: str) -> str | None:
-    """A parameter; an empty one was not meant."""
+    """Return a parameter; an empty one counts as missing."""
     value = request.query_params.get(name) or None
     if value is not None and len(value) > _LONGEST:
         raise wrong(name, f"it has {len(value):,} characters")
@@ -101,7 +104,7 @@ def text(request: Request, name: str) -> str | None:
 
 
 def whole(request: Request, name: str, default: int, *, low: int = 0, high: int) -> int:
-    """A parameter that is a number within bounds."""
+    """Return a parameter that is a number, limited to its bounds."""
     value = request.query_params.get(name)
     if not value:
         return default
@@ -111,33 +114,33 @@ def whole(request: Request, name: str, default: int, *, low: int = 0, high: int)
 
 
 def wrong(name: str, evidence: str) -> ConfigError:
-    """A parameter that cannot be used."""
+    """Return the error for an invalid parameter."""
     return ConfigError(
         f"the parameter {name} cannot be used",
         evidence=evidence,
-        next_step="look at the page Dashboard of the documentation, which says what it may be",
+        next_step="the page Dashboard of the documentation lists its values",
     )
 
 
-# What is sent to us: small, and JSON.
+# Request bodies: small JSON documents.
 
 _MOST_BYTES = 64 << 10
 
 
 async def read_json(request: Request) -> dict[str, Any]:
-    """The object in a request's body."""
+    """Return the object in a request's body."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
         if len(body) > _MOST_BYTES:
             raise _unusable(f"more than {_MOST_BYTES:,} bytes")
     try:
-        found = json.loads(bytes(body))
+        document = json.loads(bytes(body))
     except (ValueError, RecursionError):
         raise _unusable("no JSON") from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise _unusable("no object")
-    return found
+    return document
 
 
 def _unusable(evidence: str) -> ConfigError:

@@ -1,4 +1,4 @@
-"""The dashboard put together."""
+"""The dashboard, assembled from its parts."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ from distributary.web.answers import not_found, refuse, routes_of
 from distributary.web.api import letters, pipelines, search, session, tables
 from distributary.web.api.query import Queries
 from distributary.web.jobs import Jobs
-from distributary.web.reading import Reading
+from distributary.web.reading import LakeReader
 
-# What the dashboard is told when it starts.
+# The settings of a dashboard.
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One dashboard over one lake."""
+    """The settings of one dashboard over one lake."""
 
     lake: str
     file: str | None = None
-    """The pipeline file that was given: it is trusted, whatever the lake says."""
+    """The pipeline file of `--file`: it is trusted, whatever the lake contains."""
     host: str = "127.0.0.1"
     port: int = 0
     token: str | None = field(default=None, repr=False)
-    """What everybody must know who wants to see anything; None: whoever reaches it may look."""
+    """The token that every client needs; None means that no token is required."""
     names: tuple[str, ...] = ()
-    """Names by which the page may be asked for besides those of this machine."""
+    """Host names of the page besides those of this machine."""
     proxies: tuple[str, ...] = ()
-    """Addresses and networks whose word counts about who asks, and whether by TLS."""
+    """Addresses and networks of trusted proxies, whose headers name the client and TLS."""
 
 
-# Server-sent events: that something has changed. What it is now, the page asks itself.
+# Server-sent events about changes; the page then requests the new data itself.
 
 _log = logging.getLogger(__name__)
 
@@ -61,23 +61,23 @@ _MOST_LISTENERS = 100
 _RETRY_SECONDS = "60"
 
 
-class Live:
-    """Tells every open page when a stamp is no longer what it was."""
+class LiveUpdates:
+    """Sends an event to every open page when a stamp has changed."""
 
     def __init__(self, stamp: Callable[[], dict[str, str]]) -> None:
         self._stamp = stamp
         self._listeners = 0
         self.closing = False
-        """Set when the server ends: listeners would keep it alive."""
+        """Set when the server ends: open streams would keep it alive."""
 
     async def open(self, request: Request) -> Response:
-        """`/api/events`."""
+        """Answer `/api/events` with a stream."""
         if self._listeners >= _MOST_LISTENERS:
-            # the page then asks every few seconds instead
+            # the page then polls every few seconds instead
             full = DistributaryError(
                 "too many pages are open",
                 code=ErrorCode.ACCESS_DENIED,
-                next_step="close some of them; this one goes on by asking now and then",
+                next_step="close some of them; this page polls instead",
             )
             answer = refuse(full, status=429)
             answer.headers["retry-after"] = _RETRY_SECONDS
@@ -119,7 +119,7 @@ class Live:
 
 
 class _Stream(StreamingResponse):
-    """Events; it is counted from when it is let in until it is over, even if it never begins."""
+    """A stream of events that is counted from its acceptance to its end."""
 
     def __init__(self, events: AsyncIterator[bytes], *, on_end: Callable[[], None]) -> None:
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
@@ -127,7 +127,7 @@ class _Stream(StreamingResponse):
         self._on_end = on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One page that listens."""
+        """Serve one listening page."""
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -136,40 +136,40 @@ class _Stream(StreamingResponse):
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    """One page over one lake, and what has to be ended with it."""
+    """One page over one lake, with the parts that must be closed with it."""
 
     app: ASGIApp
     access: Access
     jobs: Jobs
     queries: Queries
-    live: Live
-    lake: Reading
+    live: LiveUpdates
+    lake: LakeReader
 
     def warm_up(self) -> None:
-        """Reads what the first page shows while somebody still types its address."""
+        """Read the data of the first page in the background."""
 
         def read() -> None:
-            # whoever asks is told what is wrong
+            # a request reports the error
             with suppress(DistributaryError):
                 self.lake.health()
 
         threading.Thread(target=read, name="warm-up", daemon=True).start()
 
     def close(self) -> None:
-        """Ends what still listens, then what still runs."""
+        """Close open streams, then end running commands."""
         self.live.closing = True
         self.queries.close()
         self.jobs.close()
 
 
 def make_dashboard(settings: Settings, *, tell: Tell = lambda line: None) -> Dashboard:
-    """Everything but the server; `tell` hears one line for each request."""
-    lake = Reading(settings.lake, file=settings.file)
+    """Build everything but the server; `tell` gets one line for each request."""
+    lake = LakeReader(settings.lake, file=settings.file)
     access = Access(settings.token)
     jobs = Jobs(lake=settings.lake, file=settings.file)
     queries = Queries(lake=settings.lake, file=settings.file)
-    live = Live(lambda: {"lake": lake.stamp(), "jobs": str(jobs.changes)})
-    # cookies know hosts, but no ports: two dashboards on one machine must not share one
+    live = LiveUpdates(lambda: {"lake": lake.stamp(), "jobs": str(jobs.changes)})
+    # cookies belong to hosts, not ports: two dashboards on one machine must not share one
     cookie = f"distributary_{settings.port}"
     page = Assets()
     routes = [
@@ -197,13 +197,13 @@ def make_dashboard(settings: Settings, *, tell: Tell = lambda line: None) -> Das
         cookie=cookie,
         tell=tell,
     )
-    # with no proxy to trust, nobody may say who asks
+    # without a trusted proxy, no header may name the client
     proxied = ProxyHeadersMiddleware(guarded, list(settings.proxies))  # type: ignore[arg-type]
     app = cast(ASGIApp, proxied) if settings.proxies else guarded
     return Dashboard(app, access, jobs, queries, live, lake)
 
 
-# The page itself: a few files that come with the package, kept in memory.
+# The page itself: a few files of the package, held in memory.
 
 _KINDS = {
     "html": "text/html; charset=utf-8",
@@ -217,12 +217,12 @@ PAGES = (
     *("/batches", "/batches/{pipeline:path}/{number:int}", "/dead-letters", "/dead-letters/{id}"),
     *("/schemas", "/schemas/{table:path}", "/errors", "/errors/{code}", "/query"),
 )
-"""Every address of the page; which of them it is, the browser finds out."""
+"""Every address of the page; the script in the browser distinguishes them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One file."""
+    """One file of the page."""
 
     body: bytes
     kind: str
@@ -230,13 +230,13 @@ class Asset:
 
 
 class Assets:
-    """All files by their path below `/static/`; nothing else is ever served."""
+    """All files by their path below `/static/`; no other file is served."""
 
     def __init__(self) -> None:
         self._files = dict(_walk(resources.files("distributary.web") / "static", ""))
 
     def routes(self) -> list[Route]:
-        """The addresses of the page and of its files."""
+        """Return the addresses of the page and of its files."""
         return [
             Route("/static/{path:path}", self._static),
             Route("/favicon.ico", lambda request: _serve(request, self._files["icon.svg"])),
@@ -244,7 +244,7 @@ class Assets:
         ]
 
     def not_found(self) -> Response:
-        """The page, which says so itself."""
+        """Return the page, which shows the error itself."""
         page = self._files[_SHELL]
         return Response(page.body, status_code=404, media_type=page.kind)
 
@@ -252,12 +252,12 @@ class Assets:
         return _serve(request, self._files[_SHELL])
 
     def _static(self, request: Request) -> Response:
-        found = self._files.get(request.path_params["path"])
-        return Response(status_code=404) if found is None else _serve(request, found)
+        asset = self._files.get(request.path_params["path"])
+        return Response(status_code=404) if asset is None else _serve(request, asset)
 
 
 def _serve(request: Request, asset: Asset) -> Response:
-    # asked for again each time, and answered with nothing while it is the same
+    # revalidated each time, and answered without content if it is unchanged
     headers = {"etag": asset.etag, "cache-control": "no-cache"}
     if request.headers.get("if-none-match") == asset.etag:
         return Response(status_code=304, headers=headers)
@@ -265,12 +265,12 @@ def _serve(request: Request, asset: Asset) -> Response:
 
 
 def _walk(folder: Traversable, below: str) -> list[tuple[str, Asset]]:
-    found = []
-    for each in folder.iterdir():
-        if each.is_dir():
-            found += _walk(each, f"{below}{each.name}/")
-        elif (kind := _KINDS.get(each.name.rpartition(".")[2])) is not None:
-            body = each.read_bytes()
+    assets = []
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            assets += _walk(entry, f"{below}{entry.name}/")
+        elif (kind := _KINDS.get(entry.name.rpartition(".")[2])) is not None:
+            body = entry.read_bytes()
             etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-            found.append((below + each.name, Asset(body, kind, etag)))
-    return found
+            assets.append((below + entry.name, Asset(body, kind, etag)))
+    return assets

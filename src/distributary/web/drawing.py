@@ -1,4 +1,4 @@
-"""Numbers over time, few enough to draw. Pure."""
+"""Time series with few enough points to draw, as pure functions."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
 
-from distributary.delta.tables import reaching, read_rows
+from distributary.delta.tables import reaching
 from distributary.evolve.types import sql_name
 from distributary.model.change import OP_COLUMNS
-from distributary.observe.health import Readable, head, newest_files
+from distributary.observe.health import head
 from distributary.observe.log_format import cut, plain
+from distributary.publish.formats.readable import ReadableTable
 
 COLUMNS = (
     *("pipeline", "batch", "started_at", "finished_at", "read", "dead_lettered"),
@@ -29,13 +29,13 @@ MOST_POINTS = 180
 _MOST_PIPELINES = 6
 _MICROS = 1_000_000
 _PAUSE_SECONDS = 60.0
-"""Batches that are further apart than this, and than is usual, have a gap between them."""
+"""The pause from which on, if it is also unusual, a gap is drawn between two batches."""
 
 
 def of_pipelines(
     timeline: pa.Table, *, window: str, now: datetime, only: str | None = None
 ) -> dict[str, Any]:
-    """Throughput, lag and freshness of each pipeline, up to now."""
+    """Return throughput, lag and freshness of each pipeline, up to now."""
     ends = _micros(timeline["finished_at"])
     end = int(now.timestamp() * _MICROS)
     seconds = WINDOWS[window]
@@ -55,10 +55,10 @@ def of_pipelines(
 
 
 def of_table(commits: pa.Table) -> list[dict[str, Any]]:
-    """Each commit of a table: its rows, and how long it was quiet before."""
+    """Return the rows of each commit of a table, with the pause before it."""
     done = [row for row in commits.to_pylist() if row["outcome"] not in ("parked", "accepted")]
     pauses = [(row["at"] - before["at"]).total_seconds() for before, row in pairwise(done)]
-    # neighbours together where there are too many: rows added up, the longest of pauses kept
+    # too many neighbours are combined: rows are summed, the longest pause is kept
     groups: dict[int, list[tuple[dict[str, Any], float | None]]] = defaultdict(list)
     for n, pair in enumerate(zip(done, [None, *pauses], strict=False)):
         groups[n * min(len(done), MOST_POINTS) // len(done)].append(pair)
@@ -75,14 +75,14 @@ def of_table(commits: pa.Table) -> list[dict[str, Any]]:
 
 
 def events_of(commit: Mapping[str, Any]) -> int | None:
-    """Changes of the source in a commit; None where its table is not made of changes."""
+    """Return the changes of the source in a commit; None if its table has no change data."""
     counts = [commit[column] for column in OP_COLUMNS.values()]
     known = [count for count in counts if count is not None]
     return sum(known) if known else None
 
 
 def _points(batches: pa.Table) -> list[dict[str, Any]]:
-    """One point a batch, or one for some neighbours where there are too many."""
+    """Return one point per batch, or one for several neighbours if there are too many."""
     count = len(batches)
     if not count:
         return []
@@ -114,17 +114,17 @@ def _points(batches: pa.Table) -> list[dict[str, Any]]:
 def _with_gaps(
     points: list[dict[str, Any]], starts: np.ndarray, ends: np.ndarray
 ) -> list[dict[str, Any]]:
-    """The points, with one that says nothing wherever the pipeline stood still in between."""
+    """Return the points, with an empty one wherever the pipeline did not run."""
     pauses = starts[1:] - ends[:-1]
     usual = float(np.median(pauses)) if len(pauses) else 0.0
     longest = _PAUSE_SECONDS * _MICROS + 5 * max(usual, 0.0)
-    found: list[dict[str, Any]] = []
+    with_gaps: list[dict[str, Any]] = []
     for n, point in enumerate(points):
         if n and pauses[n - 1] > longest:
             middle = int(ends[n - 1] + pauses[n - 1] // 2)
-            found.append({**dict.fromkeys(point), "at": _moment(middle)})
-        found.append(point)
-    return found
+            with_gaps.append({**dict.fromkeys(point), "at": _moment(middle)})
+        with_gaps.append(point)
+    return with_gaps
 
 
 def _micros(column: pa.ChunkedArray) -> np.ndarray:
@@ -135,22 +135,22 @@ def _moment(micros: int) -> str:
     return f"{np.datetime64(micros // 1000, 'ms')}Z"
 
 
-# A few rows of a table as text: bounded in rows, columns and bytes, never a scan of it all.
+# A preview of a table as text, limited in rows, columns and bytes, and never a full scan.
 
 MOST_ROWS = 200
 MOST_COLUMNS = 80
 _MOST_BYTES = 32 << 20
-"""What may be decoded for one preview: a column of huge values is left out instead."""
+"""The most bytes to decode for a preview; columns with larger values are left out."""
 _MOST_FILES = 20
 _TEXT = 160
 _BYTES = 24
 
 
-def preview(found: Readable, *, limit: int) -> dict[str, Any]:
-    """The newest rows, as far as files tell which ones are new."""
-    names = found.schema.names[:MOST_COLUMNS]
-    with reaching(found.path):
-        rows, heavy = _newest(found, names, limit)
+def preview(table: ReadableTable, *, limit: int) -> dict[str, Any]:
+    """Return the newest rows, as far as files show which ones are new."""
+    names = table.schema.names[:MOST_COLUMNS]
+    with reaching(table.path):
+        rows, heavy = _newest(table, names, limit)
     columns = [
         {"name": name, "type": sql_name(kind), "kind": _kind(kind)}
         for name, kind in zip(rows.schema.names, rows.schema.types, strict=True)
@@ -160,17 +160,15 @@ def preview(found: Readable, *, limit: int) -> dict[str, Any]:
         "columns": columns,
         "rows": [list(row) for row in zip(*cells, strict=True)],
         "left_out": sorted(heavy),
-        "more_columns": max(len(found.schema.names) - len(names), 0),
+        "more_columns": max(len(table.schema.names) - len(names), 0),
     }
 
 
-def _newest(found: Readable, names: list[str], limit: int) -> tuple[pa.Table, set[str]]:
-    live = found.files
+def _newest(table: ReadableTable, names: list[str], limit: int) -> tuple[pa.Table, set[str]]:
+    live = table.files
     if live is None:
-        source = found.source
-        assert isinstance(source, DeltaTable)  # noqa: S101
-        return read_rows(source, columns=names, limit=limit), set()
-    fragments = [each for each, _ in newest_files(found, live)[:_MOST_FILES]]
+        return table.some_rows(names, limit), set()
+    fragments = [each for each, _ in table.newest_files(live)[:_MOST_FILES]]
     heavy = {n for f in fragments[:1] for n in _heavy(f, limit)} & set(names)
     light = [name for name in names if name not in heavy]
     parts: list[pa.Table] = []
@@ -184,7 +182,7 @@ def _newest(found: Readable, names: list[str], limit: int) -> tuple[pa.Table, se
 
 
 def _last(fragment: ds.Fragment, schema: pa.Schema, columns: list[str], rows: int) -> pa.Table:
-    """The last rows of a file, the last one first; of a large file the first ones."""
+    """Return the last rows of a file, the last one first; of a large file the first ones."""
     groups = fragment.metadata
     sizes = (
         groups.row_group(g).column(n).total_uncompressed_size
@@ -193,13 +191,13 @@ def _last(fragment: ds.Fragment, schema: pa.Schema, columns: list[str], rows: in
     )
     if sum(sizes) > _MOST_BYTES:
         return head(fragment, schema, columns, rows)
-    found = fragment.to_table(schema=schema, columns=columns)
-    found = found.slice(max(len(found) - rows, 0))
-    return found.take(np.arange(len(found))[::-1])
+    rows_read = fragment.to_table(schema=schema, columns=columns)
+    rows_read = rows_read.slice(max(len(rows_read) - rows, 0))
+    return rows_read.take(np.arange(len(rows_read))[::-1])
 
 
 def _heavy(fragment: ds.Fragment, limit: int) -> Iterator[str]:
-    """Columns of which so many rows would be too much."""
+    """Yield columns whose values of `limit` rows would be too large."""
     groups = fragment.metadata
     for n in range(groups.num_columns):
         sizes = [groups.row_group(g).column(n) for g in range(groups.num_row_groups)]
@@ -220,7 +218,7 @@ def _kind(kind: pa.DataType) -> str:
 
 
 def _cell(value: Any) -> str | None:
-    """A value as text, cut; numbers too: a browser's own would lose digits."""
+    """Return a value as text, cut; numbers too, because a browser would lose digits."""
     match value:
         case None:
             return None

@@ -1,4 +1,4 @@
-"""Things that the page makes happen: our own commands, each in a process of its own."""
+"""Actions of the page: our own commands, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from distributary.errors import ConfigError, DistributaryError, ErrorCode
 
 TOKEN_VARIABLE = "DISTRIBUTARY_TOKEN"  # noqa: S105
 TRIAL_SECONDS = 900.0
-"""How long a trial is good for: what it showed may have changed since."""
+"""The lifetime of a dry run: its result may change later."""
 _MOST_KEPT = 50
 _MOST_LINES = 200
 _MOST_BYTES = 1 << 20
 _END_SECONDS = 20.0
 
 
-class Action(StrEnum):
-    """What can be done."""
+class JobAction(StrEnum):
+    """The actions of the page."""
 
     REPLAY = "replay"
     DISCARD = "discard"
@@ -39,30 +39,32 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """An action and what it is about."""
+    """An action and its arguments."""
 
-    action: Action
+    action: JobAction
     pipeline: str
     reason: str = ""
     type: str = ""
     id: str = ""
     table: str = ""
     note: str = ""
+    source_was: str = ""
+    """`replaced` or `repeated`, for a table whose source went back in its log."""
 
     def command(self, *, lake: str, file: str | None, dry_run: bool) -> list[str]:
-        """The words after `distributary`. None of them can be taken for an option."""
-        if self.action is Action.RESUME:
-            words = ["resume", *option("file", file)]
+        """Return the words after `distributary`; none of them can be taken for an option."""
+        if self.action is JobAction.RESUME:
+            words = ["resume", *option("file", file), *option("source-was", self.source_was)]
         else:
             words = ["dlq", str(self.action)]
-            words += option("file", file) if self.action is Action.REPLAY else []
+            words += option("file", file) if self.action is JobAction.REPLAY else []
             words += [*option("reason", self.reason), *option("type", self.type)]
             words += option("id", self.id)
-            words += [f"--note={self.note}"] if self.action is Action.DISCARD else []
+            words += [f"--note={self.note}"] if self.action is JobAction.DISCARD else []
             words += [] if dry_run else ["--yes"]
         words += ["--json", f"--lake={lake}", f"--pipeline={self.pipeline}"]
         words += ["--dry-run"] if dry_run else []
-        return [*words, "--", self.table] if self.action is Action.RESUME else words
+        return [*words, "--", self.table] if self.action is JobAction.RESUME else words
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +79,9 @@ class Job:
     """`running`, `done`, or `failed`."""
     ended_at: datetime | None = None
     lines: tuple[str, ...] = ()
-    """What it said meanwhile."""
+    """Its lines on standard error."""
     result: dict[str, Any] = field(default_factory=dict)
-    """The document it ended with."""
+    """The document that it printed at its end."""
     exit_code: int | None = None
 
 
@@ -96,21 +98,21 @@ class Jobs:
 
     @property
     def changes(self) -> int:
-        """Grows whenever a job begins, speaks or ends."""
+        """Return a number that grows whenever a job starts, prints or ends."""
         return self._changes
 
     def every(self) -> list[Job]:
-        """The newest first."""
+        """Return all jobs, the newest first."""
         with self._lock:
             return list(self._jobs.values())[::-1]
 
     def get(self, id: str) -> Job | None:
-        """One of them."""
+        """Return one job by its id."""
         with self._lock:
             return self._jobs.get(id)
 
     def start(self, wish: Wish, *, dry_run: bool, after: str = "") -> Job:
-        """Begins; what changes something needs the id of a trial of the very same thing."""
+        """Start a job; one that changes something needs the id of a dry run of the same action."""
         with self._lock:
             if not dry_run:
                 self._require_trial(wish, after)
@@ -118,12 +120,12 @@ class Jobs:
             busy = next((job for job in running if job.wish.pipeline == wish.pipeline), None)
             if busy is not None:
                 raise DistributaryError(
-                    f"something is being done for pipeline {wish.pipeline} already",
+                    f"an action for pipeline {wish.pipeline} is running already",
                     code=ErrorCode.ACTION_RUNNING,
                     evidence=f"{busy.wish.action}, job {busy.id}",
                     next_step="wait until it is done",
                 )
-            # nobody can try twice with the same permission
+            # a dry run permits one action only
             self._trials.pop(after, None)
             job = Job(secrets.token_hex(6), wish, dry_run, datetime.now(UTC))
             process = spawn(wish.command(lake=self._lake, file=self._file, dry_run=dry_run))
@@ -140,7 +142,7 @@ class Jobs:
         return job
 
     def close(self) -> None:
-        """Asks all processes to end, and waits for them: they leave nothing half done."""
+        """Ask all processes to end and wait for them; they leave nothing half done."""
         with self._lock:
             running = list(self._processes.values())
         for process in running:
@@ -161,9 +163,9 @@ class Jobs:
         good = trial is not None and trial.wish == wish and trial.dry_run
         if not good or time.monotonic() - ended > TRIAL_SECONDS:
             raise ConfigError(
-                "first it has to be shown what this would do",
+                "the action needs a dry run first",
                 code=ErrorCode.CONFIRMATION_NEEDED,
-                evidence="no fresh trial of exactly this",
+                evidence="no recent dry run of exactly this action",
                 next_step="send the same with dry_run, then again with its id as `after`",
             )
 
@@ -174,8 +176,8 @@ class Jobs:
             target=_drain, args=(process.stdout, document), name=f"job-{id}-out", daemon=True
         )
         reader.start()
-        with process.stderr as said:
-            for line in said:
+        with process.stderr as stderr:
+            for line in stderr:
                 self._hear(id, line[:2000].decode("utf-8", "replace").rstrip())
         code = process.wait()
         reader.join()
@@ -188,7 +190,7 @@ class Jobs:
         with self._lock:
             self._processes.pop(id, None)
             self._changes += 1
-            # only what has ended is ever forgotten
+            # only ended jobs are ever removed
             job = self._jobs[id]
             self._jobs[id] = replace(job, state="failed" if failed else "done", **ended)
             if job.dry_run and not failed:
@@ -203,22 +205,22 @@ class Jobs:
 
 
 def spawn(words: Sequence[str], *, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
-    """One of our own commands, in a process and a group of its own."""
+    """Start one of our own commands in a process and a process group of its own."""
     return subprocess.Popen(  # noqa: S603 - no shell, and options cannot be smuggled in
         [sys.executable, "-m", "distributary", *words],
         stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        # a child has no use for the token, and no terminal to ask in
+        # a child needs no token, and has no terminal for questions
         env={name: value for name, value in os.environ.items() if name != TOKEN_VARIABLE},
-        # Ctrl-C is for the dashboard, which then asks its children to end
+        # Ctrl-C goes to the dashboard, which then asks its children to end
         start_new_session=True,
     )
 
 
 def option(name: str, value: str | None) -> list[str]:
-    """An option of a command, where it has a value."""
-    # in one word: a value that begins with a dash stays a value
+    """Return an option of a command if it has a value."""
+    # as one word, so that a value that begins with a dash stays a value
     return [f"--{name}={value}"] if value else []
 
 

@@ -1,4 +1,4 @@
-"""The facts of one lake, read again only when the lake has changed."""
+"""The data of one lake, read again only when the lake has changed."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from distributary.model.cache import Cache
 from distributary.model.table import Role
 from distributary.observe.deadletters import DeadLetters
 from distributary.observe.health import TableHealth, assess, losses_of
-from distributary.observe.ledger import Ledger
+from distributary.observe.ledger.ledger import Ledger
+from distributary.observe.ledger.rows import TableKey, TableSummary
 from distributary.observe.pipelines import DECODING, Registration, load_trusted, registrations
-from distributary.observe.rows import TableKey, TableSummary
 from distributary.observe.status import (
     Live,
     PipelineStatus,
@@ -34,7 +34,7 @@ from distributary.publish.parking import Loss
 from distributary.store.base import local_path
 from distributary.web.answers import not_found, parts_of
 
-# Remembered answers: computed once for each state of the lake, however many people look.
+# Cached values, computed once for each state of the lake, for all viewers.
 
 _MOST = 200
 _Value = TypeVar("_Value")
@@ -48,13 +48,16 @@ class _Kept:
 
 
 class Memo:
-    """Values by key, each good for one version. Thread-safe; nobody computes one twice at once."""
+    """Values by key, each valid for one version. Thread-safe.
+
+    No value is computed twice at once.
+    """
 
     def __init__(self, most: int = _MOST) -> None:
         self._kept: Cache[_Kept] = Cache(most)
 
     def get(self, key: Hashable, version: Hashable, make: Callable[[], _Value]) -> _Value:
-        """What was made for this version, or is made now."""
+        """Return the value for this version, computing it if needed."""
         kept = self._kept.get(key, _Kept)
         with kept.making:
             if kept.version != version:
@@ -64,14 +67,14 @@ class Memo:
 
 
 class Lately(Generic[_Value]):
-    """Values that are believed for some seconds. Thread-safe."""
+    """Values that are valid for some seconds. Thread-safe."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._known: Cache[tuple[float, _Value]] = Cache(_MOST)
 
     def get(self, key: str, make: Callable[[], _Value]) -> _Value:
-        """What was made a moment ago, or is made now."""
+        """Return the recent value, or compute it."""
         known = self._known.find(key)
         if known is not None and time.monotonic() - known[0] < self._seconds:
             return known[1]
@@ -80,30 +83,30 @@ class Lately(Generic[_Value]):
         return value
 
 
-# Whether a table has changed, without reading it.
+# Detection of changed tables, without reading them.
 
 _REMOTE_SECONDS = 5.0
-"""How long the version of a table in an object store is believed: asking costs a request."""
+"""The time for which the version of a table in an object store is cached: it costs a request."""
 
 Version = tuple[int, int]
-"""Number of the newest commit, and when it was written: a table may have been made again."""
+"""The number and time of the newest commit: a table may have been created again."""
 
 NONE: Version = (-1, 0)
-"""Of a table that is not there."""
+"""The version of a table that does not exist."""
 
 
-class Versions:
+class TableVersions:
     """The newest versions of Delta tables. Thread-safe."""
 
     def __init__(self) -> None:
-        self._asked: Lately[Version] = Lately(_REMOTE_SECONDS)
+        self._remote: Lately[Version] = Lately(_REMOTE_SECONDS)
 
     def of(self, path: str) -> Version:
-        """The version of the table in a folder."""
+        """Return the version of the table in a folder."""
         folder = local_path(path)
         if folder is not None:
             return _newest(os.path.join(folder, "_delta_log"))
-        return self._asked.get(path, lambda: self._ask(path))
+        return self._remote.get(path, lambda: self._ask(path))
 
     def _ask(self, path: str) -> Version:
         table = open_table(path)
@@ -123,71 +126,71 @@ def _newest(log: str) -> Version:
 
 
 SHOWN = 8
-"""Tables of a pipeline that are named where all pipelines are shown."""
+"""The number of tables that the overview names for each pipeline."""
 _STATE_SECONDS = 0.9
-"""How long it is believed that a process is alive: many pages ask at the same time."""
+"""The time for which a process's state is cached: many pages ask at the same time."""
 
 
-class Reading:
-    """Everything that the page shows. Thread-safe; nothing here changes the lake."""
+class LakeReader:
+    """All data that the page shows. Thread-safe; it never changes the lake."""
 
     def __init__(self, lake: str, *, file: str | None = None) -> None:
         self.lake = lake
         self._file = file
         self.ledger = Ledger(lake)
         self._seen = False
-        """Whether the lake was ever there."""
+        """Whether the lake has existed before."""
         self._last: Status | None = None
-        """How the pipelines stood when the lake was last read."""
+        """The status of the pipelines at the last successful read."""
         self._missed = False
-        """Whether that was the last answer, because the lake could not be read."""
+        """Whether the last answer was that status, because the lake could not be read."""
         self._memo = Memo()
-        self._versions = Versions()
+        self._versions = TableVersions()
         remote = local_path(lake) is None
         self._states: Lately[dict[str, Live]] = Lately(
             _REMOTE_SECONDS if remote else _STATE_SECONDS
         )
 
     def require(self) -> None:
-        """A clear word where the lake is gone; one that is not there yet is empty."""
+        """Raise an error if the lake has disappeared; a lake that never existed is empty."""
         folder = local_path(self.lake)
         if folder is None or folder.is_dir():
             self._seen = True
         elif self._seen:
             raise DistributaryError(
-                "the lake is not there (any more)",
+                "the lake no longer exists",
                 code=ErrorCode.LAKE_UNAVAILABLE,
                 where=self.lake,
-                next_step="bring the folder back, or start `distributary ui --lake` with another",
+                next_step="restore the folder, or start `distributary ui --lake` with another",
             )
 
     @property
     def writable(self) -> bool:
-        """Whether anything can be fixed here at all."""
+        """Return whether the lake can be changed from here."""
         folder = local_path(self.lake)
         return folder is None or not folder.is_dir() or os.access(folder, os.W_OK)
 
     def version(self, ledger_table: str) -> Version:
-        """The version of one of the ledger's tables."""
+        """Return the version of one of the ledger's tables."""
         return self._versions.of(layout.ledger_table(self.lake, ledger_table))
 
     def remember(self, key: object, *tables: str, make: Callable[[], _Value]) -> _Value:
-        """A value that holds as long as these tables of the ledger stay as they are."""
+        """Return a value that is valid as long as these tables of the ledger do not change."""
         self.require()
         return self._memo.get(("ledger", key), tuple(map(self.version, tables)), make)
 
     def for_table(self, path: str, key: object, make: Callable[[], _Value]) -> _Value:
-        """A value that holds as long as a table of the lake stays as it is."""
+        """Return a value that is valid as long as a table of the lake does not change."""
         self.require()
         if self._versions.of(path) < (0, 0):
-            # no Delta table: nothing tells whether it has changed
+            # for a table that is not Delta, changes cannot be detected
             return make()
         return self._memo.get(("table", path, key), self._versions.of(path), make)
 
     def stamp(self) -> str:
-        """Another text whenever anything has changed that the page may show."""
+        """Return a text that changes whenever any data of the page may have changed."""
         ledger = [self.version(name) for name in layout.LEDGER_TABLES]
-        # a lake that is back before anybody looked for changes is news to whoever missed it
+        # a lake that answers again is a change for pages that missed it
         return repr(
             (
                 ledger,
@@ -199,11 +202,11 @@ class Reading:
         )
 
     def cards(self) -> tuple[Registration, ...]:
-        """What the pipelines say of themselves."""
+        """Return the cards that the pipelines left in the lake."""
         return registrations(self.lake)
 
     def settings(self, pipeline: str) -> Loaded:
-        """What a pipeline decodes with, by the file that was given or one that is trusted."""
+        """Return a pipeline's settings for decoding, from the given file or a trusted one."""
         given = None if self._file is None else load(self._file, needs=DECODING)
         if given is not None and given.config.name == pipeline:
             return given
@@ -214,7 +217,7 @@ class Reading:
         raise not_found("there is no such pipeline", pipeline, next_step="distributary status")
 
     def status(self) -> Status:
-        """How all pipelines stand; while the lake does not answer, by what was read last."""
+        """Return the status of all pipelines; while the lake does not answer, the last one."""
         try:
             self._last = self._status()
         except DistributaryError as error:
@@ -230,7 +233,7 @@ class Reading:
         live, now = self._now(), datetime.now(UTC)
         ledger = (self.version("batches"), self.version("tables"))
         losses = tuple(sorted(self._losses().items()))
-        # what the ledger says is read when it has changed, what processes do whenever asked
+        # the ledger is read when it has changed, the state of processes at every request
         settled = self._memo.get(
             "status",
             (*ledger, self._letter_versions(), tuple(live), losses),
@@ -243,26 +246,26 @@ class Reading:
         return replace(settled, now=now, pipelines=tuple(pipelines))
 
     def lines(self, checkpoint: str) -> tuple[str, ...]:
-        """What the run of a checkpoint has said last."""
+        """Return the last log lines of the run of a checkpoint."""
         live = self._now().get(checkpoint)
         return live.pulse.lines if live is not None and live.pulse is not None else ()
 
     def pipeline(self, name: str) -> PipelineStatus:
-        """How one pipeline stands."""
-        for each in self.status().pipelines:
-            if each.name == name:
-                return each
+        """Return the status of one pipeline."""
+        for status in self.status().pipelines:
+            if status.name == name:
+                return status
         raise not_found("there is no such pipeline", name, next_step="distributary status")
 
     def tables(self) -> tuple[TableSummary, ...]:
-        """Every table of the lake."""
+        """Return every table of the lake."""
         return self.remember("tables", "tables", make=self.ledger.tables)
 
     def health(self) -> tuple[TableHealth, ...]:
-        """Every table, and how it does."""
+        """Return every table with its health."""
 
         def make() -> tuple[TableHealth, ...]:
-            ends = {each.name: each.as_of for each in self.status().pipelines}
+            ends = {status.name: status.as_of for status in self.status().pipelines}
             now = datetime.now(UTC)
             return tuple(
                 assess(t, as_of=ends.get(t.pipeline) or now, loss=losses.get(t.key))
@@ -273,18 +276,18 @@ class Reading:
         return self.remember(("health", *sorted(losses.items())), "tables", "batches", make=make)
 
     def table(self, name: str) -> TableSummary:
-        """One table: only names that the ledger knows, so that none becomes a path."""
-        for each in self.tables():
-            if each.table == name:
-                return each
+        """Return one table by a name of the ledger, so that no request becomes a path."""
+        for summary in self.tables():
+            if summary.table == name:
+                return summary
         raise not_found("there is no such table", name, next_step="distributary tables")
 
     def path_of(self, table: TableSummary) -> str:
-        """Where a table is, also in a lake that was moved."""
+        """Return the path of a table, also in a lake that was moved."""
         return layout.place(self.lake, table.path)
 
     def letters(self, pipeline: str | None = None) -> dict[str, DeadLetters]:
-        """The dead letters of each pipeline."""
+        """Return the dead letters of each pipeline."""
         return {
             table.pipeline: DeadLetters(self.path_of(table))
             for table in self.tables()
@@ -292,12 +295,12 @@ class Reading:
         }
 
     def for_letters(self, key: object, make: Callable[[], _Value]) -> _Value:
-        """A value that holds as long as no dead letter is added or marked."""
+        """Return a value that is valid as long as no dead letter is added or marked."""
         self.require()
         return self._memo.get(("letters", key), self._letter_versions(), make)
 
     def _losses(self) -> dict[TableKey, Loss]:
-        """Tables that are gone or behind: no version of the ledger tells of that."""
+        """Return missing and outdated tables, which no version of the ledger shows."""
         if self.version("tables") < (0, 0):
             return {}
         return losses_of(self.lake, self.tables())
@@ -309,7 +312,7 @@ class Reading:
         return tuple(map(self._versions.of, paths))
 
     def _now(self) -> dict[str, Live]:
-        """By checkpoint, how its process does."""
+        """Return the state of each pipeline's process, by checkpoint."""
         return self._states.get(
             "",
             lambda: {card.checkpoint: live_of(card.checkpoint, liveness) for card in self.cards()},
@@ -317,7 +320,7 @@ class Reading:
 
 
 def _without_lake(last: Status, error: DistributaryError) -> Status:
-    """What was known before, with what processes do now as far as that is kept elsewhere."""
+    """Return the last status, with the state of processes whose checkpoint is elsewhere."""
     now, lake = datetime.now(UTC), f"{last.lake.rstrip('/')}/"
 
     def one(known: PipelineStatus) -> PipelineStatus:
@@ -325,5 +328,5 @@ def _without_lake(last: Status, error: DistributaryError) -> Status:
         live = Live() if inside else live_of(known.checkpoint, liveness)
         return now_with(known, live, now=now, tz=UTC)
 
-    pipelines = tuple(one(each) for each in last.pipelines)
+    pipelines = tuple(one(status) for status in last.pipelines)
     return replace(last, now=now, pipelines=pipelines, unavailable=parts_of(error))

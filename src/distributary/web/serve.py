@@ -1,4 +1,4 @@
-"""The server: a socket that is ours before anything is said, and a quiet end."""
+"""The server: its socket is bound before anything is printed, and it ends cleanly."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from distributary.supervise.server import Connections
 from distributary.web.app import Dashboard
 
 _REQUEST_SECONDS = 15.0
-"""In which a request has to come as a whole."""
+"""The time in which a request must be complete."""
 _MOST_CONNECTIONS = 512
 _BACKLOG = 128
 _COMING = (h11.IDLE, h11.SEND_BODY)
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes a free one."""
+    """Return a listening socket; port 0 takes a free port."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        found = socket.socket(family, kind, proto)
+        listening = socket.socket(family, kind, proto)
         try:
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            found.bind(address)
-            found.listen(_BACKLOG)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+            listening.listen(_BACKLOG)
         except OSError:
-            found.close()
+            listening.close()
             raise
-        return found
+        return listening
     except (OSError, OverflowError) as error:
         taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
         raise SetupError(
@@ -45,23 +45,23 @@ def bind(host: str, port: int) -> socket.socket:
             code=ErrorCode.PORT_TAKEN,
             where=f"{host}:{port}",
             evidence="another program listens there" if taken else str(error)[:200],
-            next_step="choose another port with --port, or 0 for any that is free",
+            next_step="choose another port with --port, or 0 for any free port",
         ) from error
 
 
 def address_of(listening: socket.socket, host: str) -> str:
-    """What to type into a browser."""
+    """Return the address for a browser."""
     port = listening.getsockname()[1]
     shown = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)  # noqa: S104
     return f"http://[{shown}]:{port}/" if ":" in shown else f"http://{shown}:{port}/"
 
 
 class Server(uvicorn.Server):
-    """Ends also while pages listen, and answers also while others are silent."""
+    """A server that ends although pages listen, and answers although other clients are idle."""
 
     def __init__(self, dashboard: Dashboard) -> None:
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        # the lake needs some too
+        # the lake needs open files, too
         most = min(_MOST_CONNECTIONS, files // 4) if files > 0 else _MOST_CONNECTIONS
         self._open: Connections[_Protocol] = Connections(most, seconds=_REQUEST_SECONDS)
 
@@ -72,9 +72,9 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 dashboard.app,
                 http=Protocol,
-                # so many are taken at once, before one of them is counted
+                # the number of connections that are accepted at once, before they are counted
                 backlog=min(_BACKLOG, most),
-                # whatever a stranger sends is no line of a log
+                # invalid requests must not fill the log
                 log_level="error",
                 access_log=False,
                 log_config=None,
@@ -90,41 +90,41 @@ class Server(uvicorn.Server):
         self._dashboard = dashboard
 
     async def on_tick(self, counter: int) -> bool:
-        """Ten times a second: ends those that come too slowly."""
-        for each in self._open.overdue():
-            each.transport.abort()
+        """Close connections whose requests are overdue; called ten times a second."""
+        for connection in self._open.overdue():
+            connection.transport.abort()
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A signal came."""
+        """Stop at a signal."""
         self._dashboard.live.closing = True
         super().handle_exit(sig, frame)
 
 
 class _Protocol(H11Protocol):
-    """A connection that is counted, with what has come of its request."""
+    """A connection that is counted while its request is incomplete."""
 
     kept: Connections[_Protocol]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Somebody came; for one too many another has to go."""
+        """Count the connection; if there are too many, close another one."""
         super().connection_made(transport)
         gone = self.kept.arrived(self, self.client[0] if self.client else "")
         if gone is not None:
             gone.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is over."""
+        """Remove the connection."""
         self.kept.left(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """A piece of a request."""
+        """Take a piece of a request."""
         super().data_received(data)
         self._count()
 
     def on_response_complete(self) -> None:
-        """The next request may come."""
+        """Wait for the next request."""
         super().on_response_complete()
         self._count()
 
@@ -134,7 +134,7 @@ class _Protocol(H11Protocol):
 
 
 def serve(dashboard: Dashboard, listening: socket.socket) -> None:
-    """Answers until a signal comes."""
+    """Serve the dashboard until a signal arrives."""
     dashboard.warm_up()
     try:
         Server(dashboard).run(sockets=[listening])

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from distributary.decode.change.base import Events
-from distributary.decode.change.order.kinds import datastream_places, debezium_places
+from distributary.decode.change.datastream.events import DatastreamEvents
+from distributary.decode.change.datastream.order import datastream_places
+from distributary.decode.change.debezium.order import debezium_places
 from distributary.decode.change.order.place import Place
 
 NAMES = {
@@ -34,7 +35,7 @@ NUMBERS = st.one_of(st.none(), st.integers(-2, 2**40))
 
 def of_datastream(kind: str, told: dict[str, pa.Array], count: int) -> Place:
     every = np.ones(count, np.bool_)
-    events = Events(np.arange(count), {}, None, told, (), every, every)
+    events = DatastreamEvents(np.arange(count), {}, None, told, (), every, every)
     return datastream_places(events, kind, np.zeros(count, np.int64))
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from distributary.lab.services.processes import end, running
+from distributary_lab.services.processes import end, running
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from distributary.lab.services.processes import Running, launch, mark
+from distributary_lab.services.processes import Running, launch, mark
 
 SLEEP = "import time; time.sleep(300)"
 

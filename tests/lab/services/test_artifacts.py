@@ -12,10 +12,10 @@ from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
 from distributary.cli.app import application
-from distributary.config.kafka import KafkaSource
 from distributary.config.load import load
-from distributary.lab.services.servers import LOCK, ensure_artifacts
+from distributary.config.sources.kafka import KafkaSourceConfig
 from distributary.spark.jars import Lock, ensure
+from distributary_lab.services.servers import LOCK, ensure_artifacts
 
 ROOT = Path(__file__).parents[3]
 
@@ -79,7 +79,7 @@ def test_containers_of_ours_are_started_with_words_that_exist(name: str) -> None
 def test_the_pipeline_of_the_containers_is_valid() -> None:
     found = load(ROOT / "examples" / "compose" / "games.yaml").config
     services = YAML(typ="safe").load(ROOT / "docker-compose.yml")["services"]
-    assert isinstance(found.source, KafkaSource)
+    assert isinstance(found.source, KafkaSourceConfig)
     listeners = services["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"]
     assert f"INSIDE://{found.source.bootstrap_servers}" in listeners
     assert found.lake.address in " ".join(services["pipeline"]["volumes"])
@@ -121,7 +121,7 @@ def test_an_archive_is_unpacked_once(lock: Lock, tmp_path: Path) -> None:
 def test_broker_and_registry_are_told_apart(
     lock: Lock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("distributary.lab.services.servers.LOCK", lock)
+    monkeypatch.setattr("distributary_lab.services.servers.LOCK", lock)
     found = ensure_artifacts(cache=tmp_path / "cache")
     assert [path.name for path in found.kafka] == ["broker-1.jar"]
     assert found.registry.read_bytes() == b"run"

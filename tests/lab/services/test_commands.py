@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from distributary.lab.services.processes import HOST, free_port, running
+from distributary_lab.services.processes import HOST, free_port, running
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from distributary.errors import ErrorCode, SetupError
-from distributary.lab.services.services import Services
 from distributary.model.record import Format, WriterSchema
 from distributary.registry.compile.avro import compile_avro
+from distributary_lab.services.services import Services
 from tests.decode.debezium_samples import Row, log, raw_table
 from tests.services.debezium import (
     LOCK,
@@ -47,14 +47,16 @@ def test_both_halves_of_the_lock_name_the_same_files() -> None:
     named = {(d.get("name", ""), d.get("rev", "")) for d in lock.iter("dependency")}
     assert {each.get("transitive") for each in lock.iter("dependency")} == {"false"}
     files = {f"{name}-{revision}.jar" for name, revision in named}
-    connector = next(f"{n}-{r}" for n, r in named if n == "debezium-connector-postgres")
-    assert files - {f"{connector}.jar"} | {f"{connector}-plugin.tar.gz"} == set(LOCK.sums)
+    connectors = [f"{n}-{r}" for n, r in named if n.startswith("debezium-connector-")]
+    jars, archives = ({f"{c}{e}" for c in connectors} for e in (".jar", "-plugin.tar.gz"))
+    assert files - jars | archives == set(LOCK.sums)
 
 
 @pytest.mark.services
 def test_the_connector_lies_apart_from_what_runs_it() -> None:
     found = ensure_connect()
-    assert [path for path in found.plugins.glob("*/debezium-connector-postgres-*.jar")]
+    for folder, kind in zip(found.plugins, ("mariadb", "postgres"), strict=True):
+        assert [path for path in folder.glob(f"*/debezium-connector-{kind}-*.jar")]
     assert not [path for path in found.jars if path.name.startswith("debezium")]
     wanted = LOCK.sums
     for jar in found.jars[:3]:

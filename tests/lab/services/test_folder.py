@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from distributary.errors import ConfigError, ErrorCode, SetupError
-from distributary.lab.services.processes import is_free
-from distributary.lab.services.services import (
+from distributary_lab.services.processes import is_free
+from distributary_lab.services.services import (
     alone,
     choose_ports,
     contents,

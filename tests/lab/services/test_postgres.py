@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from distributary.errors import ErrorCode, SetupError
-from distributary.lab.services.processes import HOST, lent, running
+from distributary_lab.services.processes import HOST, lent, running
 from tests.services import postgres
 from tests.services.postgres import Postgres, lend, other_user, program, take_back
 from tests.waiting import eventually
@@ -201,12 +201,12 @@ def test_the_password_is_not_written_through_a_link(
     (place / "password").symlink_to(precious)
     seen: list[tuple[str, int]] = []
 
-    def initdb(command: list[str], *_: object) -> None:
+    def initdb(command: list[str], *_: object, **__: object) -> None:
         words = place / "password"
         seen.append((words.read_text(), words.lstat().st_mode & 0o777))
 
     monkeypatch.setattr(postgres, "program", lambda name: name)
-    monkeypatch.setattr(postgres, "_run", initdb)
+    monkeypatch.setattr(postgres, "run_as", initdb)
     server = Postgres(tmp_path / "server")
     server._make(place / "data")
     assert seen == [(server.password, 0o600)]

@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from distributary.errors import ErrorCode, SetupError
-from distributary.lab.services import processes
-from distributary.lab.services.processes import end, launch, running
+from distributary_lab.services import processes
+from distributary_lab.services.processes import end, launch, running
 from tests.lab.services.marked import SLEEP, start_marked
 
 STUBBORN = f"""
@@ -34,8 +34,8 @@ child.wait()
 OWNER = """
 import sys, time
 from pathlib import Path
-from distributary.lab.services.processes import watching
-from distributary.lab.services.services import Services
+from distributary_lab.services.processes import watching
+from distributary_lab.services.services import Services
 from tests.lab.services.marked import start_marked
 folder = Path(sys.argv[1])
 start_marked(folder, "kafka", 9092)

@@ -13,8 +13,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from distributary.lab.services.processes import HOST, running
-from distributary.lab.services.services import State
+from distributary_lab.services.processes import HOST, running
+from distributary_lab.services.services import State
 from tests.services.secured import MECHANISMS, SecuredServices
 from tests.services.shared import unique
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from distributary.errors import ConfigError, DistributaryError, ErrorCode, SetupError
-from distributary.lab.services import services as module
-from distributary.lab.services.processes import HOST, Running, running
-from distributary.lab.services.servers import Artifacts, Broker, JavaService, Registry
-from distributary.lab.services.services import Services, State, remember, remembered
+from distributary_lab.services import services as module
+from distributary_lab.services.processes import HOST, Running, running
+from distributary_lab.services.servers import Artifacts, Broker, JavaService, Registry
+from distributary_lab.services.services import Services, State, remember, remembered
 from tests.lab.services.marked import start_marked
 from tests.services.secured import SecuredServices
 
@@ -297,7 +297,7 @@ def test_a_folder_that_was_deleted_is_not_made_again(folder: Path) -> None:
 
 def test_dev_up_needs_no_package_of_the_developers() -> None:
     without = "import sys; sys.modules['cryptography'] = None"
-    script = f"{without}; import distributary.lab.services.services"
+    script = f"{without}; import distributary_lab.services.services"
     subprocess.run([sys.executable, "-c", script], check=True)
 
 

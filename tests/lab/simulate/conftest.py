@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from distributary.lab.simulate.base import Message, Round, Sent
-from distributary.lab.simulate.game_records import GamesPlan
-from distributary.lab.simulate.games import stream_rounds
+from distributary_lab.simulate.base import Message, Round, Sent
+from distributary_lab.simulate.game_records import GamesPlan
+from distributary_lab.simulate.games import stream_rounds
 from tests.registry.scratch import ScratchRegistry
 
 

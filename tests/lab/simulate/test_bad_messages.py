@@ -10,10 +10,10 @@ from google.protobuf.message import DecodeError
 from distributary.decode.base import DecodeLimits
 from distributary.decode.formats import decoder_for
 from distributary.errors import ErrorCode, SchemaNotFoundError
-from distributary.lab.simulate.base import DEFAULT_KINDS, BadKind, Message, Sent
-from distributary.lab.simulate.game_records import GamesPlan
 from distributary.model.names import check_type_name
 from distributary.registry.messages import subject_verdict
+from distributary_lab.simulate.base import DEFAULT_KINDS, BadKind, Message, Sent
+from distributary_lab.simulate.game_records import GamesPlan
 
 Send = Callable[[GamesPlan], tuple[list[Message], Sent]]
 

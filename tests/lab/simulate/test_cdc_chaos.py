@@ -9,9 +9,9 @@ from typing import Any
 import fastavro
 import pytest
 
-from distributary.lab.simulate.cdc.database import Change, Op
-from distributary.lab.simulate.cdc.files import ChangeFile, FileStream
-from distributary.lab.simulate.cdc.shapes import CHAOS, CdcFormat, CdcPlan, Feature, SourceType
+from distributary_lab.simulate.cdc.database import Change, Op
+from distributary_lab.simulate.cdc.files import ChangeFile, FileStream
+from distributary_lab.simulate.cdc.shapes import CHAOS, CdcFormat, CdcPlan, Feature, SourceType
 
 
 class Told:
@@ -57,7 +57,9 @@ def test_rows_change_many_times_in_one_instant(mysql: Told) -> None:
 def test_the_log_rolls_over_while_a_row_changes(mysql: Told) -> None:
     places = defaultdict(set)
     for change in mysql.happened:
-        places[change.shape.claim, change.key, change.ts].add(change.position.told["log_file"])
+        places[change.shape.claim, change.key, change.ts].add(
+            change.position.event_fields["log_file"]
+        )
     assert {"mysql-bin.999999", "mysql-bin.1000000"} in places.values()
     assert set().union(*places.values()) == {"mysql-bin.999999", "mysql-bin.1000000"}
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from distributary.errors import ConfigError
-from distributary.lab.simulate.cdc.debezium import DebeziumStream, TopicMessage
-from distributary.lab.simulate.cdc.files import CdcSent
-from distributary.lab.simulate.cdc.shapes import CHAOS, CdcFormat, CdcPlan, Feature, SourceType
+from distributary_lab.simulate.cdc.debezium import DebeziumStream, TopicMessage
+from distributary_lab.simulate.cdc.files import CdcSent
+from distributary_lab.simulate.cdc.shapes import CHAOS, CdcFormat, CdcPlan, Feature, SourceType
 from tests.lab.simulate.cdc_replay import same_rows
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

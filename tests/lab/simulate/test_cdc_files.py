@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributary.lab.simulate.cdc.files import CdcSent, FileStream, write_files
-from distributary.lab.simulate.cdc.shapes import CHAOS, CdcFormat, CdcPlan, Feature, SourceType
+from distributary_lab.simulate.cdc.files import CdcSent, FileStream, write_files
+from distributary_lab.simulate.cdc.shapes import CHAOS, CdcFormat, CdcPlan, Feature, SourceType
 from tests.lab.simulate.cdc_replay import Read, distinct, is_data, read_all, replay, same_rows
 
 FILES = (CdcFormat.AVRO, CdcFormat.JSON, CdcFormat.JSON_ARRAY)

@@ -10,13 +10,13 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from distributary.cli.app import main
-from distributary.lab.simulate.cdc.debezium import DebeziumStream
-from distributary.lab.simulate.cdc.shapes import CHAOS, CdcFormat, CdcPlan, SourceType
-from distributary.lab.simulate.kafka import cards
+from distributary.source.kafka.produced import cards
+from distributary_lab.simulate.cdc.debezium import DebeziumStream
+from distributary_lab.simulate.cdc.shapes import CHAOS, CdcFormat, CdcPlan, SourceType
 from tests.services.shared import unique
 
 if TYPE_CHECKING:
-    from distributary.lab.services.services import Services
+    from distributary_lab.services.services import Services
 
 pytestmark = pytest.mark.services
 

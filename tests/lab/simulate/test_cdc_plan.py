@@ -4,9 +4,9 @@ from typing import Any
 import pytest
 
 from distributary.errors import ConfigError
-from distributary.lab.simulate.cdc.database import open_log
-from distributary.lab.simulate.cdc.script import ChangeModel
-from distributary.lab.simulate.cdc.shapes import (
+from distributary_lab.simulate.cdc.database import open_log
+from distributary_lab.simulate.cdc.script import ChangeModel
+from distributary_lab.simulate.cdc.shapes import (
     CALM,
     CHAOS,
     Carried,
@@ -78,7 +78,7 @@ def test_places_in_a_log_only_grow(source_type: SourceType) -> None:
     assert numbers == sorted(set(numbers))
     assert all(part < 2**63 for place in numbers for part in place)
     # as texts, they are not in order
-    told = [str(place.told.get("lsn", place.told.get("log_file", ""))) for place in places]
+    told = [str(p.event_fields.get("lsn", p.event_fields.get("log_file", ""))) for p in places]
     if source_type in (SourceType.MYSQL, SourceType.POSTGRESQL):
         assert told != sorted(told)
 

@@ -9,9 +9,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from distributary.errors import ConfigError, LakeUnavailableError
-from distributary.lab.simulate.base import DeltaSink, Message, deliver
-from distributary.lab.simulate.game_records import GamesPlan
-from distributary.lab.simulate.games import PeoplePlan, stream_people, stream_rounds
+from distributary_lab.simulate.base import DeltaSink, Message, deliver
+from distributary_lab.simulate.game_records import GamesPlan
+from distributary_lab.simulate.games import PeoplePlan, stream_people, stream_rounds
 
 
 def in_order(path: Path) -> list[dict[str, Any]]:

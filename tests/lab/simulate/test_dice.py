@@ -2,7 +2,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.lab.simulate.dice import roll, rolls, sample, seed_for
+from distributary_lab.simulate.dice import roll, rolls, sample, seed_for
 
 seeds = st.integers(0, 2**64 - 1)
 

@@ -2,8 +2,8 @@ import re
 
 import pytest
 
-from distributary.lab.simulate.dice import ANIMALS, GAMES, MOODS, game_names, user_names
 from distributary.model.names import check_type_name
+from distributary_lab.simulate.dice import ANIMALS, GAMES, MOODS, game_names, user_names
 
 
 @pytest.mark.parametrize("seed", [0, 1, 999])

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from distributary.lab.simulate.base import Message, Sent
-from distributary.lab.simulate.dice import event_columns
-from distributary.lab.simulate.game_records import GamesPlan
+from distributary_lab.simulate.base import Message, Sent
+from distributary_lab.simulate.dice import event_columns
+from distributary_lab.simulate.game_records import GamesPlan
 
 Send = Callable[[GamesPlan], tuple[list[Message], Sent]]
 

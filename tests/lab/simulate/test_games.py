@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from distributary.errors import ConfigError
-from distributary.lab.simulate.base import Message, Sent, deliver, paced
-from distributary.lab.simulate.game_records import GamesPlan
-from distributary.lab.simulate.games import stream_rounds
 from distributary.registry.folder import FileRegistry
+from distributary_lab.simulate.base import Message, Sent, deliver, paced
+from distributary_lab.simulate.game_records import GamesPlan
+from distributary_lab.simulate.games import stream_rounds
 
 Send = Callable[[GamesPlan], tuple[list[Message], Sent]]
 

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.errors import ConfigError, ErrorCode
-from distributary.lab.simulate.base import BadKind, Message, Sent, parse_kinds
-from distributary.lab.simulate.game_records import GamesPlan
-from distributary.lab.simulate.games import stream_rounds
+from distributary_lab.simulate.base import BadKind, Message, Sent, parse_kinds
+from distributary_lab.simulate.game_records import GamesPlan
+from distributary_lab.simulate.games import stream_rounds
 
 
 @st.composite

@@ -7,8 +7,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from distributary.errors import SourceError, SourceUnavailableError
-from distributary.lab.simulate.base import Message
-from distributary.lab.simulate.kafka import KafkaSink
+from distributary_lab.simulate.base import Message
+from distributary_lab.simulate.kafka import KafkaSink
 
 TIMED_OUT = -192
 TRANSPORT = -195

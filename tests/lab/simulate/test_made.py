@@ -3,7 +3,8 @@ from typing import Any
 
 import pytest
 
-from distributary.lab.simulate.kafka import Notes, Topic, cards, cards_folder
+from distributary.source.kafka.produced import cards, cards_folder
+from distributary_lab.simulate.kafka import Notes, Topic
 from tests.registry.scratch import ScratchRegistry
 
 

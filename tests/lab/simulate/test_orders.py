@@ -6,10 +6,10 @@ import fastavro
 import pytest
 
 from distributary.errors import ConfigError
-from distributary.lab.simulate.base import Message, Sent
-from distributary.lab.simulate.orders import OrderKind, OrdersPlan, stream_orders, typed_orders
 from distributary.model.record import Format
 from distributary.registry import wire
+from distributary_lab.simulate.base import Message, Sent
+from distributary_lab.simulate.orders import OrderKind, OrdersPlan, stream_orders, typed_orders
 from tests.registry.scratch import ScratchRegistry
 
 

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from distributary.errors import ConfigError
-from distributary.lab.simulate.games import PeoplePlan, stream_people
+from distributary_lab.simulate.games import PeoplePlan, stream_people
 
 
 def people(plan: PeoplePlan, registry: Any) -> list[Any]:

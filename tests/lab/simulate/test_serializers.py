@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from distributary.lab.simulate.dice import WRAPPER, delimited, header, person
-from distributary.lab.simulate.games import PERSON, PeoplePlan, stream_people
-from distributary.lab.simulate.orders import (
+from distributary_lab.simulate.dice import WRAPPER, delimited, header, person
+from distributary_lab.simulate.games import PERSON, PeoplePlan, stream_people
+from distributary_lab.simulate.orders import (
     CUSTOMER,
     avro_encoder,
     customer,

@@ -12,7 +12,7 @@ from typing import Any, cast
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult, LoginPassword
 
-from distributary.lab.services.processes import HOST, free_port
+from distributary_lab.services.processes import HOST, free_port
 
 USER, PASSWORD = "alerts", "canary-password"
 

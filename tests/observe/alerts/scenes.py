@@ -9,7 +9,7 @@ from typing import Any
 from distributary.config.pipeline import PipelineConfig
 from distributary.errors import AccountingError, DistributaryError, SourceUnavailableError
 from distributary.model.manifest import Counts
-from distributary.observe.alerts.notice import Kind, Notice, Severity, State
+from distributary.observe.alerts.notice import AlertKind, AlertState, Notice, Severity
 from distributary.observe.events import BatchSettled, Failed, SchemaSeen, TableParked, TableWritten
 
 NAME = "games"
@@ -101,8 +101,8 @@ def seen(table: str, at: float = 0, *, batch: int = 0, version: int = 3) -> Sche
 def notice(
     subject: str = "chess",
     *,
-    state: State = State.RAISED,
-    kind: Kind = Kind.PARKED,
+    state: AlertState = AlertState.RAISED,
+    kind: AlertKind = AlertKind.PARKED,
     at: float = 0,
     **rest: Any,
 ) -> Notice:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from distributary.config.alerts import AtMost
 from distributary.observe.alerts.delivery import Limit
-from distributary.observe.alerts.notice import Kind, Notice, State, notices_in
+from distributary.observe.alerts.notice import AlertKind, AlertState, Notice, notices_in
 from distributary.observe.alerts.rules import Rules, Wording
 from distributary.observe.events import Event, Idle, Stopped, TableResumed
 from tests.observe.alerts.scenes import (
@@ -89,7 +89,7 @@ def balance(notices: list[Notice]) -> Counter[str]:
     """How often each key was raised and not resolved; never but nought or one."""
     count: Counter[str] = Counter()
     for each in notices:
-        change = {State.RAISED: 1, State.RESOLVED: -1, State.INFO: 0}[each.state]
+        change = {AlertState.RAISED: 1, AlertState.RESOLVED: -1, AlertState.INFO: 0}[each.state]
         count[each.key] += change
         assert count[each.key] in (0, 1), each
     return count
@@ -105,7 +105,7 @@ def test_nothing_is_raised_twice_nor_resolved_unless_raised(
         assert each.next_step
         assert each.link.startswith("http://d/")
         assert each.at >= each.since
-        assert each.evidence or each.kind in (Kind.FAILURE, Kind.INVARIANT)
+        assert each.evidence or each.kind in (AlertKind.FAILURE, AlertKind.INVARIANT)
 
 
 @given(story, st.integers(0, 60))
@@ -131,7 +131,7 @@ offers = st.lists(
 def toggled(open: set[str], subject: str | int, now: int) -> Notice:
     """The next thing that rules would say: an alert begins, ends, or something just happens."""
     if isinstance(subject, int):
-        return notice(str(subject), state=State.INFO, kind=Kind.TABLE, at=now)
+        return notice(str(subject), state=AlertState.INFO, kind=AlertKind.TABLE, at=now)
     began = notice(subject, at=now)
     if subject in open:
         open.remove(subject)
@@ -175,10 +175,10 @@ def test_no_target_gets_more_than_it_may_and_ends_up_knowing_what_is_true(
         assert sum(1 for other, _ in sent[index:] if other - at < within) <= most
     told_open = set[str]()
     for _, message in sent:
-        if message.state is State.RAISED:
+        if message.state is AlertState.RAISED:
             assert message.subject not in told_open
             told_open.add(message.subject)
-        elif message.state is State.RESOLVED:
+        elif message.state is AlertState.RESOLVED:
             told_open.discard(message.subject)
     # what is in a summary is told too, but only as a number of words
     assert told_open <= open

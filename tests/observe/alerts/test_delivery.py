@@ -18,10 +18,10 @@ from distributary.config.alerts import AtMost
 from distributary.config.pipeline import PipelineConfig
 from distributary.errors import DistributaryError, LakeUnavailableError, OwnedError
 from distributary.observe.alerts.delivery import Courier, Limit
-from distributary.observe.alerts.notice import Notice, State
+from distributary.observe.alerts.notice import AlertState, Notice
 from distributary.observe.alerts.rules import Wording
-from distributary.observe.alerts.targets import DELIVERED, Outcome, make_targets
-from distributary.observe.alerts.watch import NAME, Memory, Watch, attach_alerts
+from distributary.observe.alerts.targets import DELIVERED, DeliveryOutcome, make_targets
+from distributary.observe.alerts.watch import NAME, AlertMemory, Watch, attach_alerts
 from distributary.observe.events import EventBus, Idle
 from tests.observe.alerts.mailbox import mail_server
 from tests.observe.alerts.scenes import NAME as PIPELINE
@@ -72,7 +72,7 @@ def watching(
         )
         for target, settings in zip(make_targets(alerts), alerts.to, strict=True)
     ]
-    watch = Watch(config, couriers, Memory(folder), clock=clock, tick_seconds=0.02)
+    watch = Watch(config, couriers, AlertMemory(folder), clock=clock, tick_seconds=0.02)
     watch.start()
     try:
         yield watch
@@ -343,7 +343,7 @@ def test_a_memory_that_is_damaged_is_begun_anew(
 
 
 def test_the_memory_is_left_alone_when_nothing_changes(tmp_path: Path) -> None:
-    memory = Memory(tmp_path)
+    memory = AlertMemory(tmp_path)
     memory.write({"open": []})
     before = (tmp_path / NAME).stat().st_ino
     memory.write({"open": []})
@@ -393,10 +393,10 @@ class OutOfReach:
         self.tried = 0
         self.sent: list[Notice] = []
 
-    def send(self, one: Notice) -> Outcome:
+    def send(self, one: Notice) -> DeliveryOutcome:
         self.tried += 1
         if not self.back.is_set():
-            return Outcome(False, "away", again=True)
+            return DeliveryOutcome(False, "away", again=True)
         self.sent.append(one)
         return DELIVERED
 
@@ -421,6 +421,6 @@ def test_what_begins_and_ends_while_a_target_is_out_of_reach_is_never_told() -> 
     courier.finish()
     courier.join(time.monotonic() + PATIENCE)
     assert [(n.subject, n.state) for n in target.sent] == [
-        ("a", State.RAISED),
-        ("a", State.RESOLVED),
+        ("a", AlertState.RAISED),
+        ("a", AlertState.RESOLVED),
     ]

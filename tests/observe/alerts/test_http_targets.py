@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from distributary.config.alerts import Alerts
-from distributary.lab.services.processes import free_port
-from distributary.observe.alerts.notice import Kind, Notice, Severity, State
-from distributary.observe.alerts.targets import Target, dedup_key, make_targets, message
+from distributary.observe.alerts.notice import AlertKind, AlertState, Notice, Severity
+from distributary.observe.alerts.targets import AlertTarget, dedup_key, make_targets, message
+from distributary_lab.services.processes import free_port
 from tests.observe.alerts.scenes import moment, notice
 from tests.registry.loopback import Asked, Says, Server, serving
 from tests.services.secured import Authority
@@ -33,11 +33,11 @@ def server() -> Iterator[Server]:
         yield server
 
 
-def target(type: str, **settings: Any) -> Target:
+def target(type: str, **settings: Any) -> AlertTarget:
     return make_targets(Alerts.model_validate({"to": [{"type": type, **settings}]}))[0]
 
 
-def webhook(url: str, **settings: Any) -> Target:
+def webhook(url: str, **settings: Any) -> AlertTarget:
     return target("webhook", url=f"{url}/hook?key=canary-7f3a", timeout="5s", **settings)
 
 
@@ -127,7 +127,7 @@ def test_pagerduty_triggers_and_resolves_one_incident(server: Server) -> None:
 
 
 def test_pagerduty_is_not_woken_by_what_just_happened(server: Server) -> None:
-    happened = notice(state=State.INFO, kind=Kind.TABLE, severity=Severity.INFO)
+    happened = notice(state=AlertState.INFO, kind=AlertKind.TABLE, severity=Severity.INFO)
     assert target("pagerduty", routing_key="k" * 8, url=server.url).send(happened).delivered
     assert server.paths == ["POST /v2/change/enqueue"]
     assert "event_action" not in json.loads(server.asked[0].body)

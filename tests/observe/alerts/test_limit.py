@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from distributary.config.alerts import AtMost
 from distributary.observe.alerts.delivery import MOST_WAITING, Limit
-from distributary.observe.alerts.notice import Kind, Notice, State
+from distributary.observe.alerts.notice import AlertKind, AlertState, Notice
 from distributary.observe.alerts.rules import Wording
 from tests.observe.alerts.scenes import moment, notice, pipeline
 
@@ -31,7 +31,7 @@ def test_what_there_is_no_room_for_becomes_one_message() -> None:
     box.offer(notice("c").resolved(moment(1)))
     assert taken(box, 599) == []
     (summary,) = taken(box, 600)
-    assert (summary.kind, summary.state) == (Kind.HELD_BACK, State.INFO)
+    assert (summary.kind, summary.state) == (AlertKind.HELD_BACK, AlertState.INFO)
     assert summary.what == "5 messages were held back"
     assert "table d is parked" in summary.evidence
     assert "table c is parked" not in summary.evidence
@@ -46,9 +46,9 @@ def test_an_end_of_what_was_told_waits_and_is_told_first() -> None:
     box.offer(notice("b"))
     box.offer(notice("a").resolved(moment(1)))
     assert taken(box, 1) == []
-    assert [(n.state, n.subject) for n in taken(box, 600)] == [(State.RESOLVED, "a")]
+    assert [(n.state, n.subject) for n in taken(box, 600)] == [(AlertState.RESOLVED, "a")]
     # what waits alone is told as what it is
-    assert [(n.state, n.subject) for n in taken(box, 1200)] == [(State.RAISED, "b")]
+    assert [(n.state, n.subject) for n in taken(box, 1200)] == [(AlertState.RAISED, "b")]
 
 
 def test_an_alert_that_comes_back_before_its_end_was_told_is_still_open() -> None:
@@ -59,7 +59,7 @@ def test_an_alert_that_comes_back_before_its_end_was_told_is_still_open() -> Non
     box.offer(notice("a", at=2))
     assert taken(box, 600) == []
     box.offer(notice("a", at=2).resolved(moment(601)))
-    assert [n.state for n in taken(box, 601)] == [State.RESOLVED]
+    assert [n.state for n in taken(box, 601)] == [AlertState.RESOLVED]
 
 
 def test_a_target_that_keeps_alerts_open_hears_of_each() -> None:
@@ -67,10 +67,10 @@ def test_a_target_that_keeps_alerts_open_hears_of_each() -> None:
     for name in "abcd":
         box.offer(notice(name))
     for number in range(3):
-        box.offer(notice(str(number), state=State.INFO, kind=Kind.TABLE))
+        box.offer(notice(str(number), state=AlertState.INFO, kind=AlertKind.TABLE))
     assert [n.subject for n in taken(box)] == ["a", "b"]
     later = taken(box, 600)
-    assert [n.kind for n in later] == [Kind.HELD_BACK, Kind.PARKED]
+    assert [n.kind for n in later] == [AlertKind.HELD_BACK, AlertKind.PARKED]
     assert [n.subject for n in taken(box, 1200)] == ["d"]
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from distributary.config.alerts import Alerts
-from distributary.lab.services.processes import free_port
-from distributary.observe.alerts.targets import Target, make_targets
+from distributary.observe.alerts.targets import AlertTarget, make_targets
+from distributary_lab.services.processes import free_port
 from tests.observe.alerts.mailbox import PASSWORD, USER, mail_server
 from tests.observe.alerts.scenes import moment, notice
 from tests.services.secured import Authority
@@ -16,7 +16,7 @@ from tests.services.secured import Authority
 SENDER = "distributary@lake.example"
 
 
-def mail(port: int, **settings: Any) -> Target:
+def mail(port: int, **settings: Any) -> AlertTarget:
     given = {"tls": "none", "host": "127.0.0.1", "timeout": "10s"} | settings
     given |= {"type": "email", "port": port, "from": SENDER, "to": ["a@x.example", "b@x.example"]}
     return make_targets(Alerts.model_validate({"to": [given]}))[0]

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from distributary.errors import DistributaryError
+from distributary.model.change import Heartbeat
 from distributary.observe.alerts.notice import Notice, Severity, notice_from
 from distributary.observe.alerts.rules import Rules
-from distributary.observe.events import Idle, Stopped, TableResumed, TaskFailed
+from distributary.observe.events import Beat, Idle, Stopped, TableResumed, TaskFailed
 from tests.observe.alerts.scenes import (
     NAME,
     broken,
@@ -284,3 +285,58 @@ def test_a_clock_that_goes_back_does_not_end_an_alert_before_it_began() -> None:
     over = watch.hear(settled(50))[0]
     assert over.at >= over.since
     assert over.at - over.since < timedelta(seconds=1)
+
+
+BEATS = "__debezium-heartbeat.shop"
+
+
+def heard(at: float, *, sent: float, looked: float | None, topic: str = BEATS) -> Beat:
+    """Build a sign of life after a connector was heard, and its topic was looked at."""
+    looked_at = None if looked is None else moment(looked)
+    return Beat(
+        pipeline=NAME, at=moment(at), heartbeats={topic: Heartbeat(moment(sent), looked_at)}
+    )
+
+
+def test_a_silent_source_is_raised_once_and_over_with_its_next_heartbeat() -> None:
+    watch = rules(silent_source="15m")
+    assert watch.hear(heard(899, sent=0, looked=899)) == []
+    (raised,) = watch.hear(heard(901, sent=0, looked=901))
+    assert told([raised]) == [("raised", f"games/silent_source/{BEATS}")]
+    assert raised.severity is Severity.ERROR and "shop" in raised.what
+    assert watch.hear(heard(1000, sent=0, looked=1000)) == []
+    # it is read, and the topic was not looked at again yet
+    over = watch.hear(heard(1003, sent=1002, looked=None))
+    assert told(over) == [("resolved", f"games/silent_source/{BEATS}")]
+
+
+def test_a_source_without_heartbeats_is_not_called_silent() -> None:
+    watch = rules(silent_source="1m")
+    assert watch.hear(Beat(pipeline=NAME, at=moment(9000))) == []
+    assert watch.tick(moment(99_000)) == []
+
+
+def test_a_pipeline_that_is_behind_does_not_call_its_source_silent() -> None:
+    watch = rules(silent_source="1m")
+    assert watch.hear(heard(9000, sent=0, looked=None)) == []
+    assert watch.hear(heard(9000, sent=0, looked=30)) == []
+
+
+def test_each_connector_is_silent_by_itself() -> None:
+    watch = rules(silent_source="1m")
+    both = {BEATS: Heartbeat(moment(0), moment(90)), "b": Heartbeat(moment(0), moment(95))}
+    assert len(watch.hear(Beat(pipeline=NAME, at=moment(96), heartbeats=both))) == 2
+    # the topic of one is not read any more
+    over = watch.hear(heard(99, sent=0, looked=99))
+    assert told(over) == [("resolved", "games/silent_source/b")]
+
+
+def test_silence_is_remembered_and_over_when_nobody_asks_for_it_any_more() -> None:
+    first = rules(silent_source="1m")
+    first.hear(heard(90, sent=0, looked=90))
+    second = rules(silent_source="1m")
+    second.recall(first.memory())
+    assert second.hear(heard(95, sent=0, looked=95)) == []
+    third = rules()
+    third.recall(first.memory())
+    assert told(third.tick(moment(100))) == [("resolved", f"games/silent_source/{BEATS}")]

@@ -15,13 +15,13 @@ from distributary.errors import ConfigError, ErrorCode, LakeUnavailableError, mi
 from distributary.model import layout
 
 if TYPE_CHECKING:
-    from distributary.config.kafka import Registry as Settings
     from distributary.config.load import Loaded
     from distributary.config.pipeline import PipelineConfig
+    from distributary.config.registry import RegistryConfig as Settings
     from distributary.engine.pipeline import Pipeline
-    from distributary.observe.ledger import Ledger
+    from distributary.observe.ledger.ledger import Ledger
+    from distributary.observe.ledger.rows import TableSummary
     from distributary.observe.pipelines import Registration
-    from distributary.observe.rows import TableSummary
     from distributary.registry.folder import FileRegistry
     from distributary.registry.http.registry import HttpRegistry
 
@@ -41,19 +41,19 @@ class Lake:
 
     @property
     def keeps_elsewhere(self) -> bool:
-        """Whether that is known, and no part of the lake: there when the lake is not."""
+        """Return whether the checkpoint is known to be outside of the lake."""
         inside = self.checkpoint.startswith(f"{self.path.rstrip('/')}/")
         return bool(self.checkpoint) and not inside
 
     @property
     def flag(self) -> str:
-        """What a command to type next must say; nothing where it finds the lake by itself."""
+        """Return the option with which a later command finds this lake; empty if it needs none."""
         by_itself = {f"variable {LAKE_VARIABLE}", *PLACES}
         return "" if self.found_by in by_itself else f" --lake {shlex.quote(self.path)}"
 
     def ledger(self) -> Ledger:
-        """What was written to this lake."""
-        from distributary.observe.ledger import Ledger
+        """Return the ledger of this lake."""
+        from distributary.observe.ledger.ledger import Ledger
 
         return Ledger(self.path)
 
@@ -103,7 +103,7 @@ def require_lake(found: Lake) -> None:
 
 
 def load_file(call: Invocation, file: Path, *, needs: Collection[str] | None = None) -> Loaded:
-    """A pipeline file, its warnings told, its secrets hidden from now on."""
+    """Load a pipeline file; print its warnings, and mask its secrets from now on."""
     from distributary.config.load import load
 
     return _told(call, load(file, needs=needs))
@@ -309,7 +309,7 @@ def _named_registry(given: str) -> Settings:
     from pydantic import ValidationError
 
     from distributary.config.base import hide_credentials
-    from distributary.config.kafka import Registry as Settings
+    from distributary.config.registry import RegistryConfig as Settings
 
     remote = given.startswith(("http://", "https://"))
     try:

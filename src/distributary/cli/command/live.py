@@ -20,6 +20,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from distributary.cli.command.log_file import shown_while_written
 from distributary.cli.command.output import (
     EVERYTHING,
     NORMAL,
@@ -37,7 +38,6 @@ from distributary.cli.command.output import (
     tally,
 )
 from distributary.cli.command.verb import Invocation
-from distributary.cli.logs import shown_while_written
 from distributary.engine.pipeline import Pipeline
 from distributary.errors import ErrorCode
 from distributary.evolve.types import sql_name
@@ -63,7 +63,7 @@ from distributary.observe.log_format import cut
 from distributary.spark.jars import Progress
 from distributary.spark.session import spark_session
 from distributary.spark.settings import SparkSettings
-from distributary.supervise.member import PipelineStatus, State
+from distributary.supervise.member import MemberState, MemberStatus
 from distributary.threads import begun
 
 if TYPE_CHECKING:
@@ -119,7 +119,10 @@ def start_spark(
 
 
 def plain_lines(out: Output, on_closed: Callable[[], None]) -> Say:
-    """Lines on standard output, unless that is for one document; told when nobody reads them."""
+    """Return a function that prints lines on standard output, unless `--json` is on.
+
+    `on_closed` is called when the reader of the output has gone.
+    """
 
     def say(text: str) -> None:
         try:
@@ -203,7 +206,7 @@ class Lines:
                 self._batch = None
 
     def _is_news(self, event: Event) -> bool:
-        """Whether it is worth a line: no failure that was just told, no beat among other lines."""
+        """Return whether an event is worth a line: no repeated failure, no redundant beat."""
         quiet = event.at - self._last >= _QUIET
         match event:
             case Beat():
@@ -297,7 +300,7 @@ class LiveView:
         self.stopping = False
 
     def say(self, text: str) -> None:
-        """What is being done before the first batch."""
+        """Show the activity before the first batch."""
         with self._lock:
             self._doing = text
 
@@ -496,13 +499,13 @@ def watched(
 _MOST = 30
 _LONGEST_NEWS = 160
 _COLOURS = {
-    State.RUNNING: "green",
-    State.DONE: "green",
-    State.RETRYING: "yellow",
-    State.BACKOFF: "yellow",
-    State.FAILED: "bold red",
+    MemberState.RUNNING: "green",
+    MemberState.DONE: "green",
+    MemberState.RETRYING: "yellow",
+    MemberState.BACKOFF: "yellow",
+    MemberState.FAILED: "bold red",
 }
-_WORST = (State.FAILED, State.BACKOFF, State.RETRYING)
+_WORST = (MemberState.FAILED, MemberState.BACKOFF, MemberState.RETRYING)
 _COUNTS = ("BATCH>", "ROWS/S>", "LAG>", "DEAD LETTERS>", "PARKED>", "RESTARTS>")
 _HEADERS = ("PIPELINE", "STATE", *_COUNTS)
 
@@ -540,7 +543,7 @@ class UpLines:
 class UpView:
     """Drawn a few times a second; news come from any thread."""
 
-    def __init__(self, statuses: Callable[[], Sequence[PipelineStatus]]) -> None:
+    def __init__(self, statuses: Callable[[], Sequence[MemberStatus]]) -> None:
         self._statuses = statuses
         self._lock = threading.Lock()
         self._news: deque[Text] = deque(maxlen=_NEWS)
@@ -574,7 +577,7 @@ class UpView:
             return Group(styled(title, "bold"), table, *news)
 
 
-def _cells(status: PipelineStatus) -> list[Words]:
+def _cells(status: MemberStatus) -> list[Words]:
     settled, dead, parked = status.settled, status.counts.dead_lettered, status.counts.parked
     last = None if settled is None else settled.batch
     code = "" if status.error is None else f" {status.error.code}"
@@ -590,7 +593,7 @@ def _cells(status: PipelineStatus) -> list[Words]:
     ]
 
 
-def _lag_cell(status: PipelineStatus) -> str:
+def _lag_cell(status: MemberStatus) -> str:
     """Return what was measured last, by a batch or beside it; `-` while the source is away."""
     if status.error is not None and status.error.code == ErrorCode.SOURCE_UNAVAILABLE:
         return "-"
@@ -601,15 +604,15 @@ def _lag_cell(status: PipelineStatus) -> str:
     return "-" if settled is None else number(settled.lag_records)
 
 
-def _retry(status: PipelineStatus) -> Words:
+def _retry(status: MemberStatus) -> Words:
     if status.retry_at is None:
         return ""
     left = (status.retry_at - datetime.now(UTC)).total_seconds()
     return styled(f"in {brief(max(left, 0.0))}", "yellow")
 
 
-def draw_outcome(paper: Paper, statuses: Sequence[PipelineStatus]) -> None:
-    """How each of them ended."""
+def draw_outcome(paper: Paper, statuses: Sequence[MemberStatus]) -> None:
+    """Print how each pipeline ended."""
     paper.table(_HEADERS, map(_cells, statuses), indent=0)
     for each in statuses:
         if (error := each.error) is not None:

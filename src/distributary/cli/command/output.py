@@ -21,7 +21,9 @@ import typer
 
 from distributary.cli.command.verb import Invocation
 from distributary.errors import ConfigError, ErrorCode
+from distributary.observe.log_format import counted as counted
 from distributary.observe.log_format import listed, one_line, plain
+from distributary.observe.log_format import size as size
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -61,9 +63,10 @@ def confirmed(
 
 
 def program() -> str:
-    """What to type for this program: its name, or its path where the name is another's or no one's.
+    """Return the command for this program: its name, or its path.
 
-    `make` runs it out of a virtual environment that nobody has activated.
+    The path is used if the name belongs to another program, as when `make` runs it out of a virtual
+    environment that is not activated.
     """
     own = Path(sys.argv[0])
     if own.name != _PROGRAM:
@@ -106,18 +109,6 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}"
 
 
-def counted(value: int, noun: str, plural: str | None = None) -> str:
-    """`1 table`, `1,000 tables`."""
-    return f"{value:,} {noun if value == 1 else plural or noun + 's'}"
-
-
-def size(value: int) -> str:
-    """`1.2 MiB`."""
-    import humanize
-
-    return humanize.naturalsize(value, binary=True)
-
-
 def duration(seconds: float | None) -> str:
     """`0.4 s`, `2 minutes and 5 seconds`; a dash for what is not known."""
     if seconds is None:
@@ -154,7 +145,7 @@ def ago(seconds: float | None) -> str:
 
 
 def since(moment: datetime | None, *, now: datetime | None = None) -> str:
-    """How long ago a moment was."""
+    """Return the age of a moment as text."""
     if moment is None:
         return "-"
     return ago(max(((now or datetime.now(UTC)) - moment).total_seconds(), 0.0))
@@ -220,7 +211,7 @@ def grid(headers: Sequence[str], rows: Iterable[Sequence[Words]], *, width: int 
 
 
 class Paper:
-    """A stream to draw on: plain where colour is not wanted or nobody looks."""
+    """A stream for output: without colour if it is not wanted or not a terminal."""
 
     def __init__(self, stream: TextIO) -> None:
         # what rich draws with takes longer to import than a help page may take
@@ -245,9 +236,10 @@ class Paper:
         self._print(styled("", "").join(map(as_text, words)))
 
     def row(self, label: str, words: Words, *, width: int = 14) -> None:
-        """What something is, and its name before it; nothing where there is nothing.
+        """Print a value with its label; nothing for an empty value.
 
-        Further lines stand under the first. A path that does not fit stays whole, to be copied.
+        Further lines are indented below the first. A path that does not fit is not broken, so that
+        it can be copied.
         """
         text, room = as_text(words), max(self.console.width - width - 2, _NARROW)
         for at, line in enumerate(text.divide(_breaks(text.plain, room)) if words else ()):
@@ -255,7 +247,7 @@ class Paper:
             self._print(styled("", "").join((name, line)), whole=True)
 
     def more(self, count: int, noun: str = "", *, indent: str = "") -> None:
-        """How many are not shown, if there are any."""
+        """Print the number of items that are not shown, if there are any."""
         if count > 0:
             what = counted(count, f"more {noun}") if noun else f"{count:,} more"
             self.line(f"{indent}and {what}")
@@ -284,7 +276,7 @@ class Paper:
 
 
 def _breaks(text: str, room: int) -> list[int]:
-    """Where words begin that have no room on the line before."""
+    """Return the positions of words that do not fit on the line before."""
     from rich.cells import cell_len
 
     found: list[int] = []
@@ -338,7 +330,7 @@ class Output:
             draw(self.paper)
 
     def show_error(self, error: Mapping[str, Any], draw: Draw) -> None:
-        """What went wrong: as the document, as a line of the log, or drawn on standard error."""
+        """Show an error: as the document, as a line of the log, or on standard error."""
         if self.is_json:
             self.show({"error": error}, draw)
         elif self.journal is not None:
@@ -348,12 +340,12 @@ class Output:
 
     @property
     def lively(self) -> bool:
-        """Whether a view that redraws itself is wanted."""
+        """Return whether to use a view that redraws itself."""
         alone = not self.is_json and self.journal is None
         return self.paper.fancy and alone and self.verbosity == NORMAL
 
     def note(self, text: str) -> None:
-        """What is being done, for whoever waits."""
+        """Print the current activity."""
         self._aside(text, self.mask(text), at=NORMAL)
 
     def step(self, text: str) -> None:

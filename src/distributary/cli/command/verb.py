@@ -19,8 +19,8 @@ from distributary.errors import ConfigError, ErrorCode
 from distributary.model import layout
 
 if TYPE_CHECKING:
+    from distributary.cli.command.log_file import LogFile
     from distributary.cli.command.output import Output
-    from distributary.cli.logs import LogFile
 
 
 # The help pages: plain text in groups, made without anything that takes long to import.
@@ -54,7 +54,7 @@ def _write_parameters(command: Any, ctx: Any, formatter: Any) -> None:
 
 
 def _in_words(name: str) -> str:
-    """`--port <int range>` for people who do not write Python: `--port <number>`."""
+    """Replace the type in `--port <int range>` by a word: `--port <number>`."""
     return _TEXT.sub("<text>", _NUMBER.sub("<number>", name)).replace("<list[Path]>", "<path>")
 
 
@@ -69,7 +69,7 @@ class CommandPage(TyperCommand):
     """The page of one command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """What was typed; as it is, while it is still being typed."""
+        """Parse the arguments; leave them unchanged during completion."""
         _leave_as_typed(self, ctx)
         return super().parse_args(ctx, args)
 
@@ -82,12 +82,12 @@ class GroupPage(TyperGroup):
     """The page of several commands."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """What was typed; as it is, while it is still being typed."""
+        """Parse the arguments; leave them unchanged during completion."""
         _leave_as_typed(self, ctx)
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """What can be done goes before how it can be said."""
+        """Print the commands before the options."""
         self.format_commands(ctx, formatter)
         _write_parameters(self, ctx, formatter)
 
@@ -104,7 +104,7 @@ class GroupPage(TyperGroup):
         _write_groups(formatter, rows)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """What was written for it, else the first example of each of its commands."""
+        """Print the group's examples, or else the first example of each of its commands."""
         if self.epilog:
             super().format_epilog(ctx, formatter)
             return
@@ -121,7 +121,7 @@ class GroupPage(TyperGroup):
 
 
 def show_help(ctx: typer.Context) -> None:
-    """What a group of commands does when none of them is named."""
+    """Print the help of a group when no command is given."""
     if ctx.invoked_subcommand is None:
         print(ctx.get_help())
 
@@ -139,7 +139,7 @@ def option(names: str, help: str, **more: Any) -> Any:
 
 
 def argument(help: str, **more: Any) -> Any:
-    """What is typed without a name."""
+    """Declare a positional argument."""
     return typer.Argument(help=help, **more)
 
 
@@ -170,7 +170,7 @@ class Invocation:
     log: LogFile
 
     def usage(self, message: str) -> ConfigError:
-        """What the command line has that it should not have."""
+        """Return the error for a wrong command line."""
         next_step = f"distributary {self.name} --help"
         return ConfigError(message, where="command line", next_step=next_step)
 
@@ -275,8 +275,8 @@ def _invoke(
     debug: bool,
 ) -> int:
     # not at the top of the file: help and completion need none of it
+    from distributary.cli.command.log_file import LogFile, logging_to, report
     from distributary.cli.command.output import QUIET, Output
-    from distributary.cli.logs import LogFile, logging_to, report
 
     output = Output(as_json=json, verbosity=QUIET if quiet else verbose, debug=debug)
     invocation = Invocation(name, output, LogFile(name.rpartition(" ")[2]))

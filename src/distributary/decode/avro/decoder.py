@@ -1,8 +1,9 @@
 """Avro payloads to Arrow columns, by the table in docs/howto/avro.md.
 
-A payload is a row, or with an array at the top as many rows as it has items, if and only if the
-careful reader accepts all of it and the lake can hold its values. A lake has no time of day, and a
-local timestamp needs a table feature that not every reader has: these stay numbers.
+A payload is one row, or with an array at the top one row for each item. It is accepted if the
+careful reader accepts all of it and the lake can hold its values. Times of day and local timestamps
+stay numbers: a lake has no time of day, and local timestamps need a table feature that not every
+reader supports.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.decode.avro.engine import Engine, engine_supports, has_engine, lake_array
+from distributary.decode.avro.engine import AvroEngine, engine_supports, has_engine, lake_array
 from distributary.decode.avro.reader import (
     AS_JSON,
     Cursor,
@@ -27,7 +28,7 @@ from distributary.decode.avro.reader import (
     plan_payload,
     read_leaf,
 )
-from distributary.decode.avro.schema import Kind, Value, flat_record, flat_type, levels
+from distributary.decode.avro.schema import AvroKind, AvroValue, flat_record, flat_type, levels
 from distributary.decode.base import (
     DecodeLimits,
     Gathered,
@@ -40,36 +41,36 @@ from distributary.decode.base import (
 )
 from distributary.errors import DecodeError
 from distributary.model.table import Column, Origin
-from distributary.registry.compile.avro_schema import Record, Schema, zigzag
+from distributary.registry.compile.avro_schema import AvroRecord, Schema, zigzag
 
 
 def columns_of(payload: Payload) -> tuple[Column, ...]:
     """Return the columns of a payload.
 
-    Avro defaults are no part of them: a default is what a reader may assume of a record whose
-    writer did not have the field, and not what was written.
+    They ignore Avro defaults: a default is what a reader assumes of a record whose writer did not
+    have the field, and not a value that was written.
     """
     return tuple(
         Column(
-            m.name,
-            m.value.type,
-            comment="; ".join(filter(None, (f"field {m.label}", m.note))),
-            aliases=m.aliases,
-            origin=Origin(m.label if "." in m.label else m.name),
+            member.name,
+            member.value.type,
+            comment="; ".join(filter(None, (f"field {member.label}", member.note))),
+            aliases=member.aliases,
+            origin=Origin(member.label if "." in member.label else member.name),
         )
-        for m in payload.row.shown
+        for member in payload.row.shown
     )
 
 
 MAX_LEVELS = 100
-"""Of records, arrays and maps below the top; beyond it a payload is refused whatever the limit."""
+"""The deepest nesting of records, arrays and maps below the top, whatever the limits say."""
 
 _ENDLESS = b"\xff" * 9
-"""In every way to write the lowest long, which the engine takes for a block of no items."""
+"""Bytes in every encoding of the lowest long, which the engine takes for a block of no items."""
 
 
 class AvroDecoder(RowByRowDecoder):
-    """Decodes the payloads of one schema, or of one branch of a union of records."""
+    """A decoder of the payloads of one schema, or of one branch of a union of records."""
 
     def __init__(self, body: bytes, message: str, limits: DecodeLimits) -> None:
         payload = plan_payload(body, message, recursion_depth=limits.recursion_depth)
@@ -83,8 +84,8 @@ class AvroDecoder(RowByRowDecoder):
         )
         self._engine = self._fitting_engine()
 
-    def _fitting_engine(self) -> Engine | None:
-        """The engine, unless the schema holds what it cannot read or must not be let loose on."""
+    def _fitting_engine(self) -> AvroEngine | None:
+        """Return the engine, or None where it cannot read the schema or would never end."""
         if not has_engine():
             return None
         payload = self._payload
@@ -92,14 +93,15 @@ class AvroDecoder(RowByRowDecoder):
         endless = payload.listed and payload.row.weightless
         if deep or endless or not engine_supports(payload.row):
             return None
-        return Engine(payload.row, listed=payload.listed, branch=payload.branch is not None)
+        return AvroEngine(payload.row, listed=payload.listed, branch=payload.branch is not None)
 
     def _admit(
         self, array: pa.BinaryArray, positions: Positions, gathered: Gathered
     ) -> tuple[pa.BinaryArray, Positions]:
         if self._limits.raw_bytes and self._payload.bytes_at_the_top:
-            # with their length, as Avro has bytes anywhere but at the top of a message
-            counted = [zigzag(len(each)) + each for each in array.to_pylist()]
+            # at the top of a message bytes may come without the length that Avro writes before
+            # bytes
+            counted = [zigzag(len(payload)) + payload for payload in array.to_pylist()]
             array = pa.array(counted, pa.binary())
         return array, positions
 
@@ -131,29 +133,29 @@ class AvroDecoder(RowByRowDecoder):
         return Reader(self._payload, most_levels=self._most_levels)
 
 
-# An Avro payload for human eyes, as far as it can be read.
+# A view of an Avro payload for people, as far as it can be read.
 
 MAX_CHARACTERS = 200_000
-"""A longer text is cut; a person reads the beginning."""
+"""The most characters of a view; the rest is cut off."""
 
 
 class _FullError(Exception):
-    """There is more than a person reads."""
+    """The view has reached its most characters."""
 
 
 def best_effort_text(body: bytes | None, message: str, payload: bytes) -> str:
-    """The payload value by value, up to the byte that is wrong."""
+    """Return the values of a payload line by line, up to the first byte that cannot be read."""
     try:
         schema = None if body is None else open_schema(body, message)
     except DecodeError:
         schema = None
     if schema is None:
-        return f"# {len(payload)} bytes of Avro, which say nothing without their schema\n"
+        return f"# {len(payload)} bytes of Avro, which cannot be read without their schema\n"
     dump = _Dump(schema, payload)
     try:
         dump.all()
     except _FullError:
-        dump.lines.append("# and more")
+        dump.lines.append("# the rest is cut off")
     except RecursionError:
         dump.lines.append(f"# nests too deep from byte {dump.cursor.position}")
     except StoppedAtError as stopped:
@@ -162,47 +164,47 @@ def best_effort_text(body: bytes | None, message: str, payload: bytes) -> str:
 
 
 class _Dump:
-    """One line per value, with the name of its field."""
+    """The lines of a view: one for each value, with the name of its field."""
 
     def __init__(self, schema: Schema, payload: bytes) -> None:
         self._schema = schema
         self.cursor = Cursor(payload, MAX_LEVELS)
         self.lines: list[str] = []
         self._characters = 0
-        self._records: dict[str, Value] = {}
+        self._records: dict[str, AvroValue] = {}
 
     def all(self) -> None:
-        """Write everything."""
+        """Write a line for each value of the payload."""
         self._value("", flat_type(self._schema, self._schema.top))
         self.cursor.finish()
 
-    def _value(self, name: str, value: Value) -> None:
+    def _value(self, name: str, value: AvroValue) -> None:
         match value.kind:
-            case Kind.TEXT:
+            case AvroKind.TEXT:
                 self._value(name, self._record(value.name))
-            case Kind.STRUCT | Kind.EMPTY:
+            case AvroKind.STRUCT | AvroKind.EMPTY:
                 self._open(name, "{")
                 for member in value.members:
                     self._value(f"{member.name}: ", member.value)
                 self._close("}")
-            case Kind.UNION:
+            case AvroKind.UNION:
                 branch = value.branches[self.cursor.index(len(value.branches), "branch")]
                 tag = "" if value.plain or branch.value.void else f"({branch.member}) "
                 self._value(name + tag, branch.value)
-            case Kind.LIST | Kind.MAP if value.item is not None:
-                self._items(name, value.item, keyed=value.kind is Kind.MAP)
+            case AvroKind.LIST | AvroKind.MAP if value.item is not None:
+                self._items(name, value.item, keyed=value.kind is AvroKind.MAP)
             case kind:
                 content = read_leaf(value)(self.cursor)
                 convert = AS_JSON.get(kind)
                 self._line(name + _json(content if convert is None else convert(content)))
 
-    def _record(self, name: str) -> Value:
+    def _record(self, name: str) -> AvroValue:
         if name not in self._records:
-            record = cast(Record, self._schema.named[name])
+            record = cast(AvroRecord, self._schema.named[name])
             self._records[name] = flat_record(self._schema, record)
         return self._records[name]
 
-    def _items(self, name: str, item: Value, *, keyed: bool) -> None:
+    def _items(self, name: str, item: AvroValue, *, keyed: bool) -> None:
         self._open(name, "{" if keyed else "[")
         while count := self.cursor.block():
             for _ in range(count):

@@ -1,11 +1,11 @@
-"""The fast decoder: a private copy of the schema that `pyruhvro` gets right, and its columns.
+"""The fast decoder: `pyruhvro` on a private copy of the schema, with conversion to columns.
 
 `pyruhvro` 0.4 panics on bytes, fixed, decimals and some logical types, cuts ints of more than 32
-bits, does not check UTF-8, and does not say whether bytes are left over. The private copy is the
-same on the wire and holds nothing of that: a fixed is as many doubles and floats as fill it, enums
-and dates are longs, branches of unions are records. Every payload gets a seal behind it: where it
-comes out broken, the data ended somewhere else. Nothing else imports `pyruhvro`; where it is
-missing, the careful reader decodes everything.
+bits, does not check UTF-8, and does not report bytes that are left over. The private copy has the
+same encoding and uses none of these types: a fixed becomes doubles and floats of the same length,
+enums and dates become longs, branches of unions become records. A seal of eight bytes is appended
+to every payload: where it comes out changed, the payload does not end where its schema ends. No
+other module imports `pyruhvro`; where it is missing, the careful reader decodes everything.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.decode.avro.reader import DAYS, MICROS, decimal_in
-from distributary.decode.avro.schema import DURATION, Kind, Value
+from distributary.decode.avro.schema import DURATION, AvroKind, AvroValue
 from distributary.decode.base import (
     Mask,
     Positions,
@@ -39,38 +39,45 @@ except ImportError:
     pyruhvro = None
 
 MAX_BRANCHES = 100
-"""Of a union: Arrow numbers them in seven bits, and the engine fills every branch in every row."""
+"""The most branches of a union: Arrow numbers them in seven bits, and the engine fills every branch
+in every row."""
 MAX_FIXED = 64
-"""Bytes of a fixed; the engine needs that much also for one that is null."""
+"""The most bytes of a fixed; the engine needs that many for a null as well."""
 
 _WIRE = {
-    **dict.fromkeys((Kind.INT, Kind.LONG, Kind.ENUM, Kind.DATE, Kind.INSTANT), "long"),
-    **dict.fromkeys((Kind.STRING, Kind.BYTES, Kind.DECIMAL, Kind.DIGITS), "string"),
-    Kind.BOOLEAN: "boolean",
-    Kind.FLOAT: "float",
-    Kind.DOUBLE: "double",
+    **dict.fromkeys(
+        (AvroKind.INT, AvroKind.LONG, AvroKind.ENUM, AvroKind.DATE, AvroKind.INSTANT), "long"
+    ),
+    **dict.fromkeys((AvroKind.STRING, AvroKind.BYTES, AvroKind.DECIMAL, AvroKind.DIGITS), "string"),
+    AvroKind.BOOLEAN: "boolean",
+    AvroKind.FLOAT: "float",
+    AvroKind.DOUBLE: "double",
 }
 _SEAL_BYTES = 8
 _NOTHING = pa.scalar(b"", pa.binary())
 
 
-class Engine:
-    """Decodes whole arrays of payloads."""
+class AvroEngine:
+    """A decoder of whole arrays of payloads."""
 
-    def __init__(self, row: Value, *, listed: bool, branch: bool) -> None:
+    def __init__(self, row: AvroValue, *, listed: bool, branch: bool) -> None:
         writer = _PrivateSchema()
         content = writer.type(row)
         fields = [{"type": "array", "items": content} if listed else content, "double"]
         if branch:
             fields.insert(0, "long")
         self._schema = json.dumps(writer.record(fields))
-        # a finite number, because nobody promises to keep the bits of others; a secret, because
-        # a payload that knows it could end with it
+        # The seal is a finite number, because NaN bits may change on the way. It is random, because
+        # a payload that contained it could end early unnoticed.
         self._seal = secrets.token_bytes(_SEAL_BYTES - 1) + b"\x40"
         self._sealed = pa.scalar(self._seal, pa.binary())
 
     def decode(self, payloads: pa.BinaryArray) -> tuple[list[pa.Array], Mask] | None:
-        """The branch numbers, if asked for, and the values; and which payloads ended in time."""
+        """Return the arrays of values and a mask of the payloads that ended at their seal.
+
+        The first array holds the branch numbers, if the schema has branches at the top. The result
+        is None where the engine refuses the payloads.
+        """
         sealed = pc.binary_join_element_wise(payloads, self._sealed, _NOTHING).to_pylist()
         batch = attempt(lambda: pyruhvro.deserialize_array(sealed, self._schema))
         if batch is None:
@@ -81,33 +88,35 @@ class Engine:
 
 
 def has_engine() -> bool:
-    """Whether the package of the engine is there."""
+    """Return True if the engine's package is installed."""
     return pyruhvro is not None
 
 
-def engine_supports(value: Value) -> bool:
-    """Whether the private copy can hold a value."""
+def engine_supports(value: AvroValue) -> bool:
+    """Return True if the private schema can hold a value."""
     match value.kind:
-        case Kind.TEXT:
+        case AvroKind.TEXT:
             return False
-        case Kind.LIST | Kind.MAP if value.item is not None:
-            # the engine would follow any number of items that take no bytes
+        case AvroKind.LIST | AvroKind.MAP if value.item is not None:
+            # the engine would read any number of items that take no bytes
             return engine_supports(value.item) and not value.item.weightless
-        case Kind.STRUCT | Kind.EMPTY:
-            # what takes no bytes is left out, and the engine has no records without fields
-            carried = [m.value for m in value.members if not m.value.weightless]
+        case AvroKind.STRUCT | AvroKind.EMPTY:
+            # members without bytes are left out, and the engine has no records without fields
+            carried = [member.value for member in value.members if not member.value.weightless]
             return bool(carried) and all(map(engine_supports, carried))
-        case Kind.UNION:
-            # a branch that takes no bytes would be null to the engine
-            carried = [b.value for b in value.branches if b.value.kind is not Kind.NULL]
-            weighty = not any(each.weightless for each in carried)
+        case AvroKind.UNION:
+            # the engine would take a branch without bytes for null
+            carried = [
+                branch.value for branch in value.branches if branch.value.kind is not AvroKind.NULL
+            ]
+            weighty = not any(branch_value.weightless for branch_value in carried)
             few = len(value.branches) <= MAX_BRANCHES
             return few and weighty and all(map(engine_supports, carried))
     return value.size is None or (value.size <= MAX_FIXED and value.size % 4 == 0)
 
 
 class _PrivateSchema:
-    """Writes the private copy."""
+    """The writer of the private copy of a schema."""
 
     def __init__(self) -> None:
         self._records = 0
@@ -117,35 +126,37 @@ class _PrivateSchema:
         fields = [{"name": f"f{i}", "type": type_} for i, type_ in enumerate(types)]
         return {"type": "record", "name": f"R{self._records}", "fields": fields}
 
-    def type(self, value: Value) -> Any:
+    def type(self, value: AvroValue) -> Any:
         if value.size is not None:
             doubles, floats = divmod(value.size // 4, 2)
             return self.record(["double"] * doubles + ["float"] * floats)
         match value.kind:
-            case Kind.LIST if value.item is not None:
+            case AvroKind.LIST if value.item is not None:
                 return {"type": "array", "items": self.type(value.item)}
-            case Kind.MAP if value.item is not None:
+            case AvroKind.MAP if value.item is not None:
                 return {"type": "map", "values": self.type(value.item)}
-            case Kind.STRUCT | Kind.EMPTY:
-                carried = [m.value for m in value.members if not m.value.weightless]
-                return self.record([self.type(each) for each in carried])
-            case Kind.UNION:
-                return [self._branch(b.value, is_option(value)) for b in value.branches]
+            case AvroKind.STRUCT | AvroKind.EMPTY:
+                carried = [member.value for member in value.members if not member.value.weightless]
+                return self.record([self.type(member_value) for member_value in carried])
+            case AvroKind.UNION:
+                return [self._branch(branch.value, is_option(value)) for branch in value.branches]
         return _WIRE[value.kind]
 
-    def _branch(self, value: Value, option: bool) -> Any:
-        if value.kind is Kind.NULL:
+    def _branch(self, value: AvroValue, option: bool) -> Any:
+        if value.kind is AvroKind.NULL:
             return "null"
         return self.type(value) if option else self.record([self.type(value)])
 
 
-def is_option(union: Value) -> bool:
-    """Whether a union is null or one other thing, for which Arrow needs no union."""
-    return len(union.branches) == 2 and any(b.value.kind is Kind.NULL for b in union.branches)
+def is_option(union: AvroValue) -> bool:
+    """Return True if a union is null or one other type, for which Arrow needs no union."""
+    return len(union.branches) == 2 and any(
+        branch.value.kind is AvroKind.NULL for branch in union.branches
+    )
 
 
-# From the engine's arrays to the lake's columns. What is wrong, or only doubtful, is not judged
-# here: a mask names the elements that the careful reader looks at, None where there are none.
+# Conversion of the engine's arrays to the lake's columns. Values that are wrong or doubtful are not
+# judged here: a mask marks the elements for the careful reader, and is None where there are none.
 
 Matrix = npt.NDArray[np.uint8]
 
@@ -155,12 +166,12 @@ _DASHES = (8, 13, 18, 23)
 
 
 def longs(array: pa.Array) -> Positions:
-    """The numbers of an array; anything where it is null."""
+    """Return the numbers of an array; those of null elements are arbitrary."""
     return np.frombuffer(array.buffers()[1], np.int64, len(array))
 
 
 def within(array: pa.Array, low: int, high: int) -> Mask | None:
-    """A mask of the numbers outside a range; None when all are inside."""
+    """Return a mask of the numbers outside a range, or None if all are inside."""
     numbers = longs(array)
     if numbers.min() >= low and numbers.max() <= high:
         return None
@@ -170,8 +181,11 @@ def within(array: pa.Array, low: int, high: int) -> Mask | None:
 def _numbers(
     array: pa.Array, type_: pa.DataType, ends: tuple[int, int], factor: int = 1
 ) -> tuple[pa.Array, Mask | None]:
-    """Longs between two numbers of a unit, as another type."""
-    # the ends of the years are whole seconds, but for the last digits of the upper one
+    """Convert longs to another type, with a mask of those outside the range `ends`.
+
+    `factor` is the number of stored units in one unit of the array.
+    """
+    # both ends fall on whole units, except for the last digits of the upper one
     outside = within(array, ends[0] // factor, ends[1] // factor)
     numbers = longs(array) if outside is None else np.where(outside, 0, longs(array))
     stored = numbers * factor if type_.bit_width == 64 else numbers.astype(np.int32)
@@ -179,18 +193,18 @@ def _numbers(
 
 
 def relabelled(type_: pa.DataType, array: pa.Array, values: npt.NDArray[np.generic]) -> pa.Array:
-    """An array's nulls around other values."""
+    """Return an array of other values with the nulls of `array`."""
     buffers = [array.buffers()[0], pa.py_buffer(np.ascontiguousarray(values))]
     return pa.Array.from_buffers(type_, len(array), buffers, array.null_count)
 
 
 def decimals_from_bytes(array: pa.Array, type_: pa.DataType) -> tuple[pa.Array, Mask | None]:
-    """Big-endian numbers of any length as decimals."""
+    """Convert big-endian numbers of any length to decimals, with a mask of doubtful ones."""
     offsets = np.frombuffer(array.buffers()[1], np.int32, len(array) + 1).astype(np.int64)
     lengths, ends = np.diff(offsets), offsets[1:]
     size = int(offsets[-1])
     data = np.frombuffer(array.buffers()[2], np.uint8, size) if size else np.zeros(1, np.uint8)
-    # the sign is in the first byte, and fills what is before it
+    # the first byte holds the sign, which fills the leading bytes of the decimal
     first = data[np.minimum(offsets[:-1], len(data) - 1)]
     fill = np.where((lengths > 0) & (first >= 0x80), 0xFF, 0).astype(np.uint8)
     little = np.empty((len(array), _DECIMAL_BYTES), np.uint8)
@@ -204,14 +218,14 @@ def decimals_from_bytes(array: pa.Array, type_: pa.DataType) -> tuple[pa.Array, 
 def decimals_from_fixed(
     array: pa.Array, matrix: Matrix, type_: pa.DataType
 ) -> tuple[pa.Array, Mask | None]:
-    """Big-endian numbers of one length as decimals."""
+    """Convert big-endian numbers of one length to decimals, with a mask of doubtful ones."""
     size = matrix.shape[1]
     little = np.empty((len(array), _DECIMAL_BYTES), np.uint8)
     used = min(size, _DECIMAL_BYTES)
     little[:, :used] = matrix[:, ::-1][:, :used]
     fill = np.where(matrix[:, 0] >= 0x80, 0xFF, 0).astype(np.uint8)
     little[:, used:] = fill[:, None]
-    # what is longer is right only if the bytes before are nothing but the sign
+    # a longer number fits only if its leading bytes repeat the sign
     sign = np.where(little[:, -1] >= 0x80, 0xFF, 0).astype(np.uint8)
     doubtful = (matrix[:, : size - used] != sign[:, None]).any(axis=1)
     return _decimals(array, little, type_, doubtful)
@@ -235,7 +249,7 @@ def _decimals(
 
 
 def matrix_of(array: pa.StructArray) -> Matrix:
-    """The bytes of a fixed, one row each, from the doubles and floats that the engine read."""
+    """Return the bytes of a fixed, one row each, from the engine's doubles and floats."""
     parts = []
     for i in range(array.type.num_fields):
         child = array.field(i)
@@ -246,11 +260,11 @@ def matrix_of(array: pa.StructArray) -> Matrix:
 
 
 def binary_of(array: pa.Array, matrix: Matrix, type_: pa.DataType) -> pa.Array:
-    """Rows of bytes as binary or text."""
+    """Convert rows of bytes to an array of binary or text, with the nulls of `array`."""
     rows, size = matrix.shape
     offsets = np.arange(rows + 1, dtype=np.int64) * size
     if array.null_count:
-        # no bytes for a null: there may be more of them than an array can hold bytes
+        # nulls get no bytes: with many nulls the bytes could exceed what an array can hold
         valid = array.is_valid().to_numpy(zero_copy_only=False)
         matrix = matrix[valid]
         offsets = np.concatenate([[0], np.cumsum(valid)]) * size
@@ -263,7 +277,7 @@ def binary_of(array: pa.Array, matrix: Matrix, type_: pa.DataType) -> pa.Array:
 
 
 def uuids(array: pa.Array, matrix: Matrix) -> pa.Array:
-    """Rows of 16 bytes as the text of UUIDs."""
+    """Convert rows of 16 bytes to the texts of UUIDs."""
     digits = np.empty((len(array), 32), np.uint8)
     digits[:, 0::2] = _HEX[matrix >> 4]
     digits[:, 1::2] = _HEX[matrix & 0x0F]
@@ -274,7 +288,7 @@ def uuids(array: pa.Array, matrix: Matrix) -> pa.Array:
 
 
 def durations(array: pa.Array, matrix: Matrix) -> pa.Array:
-    """Rows of 12 bytes as months, days and milliseconds."""
+    """Convert rows of 12 bytes to months, days and milliseconds."""
     parts = np.ascontiguousarray(matrix).view("<u4").astype(np.int64)
     children = [pa.array(np.ascontiguousarray(parts[:, i])) for i in range(3)]
     return pa.Array.from_buffers(
@@ -282,29 +296,29 @@ def durations(array: pa.Array, matrix: Matrix) -> pa.Array:
     )
 
 
-def lake_array(array: pa.Array, value: Value, doubtful: list[int]) -> pa.Array:
-    """The engine's array as the plan wants it; `doubtful` takes the elements not to be used."""
+def lake_array(array: pa.Array, value: AvroValue, doubtful: list[int]) -> pa.Array:
+    """Convert the engine's array to the planned type; add doubtful elements to `doubtful`."""
     if len(array) == 0:
         return pa.array([], value.type)
     if value.size:
         return _fixed(array, value, doubtful)
-    made = _MADE.get(value.kind)
-    return array if made is None else made(array, value, doubtful)
+    convert = _CONVERSIONS.get(value.kind)
+    return array if convert is None else convert(array, value, doubtful)
 
 
-def _checked(answer: tuple[pa.Array, Mask | None], doubtful: list[int]) -> pa.Array:
-    array, mask = answer
+def _checked(converted: tuple[pa.Array, Mask | None], doubtful: list[int]) -> pa.Array:
+    array, mask = converted
     if mask is not None:
         doubtful.extend(where(mask))
     return array
 
 
-def _empty(array: pa.Array, value: Value, doubtful: list[int]) -> pa.Array:
-    # only the numbers of branches are in it, and the engine has checked them
+def _empty(array: pa.Array, value: AvroValue, doubtful: list[int]) -> pa.Array:
+    # the record holds only numbers of branches, which the engine has checked
     return _only(pa.repeat(pa.scalar("{}"), len(array)), ~nulls(array))
 
 
-def _texts(array: pa.StringArray, value: Value, doubtful: list[int]) -> pa.Array:
+def _texts(array: pa.StringArray, value: AvroValue, doubtful: list[int]) -> pa.Array:
     try:
         array.validate(full=True)
     except pa.ArrowInvalid:
@@ -320,7 +334,7 @@ def _binary(array: pa.StringArray) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(array), array.buffers(), array.null_count)
 
 
-def _symbols(array: pa.Array, value: Value, doubtful: list[int]) -> pa.Array:
+def _symbols(array: pa.Array, value: AvroValue, doubtful: list[int]) -> pa.Array:
     unknown = within(array, 0, len(value.symbols) - 1)
     if unknown is not None:
         doubtful.extend(where(unknown))
@@ -331,34 +345,34 @@ def _symbols(array: pa.Array, value: Value, doubtful: list[int]) -> pa.Array:
     return pa.array(value.symbols, pa.string()).take(array)
 
 
-def _digits(data: Iterable[bytes | None], value: Value, doubtful: list[int]) -> pa.Array:
+def _digits(data: Iterable[bytes | None], value: AvroValue, doubtful: list[int]) -> pa.Array:
     texts: list[str | None] = []
-    for index, each in enumerate(data):
-        number = None if each is None else decimal_in(each, value)
+    for index, number_bytes in enumerate(data):
+        number = None if number_bytes is None else decimal_in(number_bytes, value)
         texts.append(None if number is None else format(number, "f"))
-        if number is None and each is not None:
+        if number is None and number_bytes is not None:
             doubtful.append(index)
     return pa.array(texts, pa.string())
 
 
-def _fixed(array: pa.StructArray, value: Value, doubtful: list[int]) -> pa.Array:
+def _fixed(array: pa.StructArray, value: AvroValue, doubtful: list[int]) -> pa.Array:
     matrix = matrix_of(array)
     match value.kind:
-        case Kind.UUID:
+        case AvroKind.UUID:
             return uuids(array, matrix)
-        case Kind.DURATION:
+        case AvroKind.DURATION:
             return durations(array, matrix)
-        case Kind.DECIMAL:
-            answer = decimals_from_fixed(array, matrix, value.type)
-            return _checked(answer, doubtful)
+        case AvroKind.DECIMAL:
+            converted = decimals_from_fixed(array, matrix, value.type)
+            return _checked(converted, doubtful)
     data = binary_of(array, matrix, pa.binary())
-    return data if value.kind is Kind.FIXED else _digits(data.to_pylist(), value, doubtful)
+    return data if value.kind is AvroKind.FIXED else _digits(data.to_pylist(), value, doubtful)
 
 
-def _items(array: pa.Array, value: Value, doubtful: list[int]) -> pa.Array:
-    """Lists and maps."""
-    item, below = cast(Value, value.item), list[int]()
-    if value.kind is Kind.LIST:
+def _items(array: pa.Array, value: AvroValue, doubtful: list[int]) -> pa.Array:
+    """Convert lists and maps."""
+    item, below = cast(AvroValue, value.item), list[int]()
+    if value.kind is AvroKind.LIST:
         content = lake_array(array.values, item, below)
     else:
         keys = _texts(array.keys, value, below)
@@ -370,7 +384,7 @@ def _items(array: pa.Array, value: Value, doubtful: list[int]) -> pa.Array:
     return _rebuilt(value.type, array, array.buffers()[:2], [content])
 
 
-def _struct(array: pa.StructArray, value: Value, doubtful: list[int]) -> pa.Array:
+def _struct(array: pa.StructArray, value: AvroValue, doubtful: list[int]) -> pa.Array:
     carried = iter(range(array.type.num_fields))
     children = []
     for member in value.members:
@@ -378,26 +392,28 @@ def _struct(array: pa.StructArray, value: Value, doubtful: list[int]) -> pa.Arra
         if member.column and child is not None:
             children.append(lake_array(child, member.value, doubtful))
         elif member.column:
-            # what takes no bytes has no array in the engine, and one content
+            # a member without bytes has no array in the engine, and always the same content
             nothing = pa.scalar(_from_nothing(member.value), member.value.type)
             children.append(pa.repeat(nothing, len(array)))
     return _rebuilt(value.type, array, array.buffers()[:1], children)
 
 
-def _from_nothing(value: Value) -> Any:
+def _from_nothing(value: AvroValue) -> Any:
     match value.kind:
-        case Kind.EMPTY:
+        case AvroKind.EMPTY:
             return "{}"
-        case Kind.FIXED:
+        case AvroKind.FIXED:
             return b""
-        case Kind.STRUCT:
-            return {m.name: _from_nothing(m.value) for m in value.shown}
+        case AvroKind.STRUCT:
+            return {member.name: _from_nothing(member.value) for member in value.shown}
     return None
 
 
-def _union(array: pa.Array, value: Value, doubtful: list[int]) -> pa.Array:
+def _union(array: pa.Array, value: AvroValue, doubtful: list[int]) -> pa.Array:
     if is_option(value):
-        (only,) = (b.value for b in value.branches if b.value.kind is not Kind.NULL)
+        (only,) = (
+            branch.value for branch in value.branches if branch.value.kind is not AvroKind.NULL
+        )
         return lake_array(array, only, doubtful)
     codes = array.type_codes.to_numpy()
     members = []
@@ -414,8 +430,8 @@ def _union(array: pa.Array, value: Value, doubtful: list[int]) -> pa.Array:
         return _only(content, chosen)
     if not value.plain:
         children = [_only(content, chosen) for chosen, content in members]
-        some = np.logical_or.reduce([chosen for chosen, _ in members])
-        return _only(pa.StructArray.from_arrays(children, fields=list(value.type)), some)
+        any_chosen = np.logical_or.reduce([chosen for chosen, _ in members])
+        return _only(pa.StructArray.from_arrays(children, fields=list(value.type)), any_chosen)
     joined = pa.nulls(len(array), value.type)
     for chosen, content in members:
         joined = pc.if_else(pa.array(chosen), content.cast(value.type), joined)
@@ -423,7 +439,7 @@ def _union(array: pa.Array, value: Value, doubtful: list[int]) -> pa.Array:
 
 
 def _only(array: pa.Array, chosen: Mask) -> pa.Array:
-    """The chosen elements, and null in the place of the others."""
+    """Return the chosen elements, and null in the place of the others."""
     if array.null_count:
         chosen = chosen & ~nulls(array)
     buffers = array.buffers()
@@ -444,18 +460,20 @@ def _rebuilt(
 
 
 _INT = (-(2**31), 2**31 - 1)
-_MADE: dict[Kind, Callable[[pa.Array, Value, list[int]], pa.Array]] = {
-    Kind.EMPTY: _empty,
-    Kind.STRING: _texts,
-    Kind.BYTES: lambda a, v, doubtful: _binary(a),
-    Kind.ENUM: _symbols,
-    Kind.INT: lambda a, v, doubtful: _checked(_numbers(a, v.type, _INT), doubtful),
-    Kind.DATE: lambda a, v, doubtful: _checked(_numbers(a, v.type, DAYS), doubtful),
-    Kind.INSTANT: lambda a, v, doubtful: _checked(_numbers(a, v.type, MICROS, v.micros), doubtful),
-    Kind.DECIMAL: lambda a, v, doubtful: _checked(decimals_from_bytes(a, v.type), doubtful),
-    Kind.DIGITS: lambda a, v, doubtful: _digits(_binary(a).to_pylist(), v, doubtful),
-    Kind.LIST: _items,
-    Kind.MAP: _items,
-    Kind.STRUCT: _struct,
-    Kind.UNION: _union,
+_CONVERSIONS: dict[AvroKind, Callable[[pa.Array, AvroValue, list[int]], pa.Array]] = {
+    AvroKind.EMPTY: _empty,
+    AvroKind.STRING: _texts,
+    AvroKind.BYTES: lambda a, v, doubtful: _binary(a),
+    AvroKind.ENUM: _symbols,
+    AvroKind.INT: lambda a, v, doubtful: _checked(_numbers(a, v.type, _INT), doubtful),
+    AvroKind.DATE: lambda a, v, doubtful: _checked(_numbers(a, v.type, DAYS), doubtful),
+    AvroKind.INSTANT: lambda a, v, doubtful: _checked(
+        _numbers(a, v.type, MICROS, v.micros), doubtful
+    ),
+    AvroKind.DECIMAL: lambda a, v, doubtful: _checked(decimals_from_bytes(a, v.type), doubtful),
+    AvroKind.DIGITS: lambda a, v, doubtful: _digits(_binary(a).to_pylist(), v, doubtful),
+    AvroKind.LIST: _items,
+    AvroKind.MAP: _items,
+    AvroKind.STRUCT: _struct,
+    AvroKind.UNION: _union,
 }

@@ -1,8 +1,9 @@
-"""The careful reader: one payload at a time, each value checked, never more than the bytes allow.
+"""The careful reader of Avro: reads one payload at a time and checks each value.
 
-It is the judge of what a payload is: the engine's answer counts only where nothing about it is
-doubtful. (`fastavro` would read as much, but it follows a block of 2 to the power of 40 items that
-take no bytes, takes a negative length for "everything", and does not say at which byte it failed.)
+It decides what a payload contains: the engine's result counts only where nothing about it is
+doubtful. (`fastavro` reads the same format, but it follows a block of 2 to the power of 40 items
+that take no bytes, takes a negative length for "everything", and does not report the byte at which
+it failed.)
 """
 
 from __future__ import annotations
@@ -21,23 +22,37 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from distributary.decode.avro.schema import Branch, Kind, Value, flat_record, plan_record, plan_type
+from distributary.decode.avro.schema import (
+    AvroKind,
+    AvroValue,
+    Branch,
+    flat_record,
+    plan_record,
+    plan_type,
+)
 from distributary.decode.base import JSON_GROWTH, TEXT, Expansion, RefusedError, json_number, width
 from distributary.errors import DecodeError, ErrorCode, InvalidSchemaError
 from distributary.model.names import printable
 from distributary.registry.compile.avro import branch_records, payload_name
-from distributary.registry.compile.avro_schema import Array, Primitive, Record, Schema, parse_avro
+from distributary.registry.compile.avro_schema import (
+    Array,
+    AvroRecord,
+    Primitive,
+    Schema,
+    parse_avro,
+)
 
-# Avro's binary encoding, read byte by byte, with the byte at which it stops to make sense.
+# Avro's binary encoding, read byte by byte. Errors carry the byte at which reading stopped.
 
 ITEMS_FROM_NOTHING = 1_000
-"""Items of lists in one payload that take no bytes: a length of a few bytes could ask for any."""
+"""The most list items without bytes in one payload: a length of a few bytes could announce any
+number."""
 
 _MASK = 0xFFFF_FFFF_FFFF_FFFF
 
 
 class StoppedAtError(RefusedError):
-    """The payload cannot be read any further."""
+    """A payload that cannot be read further than `position`."""
 
     label = ""
 
@@ -45,14 +60,14 @@ class StoppedAtError(RefusedError):
         super().__init__(code, reason, position)
 
     def inside(self, label: str) -> StoppedAtError:
-        """The same error, knowing the field it happened in; the innermost field counts."""
+        """Add the field's name to the error, unless an inner field is named, and return it."""
         if label and not self.label:
             self.label, self.reason = label, f"field {label}: {self.reason}"
         return self
 
 
 class Cursor:
-    """A place in a payload, and what may still be spent on it."""
+    """A position in a payload, its nesting level, and the count of items that took no bytes."""
 
     __slots__ = ("_most_levels", "data", "from_nothing", "level", "position")
 
@@ -64,18 +79,18 @@ class Cursor:
         self._most_levels = most_levels
 
     def long(self) -> int:
-        """An int, a long, a length or an index."""
+        """Read an int, a long, a length or an index."""
         data, start = self.data, self.position
-        at = start
+        end = start
         try:
-            byte = data[at]
+            byte = data[end]
             if byte < 0x80:
-                self.position = at + 1
+                self.position = end + 1
                 return (byte >> 1) ^ -(byte & 1)
             value, shift = byte & 0x7F, 7
             while True:
-                at += 1
-                byte = data[at]
+                end += 1
+                byte = data[end]
                 value |= (byte & 0x7F) << shift
                 if byte < 0x80:
                     break
@@ -86,12 +101,12 @@ class Cursor:
         except IndexError:
             reason = "the payload ends inside a number"
             raise StoppedAtError(ErrorCode.PAYLOAD_TRUNCATED, start, reason) from None
-        self.position = at + 1
+        self.position = end + 1
         value &= _MASK
         return (value >> 1) ^ -(value & 1)
 
     def take(self, count: int) -> bytes:
-        """So many bytes."""
+        """Read `count` bytes."""
         start = self.position
         end = start + count
         if end > len(self.data):
@@ -102,7 +117,7 @@ class Cursor:
         return self.data[start:end]
 
     def counted(self) -> bytes:
-        """Bytes with their length before them."""
+        """Read bytes that follow their length."""
         start = self.position
         count = self.long()
         if count < 0:
@@ -111,7 +126,7 @@ class Cursor:
         return self.take(count)
 
     def text(self) -> str:
-        """A string."""
+        """Read a string."""
         data = self.counted()
         try:
             return data.decode()
@@ -121,29 +136,29 @@ class Cursor:
             raise StoppedAtError(ErrorCode.INVALID_UTF8, position, reason) from None
 
     def index(self, below: int, what: str) -> int:
-        """The number of a branch or of a symbol."""
+        """Read the number of a branch or of a symbol, which must be less than `below`."""
         start = self.position
         number = self.long()
         if not 0 <= number < below:
-            reason = f"there is no {what} with this number, only {below}"
+            reason = f"the {what} number is out of range: the schema has {below}"
             raise StoppedAtError(ErrorCode.INVALID_INDEX, start, reason)
         return number
 
     def block(self) -> int:
-        """How many items follow, before the next number; zero at the end."""
+        """Read the number of items in the next block; zero marks the end."""
         start = self.position
         count = self.long()
         if count >= 0:
             return count
-        # the size of the block in bytes is for readers that skip it
+        # the size of the block in bytes, which only readers need that skip the block
         self.long()
         if -count > _MASK >> 1:
-            reason = "a block has more items than a number can say"
+            reason = "a block has more items than a long can count"
             raise StoppedAtError(ErrorCode.INVALID_LENGTH, start, reason)
         return -count
 
     def nothing(self, items: int) -> None:
-        """Account for items that take no bytes."""
+        """Count items that take no bytes, and raise when there are too many."""
         self.from_nothing += items
         if self.from_nothing > ITEMS_FROM_NOTHING:
             reason = f"more than {ITEMS_FROM_NOTHING} items take no bytes at all"
@@ -157,49 +172,50 @@ class Cursor:
             raise StoppedAtError(ErrorCode.NESTING_TOO_DEEP, self.position, reason)
 
     def up(self) -> None:
-        """Leave it again."""
+        """Leave a record, an array or a map."""
         self.level -= 1
 
     def finish(self) -> None:
-        """Nothing may follow."""
+        """Raise if bytes are left."""
         left = len(self.data) - self.position
         if left:
             reason = f"{left} bytes are left after the end of the data"
             raise StoppedAtError(ErrorCode.TRAILING_BYTES, self.position, reason)
 
 
-# Single values of Avro as the lake holds them, and as JSON shows them.
+# Readers of single Avro values, and their form in JSON texts.
 
 Read = Callable[[Cursor], Any]
 
 DAYS = (-719_162, 2_932_896)
-"""0001-01-01 to 9999-12-31: what every reader of a lake understands."""
+"""The dates 0001-01-01 to 9999-12-31, as days since 1970: the range that every lake reader
+understands."""
 MICROS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
-"""The same for instants."""
+"""The same range for timestamps, as microseconds since 1970."""
 
 _FLOAT, _DOUBLE, _DURATION = struct.Struct("<f"), struct.Struct("<d"), struct.Struct("<3I")
 _EXACT = Context(prec=10_000)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def read_leaf(value: Value) -> Read:
-    """A function that reads values without other values in them."""
+def read_leaf(value: AvroValue) -> Read:
+    """Return a function that reads values of a type without inner values."""
     size = value.size
     raw: Read = Cursor.counted if size is None else lambda cursor: cursor.take(size)
     match value.kind:
-        case Kind.ENUM:
+        case AvroKind.ENUM:
             symbols, count = value.symbols, len(value.symbols)
             return lambda cursor: symbols[cursor.index(count, "symbol")]
-        case Kind.INSTANT:
+        case AvroKind.INSTANT:
             return _instant(value.micros)
-        case Kind.DECIMAL:
+        case AvroKind.DECIMAL:
             return _decimal(value, raw)
-        case Kind.DIGITS:
+        case AvroKind.DIGITS:
             exact = _decimal(value, raw)
             return lambda cursor: format(exact(cursor), "f")
-        case Kind.UUID:
+        case AvroKind.UUID:
             return lambda cursor: str(UUID(bytes=raw(cursor)))
-        case Kind.DURATION:
+        case AvroKind.DURATION:
             return lambda cursor: dict(
                 zip(("months", "days", "millis"), _DURATION.unpack(raw(cursor)), strict=True)
             )
@@ -210,18 +226,18 @@ def _base64(data: bytes) -> str:
     return b64encode(data).decode("ascii")
 
 
-AS_JSON: dict[Kind, Callable[[Any], Any]] = {
-    Kind.BYTES: _base64,
-    Kind.FIXED: _base64,
-    Kind.DECIMAL: "{:f}".format,
-    Kind.DATE: date.isoformat,
-    Kind.INSTANT: lambda micros: (
+AS_JSON: dict[AvroKind, Callable[[Any], Any]] = {
+    AvroKind.BYTES: _base64,
+    AvroKind.FIXED: _base64,
+    AvroKind.DECIMAL: "{:f}".format,
+    AvroKind.DATE: date.isoformat,
+    AvroKind.INSTANT: lambda micros: (
         (_EPOCH + timedelta(microseconds=micros)).isoformat().replace("+00:00", "Z")
     ),
-    Kind.FLOAT: lambda number: json_number(number, single=True),
-    Kind.DOUBLE: json_number,
+    AvroKind.FLOAT: lambda number: json_number(number, single=True),
+    AvroKind.DOUBLE: json_number,
 }
-"""How values become JSON; those of other kinds are that already."""
+"""Functions that convert values to JSON, by kind; values of other kinds need no conversion."""
 
 
 def _boolean(cursor: Cursor) -> bool:
@@ -263,7 +279,7 @@ def _instant(factor: int) -> Read:
     return read
 
 
-def _decimal(value: Value, raw: Read) -> Read:
+def _decimal(value: AvroValue, raw: Read) -> Read:
     def read(cursor: Cursor) -> Decimal:
         start = cursor.position
         number = decimal_in(raw(cursor), value)
@@ -275,58 +291,58 @@ def _decimal(value: Value, raw: Read) -> Read:
     return read
 
 
-_LEAVES: dict[Kind, Read] = {
-    Kind.NULL: lambda cursor: None,
-    Kind.BOOLEAN: _boolean,
-    Kind.INT: _int,
-    Kind.LONG: Cursor.long,
-    Kind.FLOAT: lambda cursor: _FLOAT.unpack(cursor.take(4))[0],
-    Kind.DOUBLE: lambda cursor: _DOUBLE.unpack(cursor.take(8))[0],
-    Kind.STRING: Cursor.text,
-    Kind.DATE: _date,
+_LEAVES: dict[AvroKind, Read] = {
+    AvroKind.NULL: lambda cursor: None,
+    AvroKind.BOOLEAN: _boolean,
+    AvroKind.INT: _int,
+    AvroKind.LONG: Cursor.long,
+    AvroKind.FLOAT: lambda cursor: _FLOAT.unpack(cursor.take(4))[0],
+    AvroKind.DOUBLE: lambda cursor: _DOUBLE.unpack(cursor.take(8))[0],
+    AvroKind.STRING: Cursor.text,
+    AvroKind.DATE: _date,
 }
 
 
-def decimal_in(data: bytes, value: Value) -> Decimal | None:
-    """The number that bytes stand for; None when it has more digits than it may have."""
+def decimal_in(data: bytes, value: AvroValue) -> Decimal | None:
+    """Return the decimal stored in bytes, or None if it has more digits than its precision."""
     number = int.from_bytes(data, "big", signed=True)
     limit = 10**value.precision
     return _EXACT.scaleb(Decimal(number), -value.scale) if -limit < number < limit else None
 
 
-# What a payload of a schema is: a record, a branch of a union, an array of rows, or one value.
+# The plan of a schema's payloads: a record, a branch of a union, an array of rows, or one value.
 
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """How the bytes of a payload become rows."""
+    """The plan by which the bytes of a payload become rows."""
 
     schema: Schema
-    row: Value
-    """A struct; the columns are its members."""
+    row: AvroValue
+    """A struct whose members are the columns."""
     listed: bool
-    """The payload is an array of rows."""
+    """True if the payload is an array of rows."""
     branches: tuple[str, ...] = ()
-    """Of a union at the top: the records by number, empty for null."""
+    """The record names of a union at the top, by number; the name is empty for null."""
     branch: int | None = None
-    """Of a union at the top: the number that stands before the row."""
+    """The number before the row, for a branch of a union at the top."""
     blocks: bool = False
-    """There are arrays or maps in it."""
+    """True if the payload contains arrays or maps."""
 
     @property
     def bytes_at_the_top(self) -> bool:
-        """Whether a payload is nothing but bytes, of any logical type."""
+        """Return True if a payload is a single `bytes` value, of any logical type."""
         return isinstance(self.schema.top, Primitive) and self.schema.top.name == "bytes"
 
 
 def plan_payload(body: bytes, message: str, *, recursion_depth: int) -> Payload:
-    """Plan the payloads of a compiled schema."""
+    """Plan how payloads of a compiled schema become rows."""
     schema = open_schema(body, message)
     listed, type_ = False, schema.top
     branches = branch_records(schema) or ()
     branch = branches.index(message) if message and message in branches else None
-    known = branch is not None if branches else message == payload_name(schema)
-    if not known:
+    defined = branch is not None if branches else message == payload_name(schema)
+    if not defined:
         raise DecodeError(
             "the schema does not define this message",
             where=f"message {printable(message)!r}",
@@ -334,12 +350,12 @@ def plan_payload(body: bytes, message: str, *, recursion_depth: int) -> Payload:
             next_step="compare the message name with the schema's text",
         )
     if branch is not None:
-        record: Record | None = cast(Record, schema.named[message])
+        record: AvroRecord | None = cast(AvroRecord, schema.named[message])
     else:
         if isinstance(type_, Array):
             listed, type_ = True, type_.items
         resolved = schema.resolve(type_)
-        record = resolved if isinstance(resolved, Record) else None
+        record = resolved if isinstance(resolved, AvroRecord) else None
     if record is not None:
         row = plan_record(schema, record, recursion_depth=recursion_depth)
     else:
@@ -356,7 +372,7 @@ def plan_payload(body: bytes, message: str, *, recursion_depth: int) -> Payload:
 
 
 def open_schema(body: bytes, message: str) -> Schema:
-    """Parse a compiled schema again."""
+    """Parse a compiled schema."""
     try:
         return parse_avro(body.decode())
     except (InvalidSchemaError, UnicodeDecodeError) as error:
@@ -369,7 +385,7 @@ def open_schema(body: bytes, message: str) -> Schema:
 
 
 class Reader:
-    """Reads payloads of one plan."""
+    """A reader of payloads of one plan."""
 
     def __init__(self, payload: Payload, *, most_levels: int) -> None:
         self._payload = payload
@@ -377,7 +393,7 @@ class Reader:
         self._read = Compiler(payload.schema).payload(payload)
 
     def rows(self, data: bytes) -> list[Any]:
-        """The rows of one payload, of which nothing may be left over; StoppedAtError otherwise."""
+        """Return the rows of one payload, or raise `StoppedAtError`; all bytes must be used."""
         cursor = Cursor(data, self._most_levels)
         if self._payload.branch is not None:
             self._take_branch(cursor)
@@ -395,79 +411,83 @@ class Reader:
         if number != self._payload.branch and not branches[number]:
             raise StoppedAtError(ErrorCode.NULL_VALUE, 0, "the value is null")
         if number != self._payload.branch:
-            reason = f"it is a {branches[number]}, not a {self._payload.row.name}"
+            reason = f"the payload is a {branches[number]}, not a {self._payload.row.name}"
             raise StoppedAtError(ErrorCode.PAYLOAD_MISMATCH, 0, reason)
 
 
 class Compiler:
-    """Turns plans into functions."""
+    """A compiler of plans into functions that read values."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
         self._texts: dict[str, Read] = {}
 
     def payload(self, payload: Payload) -> Read:
-        """A function that reads a whole payload, but for the number of its branch."""
+        """Return a function that reads a whole payload after the number of its branch."""
         row = payload.row
-        rows = Value(Kind.LIST, pa.list_(row.type), item=row)
+        rows = AvroValue(AvroKind.LIST, pa.list_(row.type), item=row)
         return self.read(rows if payload.listed else row)
 
-    def read(self, value: Value, *, json_value: bool = False) -> Read:
-        """A function that reads a value, for the lake or as a part of a JSON text."""
+    def read(self, value: AvroValue, *, json_value: bool = False) -> Read:
+        """Return a function that reads a value, for the lake or as part of a JSON text."""
         match value.kind:
-            case Kind.STRUCT:
+            case AvroKind.STRUCT:
                 return self._struct(value, json_value=json_value)
-            case Kind.EMPTY:
+            case AvroKind.EMPTY:
                 inner = self._struct(value, json_value=True)
                 return inner if json_value else lambda cursor: json.dumps(inner(cursor))
-            case Kind.TEXT:
+            case AvroKind.TEXT:
                 return self._text(value.name, json_value=json_value)
-            case Kind.UNION:
+            case AvroKind.UNION:
                 return self._union(value, json_value=json_value)
-            case Kind.LIST | Kind.MAP if value.item is not None:
+            case AvroKind.LIST | AvroKind.MAP if value.item is not None:
                 item = self.read(value.item, json_value=json_value)
                 return self._items(value, item, json_value=json_value)
         leaf = read_leaf(value)
         convert = AS_JSON.get(value.kind) if json_value else None
         return leaf if convert is None else lambda cursor: convert(leaf(cursor))
 
-    def _items(self, value: Value, item: Read, *, json_value: bool) -> Read:
-        if value.kind is Kind.MAP:
+    def _items(self, value: AvroValue, item: Read, *, json_value: bool) -> Read:
+        if value.kind is AvroKind.MAP:
             return _mapped(item, json_value=json_value)
         weightless = value.item is not None and value.item.weightless
 
         def read(cursor: Cursor) -> list[Any]:
             cursor.down()
-            found: list[Any] = []
+            items: list[Any] = []
             while count := cursor.block():
                 for _ in range(count):
                     before = cursor.position
-                    found.append(item(cursor))
+                    items.append(item(cursor))
                     if weightless and cursor.position == before:
                         cursor.nothing(1)
             cursor.up()
-            return found
+            return items
 
         return read
 
-    def _struct(self, value: Value, *, json_value: bool) -> Read:
+    def _struct(self, value: AvroValue, *, json_value: bool) -> Read:
         members = [
-            (m.name if m.column else "", m.label, self.read(m.value, json_value=json_value))
-            for m in value.members
+            (
+                member.name if member.column else "",
+                member.label,
+                self.read(member.value, json_value=json_value),
+            )
+            for member in value.members
         ]
 
         def read(cursor: Cursor) -> dict[str, Any]:
             cursor.down()
-            found = {}
+            contents = {}
             for name, label, read_member in members:
                 try:
                     content = read_member(cursor)
                 except StoppedAtError as error:
                     raise error.inside(label) from None
                 if name and not (json_value and content is None):
-                    found[name] = content
+                    contents[name] = content
             cursor.up()
-            return found
+            return contents
 
         return read
 
@@ -475,7 +495,7 @@ class Compiler:
         def content(cursor: Cursor) -> Any:
             read = self._texts.get(name)
             if read is None:
-                plan = flat_record(self._schema, cast(Record, self._schema.named[name]))
+                plan = flat_record(self._schema, cast(AvroRecord, self._schema.named[name]))
                 read = self._texts[name] = self.read(plan, json_value=True)
             return read(cursor)
 
@@ -483,23 +503,23 @@ class Compiler:
             return content
         return lambda cursor: json.dumps(content(cursor), ensure_ascii=False, separators=(",", ":"))
 
-    def _union(self, value: Value, *, json_value: bool) -> Read:
+    def _union(self, value: AvroValue, *, json_value: bool) -> Read:
         count = len(value.branches)
-        reads = [self._branch(b, value, json_value=json_value) for b in value.branches]
+        reads = [self._branch(branch, value, json_value=json_value) for branch in value.branches]
 
         def read(cursor: Cursor) -> Any:
             return reads[cursor.index(count, "branch")](cursor)
 
         return read
 
-    def _branch(self, branch: Branch, union: Value, *, json_value: bool) -> Read:
+    def _branch(self, branch: Branch, union: AvroValue, *, json_value: bool) -> Read:
         read = self.read(branch.value, json_value=json_value)
         if branch.value.void:
             return read
         if not union.plain:
             member = branch.member
             return lambda cursor: {member: read(cursor)}
-        if union.type == pa.float64() and branch.value.kind is Kind.INT:
+        if union.type == pa.float64() and branch.value.kind is AvroKind.INT:
             return lambda cursor: float(read(cursor))
         return read
 
@@ -507,48 +527,50 @@ class Compiler:
 def _mapped(item: Read, *, json_value: bool) -> Read:
     def read(cursor: Cursor) -> Any:
         cursor.down()
-        found: dict[str, Any] = {}
+        entries: dict[str, Any] = {}
         while count := cursor.block():
             for _ in range(count):
                 key = cursor.text()
-                # of a key that comes again, the last value counts
-                found[key] = item(cursor)
+                # the last value wins where a key is repeated
+                entries[key] = item(cursor)
         cursor.up()
-        return found if json_value else list(found.items())
+        return entries if json_value else list(entries.items())
 
     return read
 
 
 def expansion_of(payload: Payload, *, most_levels: int) -> Expansion:
-    """How large payloads of a plan become."""
+    """Return the estimate of the memory that payloads of a plan need as columns."""
     row = width(payload.row.type)
-    sizes = [(_item_width(each), _least_item(each)) for each in payload.row.lists()]
+    sizes = [
+        (_item_width(list_value), _least_item(list_value)) for list_value in payload.row.lists()
+    ]
     if payload.listed:
         sizes.append((row, _least(payload.row)))
     plain = JSON_GROWTH if _has_text(payload.row) else 1
     factor = max([plain, *(-(-size // max(1, least)) for size, least in sizes)])
     from_nothing = max([size for size, least in sizes if not least], default=0)
-    # made at the first payload that is too large, if there ever is one
-    passing = cache(lambda: _Counting(payload.schema).payload(payload))
+    # compiled at the first payload that has to be measured
+    compiled = cache(lambda: _Counting(payload.schema).payload(payload))
 
     def measure(data: bytes, limit: int) -> int:
         cursor = _Count(data, most_levels, row + len(data), limit)
-        # no decoder reads on where this one stops
+        # where this reader stops, the decoder stops too
         with suppress(StoppedAtError, _TooLargeError):
             if payload.branch is not None:
                 cursor.long()
-            passing()(cursor)
+            compiled()(cursor)
         return cursor.size
 
     return Expansion(row + ITEMS_FROM_NOTHING * from_nothing, factor, measure)
 
 
 class _TooLargeError(Exception):
-    """A payload has more items than it may have."""
+    """A payload whose measured size is above the limit."""
 
 
 class _Count(Cursor):
-    """A place in a payload, and how large what lies before it becomes."""
+    """A cursor that also counts the bytes of columns of everything before its position."""
 
     __slots__ = ("_limit", "size")
 
@@ -558,20 +580,20 @@ class _Count(Cursor):
         self._limit = limit
 
     def item(self, size: int) -> None:
-        """Pass an item."""
+        """Count an item, and raise when the size exceeds the limit."""
         self.size += size
         if self.size > self._limit:
             raise _TooLargeError
 
 
 class _Counting(Compiler):
-    """Reads payloads without keeping their items, and counts these."""
+    """A compiler of functions that count the items of payloads without keeping them."""
 
-    def _items(self, value: Value, item: Read, *, json_value: bool) -> Read:
+    def _items(self, value: AvroValue, item: Read, *, json_value: bool) -> Read:
         if json_value:
-            # a text, which grows by its characters
+            # items inside a JSON text become characters, which the payload's length accounts for
             return super()._items(value, item, json_value=True)
-        size, mapped = _item_width(value), value.kind is Kind.MAP
+        size, mapped = _item_width(value), value.kind is AvroKind.MAP
 
         def read(cursor: Any) -> None:
             cursor.down()
@@ -589,31 +611,31 @@ class _Counting(Compiler):
         return read
 
 
-def _has_text(value: Value) -> bool:
-    return value.kind in (Kind.TEXT, Kind.EMPTY) or any(map(_has_text, value.below()))
+def _has_text(value: AvroValue) -> bool:
+    return value.kind in (AvroKind.TEXT, AvroKind.EMPTY) or any(map(_has_text, value.below()))
 
 
-def _item_width(value: Value) -> int:
-    own = width(value.item.type) if value.item is not None else 0
-    return own + TEXT * (value.kind is Kind.MAP)
+def _item_width(value: AvroValue) -> int:
+    item_bytes = width(value.item.type) if value.item is not None else 0
+    return item_bytes + TEXT * (value.kind is AvroKind.MAP)
 
 
-def _least_item(value: Value) -> int:
-    own = _least(value.item) if value.item is not None else 0
-    return own + (value.kind is Kind.MAP)
+def _least_item(value: AvroValue) -> int:
+    item_bytes = _least(value.item) if value.item is not None else 0
+    return item_bytes + (value.kind is AvroKind.MAP)
 
 
-def _least(value: Value) -> int:
-    """The fewest bytes that a value takes in a payload."""
+def _least(value: AvroValue) -> int:
+    """Return the fewest bytes that a value takes in a payload."""
     if value.size is not None:
         return value.size
     match value.kind:
-        case Kind.STRUCT | Kind.EMPTY:
-            return sum(_least(m.value) for m in value.members)
-        case Kind.UNION:
-            return 1 + min((_least(b.value) for b in value.branches), default=0)
-        case Kind.NULL | Kind.TEXT:
+        case AvroKind.STRUCT | AvroKind.EMPTY:
+            return sum(_least(member.value) for member in value.members)
+        case AvroKind.UNION:
+            return 1 + min((_least(branch.value) for branch in value.branches), default=0)
+        case AvroKind.NULL | AvroKind.TEXT:
             return 0
-        case Kind.FLOAT | Kind.DOUBLE:
-            return 4 if value.kind is Kind.FLOAT else 8
+        case AvroKind.FLOAT | AvroKind.DOUBLE:
+            return 4 if value.kind is AvroKind.FLOAT else 8
     return 1

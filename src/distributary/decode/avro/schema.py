@@ -1,4 +1,4 @@
-"""From an Avro schema to the plan of its columns."""
+"""Plans of columns made from Avro schemas."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from distributary.model.names import printable
 from distributary.model.record import TIMESTAMP
 from distributary.registry.compile.avro_schema import (
     Array,
+    AvroField,
+    AvroRecord,
     Enum,
-    Field,
     Fixed,
     Logical,
     Map,
     Primitive,
-    Record,
     Schema,
     Type,
     Union,
@@ -28,14 +28,14 @@ from distributary.registry.compile.avro_schema import (
     type_name,
 )
 
-# The plan of an Avro datum: every value with its lake type and with what it is on the wire.
+# The plan of an Avro datum: each value with its lake type and its encoding in the payload.
 
 MAX_DECIMAL_DIGITS = 38
 DURATION = pa.struct([pa.field(name, pa.int64()) for name in ("months", "days", "millis")])
 
 
-class Kind(enum.Enum):
-    """What a value is."""
+class AvroKind(enum.Enum):
+    """The kind of an Avro value, which decides how it is read."""
 
     NULL = enum.auto()
     BOOLEAN = enum.auto()
@@ -49,27 +49,27 @@ class Kind(enum.Enum):
     ENUM = enum.auto()
     DECIMAL = enum.auto()
     DIGITS = enum.auto()
-    """A decimal with more digits than a lake's decimals have: kept as text."""
+    """A decimal with more digits than a lake's decimals have, kept as text."""
     DATE = enum.auto()
     INSTANT = enum.auto()
     UUID = enum.auto()
-    """Of 16 bytes; one that is a string stays a string."""
+    """A UUID in 16 bytes; a UUID that is a string has the kind STRING."""
     DURATION = enum.auto()
     LIST = enum.auto()
     MAP = enum.auto()
     STRUCT = enum.auto()
     TEXT = enum.auto()
-    """A record that is not followed any further: kept as JSON text."""
+    """A record that is kept as JSON text, because it is nested too deep."""
     EMPTY = enum.auto()
-    """A record without columns: a lake cannot hold a struct without fields."""
+    """A record without columns, kept as JSON text: a lake cannot hold a struct without fields."""
     UNION = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
-    """One value: its type in the lake, and what must be known to read it."""
+class AvroValue:
+    """The plan of one value: its type in the lake and its encoding in the payload."""
 
-    kind: Kind
+    kind: AvroKind
     type: pa.DataType
     name: str = ""
     """Full name of a named type."""
@@ -79,156 +79,165 @@ class Value:
     precision: int = 0
     scale: int = 0
     micros: int = 0
-    """Of an instant: how many microseconds its unit has."""
+    """Microseconds in one unit of an instant."""
     unit: str = ""
-    """What people should know about numbers and texts, for the column's comment."""
-    item: Value | None = None
-    """Of a list or a map."""
-    members: tuple[Member, ...] = ()
-    """Of a record, in the order of the wire."""
+    """A note on the unit or form of numbers and texts, for the column's comment."""
+    item: AvroValue | None = None
+    """The item of a list or a map."""
+    members: tuple[AvroMember, ...] = ()
+    """The fields of a record, in the order of the payload."""
     branches: tuple[Branch, ...] = ()
     plain: bool = False
-    """Of a union: its values are of one type, whatever the branch."""
+    """True for a union whose values have one type, whatever the branch."""
 
     @property
     def void(self) -> bool:
-        """Whether it is never anything but null."""
-        return self.kind is Kind.NULL or (
-            self.kind is Kind.UNION and all(b.value.void for b in self.branches)
+        """Return True if the value can only be null."""
+        return self.kind is AvroKind.NULL or (
+            self.kind is AvroKind.UNION and all(branch.value.void for branch in self.branches)
         )
 
     @property
     def weightless(self) -> bool:
-        """Whether it can take no bytes at all."""
-        if self.kind in (Kind.STRUCT, Kind.EMPTY):
-            return all(m.value.weightless for m in self.members)
-        # what a record holds that is kept as text is not known here
-        return self.kind in (Kind.NULL, Kind.TEXT) or self.size == 0
+        """Return True if the value can take no bytes at all."""
+        if self.kind in (AvroKind.STRUCT, AvroKind.EMPTY):
+            return all(member.value.weightless for member in self.members)
+        # the content of a record that is kept as text is not planned here, so it may take no bytes
+        return self.kind in (AvroKind.NULL, AvroKind.TEXT) or self.size == 0
 
     @property
-    def shown(self) -> tuple[Member, ...]:
-        """The members that have a place in the lake."""
-        return tuple(m for m in self.members if m.column)
+    def shown(self) -> tuple[AvroMember, ...]:
+        """Return the members that have a column."""
+        return tuple(member for member in self.members if member.column)
 
-    def below(self) -> list[Value]:
-        """The values that it is made of."""
-        parts = [m.value for m in self.members] + [b.value for b in self.branches]
+    def below(self) -> list[AvroValue]:
+        """Return the values directly inside this one."""
+        parts = [member.value for member in self.members] + [
+            branch.value for branch in self.branches
+        ]
         return parts + ([self.item] if self.item is not None else [])
 
-    def lists(self) -> list[Value]:
-        """All lists and maps in it, itself included."""
-        own = [self] if self.kind in (Kind.LIST, Kind.MAP) else []
-        return own + [found for each in self.below() for found in each.lists()]
+    def lists(self) -> list[AvroValue]:
+        """Return all lists and maps inside this value, with the value itself."""
+        own_list = [self] if self.kind in (AvroKind.LIST, AvroKind.MAP) else []
+        return own_list + [list_value for inner in self.below() for list_value in inner.lists()]
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """A field of a record."""
+class AvroMember:
+    """The plan of one field of a record."""
 
     name: str
-    """In the lake."""
+    """Name in the lake."""
     label: str
     """`namespace.Record.field`, for comments and failures."""
-    value: Value
+    value: AvroValue
     column: bool
-    """False for a field that can only be null: it has no place in the lake."""
+    """False for a field that can only be null: it has no column."""
     note: str = ""
     aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A branch of a union."""
+    """The plan of one branch of a union."""
 
     member: str
-    """Its name in the struct that a mixed union becomes."""
-    value: Value
+    """Name of the branch in the struct that a mixed union becomes."""
+    value: AvroValue
 
 
-def levels(value: Value) -> int:
-    """How deep records, arrays and maps nest in it, itself included; records kept as text: once."""
-    own = value.kind in (Kind.STRUCT, Kind.EMPTY, Kind.LIST, Kind.MAP, Kind.TEXT)
-    return own + max(map(levels, value.below()), default=0)
+def levels(value: AvroValue) -> int:
+    """Return how deep records, arrays and maps nest; a record kept as text is one level."""
+    own_level = value.kind in (
+        AvroKind.STRUCT,
+        AvroKind.EMPTY,
+        AvroKind.LIST,
+        AvroKind.MAP,
+        AvroKind.TEXT,
+    )
+    return own_level + max(map(levels, value.below()), default=0)
 
 
-def decimal(precision: int, scale: int, size: int | None, name: str = "") -> Value:
-    """A decimal in bytes or in a fixed."""
-    kind, type_, unit = Kind.DIGITS, pa.string(), f"decimal({precision},{scale}) as text"
+def decimal(precision: int, scale: int, size: int | None, name: str = "") -> AvroValue:
+    """Plan a decimal stored in bytes or in a fixed."""
+    kind, type_, unit = AvroKind.DIGITS, pa.string(), f"decimal({precision},{scale}) as text"
     if precision <= MAX_DECIMAL_DIGITS:
-        kind, type_, unit = Kind.DECIMAL, pa.decimal128(precision, scale), ""
-    return Value(kind, type_, name, size, precision=precision, scale=scale, unit=unit)
+        kind, type_, unit = AvroKind.DECIMAL, pa.decimal128(precision, scale), ""
+    return AvroValue(kind, type_, name, size, precision=precision, scale=scale, unit=unit)
 
 
-def struct(name: str, members: tuple[Member, ...]) -> Value:
-    """A record with columns of its own."""
-    fields = [pa.field(m.name, m.value.type) for m in members if m.column]
-    return Value(Kind.STRUCT, pa.struct(fields), name, members=members)
+def struct(name: str, members: tuple[AvroMember, ...]) -> AvroValue:
+    """Plan a record as a struct with one field for each member that has a column."""
+    fields = [pa.field(member.name, member.value.type) for member in members if member.column]
+    return AvroValue(AvroKind.STRUCT, pa.struct(fields), name, members=members)
 
 
-_INTEGERS = {Kind.INT, Kind.LONG}
-_REALS = {Kind.INT, Kind.FLOAT, Kind.DOUBLE}
+_INTEGERS = {AvroKind.INT, AvroKind.LONG}
+_REALS = {AvroKind.INT, AvroKind.FLOAT, AvroKind.DOUBLE}
 
 
-def union_of(types: Sequence[Type], values: Sequence[Value]) -> Value:
-    """The plan of a union: its one type beside null, the wider number, or a struct of branches."""
-    names = _member_names([type_name(each) for each in types])
-    branches = tuple(Branch(n, v) for n, v in zip(names, values, strict=True))
-    real = [b for b in branches if not b.value.void]
+def union_of(types: Sequence[Type], values: Sequence[AvroValue]) -> AvroValue:
+    """Plan a union: the one type beside null, the wider number, or a struct of branches."""
+    names = _member_names([type_name(type_) for type_ in types])
+    branches = tuple(Branch(name, value) for name, value in zip(names, values, strict=True))
+    real = [branch for branch in branches if not branch.value.void]
     if len(real) <= 1:
-        only = real[0].value if real else Value(Kind.NULL, pa.string())
-        return Value(
-            Kind.UNION, only.type, only.name, unit=only.unit, branches=branches, plain=True
+        only = real[0].value if real else AvroValue(AvroKind.NULL, pa.string())
+        return AvroValue(
+            AvroKind.UNION, only.type, only.name, unit=only.unit, branches=branches, plain=True
         )
     # the type that holds the numbers of all branches exactly, if there is one
-    kinds = {b.value.kind for b in real}
+    kinds = {branch.value.kind for branch in real}
     wider = pa.int64() if kinds <= _INTEGERS else pa.float64() if kinds <= _REALS else None
-    if wider is not None and not any(b.value.unit for b in real):
-        return Value(Kind.UNION, wider, branches=branches, plain=True)
-    members = [pa.field(b.member, b.value.type) for b in real]
-    return Value(Kind.UNION, pa.struct(members), branches=branches)
+    if wider is not None and not any(branch.value.unit for branch in real):
+        return AvroValue(AvroKind.UNION, wider, branches=branches, plain=True)
+    members = [pa.field(branch.member, branch.value.type) for branch in real]
+    return AvroValue(AvroKind.UNION, pa.struct(members), branches=branches)
 
 
 def _member_names(names: Sequence[str]) -> list[str]:
-    """Short names where these differ by more than case, full names elsewhere."""
-    often = Counter(short_name(name).casefold() for name in names)
-    given: list[str] = []
+    """Return short names where they differ by more than case, full names elsewhere."""
+    uses = Counter(short_name(name).casefold() for name in names)
+    member_names: list[str] = []
     for full in names:
         name = short_name(full)
-        if often[name.casefold()] > 1:
+        if uses[name.casefold()] > 1:
             name = full.replace(".", "_")
-        while name in given:
+        while name in member_names:
             name += "_"
-        given.append(name)
-    return given
+        member_names.append(name)
+    return member_names
 
 
 MAX_FIELDS = 5_000
-"""Of one record with all the records in it; beyond it fewer levels become columns."""
+"""The most fields of one record with all its inner records; above it fewer levels become
+columns."""
 MAX_LEVELS = 50
-"""Of structs, lists and maps in each other; records below are JSON text."""
+"""The deepest nesting of structs, lists and maps; records below it are JSON text."""
 _DOC_CHARACTERS = 200
 
-_PRIMITIVES: Mapping[str, Value] = {
-    "null": Value(Kind.NULL, pa.string()),
-    "boolean": Value(Kind.BOOLEAN, pa.bool_()),
-    "int": Value(Kind.INT, pa.int32()),
-    "long": Value(Kind.LONG, pa.int64()),
-    "float": Value(Kind.FLOAT, pa.float32()),
-    "double": Value(Kind.DOUBLE, pa.float64()),
-    "bytes": Value(Kind.BYTES, pa.binary()),
-    "string": Value(Kind.STRING, pa.string()),
+_PRIMITIVES: Mapping[str, AvroValue] = {
+    "null": AvroValue(AvroKind.NULL, pa.string()),
+    "boolean": AvroValue(AvroKind.BOOLEAN, pa.bool_()),
+    "int": AvroValue(AvroKind.INT, pa.int32()),
+    "long": AvroValue(AvroKind.LONG, pa.int64()),
+    "float": AvroValue(AvroKind.FLOAT, pa.float32()),
+    "double": AvroValue(AvroKind.DOUBLE, pa.float64()),
+    "bytes": AvroValue(AvroKind.BYTES, pa.binary()),
+    "string": AvroValue(AvroKind.STRING, pa.string()),
 }
-_LOGICAL: Mapping[str, Value] = {
-    "date": Value(Kind.DATE, pa.date32()),
-    "timestamp-millis": Value(Kind.INSTANT, TIMESTAMP, micros=1_000),
-    "timestamp-micros": Value(Kind.INSTANT, TIMESTAMP, micros=1),
-    # logical types that lakes do not have: it stays the number
-    "timestamp-nanos": Value(Kind.LONG, pa.int64(), unit="nanoseconds since 1970, UTC"),
-    "time-millis": Value(Kind.INT, pa.int32(), unit="milliseconds after midnight"),
-    "time-micros": Value(Kind.LONG, pa.int64(), unit="microseconds after midnight"),
+_LOGICAL: Mapping[str, AvroValue] = {
+    "date": AvroValue(AvroKind.DATE, pa.date32()),
+    "timestamp-millis": AvroValue(AvroKind.INSTANT, TIMESTAMP, micros=1_000),
+    "timestamp-micros": AvroValue(AvroKind.INSTANT, TIMESTAMP, micros=1),
+    # lakes do not have these logical types, so their values stay numbers
+    "timestamp-nanos": AvroValue(AvroKind.LONG, pa.int64(), unit="nanoseconds since 1970, UTC"),
+    "time-millis": AvroValue(AvroKind.INT, pa.int32(), unit="milliseconds after midnight"),
+    "time-micros": AvroValue(AvroKind.LONG, pa.int64(), unit="microseconds after midnight"),
     **{
-        f"local-timestamp-{unit}s": Value(
-            Kind.LONG, pa.int64(), unit=f"{unit}seconds since 1970, local time"
+        f"local-timestamp-{unit}s": AvroValue(
+            AvroKind.LONG, pa.int64(), unit=f"{unit}seconds since 1970, local time"
         )
         for unit in ("milli", "micro", "nano")
     },
@@ -237,14 +246,14 @@ _LOGICAL: Mapping[str, Value] = {
 
 
 class _TooManyFieldsError(Exception):
-    """A plan has more fields than a table can hold."""
+    """A plan with more fields than a table can hold."""
 
 
-def plan_record(schema: Schema, record: Record, *, recursion_depth: int) -> Value:
-    """A record as a struct: its fields in the schema's order, with everything below them.
+def plan_record(schema: Schema, record: AvroRecord, *, recursion_depth: int) -> AvroValue:
+    """Plan a record as a struct, with its fields in the schema's order and all levels below.
 
-    Records that contain each other can unfold into more columns than a table can hold: then
-    recursion, and after that nesting, is followed less far, and the rest stays JSON text.
+    Records that contain each other can unfold into more columns than a table can hold. Then fewer
+    levels of recursion, and after that of nesting, become columns, and the rest stays JSON text.
     """
     plan = _deepest(schema, recursion_depth, lambda planner: planner.record(record, top=True))
     if plan is not None:
@@ -258,27 +267,27 @@ def plan_record(schema: Schema, record: Record, *, recursion_depth: int) -> Valu
     return plan
 
 
-def flat_record(schema: Schema, record: Record, *, top: bool = False) -> Value:
-    """A record as a struct in which the records inside it are JSON text."""
+def flat_record(schema: Schema, record: AvroRecord, *, top: bool = False) -> AvroValue:
+    """Plan a record as a struct whose inner records are JSON text."""
     return _planner(schema, 0, 0).record(record, top=top)
 
 
-def flat_type(schema: Schema, type_: Type) -> Value:
-    """Any type, in which the records inside it are JSON text."""
+def flat_type(schema: Schema, type_: Type) -> AvroValue:
+    """Plan any type with its inner records as JSON text."""
     return _planner(schema, 0, -1).value(type_)
 
 
-def plan_type(schema: Schema, type_: Type, *, recursion_depth: int, label: str) -> Value:
-    """A value that is no record as a struct with the one member `value`; the wire is the same."""
+def plan_type(schema: Schema, type_: Type, *, recursion_depth: int, label: str) -> AvroValue:
+    """Plan a value that is no record as a struct with one member `value`, read the same way."""
     value = _deepest(schema, recursion_depth, lambda planner: planner.value(type_))
     value = value or _planner(schema, 0, 0).value(type_)
-    return struct("", (Member("value", label, value, True, note=value.unit),))
+    return struct("", (AvroMember("value", label, value, True, note=value.unit),))
 
 
 def _deepest(
-    schema: Schema, recursion_depth: int, plan: Callable[[_Planner], Value]
-) -> Value | None:
-    """The plan that follows recursion as far as there are not too many fields."""
+    schema: Schema, recursion_depth: int, plan: Callable[[_Planner], AvroValue]
+) -> AvroValue | None:
+    """Return the plan that follows recursion as deep as the limit of fields allows, or None."""
     for depth in range(recursion_depth, -1, -1):
         with suppress(_TooManyFieldsError):
             return plan(_planner(schema, depth, MAX_LEVELS, MAX_FIELDS))
@@ -299,19 +308,20 @@ class _Planner:
     fields_left: int
 
     def record(
-        self, record: Record, around: tuple[str, ...] = (), level: int = 0, *, top: bool = False
-    ) -> Value:
+        self, record: AvroRecord, around: tuple[str, ...] = (), level: int = 0, *, top: bool = False
+    ) -> AvroValue:
         path = (*around, record.name)
-        names = _lake_names(record) if top else {f.name: f.name for f in record.fields}
+        names = _lake_names(record) if top else {field.name: field.name for field in record.fields}
         members = tuple(
-            self._member(record, f, names[f.name], path, level + 1) for f in record.fields
+            self._member(record, field, names[field.name], path, level + 1)
+            for field in record.fields
         )
-        if not top and not any(m.column for m in members):
+        if not top and not any(member.column for member in members):
             unit = "JSON text"
-            return Value(Kind.EMPTY, pa.string(), record.name, members=members, unit=unit)
+            return AvroValue(AvroKind.EMPTY, pa.string(), record.name, members=members, unit=unit)
         return struct(record.name, members)
 
-    def value(self, type_: Type, path: tuple[str, ...] = (), level: int = 0) -> Value:
+    def value(self, type_: Type, path: tuple[str, ...] = (), level: int = 0) -> AvroValue:
         match self.schema.resolve(type_):
             case Primitive(name, logical):
                 if logical is None:
@@ -321,31 +331,31 @@ class _Planner:
                 return _LOGICAL[logical.name]
             case Array(items):
                 item = self.value(items, path, level + 1)
-                return Value(Kind.LIST, pa.list_(item.type), item=item)
+                return AvroValue(AvroKind.LIST, pa.list_(item.type), item=item)
             case Map(values):
                 item = self.value(values, path, level + 1)
-                return Value(Kind.MAP, pa.map_(pa.string(), item.type), item=item)
+                return AvroValue(AvroKind.MAP, pa.map_(pa.string(), item.type), item=item)
             case Union(branches):
                 self._spend(len(branches))
-                return union_of(branches, [self.value(each, path, level) for each in branches])
+                return union_of(branches, [self.value(branch, path, level) for branch in branches])
             case Enum(name=name, symbols=symbols):
-                return Value(Kind.ENUM, pa.string(), name, symbols=symbols)
+                return AvroValue(AvroKind.ENUM, pa.string(), name, symbols=symbols)
             case Fixed() as fixed:
                 return _fixed(fixed)
-            case Record() as record:
+            case AvroRecord() as record:
                 if path.count(record.name) > self.recursion_depth or level > self.levels:
-                    return Value(Kind.TEXT, pa.string(), record.name, unit="JSON text")
+                    return AvroValue(AvroKind.TEXT, pa.string(), record.name, unit="JSON text")
                 return self.record(record, path, level)
 
     def _member(
-        self, record: Record, field: Field, name: str, path: tuple[str, ...], level: int
-    ) -> Member:
+        self, record: AvroRecord, field: AvroField, name: str, path: tuple[str, ...], level: int
+    ) -> AvroMember:
         self._spend(1)
         value = self.value(field.type, path, level)
         notes = [value.unit, f"renamed from {field.name}" if name != field.name else ""]
         if field.doc:
             notes.append(printable(" ".join(field.doc.split())[:_DOC_CHARACTERS]))
-        return Member(
+        return AvroMember(
             name,
             f"{record.name}.{field.name}",
             value,
@@ -360,20 +370,20 @@ class _Planner:
             raise _TooManyFieldsError
 
 
-def _fixed(fixed: Fixed) -> Value:
+def _fixed(fixed: Fixed) -> AvroValue:
     match fixed.logical:
         case Logical("decimal", precision, scale):
             return decimal(precision, scale, fixed.size, fixed.name)
         case Logical("uuid"):
-            return Value(Kind.UUID, pa.string(), fixed.name, fixed.size)
+            return AvroValue(AvroKind.UUID, pa.string(), fixed.name, fixed.size)
         case Logical("duration"):
-            return Value(Kind.DURATION, DURATION, fixed.name, fixed.size)
-    return Value(Kind.FIXED, pa.binary(), fixed.name, fixed.size)
+            return AvroValue(AvroKind.DURATION, DURATION, fixed.name, fixed.size)
+    return AvroValue(AvroKind.FIXED, pa.binary(), fixed.name, fixed.size)
 
 
-def _lake_names(record: Record) -> dict[str, str]:
-    """The columns' names: a leading underscore belongs to the pipeline's own columns."""
-    taken = {f.name for f in record.fields}
+def _lake_names(record: AvroRecord) -> dict[str, str]:
+    """Return the column name of each field; a leading underscore is reserved for the pipeline."""
+    taken = {field.name for field in record.fields}
     names = {}
     for field in record.fields:
         name = _lake_name(field.name)

@@ -1,1 +1,1 @@
-"""What the decoders of all kinds of change events share."""
+"""Change events: the formats, and the decoder of each."""

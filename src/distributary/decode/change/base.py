@@ -1,24 +1,34 @@
-"""What every decoder of change events has in common, whichever system wrote them.
+"""The seam of change formats, and what all decoders of change events have in common.
 
-It turns each event into one row of a log table: the columns of model/change.py, then the columns of
-the source's table under their own names.
+A decoder turns events into rows of a log table: the columns of model/change.py, then the columns
+of the source's table under their own names.
 """
 
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from distributary.decode.base import Expansion, HasColumns, Mask, Positions
+from distributary.decode.base import (
+    DecodeLimits,
+    Expansion,
+    HasColumns,
+    Mask,
+    Positions,
+    RefusedError,
+)
 from distributary.decode.json.schema import lake_names
-from distributary.model.change import CHANGE_NAMES
+from distributary.decode.json.text import parse
+from distributary.model.change import CHANGE_NAMES, ChangeSettings
 from distributary.model.deadletter import Decoded
+from distributary.model.record import Format, WriterSchema
 
 ROW_ID = "_row_id"
 """The column that stands in for a key where the source has none but numbers its rows."""
@@ -29,6 +39,7 @@ METADATA_NAMES = tuple(
 _RESERVED = frozenset((*CHANGE_NAMES, *METADATA_NAMES, ROW_ID, "_old_key"))
 """The last one is a column of histories, and of a merge's own."""
 _SUFFIX = "__source"
+_CLAIM_DEPTH = 4
 
 
 class ChangeDecoder(HasColumns, Protocol):
@@ -36,13 +47,130 @@ class ChangeDecoder(HasColumns, Protocol):
 
     @property
     def expansion(self) -> Expansion:
-        """How large events become; what is decoded at once should be one of its slices."""
+        """Return the expected size of events when decoded; each slice is decoded at once."""
 
     def decode(self, payloads: pa.BinaryArray, raw: pa.Table) -> Decoded:
         """Decode events without nulls and framing. Never raises for what an event contains.
 
         `raw` has the source's records that they came in, one each and in the same order.
         """
+
+
+# The seam: everything that the rest of the program asks of a format of change events.
+
+CHANGE, HEARTBEAT, TOMBSTONE, OTHER = range(4)
+"""What a record is: a change of a row, a connector's sign of life, a key without a value, or
+something else, which is counted and skipped."""
+
+
+class Records(NamedTuple):
+    """The records whose tables are asked for, as columns of one length."""
+
+    topics: pa.StringArray
+    """Of files: their paths below the source's root."""
+    keys: pa.BinaryArray
+    payloads: pa.BinaryArray
+    """The values, without the registry's header."""
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The table of each record, and whether the record is a change of a row at all."""
+
+    kinds: Positions
+    """CHANGE, HEARTBEAT, TOMBSTONE or OTHER."""
+    claims: pa.StringArray
+    """The table, as `claim` writes it; null where the record names none."""
+    payloads: pa.BinaryArray
+    """The values, without the schemas that they carry."""
+    codes: Positions | None = None
+    """The schema that each record carries, as a position in `schemas`; less than 0 for none."""
+    schemas: tuple[bytes, ...] = ()
+
+
+class Subject(NamedTuple):
+    """The table that records with one schema are about."""
+
+    claim: str | None
+    """None for records that are about no table."""
+    is_heartbeat: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Recognized:
+    """A format that sampled records are of, and the settings that follow from it."""
+
+    what: str
+    """A phrase for people: `Change events of Debezium in JSON`."""
+    tables: frozenset[str]
+    """Tables that the records name, for people; empty where only a schema was seen."""
+    each: str | None
+    """The template of tables' names; None for one table of rows for each topic."""
+    cdc: Mapping[str, Any]
+    """The section `cdc` of the pipeline file."""
+    source: Mapping[str, Any] = field(default_factory=dict)
+    """What the section `source` needs."""
+    note: str = ""
+    """A sentence about what the records do not tell."""
+
+
+class Sampled(NamedTuple):
+    """A record of a sample, parsed if its value is a JSON object."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    event: Mapping[str, Any] | None
+
+
+class ChangeFormat(ABC):
+    """A format of change events: an entry of `CHANGE_FORMATS`."""
+
+    name: ClassVar[str]
+    """The value of `cdc.format`."""
+    label: ClassVar[str]
+    """The name for people."""
+    images: ClassVar[tuple[str, ...]] = ()
+    """Members of JSON events that hold rows; without any of them, the event itself is the row."""
+    decoded_together: ClassVar[bool] = False
+    """Whether all events of a batch are decoded together, because halves of one change and copies
+    are looked for among them."""
+    tombstones_may_delete: ClassVar[bool] = False
+    """Whether a key without a value can be the only record of a delete."""
+    named_by_reader: ClassVar[bool] = False
+    """Whether the reader of files writes each event's table into the key of its record."""
+
+    @abstractmethod
+    def decoder(
+        self,
+        schema: WriterSchema,
+        settings: ChangeSettings,
+        limits: DecodeLimits,
+        *,
+        keys: WriterSchema | None = None,
+    ) -> ChangeDecoder:
+        """Return the decoder for a schema of events, and one of the records' keys. DecodeError."""
+
+    @abstractmethod
+    def recognize(self, records: Sequence[Sampled]) -> Recognized | None:
+        """Return what records without the registry's header are; None if not of this format."""
+
+    def carries_schemas(self, payload: Format) -> bool:
+        """Return whether records may carry their schemas."""
+        return False
+
+    def name_tables(self, records: Records, settings: ChangeSettings) -> Named:
+        """Return the table of each record in JSON: by default, the one that its key names."""
+        kinds = np.full(len(records.payloads), CHANGE)
+        return Named(kinds, records.keys.cast(pa.string()), records.payloads)
+
+    def subject(self, schema: WriterSchema, claim: str) -> Subject:
+        """Return the table that records with a schema are about, by what the records name."""
+        return Subject(claim)
+
+    def recognize_schema(self, schema: WriterSchema) -> Recognized | None:
+        """Return what records with the registry's header are; None if not of this format."""
+        return None
 
 
 def claim(source_metadata: Mapping[str, object]) -> str | None:
@@ -63,16 +191,41 @@ def claim(source_metadata: Mapping[str, object]) -> str | None:
     return text
 
 
+def claim_parts(text: bytes) -> tuple[str, str, str] | None:
+    """Return database, schema and table of a claim; None for a text that is none."""
+    try:
+        parts = parse(text, max_depth=_CLAIM_DEPTH)
+    except RefusedError:
+        return None
+    if not isinstance(parts, list) or len(parts) != 3 or not parts[2]:
+        return None
+    database, schema, table = (str(part or "") for part in parts)
+    return database, schema, table
+
+
+_ENOUGH = 0.8
+"""The share of sampled events that must be of a format; the others would be dead letters."""
+
+
+def mostly(
+    events: Sequence[Mapping[str, Any]],
+    read: Callable[[Mapping[str, Any]], Mapping[str, Any] | None],
+) -> list[Mapping[str, Any]] | None:
+    """Read each sampled event; None unless enough of them can be read."""
+    matches = [match for event in events if (match := read(event)) is not None]
+    return matches if matches and len(matches) >= _ENOUGH * len(events) else None
+
+
 def _name(source_metadata: Mapping[str, object], part: str) -> str:
     name = source_metadata.get(part)
     return name if isinstance(name, str) else ""
 
 
 def column_names(names: Iterable[str]) -> dict[str, str]:
-    """What the columns of a source's table are called in its log.
+    """Return the names of a source table's columns in its log.
 
-    They keep their names, but for characters that lakes refuse and for names that differ by case
-    only; one that is called like a column of the log itself ends in `__source`.
+    They keep their names, except for characters that lakes refuse and names that differ by case
+    only; a name of the log's own columns gets `__source` at its end.
     """
     given = lake_names(names, top=False)
     taken = {name.casefold() for name in given.values()} | _RESERVED
@@ -102,7 +255,7 @@ class Keys:
     """By code: None for a key of which nobody can say the columns."""
 
     def where(self, wanted: Callable[[tuple[str, ...] | None], bool]) -> Mask:
-        """Which events have such a key."""
+        """Return which events have a key that satisfies a condition."""
         mask: Mask = np.array([wanted(each) for each in self.names], np.bool_)[self.codes]
         return mask
 
@@ -138,67 +291,3 @@ def with_values_at(column: pa.Array, rows: Sequence[int] | Positions, values: pa
     places = np.arange(len(column))
     places[np.asarray(rows, np.int64)] = len(column) + np.arange(len(rows))
     return pa.concat_arrays([column, values]).take(pa.array(places))
-
-
-# Datastream events, taken apart: what the decoders of Avro and JSON hand on.
-
-SKIPPED = ("uuid", "source_timestamp")
-"""What has a column of its own, and is not told again in the envelope."""
-
-
-@dataclass(frozen=True, slots=True)
-class Events:
-    """Some events, part by part; every array has one element for each."""
-
-    positions: Positions
-    """Which payloads they are."""
-    top: Mapping[str, pa.Array]
-    """The envelope, but for the three parts below."""
-    sort_keys: pa.Array | None
-    """JSON text."""
-    metadata: Mapping[str, pa.Array]
-    """Of the source."""
-    payload: tuple[pa.Array, ...]
-    """One column after the other, as the lake has them."""
-    told: Mask
-    """Which have metadata of the source."""
-    filled: Mask
-    """Which have a payload."""
-    unit: int = 1_000
-    """Microseconds of one in a source timestamp that is a number."""
-    envelope: pa.Array | None = None
-    """The whole envelope as JSON, if it is known already."""
-    lost: Mapping[str, Mapping[int, Any]] = field(default_factory=dict)
-    """By column, by row: values that the column cannot hold."""
-    offsets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    """By column, by row: milliseconds that a moment's clock was east of UTC."""
-
-    def __len__(self) -> int:
-        return len(self.positions)
-
-    def only(self, kept: Mask) -> Events:
-        """Those that a mask selects."""
-        mask = pa.array(kept)
-        place = np.cumsum(kept) - 1
-        return replace(
-            self,
-            positions=self.positions[kept],
-            top={name: array.filter(mask) for name, array in self.top.items()},
-            sort_keys=None if self.sort_keys is None else self.sort_keys.filter(mask),
-            metadata={name: array.filter(mask) for name, array in self.metadata.items()},
-            payload=tuple(array.filter(mask) for array in self.payload),
-            told=self.told[kept],
-            filled=self.filled[kept],
-            envelope=None if self.envelope is None else self.envelope.filter(mask),
-            lost=_moved(self.lost, kept, place),
-            offsets=_moved(self.offsets, kept, place),
-        )
-
-
-def _moved(
-    values: Mapping[str, Mapping[int, Any]], kept: Mask, place: Positions
-) -> dict[str, dict[int, Any]]:
-    return {
-        name: {int(place[row]): value for row, value in rows.items() if kept[row]}
-        for name, rows in values.items()
-    }

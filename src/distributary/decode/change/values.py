@@ -35,7 +35,7 @@ _HOUR = 3_600_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ValueReading:
     """A column, and what had no place in it."""
 
     array: pa.Array
@@ -45,21 +45,21 @@ class Reading:
     """By row: how many milliseconds east of UTC the clock was that a moment was read from."""
 
 
-Read = Callable[[pa.Array], Reading]
+Read = Callable[[pa.Array], ValueReading]
 
 
-def same(array: pa.Array) -> Reading:
+def same(array: pa.Array) -> ValueReading:
     """Values that the lake holds as they are."""
-    return Reading(array)
+    return ValueReading(array)
 
 
 def one_by_one(
     array: pa.Array,
     read: Callable[[Any], Any],
     type_: pa.DataType,
-    told: Callable[[Any], Any] = lambda value: value,
-) -> Reading:
-    """Values that are read each by itself; where that gives nothing, what is told is lost."""
+    rescue: Callable[[Any], Any] = lambda value: value,
+) -> ValueReading:
+    """Read values one by one; a value that cannot be read is kept as a rescued value."""
     found: list[Any] = []
     lost: dict[int, Any] = {}
     for row, value in enumerate(array.to_pylist()):
@@ -68,11 +68,11 @@ def one_by_one(
         except (ValueError, TypeError, OverflowError):
             found.append(None)
         if found[row] is None and value is not None:
-            lost[row] = told(value)
-    return Reading(pa.array(found, type_), lost)
+            lost[row] = rescue(value)
+    return ValueReading(pa.array(found, type_), lost)
 
 
-def dates(array: pa.Array) -> Reading:
+def dates(array: pa.Array) -> ValueReading:
     """Days since 1970."""
     return _kept(array, pa.date32(), np.int32, DAYS)
 
@@ -83,7 +83,7 @@ def instants(factor: int) -> Read:
     return lambda array: _kept(array, TIMESTAMP, np.int64, ends, factor)
 
 
-def datetimes(array: pa.StructArray) -> Reading:
+def datetimes(array: pa.StructArray) -> ValueReading:
     """Records of a day and of microseconds after midnight: a wall clock, said to be UTC."""
     days, times = (_longs(child) for child in array.flatten())
     fine = _between(days, *DAYS) & _between(times, 0, DAY)
@@ -92,7 +92,7 @@ def datetimes(array: pa.StructArray) -> Reading:
     return _fine(array, moments, TIMESTAMP, fine)
 
 
-def zoned_instants(array: pa.StructArray) -> Reading:
+def zoned_instants(array: pa.StructArray) -> ValueReading:
     """Records of a moment in microseconds and of the offset of a clock in milliseconds."""
     moment, offset = array.flatten()
     reading, east = instants(1)(moment), _longs(offset)
@@ -102,7 +102,7 @@ def zoned_instants(array: pa.StructArray) -> Reading:
 def times(factor: int) -> Read:
     """Times of day in units of so many microseconds, as `HH:MM:SS.ffffff`."""
 
-    def read(array: pa.Array) -> Reading:
+    def read(array: pa.Array) -> ValueReading:
         ticks = _longs(array)
         # midnight may be the end of a day as well
         fine = _between(ticks, 0, DAY // factor)
@@ -111,7 +111,7 @@ def times(factor: int) -> Read:
     return read
 
 
-def spans(array: pa.Array) -> Reading:
+def spans(array: pa.Array) -> ValueReading:
     """Microseconds between two times of day as `[-]HH:MM:SS.ffffff`, of as many hours as needed."""
     ticks = _longs(array)
     # the lowest number has no counterpart above zero
@@ -119,7 +119,7 @@ def spans(array: pa.Array) -> Reading:
     return _without(_clock(array, np.where(fine, ticks, 0)), fine, array)
 
 
-def zoned_times(array: pa.StructArray) -> Reading:
+def zoned_times(array: pa.StructArray) -> ValueReading:
     """Records of microseconds after midnight and of an offset in milliseconds."""
     time, offset = array.flatten()
     ticks, minutes = _longs(time), _longs(offset) // 60_000
@@ -132,20 +132,20 @@ def zoned_times(array: pa.StructArray) -> Reading:
     return _without(_joined(clock, pc.if_else(offset.is_valid(), zone, "")), fine, array)
 
 
-def intervals(array: pa.StructArray) -> Reading:
+def intervals(array: pa.StructArray) -> ValueReading:
     """Records of months, hours and microseconds as ISO 8601 has durations: `P14MT3H0.5S`."""
     months, hours, micros = (child.to_pylist() for child in array.flatten())
     parts = zip(array.is_valid().to_pylist(), months, hours, micros, strict=True)
     texts = [_duration(m or 0, h or 0, u or 0) if valid else None for valid, m, h, u in parts]
-    return Reading(pa.array(texts, pa.string()))
+    return ValueReading(pa.array(texts, pa.string()))
 
 
 def member(index: int) -> Read:
     """Records of which one field is the value."""
-    return lambda array: Reading(array.flatten()[index])
+    return lambda array: ValueReading(array.flatten()[index])
 
 
-def calendar_dates(array: pa.StructArray) -> Reading:
+def calendar_dates(array: pa.StructArray) -> ValueReading:
     """Records of a year, a month and a day."""
     return one_by_one(
         array, lambda day: date(*day.values()), pa.date32(), lambda day: list(day.values())
@@ -163,19 +163,19 @@ def decimals(precision: int, scale: int) -> Read:
     if plan.type == pa.string():
         return lambda array: one_by_one(array, digits, pa.string(), lambda d: _number(d, scale))
 
-    def read(array: pa.Array) -> Reading:
+    def read(array: pa.Array) -> ValueReading:
         found, doubtful = decimals_from_bytes(array, plan.type)
         if doubtful is None:
-            return Reading(found)
+            return ValueReading(found)
         reading = _without(found, ~doubtful, array)
         exact = {row: _number(array[row].as_py(), scale) for row in reading.lost}
-        return Reading(reading.array, exact)
+        return ValueReading(reading.array, exact)
 
     return read
 
 
 def _number(data: bytes, scale: int) -> str:
-    """A number of any length as text; one that nobody would read as its bytes."""
+    """Return a number of any length as text; the bytes alone would be unreadable."""
     number = decimal_in(data, decimal(MAX_DIGITS, scale, None))
     return f"0x{data.hex()}" if number is None else format(number, "f")
 
@@ -206,7 +206,7 @@ def _kept(
     width: type[np.integer[Any]],
     ends: tuple[int, int],
     factor: int = 1,
-) -> Reading:
+) -> ValueReading:
     """Numbers as values of a type, but for those outside of its range."""
     values = _longs(array)
     fine = _between(values, *ends)
@@ -217,18 +217,18 @@ def _kept(
 
 def _fine(
     raw: pa.Array, values: npt.NDArray[np.integer[Any]], type_: pa.DataType, fine: Mask
-) -> Reading:
+) -> ValueReading:
     mask = nulls(raw) if raw.null_count else None
     return _without(pa.array(values, mask=mask).view(type_), fine, raw)
 
 
-def _without(array: pa.Array, fine: Mask, raw: pa.Array) -> Reading:
-    """An array with null where a value is not fine; there the raw value is told."""
+def _without(array: pa.Array, fine: Mask, raw: pa.Array) -> ValueReading:
+    """Return an array with null for invalid values, and the raw values of these."""
     if fine.all():
-        return Reading(array)
+        return ValueReading(array)
     bad = ~fine & ~nulls(raw)
     lost = {row: _told(raw[row].as_py()) for row in where(bad)}
-    return Reading(pc.if_else(pa.array(bad), pa.scalar(None, array.type), array), lost)
+    return ValueReading(pc.if_else(pa.array(bad), pa.scalar(None, array.type), array), lost)
 
 
 def _told(value: Any) -> Any:
@@ -295,11 +295,11 @@ def arrays(read: Read, *, is_json: bool) -> Read:
         texts = _joined("[", joined, "]")
         return pc.coalesce(texts, elements(element)), owners(lists.offsets.to_numpy(), below)
 
-    def read_all(array: pa.StructArray) -> Reading:
+    def read_all(array: pa.StructArray) -> ValueReading:
         texts, deep = levels(array, MAX_DIMENSIONS)
         texts = pc.fill_null(texts, "null")
         texts = pc.if_else(array.is_valid(), texts, pa.scalar(None, pa.string()))
-        return Reading(texts, dict.fromkeys(deep, TOO_DEEP))
+        return ValueReading(texts, dict.fromkeys(deep, TOO_DEEP))
 
     return read_all
 

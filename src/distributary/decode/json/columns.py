@@ -1,7 +1,7 @@
-"""From JSON to the lake's columns: parsed values column by column, and texts by Arrow's own reader.
+"""Columns from JSON: from parsed values, column by column, and from texts, with Arrow's reader.
 
-Values have been validated before: what is refused here is what the schema takes and its column
-cannot hold.
+The values have been validated against the schema. This module refuses only values that the schema
+accepts and the column cannot hold.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
 from distributary.decode.base import RefusedError, nulls, owners, where
-from distributary.decode.json.schema import Kind, Member, Value
+from distributary.decode.json.schema import JsonKind, JsonMember, JsonValue
 from distributary.decode.json.text import render
 from distributary.errors import ErrorCode
 from distributary.model.names import printable
 from distributary.model.record import TIMESTAMP
 
-# Dates and times of day in RFC 3339. A time without an offset from UTC is not one. Digits below a
-# microsecond are cut off, and a leap second is the first second of the next minute.
+# Timestamps and dates in RFC 3339. A timestamp needs an offset from UTC. Digits below a microsecond
+# are cut off, and a leap second is the first second of the next minute.
 
 _INSTANT = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:[Zz]|([+-])(\d\d):(\d\d))", re.ASCII
 )
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-# what Arrow understands in the same way
+# the forms that Arrow reads in the same way
 _USUAL_INSTANT = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)$"
 _USUAL_DATE = r"^\d{4}-\d\d-\d\d$"
 _EPOCH = date(1970, 1, 1).toordinal()
@@ -44,27 +44,27 @@ _FIRST_DAY, _LAST_DAY = date.min.toordinal() - _EPOCH, date.max.toordinal() - _E
 
 
 def microseconds(text: str) -> int | None:
-    """Microseconds since 1970; None for what is not a moment of the years 1 to 9999."""
-    found = _INSTANT.fullmatch(text)
-    day = days(found[1]) if found else None
-    if found is None or day is None:
+    """Return the microseconds since 1970, or None if a text is no timestamp in years 1 to 9999."""
+    match = _INSTANT.fullmatch(text)
+    day = days(match[1]) if match else None
+    if match is None or day is None:
         return None
-    hours, minutes, seconds = int(found[2]), int(found[3]), int(found[4])
+    hours, minutes, seconds = int(match[2]), int(match[3]), int(match[4])
     if hours > 23 or minutes > 59 or seconds > 60:
         return None
     east = 0
-    if found[6]:
-        if int(found[7]) > 23 or int(found[8]) > 59:
+    if match[6]:
+        if int(match[7]) > 23 or int(match[8]) > 59:
             return None
-        east = (int(found[7]) * 60 + int(found[8])) * (1 if found[6] == "+" else -1)
-    fraction = int((found[5] or "0")[:6].ljust(6, "0"))
+        east = (int(match[7]) * 60 + int(match[8])) * (1 if match[6] == "+" else -1)
+    fraction = int((match[5] or "0")[:6].ljust(6, "0"))
     whole = ((hours * 60 + minutes - east) * 60 + seconds) * 1_000_000
     moment = day * _DAY + whole + fraction
     return moment if _FIRST_DAY * _DAY <= moment < (_LAST_DAY + 1) * _DAY else None
 
 
 def days(text: str) -> int | None:
-    """Days since 1970; None for what is not a day of the years 1 to 9999."""
+    """Return the days since 1970, or None if a text is no date in years 1 to 9999."""
     if not _DATE.fullmatch(text):
         return None
     try:
@@ -74,13 +74,13 @@ def days(text: str) -> int | None:
 
 
 def instants(texts: pa.StringArray) -> pa.Array:
-    """The same for a whole array; null where a text is no moment."""
+    """Convert texts to timestamps, with null where a text is none."""
     ends = _FIRST_DAY * _DAY, (_LAST_DAY + 1) * _DAY - 1
     return _read(texts, TIMESTAMP, pa.int64(), _USUAL_INSTANT, ends, microseconds)
 
 
 def dates(texts: pa.StringArray) -> pa.Array:
-    """The same for a whole array; null where a text is no day."""
+    """Convert texts to dates, with null where a text is none."""
     return _read(texts, pa.date32(), pa.int32(), _USUAL_DATE, (_FIRST_DAY, _LAST_DAY), days)
 
 
@@ -92,7 +92,7 @@ def _read(
     ends: tuple[int, int],
     read: Callable[[str], int | None],
 ) -> pa.Array:
-    """Texts as a type: all at once where they are written as usual and lie between two ends."""
+    """Convert texts to a type: all at once if every text is in the usual form and within `ends`."""
     try:
         if pc.all(pc.match_substring_regex(texts, usual), min_count=0).as_py():
             array = texts.cast(type_)
@@ -101,22 +101,22 @@ def _read(
                 return array
     except pa.ArrowInvalid:
         pass
-    found = [None if text is None else read(text) for text in texts.to_pylist()]
-    return pa.array(found, storage).cast(type_)
+    numbers = [None if text is None else read(text) for text in texts.to_pylist()]
+    return pa.array(numbers, storage).cast(type_)
 
 
 _INT64_LEAST, _INT64_MOST = -(2**63), 2**63 - 1
-_STORAGE = {Kind.INSTANT: pa.int64(), Kind.DATE: pa.int32()}
-"""The type of what values are converted to, where it is not that of the column."""
+_STORAGE = {JsonKind.INSTANT: pa.int64(), JsonKind.DATE: pa.int32()}
+"""The type that values are converted to first, where it differs from the column's type."""
 
 
 def mismatch(label: str, wanted: str) -> RefusedError:
-    """A value that is not what its column was made for."""
+    """Build the error for a value that does not fit its column."""
     return RefusedError(ErrorCode.PAYLOAD_MISMATCH, f"{label or '/'} is not {wanted}")
 
 
 def kind_of(content: Any) -> str:
-    """What JSON calls a parsed value."""
+    """Return the JSON name of a parsed value's type."""
     kinds = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
     return kinds.get(type(content), "number")
 
@@ -178,81 +178,82 @@ def _nothing(content: Any, label: str) -> None:
     raise mismatch(label, "null")
 
 
-_SIMPLE: dict[Kind, tuple[type, str]] = {
-    Kind.BOOLEAN: (bool, "a boolean"),
-    Kind.STRING: (str, "a string"),
+_SIMPLE: dict[JsonKind, tuple[type, str]] = {
+    JsonKind.BOOLEAN: (bool, "a boolean"),
+    JsonKind.STRING: (str, "a string"),
 }
-_AS_THEY_ARE: dict[Kind, set[type]] = {Kind.INTEGER: {int}, Kind.NUMBER: {float}}
-"""What needs no conversion; whole numbers without a fraction may be written with one."""
-_CONVERSIONS: dict[Kind, Callable[[Any, str], Any]] = {
-    Kind.INTEGER: _integer,
-    Kind.DIGITS: lambda content, label: str(_whole(content, label)),
-    Kind.NUMBER: _number,
-    Kind.INSTANT: _instant,
-    Kind.DATE: _date,
-    Kind.TEXT: lambda content, label: render(content),
-    Kind.VOID: _nothing,
+_AS_THEY_ARE: dict[JsonKind, set[type]] = {JsonKind.INTEGER: {int}, JsonKind.NUMBER: {float}}
+"""Python types that need no conversion, by kind; an integer may also be written with a fraction of
+zero."""
+_CONVERSIONS: dict[JsonKind, Callable[[Any, str], Any]] = {
+    JsonKind.INTEGER: _integer,
+    JsonKind.DIGITS: lambda content, label: str(_whole(content, label)),
+    JsonKind.NUMBER: _number,
+    JsonKind.INSTANT: _instant,
+    JsonKind.DATE: _date,
+    JsonKind.TEXT: lambda content, label: render(content),
+    JsonKind.VOID: _nothing,
 }
 
 
-# Columns of parsed values: all values of a column at once, which costs a tenth of one by one.
+# Columns from parsed values: all values of a column at once, at a tenth of the cost of one by one.
 
 
-def array_of(value: Value, contents: Sequence[Any], label: str = "") -> pa.Array:
-    """Parsed values as a column; null stays null. The label is what a failure calls the column."""
+def array_of(value: JsonValue, contents: Sequence[Any], label: str = "") -> pa.Array:
+    """Convert parsed values to a column; null stays null. `label` names the column in failures."""
     kind = value.kind
-    if kind is Kind.STRUCT:
+    if kind is JsonKind.STRUCT:
         return _struct_of(value, contents, label)
     if value.item is not None:
         return _items_of(value, value.item, contents, label)
-    found = {*map(type, contents)} - {type(None)}
+    types = {*map(type, contents)} - {type(None)}
     if kind in _SIMPLE:
         type_, wanted = _SIMPLE[kind]
-        if not found <= {type_}:
+        if not types <= {type_}:
             raise mismatch(label, wanted)
         return pa.array(contents, value.type)
-    if found <= _AS_THEY_ARE.get(kind, set()):
+    if types <= _AS_THEY_ARE.get(kind, set()):
         try:
             return pa.array(contents, value.type)
         except OverflowError:
-            # one of them is an integer of more than 64 bits
+            # one value is an integer of more than 64 bits
             pass
     convert = _CONVERSIONS.get(kind) or _decimal(value.type.precision)
-    made = [None if each is None else convert(each, label) for each in contents]
-    array = pa.array(made, _STORAGE.get(kind, value.type))
+    converted = [None if content is None else convert(content, label) for content in contents]
+    array = pa.array(converted, _STORAGE.get(kind, value.type))
     return array if array.type == value.type else array.cast(value.type)
 
 
-def rows_of(row: Value, contents: Sequence[Any]) -> pa.RecordBatch:
-    """Objects as rows; null is a row of nulls."""
-    objects = [{} if each is None else each for each in contents]
+def rows_of(row: JsonValue, contents: Sequence[Any]) -> pa.RecordBatch:
+    """Convert objects to rows; null becomes a row of nulls."""
+    objects = [{} if content is None else content for content in contents]
     return pa.RecordBatch.from_struct_array(array_of(row, objects))
 
 
-def _struct_of(value: Value, contents: Sequence[Any], label: str) -> pa.StructArray:
-    found = {*map(type, contents)}
-    if not found <= {dict, type(None)}:
+def _struct_of(value: JsonValue, contents: Sequence[Any], label: str) -> pa.StructArray:
+    types = {*map(type, contents)}
+    if not types <= {dict, type(None)}:
         raise mismatch(label, "an object")
     mask = None
-    if type(None) in found:
-        mask = pa.array([each is None for each in contents])
-        contents = [each or {} for each in contents]
+    if type(None) in types:
+        mask = pa.array([content is None for content in contents])
+        contents = [content or {} for content in contents]
     arrays: list[pa.Array] = []
-    for m in value.members:
-        if m.value.kind is not Kind.VOID:
-            name = m.property
-            column = [each.get(name) for each in contents]
-            if m.value.asides:
-                arrays += _apart(m.value, column, _below(label, m))
+    for member in value.members:
+        if member.value.kind is not JsonKind.VOID:
+            name = member.property
+            column = [content.get(name) for content in contents]
+            if member.value.asides:
+                arrays += _apart(member.value, column, _below(label, member))
             else:
-                arrays.append(array_of(m.value, column, _below(label, m)))
+                arrays.append(array_of(member.value, column, _below(label, member)))
     if not arrays:
-        return pa.array([None if each is None else {} for each in contents], value.type)
+        return pa.array([None if content is None else {} for content in contents], value.type)
     return pa.StructArray.from_arrays(arrays, fields=list(value.type), mask=mask)
 
 
-def _apart(value: Value, contents: Sequence[Any], label: str) -> list[pa.Array]:
-    """Values of several kinds as the columns of these kinds; each value is in one of them."""
+def _apart(value: JsonValue, contents: Sequence[Any], label: str) -> list[pa.Array]:
+    """Put each value into the first column whose kind holds it, and return all columns."""
     places = (value, *value.asides)
     columns: list[list[Any]] = [[None] * len(contents) for _ in places]
     for row, content in enumerate(contents):
@@ -265,75 +266,79 @@ def _apart(value: Value, contents: Sequence[Any], label: str) -> list[pa.Array]:
         else:
             raise mismatch(label, f"a value that one of its columns holds, but {kind_of(content)}")
     for number, place in enumerate(places):
-        if place.kind is Kind.DIGITS:
+        if place.kind is JsonKind.DIGITS:
             texts = columns[number]
-            columns[number] = [c if c is None or type(c) is str else render(c) for c in texts]
+            columns[number] = [
+                text if text is None or type(text) is str else render(text) for text in texts
+            ]
     plain = [
-        replace(each, kind=Kind.STRING) if each.kind is Kind.DIGITS else each for each in places
+        replace(place, kind=JsonKind.STRING) if place.kind is JsonKind.DIGITS else place
+        for place in places
     ]
-    return [array_of(each, column, label) for each, column in zip(plain, columns, strict=True)]
+    return [array_of(place, column, label) for place, column in zip(plain, columns, strict=True)]
 
 
 _EXACT_IN_DOUBLE = 2**53
 
 
-def _holds(value: Value, content: Any) -> bool:
-    """Whether a column of a single kind holds a value with all its digits."""
+def _holds(value: JsonValue, content: Any) -> bool:
+    """Return True if a column of one kind holds a value with all its digits."""
     type_ = type(content)
     match value.kind:
-        case Kind.BOOLEAN:
+        case JsonKind.BOOLEAN:
             return type_ is bool
-        case Kind.STRING:
+        case JsonKind.STRING:
             return type_ is str
-        case Kind.INTEGER:
+        case JsonKind.INTEGER:
             return type_ is int and _INT64_LEAST <= content <= _INT64_MOST
-        case Kind.DECIMAL:
+        case JsonKind.DECIMAL:
             return type_ is int and abs(content) < 10**value.type.precision
-        case Kind.NUMBER:
+        case JsonKind.NUMBER:
             return type_ is float or (type_ is int and abs(content) < _EXACT_IN_DOUBLE)
-        case Kind.DIGITS:
+        case JsonKind.DIGITS:
             return type_ in (str, int, float, Decimal)
     return False
 
 
-def _items_of(value: Value, item: Value, contents: Sequence[Any], label: str) -> pa.Array:
-    """Arrays, and objects as maps."""
-    is_map = value.kind is Kind.MAP
-    found = {*map(type, contents)}
-    if not found <= {dict if is_map else list, type(None)}:
+def _items_of(value: JsonValue, item: JsonValue, contents: Sequence[Any], label: str) -> pa.Array:
+    """Convert arrays to lists, or objects to maps."""
+    is_map = value.kind is JsonKind.MAP
+    types = {*map(type, contents)}
+    if not types <= {dict if is_map else list, type(None)}:
         raise mismatch(label, "an object" if is_map else "an array")
-    mask = pa.array([each is None for each in contents]) if type(None) in found else None
-    filled = [each or () for each in contents]
+    mask = pa.array([content is None for content in contents]) if type(None) in types else None
+    filled = [content or () for content in contents]
     offsets = np.zeros(len(filled) + 1, np.int32)
     np.cumsum([*map(len, filled)], out=offsets[1:])
-    inside = [each.values() for each in filled if each] if is_map else filled
-    items = array_of(item, [*chain.from_iterable(inside)], f"{label}/*")
+    item_groups = [content.values() for content in filled if content] if is_map else filled
+    items = array_of(item, [*chain.from_iterable(item_groups)], f"{label}/*")
     parts = [pa.array(offsets), items]
     if is_map:
         parts.insert(1, pa.array([*chain.from_iterable(filled)], pa.string()))
-    made: Any = pa.MapArray if is_map else pa.ListArray
-    return made.from_arrays(*parts, type=value.type, mask=mask)
+    array_class: Any = pa.MapArray if is_map else pa.ListArray
+    return array_class.from_arrays(*parts, type=value.type, mask=mask)
 
 
-def _below(label: str, member: Member) -> str:
+def _below(label: str, member: JsonMember) -> str:
     return f"{label}/{printable(member.property)}" if member.property else label
 
 
-# The fast decoder: Arrow's own JSON reader, for schemas that ask for nothing but types.
+# The fast decoder: Arrow's JSON reader, for schemas that check nothing but types.
 #
-# Arrow refuses an array when any value in it is of another type, has an unknown property or a name
-# twice. It does not say which, does not tell a missing property from one that is null, and takes
+# Arrow refuses an array when any value in it has another type, an unknown property or a name twice.
+# It does not report which value, does not distinguish a missing property from null, and takes
 # several values in a row for several rows.
 #
 # Texts that begin and end with the braces of an object are therefore read as lines. A text that
-# ends in the middle of a value would have to go on with the brace of the next one, which no value
-# does, nor has a string a line break in it: as many rows as texts are one row for each. Other texts
-# are wrapped in an object of ours with a seal behind it: rows and seals come out as they went in,
-# or the answer is not used.
+# ends inside a value would have to continue with the brace of the next text, which no value does,
+# and no string contains a line break. So a result with one row for each text is correct. Other
+# texts are wrapped in an object with a seal after the value. The result is used only if all rows
+# and seals come out unchanged.
 
 _MOST_NAMES = 200
 _BLOCK_BYTES = 2 * 1024 * 1024
-"""What Arrow reads at once: more does not fit into the caches, and takes half as long again."""
+"""The bytes that Arrow reads at once; more do not fit the CPU caches and take half as long
+again."""
 _BEFORE = pa.scalar(b'{"v":', pa.binary())
 _NOTHING = pa.scalar(b"", pa.binary())
 _END_OF_LINE = pa.scalar(b"\n", pa.binary())
@@ -343,10 +348,10 @@ _OPEN, _CLOSE = b"{}"
 def read_texts(
     texts: pa.BinaryArray, type_: pa.DataType | None = None, *, unexpected: str = "ignore"
 ) -> pa.Array | None:
-    """What texts hold, one element each, or no answer at all.
+    """Read texts with Arrow, one element each; return None where Arrow refuses any of them.
 
-    Without a type Arrow finds one itself; `unexpected` is what it does with what has no place in a
-    given type.
+    Without a type Arrow infers one. `unexpected` is Arrow's behaviour for properties that the given
+    type does not have.
     """
     count, size = len(texts), texts.nbytes
     if type_ is None:
@@ -369,7 +374,7 @@ def _read_block(texts: pa.BinaryArray, type_: pa.DataType, unexpected: str) -> p
 
 
 def _are_objects(texts: pa.BinaryArray, type_: pa.DataType) -> bool:
-    """Whether objects are wanted, and every text begins and ends as one does."""
+    """Return True if the type is an object, and every text begins and ends with its braces."""
     if not pa.types.is_struct(type_) or not type_.num_fields or not len(texts):
         return False
     offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset :][: len(texts) + 1]
@@ -392,7 +397,7 @@ def _read_lines(texts: pa.BinaryArray, type_: pa.DataType, unexpected: str) -> p
 def _read_sealed(
     texts: pa.BinaryArray, type_: pa.DataType | None, unexpected: str
 ) -> pa.Array | None:
-    # a secret, because a text that knows it could end with it
+    # the seal is random, because a text that contained it could end early unnoticed
     seal = secrets.token_hex(8)
     behind = pa.scalar(f',"s":"{seal}"}}\n'.encode(), pa.binary())
     wrapped = pc.binary_join_element_wise(_BEFORE, texts, behind, _NOTHING)
@@ -409,10 +414,10 @@ def _read_sealed(
 def _read_table(
     lines: pa.BinaryArray, schema: pa.Schema | None, unexpected: str
 ) -> pa.Table | None:
-    """What Arrow makes of lines; None where it refuses them."""
+    """Return the table that Arrow reads from lines, or None if it refuses them."""
     _, offsets, data = lines.buffers()
     start, end = np.frombuffer(offsets, np.int32)[[0, len(lines)]].tolist()
-    # in one block, because values may have line breaks in them
+    # read in one block, because values may contain line breaks
     reading = arrow_json.ReadOptions(use_threads=False, block_size=end - start + 1)
     parsing = arrow_json.ParseOptions(
         explicit_schema=schema,
@@ -423,41 +428,46 @@ def _read_table(
         table = arrow_json.read_json(source, reading, parsing)
         table.validate(full=True)
     except MemoryError:
-        # one of Arrow's own as well
+        # Arrow's own error for a lack of memory is a MemoryError too
         raise
     except pa.ArrowException:
         return None
     return table
 
 
-def engine_supports(value: Value) -> bool:
-    """Whether types, nulls and members are all that must be looked at."""
-    if not value.plain or value.kind in (Kind.MAP, Kind.TEXT, Kind.DECIMAL, Kind.DIGITS):
+def engine_supports(value: JsonValue) -> bool:
+    """Return True if only types, nulls and members have to be checked."""
+    if not value.plain or value.kind in (
+        JsonKind.MAP,
+        JsonKind.TEXT,
+        JsonKind.DECIMAL,
+        JsonKind.DIGITS,
+    ):
         return False
     return all(map(engine_supports, value.below()))
 
 
-def lake_array(array: pa.Array, value: Value, doubtful: list[int]) -> pa.Array:
-    """Arrow's array as the plan wants it; `doubtful` takes the elements that must not be used."""
+def lake_array(array: pa.Array, value: JsonValue, doubtful: list[int]) -> pa.Array:
+    """Convert Arrow's array to the planned type; add doubtful elements to `doubtful`."""
     match value.kind:
-        case Kind.INSTANT | Kind.DATE:
-            read = instants if value.kind is Kind.INSTANT else dates
-            made = read(array)
-            doubtful.extend(where(nulls(made) & ~nulls(array)))
-            return made
-        case Kind.NUMBER:
+        case JsonKind.INSTANT | JsonKind.DATE:
+            read = instants if value.kind is JsonKind.INSTANT else dates
+            converted = read(array)
+            doubtful.extend(where(nulls(converted) & ~nulls(array)))
+            return converted
+        case JsonKind.NUMBER:
             doubtful.extend(where(pc.invert(pc.is_finite(array))))
-        case Kind.STRING if value.allowed is not None:
-            known = pc.is_in(array, pa.array([*value.allowed, None], pa.string()))
-            doubtful.extend(where(pc.invert(known)))
-        case Kind.LIST if value.item is not None:
+        case JsonKind.STRING if value.allowed is not None:
+            allowed = pc.is_in(array, pa.array([*value.allowed, None], pa.string()))
+            doubtful.extend(where(pc.invert(allowed)))
+        case JsonKind.LIST if value.item is not None:
             return _list(array, value, value.item, doubtful)
-        case Kind.STRUCT:
+        case JsonKind.STRUCT:
             return _struct(array, value, doubtful)
     return array
 
 
-def _list(array: pa.ListArray, value: Value, item: Value, doubtful: list[int]) -> pa.Array:
+def _list(array: pa.ListArray, value: JsonValue, item: JsonValue, doubtful: list[int]) -> pa.Array:
     below: list[int] = []
     values = lake_array(array.values, item, below)
     if not item.nullable:
@@ -469,7 +479,7 @@ def _list(array: pa.ListArray, value: Value, item: Value, doubtful: list[int]) -
     )
 
 
-def _struct(array: pa.StructArray, value: Value, doubtful: list[int]) -> pa.Array:
+def _struct(array: pa.StructArray, value: JsonValue, doubtful: list[int]) -> pa.Array:
     missing = nulls(array)
     children = []
     for index, member in enumerate(value.members):
@@ -477,32 +487,38 @@ def _struct(array: pa.StructArray, value: Value, doubtful: list[int]) -> pa.Arra
         if member.required and child.null_count:
             doubtful.extend(where(nulls(child) & ~missing))
         children.append(child)
-        # Arrow refuses values of another kind: where it answers, there are none
-        children += [pa.nulls(len(array), each.type) for each in member.value.asides]
+        # Arrow refuses values of another kind, so the side columns are empty
+        children += [pa.nulls(len(array), aside.type) for aside in member.value.asides]
     mask = pa.array(missing) if array.null_count else None
     return pa.StructArray.from_arrays(children, fields=list(value.type), mask=mask)
 
 
-def reader_type(value: Value) -> pa.DataType:
-    """What Arrow is asked to read a value as."""
+def reader_type(value: JsonValue) -> pa.DataType:
+    """Return the Arrow type with which a value is read from JSON."""
     match value.kind:
-        case Kind.INSTANT | Kind.DATE:
+        case JsonKind.INSTANT | JsonKind.DATE:
             return pa.string()
-        case Kind.LIST if value.item is not None:
+        case JsonKind.LIST if value.item is not None:
             return pa.list_(reader_type(value.item))
-        case Kind.STRUCT:
-            return pa.struct([(m.property, reader_type(m.value)) for m in value.members])
+        case JsonKind.STRUCT:
+            return pa.struct(
+                [(member.property, reader_type(member.value)) for member in value.members]
+            )
     return value.type
 
 
-def _never_null(value: Value) -> set[str]:
-    """Properties that may be missing and may not be null: Arrow cannot tell the difference."""
-    own = {m.property for m in value.members if not m.required and not m.value.nullable}
-    return own.union(*map(_never_null, value.below()))
+def _never_null(value: JsonValue) -> set[str]:
+    """Return the properties that may be missing but not null, which Arrow does not distinguish."""
+    own_properties = {
+        member.property
+        for member in value.members
+        if not member.required and not member.value.nullable
+    }
+    return own_properties.union(*map(_never_null, value.below()))
 
 
-def doubtful_null(value: Value) -> str:
-    """An expression for texts with a null where the schema takes none, or not spelled plainly."""
+def doubtful_null(value: JsonValue) -> str:
+    """Return a regular expression for texts that may have a null where the schema accepts none."""
     properties = _never_null(value)
     if not properties:
         return ""

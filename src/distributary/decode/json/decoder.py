@@ -1,9 +1,9 @@
 """JSON payloads with a JSON Schema to Arrow columns, by the table in docs/json.md.
 
-A payload is a row, or with an array at the top as many rows as it has items, if and only if it is
-one strict JSON text that the schema takes and whose values the lake can hold. The validator asserts
-no formats; a text that is not what its `format` says is refused where the format decides about the
-column. `default` is not applied: it says what a reader may assume, not what was written.
+A payload is one row, or with an array at the top one row for each item. It is accepted if it is one
+strict JSON text, the schema accepts it and the lake can hold its values. The validator does not
+check formats: a text that contradicts its `format` is refused only where the format decides the
+column's type. `default` is ignored: it is an assumption for readers, not a value that was written.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from distributary.decode.json.columns import (
     reader_type,
     rows_of,
 )
-from distributary.decode.json.schema import Kind, Payload, Value, plan_payload
+from distributary.decode.json.schema import JsonKind, JsonPayload, JsonValue, plan_payload
 from distributary.decode.json.text import parse, plain_numbers, render
 from distributary.errors import DecodeError, ErrorCode
 from distributary.model.names import printable
@@ -53,38 +53,43 @@ from distributary.model.table import Column, Origin
 from distributary.registry.compile.json import message_of
 from distributary.registry.compile.json_documents import Documents, is_panic
 
-# A schema that is not closed lets properties pass that it does not name. They are kept in the shape
-# they had: `{"address": {"zip4": 12}, "lines": [null, {"gift": true}]}` is a record with a property
-# `zip4` in `address` that nobody announced, and a `gift` in its second line.
+# A schema that is not closed accepts properties that it does not name. They are kept in their own
+# structure: `{"address": {"zip4": 12}, "lines": [null, {"gift": true}]}` stands for an unnamed
+# property `zip4` in `address` and an unnamed `gift` in the second line.
 
 NOTHING = object()
-"""There is nothing left."""
+"""The result of a rest function if every property has a column."""
 
 Rest = Callable[[Any], Any]
 
 
-def rest_of(value: Value) -> Rest | None:
-    """A function that gives what is left of a value, or `NOTHING`; None when nothing ever is."""
+def rest_of(value: JsonValue) -> Rest | None:
+    """Return a function that gives the parts of a value without columns; None if all have one.
+
+    The function returns `NOTHING` for a value that has columns for everything.
+    """
     if not value.leaves_rest:
         return None
     if value.item is not None:
-        # only what has an item that leaves one leaves a rest itself
+        # a list can leave a rest only if its items can
         return _items(cast(Rest, rest_of(value.item)))
-    known = {m.property for m in value.members}
-    inside = [(m.property, rest_of(m.value)) for m in value.shown]
-    below = [(name, rest) for name, rest in inside if rest is not None]
+    named = {member.property for member in value.members}
+    rests = [(member.property, rest_of(member.value)) for member in value.shown]
+    inner_rests = [(name, rest) for name, rest in rests if rest is not None]
 
     def rest(content: Any) -> Any:
         if type(content) is not dict:
             return NOTHING
         left = {}
-        if not content.keys() <= known:
-            left = {name: each for name, each in content.items() if name not in known}
-        for name, inner in below:
+        if not content.keys() <= named:
+            left = {
+                name: inner_content for name, inner_content in content.items() if name not in named
+            }
+        for name, inner in inner_rests:
             if name in content:
-                found = inner(content[name])
-                if found is not NOTHING:
-                    left[name] = found
+                inner_left = inner(content[name])
+                if inner_left is not NOTHING:
+                    left[name] = inner_left
         return left or NOTHING
 
     return rest
@@ -93,33 +98,38 @@ def rest_of(value: Value) -> Rest | None:
 def _items(item: Rest) -> Rest:
     def rest(content: Any) -> Any:
         if type(content) is dict:
-            found = {name: item(each) for name, each in content.items()}
-            return {name: each for name, each in found.items() if each is not NOTHING} or NOTHING
-        left = [item(each) for each in content] if type(content) is list else []
-        if all(each is NOTHING for each in left):
+            left_by_name = {name: item(inner) for name, inner in content.items()}
+            return {
+                name: inner for name, inner in left_by_name.items() if inner is not NOTHING
+            } or NOTHING
+        left = [item(inner) for inner in content] if type(content) is list else []
+        if all(inner is NOTHING for inner in left):
             return NOTHING
-        return [None if each is NOTHING else each for each in left]
+        return [None if inner is NOTHING else inner for inner in left]
 
     return rest
 
 
 REST = Column("_rest", pa.string(), comment="JSON text of what the schema does not name")
 MAX_DEPTH = 100
-"""Of objects and arrays in each other; beyond it a payload is refused whatever the limit."""
+"""The deepest nesting of objects and arrays; deeper payloads are refused whatever the limits
+say."""
 
 _PLAIN = 2
-"""Bytes that a byte becomes where it is no item: `{}` is `null` in the rest of a list."""
+"""The most bytes that a byte outside list items becomes: `{}` is `null` in the rest of a list."""
 
 _BYTES_AT_ONCE, _PAYLOADS_AT_ONCE = 1024 * 1024, 500
-"""What is held as objects before it becomes columns: few enough to stay in the caches."""
+"""Bytes and payloads that are held as objects before they become columns, to stay in the CPU
+caches."""
 
 _MOST_SQUARES = 25_000**2
-"""A pattern may look around from each character of a text: one of so many takes seconds."""
+"""The largest sum of squared text lengths for patterns with look-around. A pattern may search from
+each character of a text, and longer texts take seconds."""
 
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Spares the garbage collector values that are in no cycle: a fifth of the time."""
+    """Pause the garbage collector, which finds no cycles here and takes a fifth of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -130,10 +140,11 @@ def _uncollected() -> Iterator[None]:
 
 
 class JsonDecoder(TwoSpeedDecoder):
-    """Decodes the payloads of one schema."""
+    """A decoder of the payloads of one schema."""
 
-    # an object with a name that the schema does not have is refused, and every record may be one;
-    # read one by one they take twice as long, and that is soon less than to look for the others
+    # Arrow refuses an object with a name that the schema does not have, and every record may be
+    # one. Reading one by one takes twice as long, which is soon less than searching for the other
+    # records.
     _patience = 2
     _few = 2_000
 
@@ -147,7 +158,7 @@ class JsonDecoder(TwoSpeedDecoder):
         self._payload = plan_payload(documents, recursion_depth=limits.recursion_depth)
         row = self._payload.row
         columns = _columns(row, message) + ((REST,) if row.leaves_rest else ())
-        schema = pa.schema([pa.field(c.name, c.type) for c in columns])
+        schema = pa.schema([pa.field(column.name, column.type) for column in columns])
         super().__init__(columns, schema, _expansion(self._payload, self._max_depth), limits)
         self._rest_of = rest_of(row.members[0].value if self._payload.bare else row)
         deep = _levels(row) - self._payload.bare + self._payload.listed > self._max_depth
@@ -190,7 +201,7 @@ class JsonDecoder(TwoSpeedDecoder):
 
     @_uncollected()
     def _carefully(self, array: pa.BinaryArray, positions: Positions, gathered: Gathered) -> None:
-        """Read payloads one by one, and make columns of as many as are cheap to hold as objects."""
+        """Read payloads one by one, and build columns of a few hundred at a time."""
         payloads: list[list[Any]] = []
         owners: list[int] = []
         size = 0
@@ -212,7 +223,7 @@ class JsonDecoder(TwoSpeedDecoder):
     def _gather(
         self, payloads: Sequence[list[Any]], positions: Sequence[int], gathered: Gathered
     ) -> None:
-        """Add the rows of payloads; one that has a value without a place in its column fails."""
+        """Add the rows of payloads; halve them to find those with values that fit no column."""
         if not payloads:
             return
         try:
@@ -251,7 +262,9 @@ class JsonDecoder(TwoSpeedDecoder):
 
     def _validate(self, content: Any) -> None:
         if self._looks_around and _squares(content) > _MOST_SQUARES:
-            reason = "its texts are too long for the patterns with look-around of the schema"
+            reason = (
+                "the texts of the payload are too long for the schema's patterns with look-around"
+            )
             raise RefusedError(ErrorCode.PAYLOAD_MISMATCH, reason)
         try:
             if self._is_valid(content):
@@ -263,22 +276,25 @@ class JsonDecoder(TwoSpeedDecoder):
             if isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Type):
                 reason += f": {kind_of(error.instance)} instead of {' or '.join(error.kind.types)}"
             elif isinstance(error.kind, jsonschema_rs.ValidationErrorKind.BacktrackLimitExceeded):
-                reason += ": it takes too many steps to tell"
+                reason += ": matching the pattern takes too many steps"
             raise RefusedError(ErrorCode.PAYLOAD_MISMATCH, reason) from None
         except BaseException as error:
             if not isinstance(error, ValueError) and not is_panic(error):
                 raise
-            reason = "the validator cannot read it"
+            reason = "the schema validator cannot read the payload"
             raise RefusedError(ErrorCode.PAYLOAD_MISMATCH, reason) from None
 
     def _shown_path(self, path: list[str | int]) -> str:
-        """Where in a payload; names that only the payload has are not told."""
-        steps = (printable(str(s)) if type(s) is int or s in self._names else "*" for s in path)
+        """Format a path in a payload, hiding names that the schema does not have."""
+        steps = (
+            printable(str(step)) if type(step) is int or step in self._names else "*"
+            for step in path
+        )
         return "/" + "/".join(steps)
 
 
 def _squares(content: Any) -> int:
-    """The squared lengths of all texts and names in a value: what looking around may cost."""
+    """Return the sum of the squared lengths of all texts and names, the cost of look-around."""
     if isinstance(content, str):
         return len(content) ** 2
     if isinstance(content, dict):
@@ -313,51 +329,59 @@ def _opened(body: bytes, message: str) -> Documents:
     return documents
 
 
-def _columns(row: Value, message: str) -> tuple[Column, ...]:
+def _columns(row: JsonValue, message: str) -> tuple[Column, ...]:
     def source(property_: str) -> str:
         what = f"property {printable(property_)}" if property_ else "value"
         return f"{what} of {printable(message)}"
 
     return tuple(
         Column(
-            m.name,
-            m.value.type,
-            comment="; ".join(filter(None, (source(m.property), m.note))),
-            origin=Origin(f"{message}.{m.property}" if m.property else message),
-            side_of=m.side_of,
+            member.name,
+            member.value.type,
+            comment="; ".join(filter(None, (source(member.property), member.note))),
+            origin=Origin(f"{message}.{member.property}" if member.property else message),
+            side_of=member.side_of,
         )
-        for m in row.shown
+        for member in row.shown
     )
 
 
 def _names(documents: Documents) -> frozenset[str]:
-    """The names of all properties that any of the documents tells."""
-    found: set[str] = set()
-    waiting: list[Any] = [documents.content, *documents.references.values()]
-    while waiting:
-        content = waiting.pop()
+    """Return the names of all properties in the documents of a schema."""
+    names: set[str] = set()
+    contents: list[Any] = [documents.content, *documents.references.values()]
+    while contents:
+        content = contents.pop()
         if isinstance(content, dict):
-            told = content.get("properties")
-            found |= told.keys() if isinstance(told, dict) else set()
-            waiting += content.values()
+            properties = content.get("properties")
+            names |= properties.keys() if isinstance(properties, dict) else set()
+            contents += content.values()
         elif isinstance(content, list):
-            waiting += content
-    return frozenset(found)
+            contents += content
+    return frozenset(names)
 
 
-def _levels(value: Value) -> int:
-    """How deep objects and arrays nest in it, itself included."""
+def _levels(value: JsonValue) -> int:
+    """Return how deep objects and arrays nest in a value, counting the value."""
     below = value.below()
     return bool(below) + max(map(_levels, below), default=0)
 
 
-def _expansion(payload: Payload, max_depth: int) -> Expansion:
-    """How large payloads of a plan become."""
+def _expansion(payload: JsonPayload, max_depth: int) -> Expansion:
+    """Return the estimate of the memory that payloads of a plan need as columns."""
     row = width(payload.row.type) + TEXT
     lists = list(_lists(payload.row))
-    # an item is `{},` or `null,`, or `1,` where it is no object
-    objects = [_item_width(v) for v in lists if v.item and v.item.kind is Kind.STRUCT]
-    others = [_item_width(v) for v in lists if v.item and v.item.kind is not Kind.STRUCT]
+    # an item takes at least three bytes if it is an object (`{},`), else two (`1,`)
+    objects = [
+        _item_width(list_value)
+        for list_value in lists
+        if list_value.item and list_value.item.kind is JsonKind.STRUCT
+    ]
+    others = [
+        _item_width(list_value)
+        for list_value in lists
+        if list_value.item and list_value.item.kind is not JsonKind.STRUCT
+    ]
     (others if payload.bare else objects).extend([row] * payload.listed)
     object_, other = max(objects, default=0), max(others, default=0)
     factor = max(_PLAIN, -(-object_ // 3), -(-other // 2))
@@ -378,8 +402,8 @@ def _expansion(payload: Payload, max_depth: int) -> Expansion:
     return Expansion(row, factor, measure)
 
 
-def _counter(value: Value) -> Callable[[Any], int] | None:
-    """A function that gives the bytes of the items in a value; None where it never has any."""
+def _counter(value: JsonValue) -> Callable[[Any], int] | None:
+    """Return a function that sums the bytes of the items in a value, or None if it has no items."""
     if value.item is not None:
         size, inner = _item_width(value), _counter(value.item)
 
@@ -391,27 +415,27 @@ def _counter(value: Value) -> Callable[[Any], int] | None:
             return size * len(content) + (sum(map(inner, content)) if inner is not None else 0)
 
         return items
-    inside = [(m.property, _counter(m.value)) for m in value.shown]
-    below = [(name, count) for name, count in inside if count is not None]
+    counters = [(member.property, _counter(member.value)) for member in value.shown]
+    inner_counters = [(name, count) for name, count in counters if count is not None]
 
     def members(content: Any) -> int:
         if not isinstance(content, dict):
             return 0
-        return sum(count(content.get(name)) for name, count in below)
+        return sum(count(content.get(name)) for name, count in inner_counters)
 
-    return members if below else None
+    return members if inner_counters else None
 
 
-def _lists(value: Value) -> Iterator[Value]:
-    """All lists and maps in a value."""
-    below = [m.value for m in value.shown]
+def _lists(value: JsonValue) -> Iterator[JsonValue]:
+    """Yield all lists and maps in a value."""
+    below = [member.value for member in value.shown]
     if value.item is not None:
         yield value
         below = [value.item]
-    for each in below:
-        yield from _lists(each)
+    for inner in below:
+        yield from _lists(inner)
 
 
-def _item_width(value: Value) -> int:
-    own = width(value.item.type) if value.item is not None else 0
-    return own + TEXT * (value.kind is Kind.MAP)
+def _item_width(value: JsonValue) -> int:
+    item_bytes = width(value.item.type) if value.item is not None else 0
+    return item_bytes + TEXT * (value.kind is JsonKind.MAP)

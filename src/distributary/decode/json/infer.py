@@ -1,8 +1,9 @@
-"""A JSON Schema for change events in JSON that came without one.
+"""Infers a JSON Schema for change events in JSON that came without one.
 
-The schema takes every event that it was inferred from, and `JsonDecoder` loses nothing of them with
-it: objects are followed for two levels, an event and its parts; what lies below is JSON text, and
-so is what has several types, or numbers that no type of the lake holds. Null is taken everywhere.
+The schema accepts every event that it was inferred from, and `JsonDecoder` keeps all of their
+content: objects become columns for two levels, an event and its parts. Deeper objects, values of
+several types, and numbers that no type of the lake holds become JSON text. Null is accepted
+everywhere.
 """
 
 from __future__ import annotations
@@ -33,46 +34,47 @@ from distributary.decode.json.columns import read_texts
 from distributary.decode.json.pattern import familiar
 from distributary.decode.json.text import parse
 
-# Shapes of JSON values: JSON Schemas that can be joined. Their order, grouping and repetition do
-# not matter, and the outcome takes all that the parts take.
+# Shapes of JSON values: JSON Schemas that can be joined. A joined shape accepts all values that its
+# parts accept; order, grouping and repetition of joins do not matter.
 
 LEVELS = 2
-"""Of objects in each other whose properties are told one by one: an event and its parts."""
+"""The levels of nested objects whose properties are inferred one by one: an event and its parts."""
+MOST_LEVELS = 20
+"""The levels of lists in lists; deeper items can be anything, as a schema has limits of its own."""
 MAX_PROPERTIES = 5_000
-"""Of one object; one with more can be anything."""
+"""The most properties of one object; an object with more can be anything."""
 MIXED = "sort_keys"
-"""A list of Datastream's that mixes texts and numbers by design: its items can be anything."""
+"""A list in Datastream's events that mixes texts and numbers by design: its items can be
+anything."""
 
 Shape = dict[str, Any]
 NOTHING: Shape = {"type": "null"}
-"""The shape of no value at all; null itself is taken by every shape."""
+"""The shape of no value at all; every shape accepts null."""
 ANYTHING: Shape = {}
 
 _RANKS = (2**53, 2**63, 10**20, 10**38)
-"""Integers below these in size: exact in a double, in 64 bits, in decimals of the lake."""
+"""Upper bounds of integers: exact in a double, in 64 bits, in decimals of 20 and 38 digits."""
 _INT64, _TEXT = 1, len(_RANKS)
 _SCALARS = frozenset(("boolean", "integer", "number", "string"))
 _KINDS = (frozenset(("object",)), frozenset(("array",)), _SCALARS)
-"""What records of one table are at the top, and values of one column."""
+"""The kinds of records and of columns; a table and a column keep their first kind."""
 _COLUMN_KINDS = (*_KINDS[:2], *map(frozenset, (("boolean",), ("integer", "number"), ("string",))))
-"""What values of a column of change data are: its database gave it a type."""
-_IMAGES = ("before", "after", "payload")
-"""Where change events have rows, unless they are flattened."""
+"""The kinds of values of a column of change data, to which its database gave one type."""
 
 
 @dataclass(slots=True)
 class _Parts:
-    """A shape taken apart."""
+    """The parts of a shape."""
 
     types: set[str]
     rank: int = 0
-    """Of integers: how many bits or digits they need."""
+    """The index in `_RANKS` of the bound that the integers stay below."""
     properties: dict[str, Shape] = field(default_factory=dict)
     items: Shape = field(default_factory=lambda: NOTHING)
 
 
 def join(one: Shape, other: Shape) -> Shape:
-    """The shape that takes what either takes."""
+    """Return the shape that accepts all values of either shape."""
     if one == other:
         return one
     if not one or not other:
@@ -87,80 +89,87 @@ def join(one: Shape, other: Shape) -> Shape:
 
 
 def widened(one: Shape, other: Shape, *, parts: bool = False) -> Shape:
-    """The shapes joined, but an object with properties never becomes just anything.
+    """Join two shapes, but keep an object with properties where the join would be anything.
 
-    With `parts` that holds for the objects in it as well, as for the images of a row.
+    With `parts` this holds for the inner objects as well, for instance the images of a row.
     """
     joined = join(one, other)
     if not joined:
-        return next((each for each in (one, other) if "properties" in each), ANYTHING)
+        return next(
+            (candidate for candidate in (one, other) if "properties" in candidate), ANYTHING
+        )
     inner = joined.get("properties", {})
     if not parts or all(inner.values()):
         return joined
-    either = [each.get("properties", {}) for each in (one, other)]
+    either = [candidate.get("properties", {}) for candidate in (one, other)]
     kept = {
-        name: shape or widened(*(each.get(name, NOTHING) for each in either))
+        name: shape or widened(*(candidate.get(name, NOTHING) for candidate in either))
         for name, shape in inner.items()
     }
     return {**joined, "properties": kept}
 
 
-def grown(known: Shape, shape: Shape, *, changes: bool = False) -> Shape:
-    """What is known and what a shape adds to it, which is nothing if it is of another kind.
+def grown(current: Shape, shape: Shape, *, images: Sequence[str] | None = None) -> Shape:
+    """Return `current` extended by a shape; a shape of another kind adds nothing.
 
-    Where nothing is known yet, objects go before arrays, and those before single values. Change
-    events are always objects. The same holds for each column: what was objects, arrays or single
-    values stays that, and a record that has something else there says nothing about it.
+    Where `current` is `NOTHING`, objects take precedence over arrays, and arrays over single
+    values. The same holds for each column: a column of objects,
+    arrays or single values keeps that kind, and a record with another kind there adds nothing to
+    the column.
+
+    Change events are always objects; `images` are the properties of them that hold rows.
     """
-    joined = widened(known, shape, parts=changes)
-    if changes:
-        return _kept_rows(known, objects_only(joined))
-    if not known or not joined:
+    joined = widened(current, shape, parts=images is not None)
+    if images is not None:
+        return _kept_rows(current, objects_only(joined), images)
+    if not current or not joined:
         return ANYTHING
-    types = _parts(known).types or _parts(joined).types
+    types = _parts(current).types or _parts(joined).types
     top = _only(joined, next((kind for kind in _KINDS if kind & types), frozenset()))
-    return _kept(known, top, _KINDS)
+    return _kept(current, top, _KINDS)
 
 
-def _kept_rows(known: Shape, joined: Shape) -> Shape:
-    """The same for change events: it is their rows that have columns, or they are rows."""
-    old, new = known.get("properties", {}), joined.get("properties", {})
-    if not any(name in new for name in _IMAGES):
-        return _kept(known, joined, _COLUMN_KINDS)
+def _kept_rows(current: Shape, joined: Shape, images: Sequence[str]) -> Shape:
+    """Apply `_kept` to the columns of change events: in their row images, or at the top."""
+    old, new = current.get("properties", {}), joined.get("properties", {})
+    if not any(name in new for name in images):
+        return _kept(current, joined, _COLUMN_KINDS)
     rows = {
-        n: _kept(old[n], new[n], _COLUMN_KINDS) for n in _IMAGES if "properties" in old.get(n, {})
+        name: _kept(old[name], new[name], _COLUMN_KINDS)
+        for name in images
+        if "properties" in old.get(name, {})
     }
     return {**joined, "properties": new | rows}
 
 
-def _kept(known: Shape, joined: Shape, kinds: Sequence[frozenset[str]]) -> Shape:
-    """What was joined, but what is of one kind by now stays that, also inside."""
-    types = _parts(known).types if known else set()
-    kind = next((each for each in kinds if types and types <= each), None)
+def _kept(current: Shape, joined: Shape, kinds: Sequence[frozenset[str]]) -> Shape:
+    """Return the joined shape, or the current one where joining would change its kind."""
+    types = _parts(current).types if current else set()
+    kind = next((candidate for candidate in kinds if types and types <= candidate), None)
     if kind is None:
         return joined
     if not joined or not _parts(joined).types <= kind:
-        return known
-    inside = dict(joined)
-    if "properties" in joined and "properties" in known:
-        old = known["properties"]
-        inside["properties"] = {
+        return current
+    kept = dict(joined)
+    if "properties" in joined and "properties" in current:
+        old = current["properties"]
+        kept["properties"] = {
             name: _kept(old.get(name, NOTHING), shape, kinds)
             for name, shape in joined["properties"].items()
         }
-    if "items" in joined and "items" in known:
-        inside["items"] = _kept(known["items"], joined["items"], kinds)
-    return inside
+    if "items" in joined and "items" in current:
+        kept["items"] = _kept(current["items"], joined["items"], kinds)
+    return kept
 
 
 def of_one_kind(shape: Shape) -> Shape:
-    """Return what of a shape is objects, or else arrays, or else single values."""
+    """Return the part of a shape that is objects, or else arrays, or else single values."""
     types = _parts(shape).types if shape else set()
     return _only(shape, next(kind for kind in _KINDS if kind & types)) if types else shape
 
 
 def objects_only(shape: Shape) -> Shape:
-    """What of a shape is objects; nothing, if no objects are."""
+    """Return the part of a shape that is objects; `NOTHING` if it has none."""
     return _only(shape, _KINDS[0]) if shape else shape
 
 
@@ -175,23 +184,26 @@ def _only(shape: Shape, kind: frozenset[str]) -> Shape:
 
 
 def shape_of(value: Any, level: int = 0) -> Shape:
-    """The shape of one parsed value that lies so deep in an event."""
+    """Return the shape of one parsed value at a level of an event."""
     match value:
         case bool():
             return BOOLEAN
         case int():
             return integers(value, value)
         case list():
-            return lists(reduce(join, (shape_of(each, LEVELS) for each in value), NOTHING))
+            if level >= MOST_LEVELS:
+                return ANYTHING
+            inner = max(level, LEVELS) + 1
+            return lists(reduce(join, (shape_of(item, inner) for item in value), NOTHING))
         case dict() if len(value) > MAX_PROPERTIES:
             return ANYTHING
         case dict():
             return objects(
                 {
                     name: lists(ANYTHING)
-                    if name == MIXED and level == 0 and isinstance(each, list)
-                    else shape_of(each, level + 1)
-                    for name, each in value.items()
+                    if name == MIXED and level == 0 and isinstance(inner, list)
+                    else shape_of(inner, level + 1)
+                    for name, inner in value.items()
                 },
                 level,
             )
@@ -199,24 +211,24 @@ def shape_of(value: Any, level: int = 0) -> Shape:
 
 
 def integers(least: int, most: int) -> Shape:
-    """Integers between two."""
+    """Return the shape of integers between two bounds."""
     return INTEGERS[integer_rank(least, most)]
 
 
 def integer_rank(least: int, most: int) -> int:
-    """Return the place among `INTEGERS` of the first shape that holds integers between two."""
-    # of 64 bits there is one more below zero than above
+    """Return the index of the first shape in `INTEGERS` that holds all integers of a range."""
+    # 64 bits hold one more integer below zero than above
     size = max(most, -least - (least == -(2**63)))
     return next((i for i, limit in enumerate(_RANKS) if size < limit), _TEXT)
 
 
 def lists(items: Shape) -> Shape:
-    """Lists of items of a shape; lists and objects in lists can be anything."""
+    """Return the shape of lists of a shape; lists and objects in lists can be anything."""
     return _joined(_Parts({"array"}, items=items))
 
 
 def objects(properties: Mapping[str, Shape], level: int) -> Shape:
-    """Objects with properties; those that lie too deep can be anything."""
+    """Return the shape of objects with properties; objects nested too deep can be anything."""
     if level >= LEVELS:
         return ANYTHING
     return _joined(_Parts({"object"}, properties=dict(properties)))
@@ -224,20 +236,20 @@ def objects(properties: Mapping[str, Shape], level: int) -> Shape:
 
 def _parts(shape: Shape) -> _Parts:
     types = shape["type"]
-    found = set(types) if isinstance(types, list) else {types}
+    names = set(types) if isinstance(types, list) else {types}
     rank = 0
     if "maximum" in shape:
         rank = _RANKS.index(shape["maximum"] + 1)
     elif "format" in shape:
         rank = _INT64
     return _Parts(
-        found - {"null"}, rank, dict(shape.get("properties", {})), shape.get("items", NOTHING)
+        names - {"null"}, rank, dict(shape.get("properties", {})), shape.get("items", NOTHING)
     )
 
 
 def _joined(parts: _Parts) -> Shape:
     types, rank = set(parts.types), parts.rank
-    # what neither a double nor a decimal of the lake can hold is kept as text
+    # numbers that neither a double nor a decimal of the lake can hold are kept as text
     if rank == _TEXT or ("number" in types and rank >= _INT64):
         types.add("string")
     if "number" in types:
@@ -260,36 +272,36 @@ STRING = _joined(_Parts({"string"}))
 BOOLEAN = _joined(_Parts({"boolean"}))
 NUMBER = _joined(_Parts({"number"}))
 """Numbers that a double holds with all their digits."""
-# a double would lose digits of a decimal
+# a double would lose digits of a decimal, so the value is kept as text
 EXACT = _joined(_Parts({"number", "string"}))
 _SINGLE = {type(None): NOTHING, str: STRING, float: NUMBER, Decimal: EXACT}
 INTEGERS = tuple(_joined(_Parts({"integer"}, rank)) for rank in range(_TEXT + 1))
 
 
-# Arrow reads JSON fast, but no list in which numbers and texts are mixed, as Datastream's
-# `sort_keys` are. Such a list is blanked in a copy of the texts, which stay JSON of the same
-# length, and handed on by itself; what looks unusual is left to the careful reader.
+# Arrow reads JSON fast, but not a list that mixes numbers and texts, as Datastream's `sort_keys`
+# does. This list is blanked in a copy of the texts, which stay JSON of the same length, and is
+# passed on separately. Texts that look unusual are left to the careful reader.
 
 Bytes = npt.NDArray[np.uint8]
 _BLANK, _OPEN, _CLOSE, _COLON, _ESCAPE, _BRACE = b" []:\\{"
 _PIECE_BYTES = 256 * 1024
-# whole numbers, and texts of ASCII without escapes
+# whole numbers, and ASCII texts without escapes
 _VALUE = r'(?:"[ !#-\[\]-~]*"|-?(?:0|[1-9][0-9]*)|null)'
 _PLAIN = rf"^\[ *(?:{_VALUE}(?: *, *{_VALUE})*)? *\]$"
 
 
 class Masked(NamedTuple):
-    """Texts with a list blanked."""
+    """Texts in which one list is blanked."""
 
     texts: pa.BinaryArray
     lists: pa.StringArray
-    """The list of each; null where there is none."""
+    """The list of each text; null where there is none."""
     sure: Mask
-    """Which of them can be used."""
+    """A mask of the texts whose list was found without doubt."""
 
 
 def unmasked(texts: pa.BinaryArray) -> Masked:
-    """Texts that have no list to blank."""
+    """Return texts that have no list to blank."""
     return Masked(texts, pa.nulls(len(texts), pa.string()), np.ones(len(texts), np.bool_))
 
 
@@ -299,18 +311,18 @@ def mask_list(texts: pa.BinaryArray, name: str) -> Masked:
     key = f'"{name}"'.encode()
     first = texts[0].as_py() if count else b""
     if key not in first and key not in joined_bytes(texts):
-        # where none has it, to ask for each text takes ten times as long
+        # searching every text takes ten times as long as searching all their bytes at once
         return unmasked(texts)
-    found = pc.find_substring(texts, pattern=key).to_numpy()
-    has = found >= 0
-    if not has.any():
+    name_at = pc.find_substring(texts, pattern=key).to_numpy()
+    has_name = name_at >= 0
+    if not has_name.any():
         return unmasked(texts)
     texts = texts if texts.offset == 0 else pa.concat_arrays([texts])
     offsets = np.frombuffer(texts.buffers()[1], np.int32, count + 1).astype(np.int64)
     data = np.frombuffer(texts.buffers()[2], np.uint8, int(offsets[-1])).copy()
-    rows = np.flatnonzero(has)
+    rows = np.flatnonzero(has_name)
     starts, ends = offsets[rows], offsets[rows + 1]
-    key_at = starts + found[rows]
+    key_at = starts + name_at[rows]
     opened, closed, sure = _ends(data, starts, key_at, key_at + len(key))
     sure &= closed <= ends
     opened, closed = np.where(sure, opened, key_at), np.where(sure, closed, key_at)
@@ -319,16 +331,16 @@ def mask_list(texts: pa.BinaryArray, name: str) -> Masked:
     _blank(data, opened[sure] + 1, closed[sure] - 1)
     buffers = [None, texts.buffers()[1], pa.py_buffer(data)]
     masked = pa.Array.from_buffers(pa.binary(), count, buffers, 0)
-    every = np.ones(count, np.bool_)
-    every[rows] = sure
-    place = np.full(count, -1)
-    place[rows] = np.where(sure, np.arange(len(rows)), -1)
-    chosen = pa.array(place, mask=place < 0)
-    return Masked(masked, lists.take(chosen).cast(pa.string()), every)
+    usable = np.ones(count, np.bool_)
+    usable[rows] = sure
+    list_index = np.full(count, -1)
+    list_index[rows] = np.where(sure, np.arange(len(rows)), -1)
+    list_of_text = pa.array(list_index, mask=list_index < 0)
+    return Masked(masked, lists.take(list_of_text).cast(pa.string()), usable)
 
 
 def joined_bytes(texts: pa.BinaryArray) -> bytes:
-    """The bytes of all texts, one after the other."""
+    """Return the bytes of all texts, one after the other."""
     offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset :][: len(texts) + 1]
     start, end = int(offsets[0]), int(offsets[-1])
     joined: bytes = (
@@ -340,11 +352,14 @@ def joined_bytes(texts: pa.BinaryArray) -> bytes:
 def _ends(
     data: Bytes, starts: Positions, key_at: Positions, after: Positions
 ) -> tuple[Positions, Positions, Mask]:
-    """Where lists begin and end behind their names, and which of them do, in the top object."""
+    """Return where each list begins and ends, and a mask of the lists found for certain.
+
+    A list counts only in the top object of its text.
+    """
     last = len(data) - 1
     opened = np.minimum(after + 1, last)
     opened = np.minimum(opened + (data[opened] == _BLANK), last)
-    # brackets in strings are reason for doubt: then there are others than expected
+    # a bracket inside a string changes the count, which makes the text doubtful
     brackets = _brackets(data)
     outer = np.searchsorted(brackets, starts)
     inner = np.searchsorted(brackets, opened)
@@ -356,13 +371,13 @@ def _ends(
 
 
 def _brackets(data: Bytes) -> Positions:
-    """Where braces and brackets are, found in pieces that stay in the caches."""
-    found = [np.zeros(0, np.int64)]
+    """Return the positions of braces and brackets, searched in pieces that fit the CPU caches."""
+    positions = [np.zeros(0, np.int64)]
     for start in range(0, len(data), _PIECE_BYTES):
-        # square ones differ from the others by one bit
+        # with this bit set, a square bracket equals the curly one
         folded = data[start : start + _PIECE_BYTES] | 0x20
-        found.append(np.flatnonzero((folded == _BRACE) | (folded == _BRACE + 2)) + start)
-    return np.concatenate(found)
+        positions.append(np.flatnonzero((folded == _BRACE) | (folded == _BRACE + 2)) + start)
+    return np.concatenate(positions)
 
 
 def _blank(data: Bytes, starts: Positions, ends: Positions) -> None:
@@ -372,27 +387,28 @@ def _blank(data: Bytes, starts: Positions, ends: Positions) -> None:
     data[places] = _BLANK
 
 
-# Arrow's own idea of what JSON texts hold, where it is as good as ours.
+# Shapes of texts that Arrow reads, used where Arrow's result is as exact as ours.
 
 _REAL = re.compile(rb"[0-9]+\.[0-9]+(?:[eE][-+]?[0-9]+)?")
 _POINT, _E = b".e"
 _WINDOW = 24
 _SAFE_DIGITS = 15
-"""As many as every double keeps, unless it is tiny."""
+"""The digits that every double keeps, unless it is tiny."""
 _TINY = 1e-307
 _WIDE = 2.0**53
 _LONG_POWER = rf"(?:^|[\s:,\[])-?[0-9]{{{_SAFE_DIGITS + 1},}}[eE]"
-"""A number with more digits than that, no point and an exponent; not what is in quotes alone."""
+"""A number with more digits than that, an exponent and no point, unless a quote stands before
+it."""
 
 
 def arrow_shape(texts: pa.BinaryArray) -> Shape | None:
-    """The shape of all texts together; None when one of them must be looked at by itself."""
-    read = _arrow_values(texts)
-    return None if read is None else read[1]
+    """Return the shape of all texts together, or None if some must be read one by one."""
+    result = _arrow_values(texts)
+    return None if result is None else result[1]
 
 
 def _arrow_values(texts: pa.BinaryArray) -> tuple[pa.Array, Shape] | None:
-    """What Arrow reads, with its shape; None when one of them must be looked at by itself."""
+    """Return Arrow's values and their shape, or None if some texts must be read one by one."""
     masked = mask_list(texts, MIXED)
     if not masked.sure.all():
         return None
@@ -402,7 +418,7 @@ def _arrow_values(texts: pa.BinaryArray) -> tuple[pa.Array, Shape] | None:
     try:
         shape = _shape(values, 0)
     except UnicodeDecodeError:
-        # Arrow looks at texts only, not at the names of properties
+        # Arrow checks the UTF-8 of texts but not of property names
         return None
     if shape is None or (_has_reals(values.type) and not _exact(masked.texts)):
         return None
@@ -410,9 +426,9 @@ def _arrow_values(texts: pa.BinaryArray) -> tuple[pa.Array, Shape] | None:
 
 
 def _exact(texts: pa.BinaryArray) -> bool:
-    """Whether doubles keep all digits of the numbers with a point or an exponent in some texts.
+    """Return True if doubles keep all digits of the numbers with a point or an exponent.
 
-    What looks like a number in a string is reason for doubt as well.
+    Text in a string that looks like a number is checked as well.
     """
     if pc.any(pc.match_substring_regex(texts, _LONG_POWER)).as_py():
         return False
@@ -438,7 +454,7 @@ def _exact(texts: pa.BinaryArray) -> bool:
 
 
 def _digits(data: Bytes, places: Positions, step: int) -> Positions:
-    """How many digits there are one after the other, up to some number of them."""
+    """Count the consecutive digits from each position on, up to the size of a window."""
     window = places[:, None] + step * np.arange(_WINDOW + 1)
     near = data[np.clip(window, 0, len(data) - 1)] - np.uint8(ord("0")) < 10
     near[:, _WINDOW] = False
@@ -447,7 +463,7 @@ def _digits(data: Bytes, places: Positions, step: int) -> Positions:
 
 
 def _is_exact(text: bytes) -> bool:
-    """Whether a double keeps the number that a text begins with; its sign does not matter."""
+    """Return True if a double keeps all digits of the unsigned number that a text begins with."""
     number = _REAL.match(text)
     if number is None:
         return False
@@ -457,7 +473,7 @@ def _is_exact(text: bytes) -> bool:
 
 def _has_reals(type_: pa.DataType) -> bool:
     if kinds.is_struct(type_):
-        return any(_has_reals(each.type) for each in type_)
+        return any(_has_reals(child.type) for child in type_)
     return _has_reals(type_.value_type) if kinds.is_list(type_) else kinds.is_floating(type_)
 
 
@@ -467,32 +483,35 @@ def _shape(array: pa.Array, level: int) -> Shape | None:
         if level >= LEVELS or type_.num_fields > MAX_PROPERTIES:
             return ANYTHING
         properties = {}
-        for each, child in zip(type_, array.flatten(), strict=True):
-            shape = lists(ANYTHING) if is_mixed(each, level) else _shape(child, level + 1)
+        for member, child in zip(type_, array.flatten(), strict=True):
+            shape = lists(ANYTHING) if is_mixed(member, level) else _shape(child, level + 1)
             if shape is None:
                 return None
-            properties[each.name] = shape
+            properties[member.name] = shape
         return objects(properties, level)
     if kinds.is_list(type_):
-        items = _shape(array.values, LEVELS)
+        if level >= MOST_LEVELS:
+            return ANYTHING
+        items = _shape(array.values, max(level, LEVELS) + 1)
         return None if items is None else lists(items)
     if kinds.is_integer(type_):
         ends = pc.min_max(array).as_py()
         return NOTHING if ends["min"] is None else integers(ends["min"], ends["max"])
     if kinds.is_floating(type_):
-        # beyond it, it may have been an integer that lost digits; a tiny one has fewer digits
+        # a large number may have been an integer that lost digits, and a tiny one keeps fewer
+        # digits
         size = pc.abs(array)
         tiny = pc.and_(pc.less(size, _TINY), pc.greater(size, 0))
         fine = pc.and_not(pc.less(size, _WIDE), tiny)
         return NUMBER if pc.all(fine, min_count=0).as_py() else None
     if kinds.is_null(type_):
         return NOTHING
-    # a text that looks like a moment is a moment to Arrow
+    # Arrow reads a text that looks like a timestamp as a timestamp
     return BOOLEAN if kinds.is_boolean(type_) else STRING
 
 
 def is_mixed(field: pa.Field, level: int) -> bool:
-    """Whether a field is the list of Datastream's that mixes texts and numbers by design."""
+    """Return True if a field is Datastream's list that mixes texts and numbers by design."""
     return level == 0 and field.name == MIXED and kinds.is_list(field.type)
 
 
@@ -500,51 +519,51 @@ MAX_DEPTH = 100
 _BYTES_AT_ONCE = 64 * 1024 * 1024
 _SAMPLE = 2_000
 _MANY = 10_000
-"""Objects in one text, beyond which it is looked at by itself."""
+"""The most objects in a text that is read together with others."""
 
 
 def infer(
     values: pa.BinaryArray | Sequence[bytes], *, parts: bool = False, careful: bool = False
 ) -> Shape | None:
-    """The shape of JSON texts; None if nothing can be said about any of them.
+    """Return the shape of JSON texts, or None if none of them has a value.
 
-    Texts that are not JSON say nothing, and nor do nulls. A record that has too many properties by
-    itself, with `parts` in one of its parts, says nothing beside others. With `careful` each text
-    is looked at by itself.
+    Texts that are not JSON, and nulls, add nothing. A record with too many properties, with `parts`
+    in one of its parts, adds nothing if other records have a shape. With `careful` each text is
+    read by itself.
     """
     array = values if isinstance(values, pa.Array) else pa.array(values, pa.binary())
     look = Look(parts=parts, careful=careful)
     looked_at(array, look)
-    found = look.alone if look.shape == NOTHING else look.shape
-    return None if found == NOTHING else found
+    shape = look.alone if look.shape == NOTHING else look.shape
+    return None if shape == NOTHING else shape
 
 
 def looked_at(values: pa.BinaryArray, look: Look) -> None:
-    """Have a look at JSON texts: at all that do not look like the first of them."""
-    some = values.cast(pa.binary())
-    if len(some) > 2 * _SAMPLE and not look.careful:
-        # nearly all texts look like the first, and to see that is cheaper than to infer from them
-        look.at(some[:_SAMPLE])
-        some = some[_SAMPLE:]
+    """Add the shapes of JSON texts to `look`, skipping texts that match the first of them."""
+    texts = values.cast(pa.binary())
+    if len(texts) > 2 * _SAMPLE and not look.careful:
+        # Nearly all texts have the shape of the first, and a match costs less than inference.
+        look.at(texts[:_SAMPLE])
+        texts = texts[_SAMPLE:]
         if look.may_skip():
-            known = familiar(some, look.shape)
-            look.skip(int(known.sum()), _SAMPLE)
-            some = some.filter(pa.array(~known)) if known.any() else some
-    look.at(some)
+            matching = familiar(texts, look.shape)
+            look.skip(int(matching.sum()), _SAMPLE)
+            texts = texts.filter(pa.array(~matching)) if matching.any() else texts
+    look.at(texts)
 
 
 @dataclass(slots=True)
 class Look:
-    """What texts look like that were looked at so far."""
+    """The shape of all texts seen so far."""
 
     parts: bool
     careful: bool
     shape: Shape = field(default_factory=lambda: NOTHING)
     alone: Shape = field(default_factory=lambda: NOTHING)
-    """The same of records that have too many properties."""
+    """The shape of the records with too many properties."""
 
     def at(self, array: pa.BinaryArray) -> None:
-        """Take in some more."""
+        """Add the shapes of an array of texts."""
         for texts in reversed(_apart(array)):
             for part, quick in by_halves(texts, self._quickly, most_bytes=_BYTES_AT_ONCE):
                 if quick is not None:
@@ -557,27 +576,27 @@ class Look:
                         continue
 
     def may_skip(self) -> bool:
-        """Whether texts that look like those before them need not be looked at."""
+        """Return True if texts that match the earlier ones need not be read."""
         return True
 
     def skip(self, count: int, sample: int) -> None:
-        """Take note of texts that look like the first ones, of which there were so many."""
+        """Count texts that match the first `sample` texts."""
 
     def take_array(self, values: pa.Array, shape: Shape) -> None:
-        """Take in texts that Arrow has read."""
+        """Add the shape of texts that Arrow has read."""
         self.shape = join(self.shape, shape)
 
     def take_value(self, value: Any) -> None:
-        """Take in one parsed text."""
-        own = shape_of(value)
-        if _is_too_wide(own, parts=self.parts):
-            self.alone = join(self.alone, own)
+        """Add the shape of one parsed text."""
+        shape = shape_of(value)
+        if _is_too_wide(shape, parts=self.parts):
+            self.alone = join(self.alone, shape)
         else:
-            self.shape = join(self.shape, own)
+            self.shape = join(self.shape, shape)
 
     def _quickly(self, texts: pa.BinaryArray) -> tuple[pa.Array, Shape] | None:
-        read = _arrow_values(texts) if len(texts) > 1 and not self.careful else None
-        return None if read is None or _is_too_wide(read[1], parts=self.parts) else read
+        result = _arrow_values(texts) if len(texts) > 1 and not self.careful else None
+        return None if result is None or _is_too_wide(result[1], parts=self.parts) else result
 
 
 def _is_too_wide(shape: Shape, *, parts: bool) -> bool:
@@ -585,16 +604,16 @@ def _is_too_wide(shape: Shape, *, parts: bool) -> bool:
 
 
 def _apart(texts: pa.BinaryArray) -> list[pa.BinaryArray]:
-    """Texts of many objects each by itself: Arrow gives every object the columns of all others."""
+    """Split off texts with many objects: Arrow gives each object the columns of all others."""
     long = where(pc.greater(pc.binary_length(texts), _MANY))
     many = [i for i in long if _objects(texts[i].as_py()) > _MANY]
     if not many:
         return [texts]
-    usual = np.ones(len(texts), np.bool_)
-    usual[many] = False
-    return [texts.filter(pa.array(usual)), *(texts[i : i + 1] for i in many)]
+    others = np.ones(len(texts), np.bool_)
+    others[many] = False
+    return [texts.filter(pa.array(others)), *(texts[i : i + 1] for i in many)]
 
 
 def _objects(text: bytes) -> int:
-    """At least as many as there are objects in a text, also where they are null."""
+    """Return an upper bound of the number of objects in a text, counting nulls as objects."""
     return text.count(b"{") + text.count(b"null")

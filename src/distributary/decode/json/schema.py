@@ -1,7 +1,7 @@
-"""From a JSON Schema to the plan of its columns.
+"""Plans of columns made from JSON Schemas.
 
-A plan holds whatever the schema lets pass, save for what nobody means: a schema with `properties`
-and without `type` stands for objects. Where a value can be of several types it is JSON text.
+A plan holds every value that the schema accepts, with one exception: a schema with `properties` and
+without `type` counts as a schema of objects. A value of several types becomes JSON text.
 """
 
 from __future__ import annotations
@@ -20,27 +20,28 @@ from distributary.evolve.types import side_suffix
 from distributary.model.names import printable
 from distributary.model.record import TIMESTAMP
 from distributary.registry.compile.json import Facts, TooManyAlternativesError, facts_of
-from distributary.registry.compile.json_documents import Documents, Node
+from distributary.registry.compile.json_documents import Documents, JsonNode
 
-# What the plan of a JSON Schema is made of.
+# The classes of a plan.
 
 APART = "x-kinds-apart"
-"""Marks an `anyOf` whose first schema is the plain column, and the others are columns beside it."""
+"""Marks an `anyOf` whose first schema is the plain column and whose other schemas are side
+columns."""
 
 MAX_DECIMAL_DIGITS = 38
 
 
-class Kind(Enum):
-    """What a value is."""
+class JsonKind(Enum):
+    """The kind of a JSON value, which decides its column type."""
 
     VOID = auto()
-    """Never anything but null, or never there."""
+    """A value that is always null or missing."""
     BOOLEAN = auto()
     INTEGER = auto()
     DECIMAL = auto()
-    """An integer that a schema lets grow beyond 64 bits."""
+    """An integer that the schema allows to exceed 64 bits."""
     DIGITS = auto()
-    """An integer that no decimal can hold: text."""
+    """An integer that no decimal can hold, kept as text."""
     NUMBER = auto()
     STRING = auto()
     INSTANT = auto()
@@ -49,120 +50,124 @@ class Kind(Enum):
     MAP = auto()
     STRUCT = auto()
     TEXT = auto()
-    """Anything else: kept as JSON text."""
+    """Any other value, kept as JSON text."""
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
-    """One value: its type in the lake, and what must be known to read it."""
+class JsonValue:
+    """The plan of one value: its type in the lake, and the checks that reading it needs."""
 
-    kind: Kind
+    kind: JsonKind
     type: pa.DataType
     unit: str = ""
-    """What people should know about texts, for the column's comment."""
+    """A note on the form of texts, for the column's comment."""
     nullable: bool = False
-    """Whether the schema takes an explicit null."""
+    """True if the schema accepts an explicit null."""
     allowed: tuple[str, ...] | None = None
-    """Of a string: the only values there are."""
-    item: Value | None = None
-    """Of a list or a map."""
-    members: tuple[Member, ...] = ()
+    """The only values of a string, if the schema lists them."""
+    item: JsonValue | None = None
+    """The item of a list or a map."""
+    members: tuple[JsonMember, ...] = ()
     open: bool = False
-    """Of a struct: it may have properties that are no members."""
+    """True for a struct that may have properties which are no members."""
     plain: bool = False
-    """Whether its type, its nulls and its members are all that the schema asks for."""
-    asides: tuple[Value, ...] = ()
-    """Of a member: what values of other kinds are, each in a column beside this one."""
+    """True if the schema checks nothing but the type, nulls and members of the value."""
+    asides: tuple[JsonValue, ...] = ()
+    """The side columns of a member, for values of other kinds."""
 
     @property
-    def shown(self) -> tuple[Member, ...]:
-        """The members that have a place in the lake, each with those beside it."""
-        shown = [m for m in self.members if m.value.kind is not Kind.VOID]
-        if not any(m.value.asides for m in shown):
+    def shown(self) -> tuple[JsonMember, ...]:
+        """Return the members that have a column, each followed by its side columns."""
+        shown = [member for member in self.members if member.value.kind is not JsonKind.VOID]
+        if not any(member.value.asides for member in shown):
             return tuple(shown)
-        taken = {m.name.casefold() for m in shown}
-        return tuple(each for m in shown for each in (m, *_beside(m, taken)))
+        taken = {member.name.casefold() for member in shown}
+        return tuple(column for member in shown for column in (member, *_beside(member, taken)))
 
     @property
     def leaves_rest(self) -> bool:
-        """Whether something in it can be left that has no place in its type."""
-        return self.open or any(each.leaves_rest for each in self.below())
+        """Return True if a value can have properties without a column."""
+        return self.open or any(inner.leaves_rest for inner in self.below())
 
-    def below(self) -> list[Value]:
-        """The values that it is made of."""
-        return [m.value for m in self.members] + ([self.item] if self.item is not None else [])
+    def below(self) -> list[JsonValue]:
+        """Return the values directly inside this one."""
+        return [member.value for member in self.members] + (
+            [self.item] if self.item is not None else []
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """A property of an object."""
+class JsonMember:
+    """The plan of one property of an object."""
 
     name: str
-    """In the lake."""
+    """Name in the lake."""
     property: str
-    """In the payload."""
-    value: Value
+    """Name in the payload."""
+    value: JsonValue
     required: bool
     note: str = ""
     side_of: str = ""
-    """The member that this one stands beside, and holds values of another kind for."""
+    """The name of the plain column, if this member is its side column."""
 
 
-def _beside(member: Member, taken: set[str]) -> Iterator[Member]:
+def _beside(member: JsonMember, taken: set[str]) -> Iterator[JsonMember]:
     for value in member.value.asides:
         name = f"{member.name}__{side_suffix(value.type)}"
         while name.casefold() in taken:
             name += "_"
         taken.add(name.casefold())
-        yield Member(name, member.property, value, False, value.unit, side_of=member.name)
+        yield JsonMember(name, member.property, value, False, value.unit, side_of=member.name)
 
 
-BOOLEAN = Value(Kind.BOOLEAN, pa.bool_())
-INTEGER = Value(Kind.INTEGER, pa.int64())
-NUMBER = Value(Kind.NUMBER, pa.float64())
-STRING = Value(Kind.STRING, pa.string())
-INSTANT = Value(Kind.INSTANT, TIMESTAMP)
-DATE = Value(Kind.DATE, pa.date32())
-TEXT = Value(Kind.TEXT, pa.string(), unit="JSON text")
-VOID = Value(Kind.VOID, pa.string())
+BOOLEAN = JsonValue(JsonKind.BOOLEAN, pa.bool_())
+INTEGER = JsonValue(JsonKind.INTEGER, pa.int64())
+NUMBER = JsonValue(JsonKind.NUMBER, pa.float64())
+STRING = JsonValue(JsonKind.STRING, pa.string())
+INSTANT = JsonValue(JsonKind.INSTANT, TIMESTAMP)
+DATE = JsonValue(JsonKind.DATE, pa.date32())
+TEXT = JsonValue(JsonKind.TEXT, pa.string(), unit="JSON text")
+VOID = JsonValue(JsonKind.VOID, pa.string())
 
 
-def struct_of(members: tuple[Member, ...], *, open: bool, plain: bool) -> Value:
-    """An object with columns of its own."""
-    shown = Value(Kind.STRUCT, pa.struct([]), members=members).shown
-    type_ = pa.struct([pa.field(m.name, m.value.type) for m in shown])
-    plain = plain and all(m.value.plain and m.value.kind is not Kind.VOID for m in members)
-    return Value(Kind.STRUCT, type_, members=members, open=open, plain=plain)
+def struct_of(members: tuple[JsonMember, ...], *, open: bool, plain: bool) -> JsonValue:
+    """Plan an object as a struct with one field for each column."""
+    shown = JsonValue(JsonKind.STRUCT, pa.struct([]), members=members).shown
+    type_ = pa.struct([pa.field(member.name, member.value.type) for member in shown])
+    plain = plain and all(
+        member.value.plain and member.value.kind is not JsonKind.VOID for member in members
+    )
+    return JsonValue(JsonKind.STRUCT, type_, members=members, open=open, plain=plain)
 
 
-# The plan of single values: numbers and texts of a JSON Schema.
+# Plans of single values: numbers and texts.
 
 _INT64 = range(-(2**63), 2**63)
 _FORMATS = {"date-time": INSTANT, "date": DATE}
 
 
 def unlisted(facts: Iterable[Facts]) -> bool:
-    """Whether the values are not told one by one."""
-    return all(f.values is None for f in facts)
+    """Return True if no schema lists its values one by one."""
+    return all(fact.values is None for fact in facts)
 
 
-def integer(facts: Sequence[Facts]) -> Value:
-    """An integer, of as many bits or digits as the schema lets it have."""
-    bounds = [bound for f in facts for bound in _bounds(f)]
+def integer(facts: Sequence[Facts]) -> JsonValue:
+    """Plan an integer with as many bits or digits as the schema allows."""
+    bounds = [bound for fact in facts for bound in _bounds(fact)]
     if all(bound in _INT64 for bound in bounds):
         return replace(INTEGER, plain=unlisted(facts))
     digits = max(len(str(abs(bound))) for bound in bounds)
     for most in (20, MAX_DECIMAL_DIGITS):
         if digits <= most:
-            return Value(Kind.DECIMAL, pa.decimal128(most, 0))
-    return Value(Kind.DIGITS, pa.string(), unit="integer as text")
+            return JsonValue(JsonKind.DECIMAL, pa.decimal128(most, 0))
+    return JsonValue(JsonKind.DIGITS, pa.string(), unit="integer as text")
 
 
 def _bounds(facts: Facts) -> Iterable[int]:
-    """How far a schema says that its integers may go."""
+    """Yield the bounds and the listed values of the integers of a schema."""
     for word in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"):
         for _, bound in facts.words(word):
-            # in draft 4 the exclusive ones are switches
+            # in draft 4 the exclusive bounds are booleans
             if isinstance(bound, int | float) and not isinstance(bound, bool):
                 yield int(bound)
     for text in facts.values or ():
@@ -170,53 +175,61 @@ def _bounds(facts: Facts) -> Iterable[int]:
             yield int(text)
 
 
-def string(facts: Sequence[Facts]) -> Value:
-    """A text, or what its format says that it is."""
+def string(facts: Sequence[Facts]) -> JsonValue:
+    """Plan a text, or the type that its format names."""
     if not unlisted(facts):
-        listed = [f.values for f in facts]
+        listed = [fact.values for fact in facts]
         if len(facts) == 1 and listed[0] is not None:
-            texts = [t for t in map(json.loads, sorted(listed[0])) if isinstance(t, str)]
+            texts = [text for text in map(json.loads, sorted(listed[0])) if isinstance(text, str)]
             return replace(STRING, allowed=tuple(texts), plain=True)
         return STRING
-    formats = {said for f in facts for _, said in f.words("format") if isinstance(said, str)}
-    told = all(any(f.words("format")) for f in facts)
-    known = _FORMATS.get(next(iter(formats))) if told and len(formats) == 1 else None
-    return replace(known or STRING, plain=True)
+    formats = {
+        format_ for fact in facts for _, format_ in fact.words("format") if isinstance(format_, str)
+    }
+    all_have_format = all(any(fact.words("format")) for fact in facts)
+    format_value = (
+        _FORMATS.get(next(iter(formats))) if all_have_format and len(formats) == 1 else None
+    )
+    return replace(format_value or STRING, plain=True)
 
 
-# What the properties of an object are called in the lake.
+# Names of columns for the properties of an object.
 
 MAX_CHARACTERS = 128
 _NOT_WORD = re.compile(r"\W")
 
 
 def lake_names(properties: Iterable[str], *, top: bool) -> dict[str, str]:
-    """A name for each property, made of letters, digits and underscores.
+    """Return a name for each property, of letters, digits and underscores.
 
-    A lake's names do not differ by case, and names with a leading underscore belong to the
-    pipeline's own columns at the top. Where several properties would get one name, the plainest
-    has it, whatever the order; the others end in a digest of their own name, so that one more of
-    them does not rename the rest.
+    Names in a lake do not differ by case, and at the top a leading underscore is reserved for the
+    pipeline's own columns. Where several properties would get one name, the plainest gets it,
+    whatever their order. The others end in a digest of their own name, so that a further property
+    does not rename them.
     """
     wanted = {name: _plain(name, top=top) for name in properties}
     owners: dict[str, str] = {}
     for name, new in wanted.items():
         folded = new.casefold()
-        owners[folded] = min(owners.get(folded, name), name, key=lambda n: _effort(n, wanted[n]))
-    given: dict[str, str] = {}
+        owners[folded] = min(
+            owners.get(folded, name),
+            name,
+            key=lambda property_: _effort(property_, wanted[property_]),
+        )
+    names: dict[str, str] = {}
     taken = set(owners)
     for name, new in wanted.items():
-        given[name] = new
+        names[name] = new
         if owners[new.casefold()] != name:
-            given[name] = f"{new}_{_digest(name)}"
-            while given[name].casefold() in taken:
-                given[name] += "_"
-            taken.add(given[name].casefold())
-    return given
+            names[name] = f"{new}_{_digest(name)}"
+            while names[name].casefold() in taken:
+                names[name] += "_"
+            taken.add(names[name].casefold())
+    return names
 
 
 def _effort(name: str, new: str) -> tuple[bool, bool, str]:
-    """How much had to be done to a name; ties are broken by the name itself."""
+    """Return a sort key that puts names with fewer changes first, and breaks ties by the name."""
     return new != name, name != name.casefold(), name
 
 
@@ -234,14 +247,14 @@ def _digest(name: str) -> str:
 
 
 MAX_FIELDS = 5_000
-"""Of one payload; beyond it fewer levels become columns."""
+"""The most fields of one payload; above it fewer levels become columns."""
 MAX_LEVELS = 50
-"""Of objects and arrays in each other; what lies below is JSON text."""
+"""The deepest nesting of objects and arrays; deeper values are JSON text."""
 _NO_LIMIT = 2**31
 _DESCRIPTION_CHARACTERS = 200
 _STRUCTURE = {"properties", "patternProperties", "additionalProperties", "items", "prefixItems"}
-# asks for more than a type can show
-_ASKS = frozenset(
+# keywords that check more than types
+_CHECKS_MORE = frozenset(
     (
         "additionalItems contains contentEncoding contentMediaType dependencies "
         "dependentRequired dependentSchemas else exclusiveMaximum exclusiveMinimum if maxItems "
@@ -251,33 +264,33 @@ _ASKS = frozenset(
     ).split()
 )
 
-Union = Sequence[tuple[Node, ...]]
-"""A value that matches all schemas of at least one of these."""
+Union = Sequence[tuple[JsonNode, ...]]
+"""Alternatives of a value, which must match all schemas of at least one of them."""
 Path = tuple[frozenset[str], ...]
-"""The objects and arrays around a value, by what gives them their members."""
+"""The objects and arrays around a value, each identified by the schemas that give it members."""
 
 
 class _TooManyFieldsError(Exception):
-    """A plan has more fields than a table can hold."""
+    """A plan with more fields than a table can hold."""
 
 
 @dataclass(frozen=True, slots=True)
-class Payload:
-    """How a payload becomes rows."""
+class JsonPayload:
+    """The plan by which a payload becomes rows."""
 
-    row: Value
-    """A struct; the columns are its members."""
+    row: JsonValue
+    """A struct whose members are the columns."""
     listed: bool
-    """The payload is an array of rows."""
+    """True if the payload is an array of rows."""
     bare: bool
-    """A row is no object: it is the one member's value itself."""
+    """True if a row is no object but the value of its one member."""
 
 
-def plan_payload(documents: Documents, *, recursion_depth: int) -> Payload:
-    """Plan the payloads of a schema.
+def plan_payload(documents: Documents, *, recursion_depth: int) -> JsonPayload:
+    """Plan the columns of the payloads of a schema.
 
-    Schemas that contain each other can unfold into more columns than a table can hold: then
-    recursion, and after that nesting, is followed less far, and the rest stays JSON text.
+    Schemas that contain each other can unfold into more columns than a table can hold. Then fewer
+    levels of recursion, and after that of nesting, become columns, and the rest stays JSON text.
     """
     tries = [(depth, MAX_LEVELS) for depth in range(recursion_depth, -1, -1)]
     tries += [(0, levels) for levels in (20, 10, 5, 3, 2)]
@@ -296,59 +309,61 @@ class _Planner:
     levels: int
     fields_left: int
 
-    def payload(self) -> Payload:
+    def payload(self) -> JsonPayload:
         root: Union = [(self.documents.root,)]
         row = self._row(root)
         if row is not None:
-            return Payload(row, listed=False, bare=False)
+            return JsonPayload(row, listed=False, bare=False)
         facts = self._alternatives(root) or ()
-        if facts and all(f.meant_atoms == {"array"} and not f.tuple_like for f in facts):
-            items: Union = [f.items for f in facts]
-            found = self._row(items)
-            row = found or self._bare(items)
-            # what the array itself must be, no row of it can show
+        if facts and all(fact.meant_atoms == {"array"} and not fact.tuple_like for fact in facts):
+            items: Union = [fact.items for fact in facts]
+            object_row = self._row(items)
+            row = object_row or self._bare(items)
+            # a row does not show the checks on the array around it
             plain = row.plain and _exact(facts) and unlisted(facts)
-            return Payload(replace(row, plain=plain), listed=True, bare=found is None)
-        return Payload(self._bare(root), listed=False, bare=True)
+            return JsonPayload(replace(row, plain=plain), listed=True, bare=object_row is None)
+        return JsonPayload(self._bare(root), listed=False, bare=True)
 
-    def _row(self, union: Union) -> Value | None:
-        """An object with properties as a row; None for anything else."""
+    def _row(self, union: Union) -> JsonValue | None:
+        """Plan an object with properties as a row; return None for any other type."""
         facts = self._alternatives(union)
         if facts is None:
             return None
-        objects = [f for f in facts if f.meant_atoms != {"null"}]
-        if not any(f.names for f in objects):
+        objects = [fact for fact in facts if fact.meant_atoms != {"null"}]
+        if not any(fact.names for fact in objects):
             return None
-        if any(f.meant_atoms - {"null"} != {"object"} for f in objects):
+        if any(fact.meant_atoms - {"null"} != {"object"} for fact in objects):
             return None
         row = self._struct(objects, (_identity(objects),), 0, top=True)
         return replace(row, nullable=_nullable(facts), plain=row.plain and _exact(facts))
 
-    def _bare(self, union: Union) -> Value:
+    def _bare(self, union: Union) -> JsonValue:
         value = self._value(union, (), 0)
-        if value.kind is Kind.VOID:
+        if value.kind is JsonKind.VOID:
             value = replace(TEXT, nullable=True)
-        member = Member("value", "", value, required=True, note=value.unit)
+        member = JsonMember("value", "", value, required=True, note=value.unit)
         return struct_of((member,), open=False, plain=True)
 
-    def _value(self, union: Union, path: Path, level: int) -> Value:
+    def _value(self, union: Union, path: Path, level: int) -> JsonValue:
         if apart := self._apart(union):
             plain, *others = (self._value([(node,)], path, level) for node in apart)
-            # Arrow rounds what a double does not hold: then each number has to be looked at
-            numbers = plain.kind is Kind.NUMBER and any(v.kind in _OF_NUMBERS for v in others)
-            asides = tuple(_exact_text(each) for each in others)
+            # Arrow rounds integers that a double does not hold, so each number must be checked
+            numbers = plain.kind is JsonKind.NUMBER and any(
+                other.kind in _NUMBER_KINDS for other in others
+            )
+            asides = tuple(_exact_text(other) for other in others)
             return replace(plain, nullable=True, plain=plain.plain and not numbers, asides=asides)
         facts = self._alternatives(union)
         if facts is None:
             return replace(TEXT, nullable=True)
         nullable = _nullable(facts)
-        real = [f for f in facts if f.meant_atoms != {"null"}]
-        types = frozenset().union(*(f.meant_atoms for f in real)) - {"null"}
+        real = [fact for fact in facts if fact.meant_atoms != {"null"}]
+        types = frozenset().union(*(fact.meant_atoms for fact in real)) - {"null"}
         value = self._of_type(real, types, path, level)
         return replace(value, nullable=nullable, plain=value.plain and _exact(facts))
 
-    def _apart(self, union: Union) -> list[Node]:
-        """The alternatives of a schema that has a column for each of them; else none."""
+    def _apart(self, union: Union) -> list[JsonNode]:
+        """Return the alternatives of a schema with side columns, or an empty list."""
         if len(union) != 1 or len(union[0]) != 1 or APART not in union[0][0].keywords:
             return []
         node = union[0][0]
@@ -356,7 +371,7 @@ class _Planner:
 
     def _of_type(
         self, facts: Sequence[Facts], types: frozenset[str], path: Path, level: int
-    ) -> Value:
+    ) -> JsonValue:
         match sorted(types):
             case []:
                 return VOID
@@ -376,106 +391,115 @@ class _Planner:
                     return build(facts, (*path, identity), level + 1)
         return TEXT
 
-    def _list(self, facts: Sequence[Facts], path: Path, level: int) -> Value:
-        if any(f.tuple_like or not f.items for f in facts):
+    def _list(self, facts: Sequence[Facts], path: Path, level: int) -> JsonValue:
+        if any(fact.tuple_like or not fact.items for fact in facts):
             return TEXT
-        item = self._value([f.items for f in facts], path, level)
+        item = self._value([fact.items for fact in facts], path, level)
         plain = item.plain and unlisted(facts)
-        return Value(Kind.LIST, pa.list_(item.type), item=item, plain=plain)
+        return JsonValue(JsonKind.LIST, pa.list_(item.type), item=item, plain=plain)
 
-    def _struct_or_map(self, facts: Sequence[Facts], path: Path, level: int) -> Value:
-        if any(f.names for f in facts):
+    def _struct_or_map(self, facts: Sequence[Facts], path: Path, level: int) -> JsonValue:
+        if any(fact.names for fact in facts):
             struct = self._struct(facts, path, level)
             return struct if struct.shown else TEXT
-        union: list[tuple[Node, ...]] = []
-        for each in facts:
-            if not each.closed and not each.others:
+        union: list[tuple[JsonNode, ...]] = []
+        for fact in facts:
+            if not fact.closed and not fact.others:
                 return TEXT
             union += [
                 (self.documents.below(node, "patternProperties", pattern),)
-                for node, patterns in each.words("patternProperties")
+                for node, patterns in fact.words("patternProperties")
                 for pattern in patterns
             ]
-            union += [each.others] if not each.closed else []
+            union += [fact.others] if not fact.closed else []
         if not union:
             return TEXT
         item = self._value(union, path, level)
-        return Value(Kind.MAP, pa.map_(pa.string(), item.type), item=item)
+        return JsonValue(JsonKind.MAP, pa.map_(pa.string(), item.type), item=item)
 
     def _struct(
         self, facts: Sequence[Facts], path: Path, level: int, *, top: bool = False
-    ) -> Value:
-        properties = dict.fromkeys(name for f in facts for name in f.names)
+    ) -> JsonValue:
+        properties = dict.fromkeys(name for fact in facts for name in fact.names)
         names = lake_names(properties, top=top)
-        members = tuple(self._member(facts, each, names[each], path, level) for each in properties)
-        open_ = any(not f.closed or f.patterns for f in facts)
-        # Arrow sees members only: it does not miss what must be there and is none of them
-        plain = unlisted(facts) and all(f.required <= set(f.names) for f in facts)
+        members = tuple(
+            self._member(facts, property_, names[property_], path, level)
+            for property_ in properties
+        )
+        open_ = any(not fact.closed or fact.patterns for fact in facts)
+        # Arrow does not notice that a required property is missing which has no member
+        plain = unlisted(facts) and all(fact.required <= set(fact.names) for fact in facts)
         return struct_of(members, open=open_, plain=plain)
 
     def _member(
         self, facts: Sequence[Facts], property_: str, name: str, path: Path, level: int
-    ) -> Member:
+    ) -> JsonMember:
         self.fields_left -= 1
         if self.fields_left < 0:
             raise _TooManyFieldsError
-        union = [f.property(property_) for f in facts if property_ in f.names]
+        union = [fact.property(property_) for fact in facts if property_ in fact.names]
         value = self._value(union, path, level)
         notes = [value.unit, f"renamed from {printable(property_)}" if name != property_ else ""]
         notes.append(_description(union))
-        return Member(
+        return JsonMember(
             name,
             property_,
             value,
-            required=all(property_ in f.required for f in facts),
+            required=all(property_ in fact.required for fact in facts),
             note="; ".join(filter(None, notes)),
         )
 
     def _alternatives(self, union: Union) -> tuple[Facts, ...] | None:
-        """Everything that a value can be; None when that is too much."""
+        """Return all alternatives of a value, or None if there are too many."""
         try:
             return tuple(
-                each for nodes in union for each in facts_of(self.documents, nodes).alternatives()
+                fact for nodes in union for fact in facts_of(self.documents, nodes).alternatives()
             )
         except TooManyAlternativesError:
             return None
 
 
-_OF_NUMBERS = (Kind.INTEGER, Kind.DECIMAL, Kind.TEXT)
+_NUMBER_KINDS = (JsonKind.INTEGER, JsonKind.DECIMAL, JsonKind.TEXT)
 
 
-def _exact_text(value: Value) -> Value:
-    """A column beside another that holds texts as they are, and numbers by their digits."""
-    return Value(Kind.DIGITS, pa.string()) if value.kind is Kind.TEXT else value
+def _exact_text(value: JsonValue) -> JsonValue:
+    """Return the plan of a side column in which texts stay texts and numbers keep their digits."""
+    return JsonValue(JsonKind.DIGITS, pa.string()) if value.kind is JsonKind.TEXT else value
 
 
 def _identity(facts: Iterable[Facts]) -> frozenset[str]:
-    """What says that an object is of the same make as another: the schemas that give it members."""
-    return frozenset(n.key for f in facts for n in f.nodes if _STRUCTURE & n.keywords.keys())
+    """Return the keys of the schemas that give an object its members, to recognise recursion."""
+    return frozenset(
+        node.key for fact in facts for node in fact.nodes if _STRUCTURE & node.keywords.keys()
+    )
 
 
 def _nullable(facts: Iterable[Facts]) -> bool:
-    return any("null" in f.meant_atoms for f in facts)
+    return any("null" in fact.meant_atoms for fact in facts)
 
 
 def _exact(facts: Sequence[Facts]) -> bool:
-    """Whether types, members and listed texts are all that the schemas ask for."""
-    if sum(f.meant_atoms != {"null"} for f in facts) > 1 or len(facts) > 2:
+    """Return True if the schemas check nothing but types, members and listed texts."""
+    if sum(fact.meant_atoms != {"null"} for fact in facts) > 1 or len(facts) > 2:
         return False
-    if len(facts) == 2 and any(f.meant_atoms > {"null"} for f in facts):
-        # both branches of a oneOf take null, so that null is not taken at all
+    if len(facts) == 2 and any(fact.meant_atoms > {"null"} for fact in facts):
+        # if both branches of a `oneOf` accept null, a null matches twice and is refused
         return False
-    nodes = [node for f in facts for node in f.nodes]
-    if any(_ASKS & node.keywords.keys() for node in nodes):
+    nodes = [node for fact in facts for node in fact.nodes]
+    if any(_CHECKS_MORE & node.keywords.keys() for node in nodes):
         return False
     documents = facts[0].documents if facts else None
-    blind = [n for n in nodes if "$ref" in n.keywords and documents and not documents.target(n)]
-    return not blind
+    unresolved = [
+        node
+        for node in nodes
+        if "$ref" in node.keywords and documents and not documents.target(node)
+    ]
+    return not unresolved
 
 
 def _description(union: Union) -> str:
-    said: Mapping[str, Any] = union[0][0].keywords if union and union[0] else {}
-    text = said.get("description")
+    keywords: Mapping[str, Any] = union[0][0].keywords if union and union[0] else {}
+    text = keywords.get("description")
     if not isinstance(text, str):
         return ""
     return printable(" ".join(text.split())[:_DESCRIPTION_CHARACTERS])

@@ -1,7 +1,7 @@
-"""JSON texts: read more strictly than is usual, and written without losing a digit.
+"""JSON texts, parsed more strictly than usual and written without losing a digit.
 
-A payload is one JSON value in UTF-8, as RFC 8259 has it: no NaN, nothing behind it. A name that
-an object has twice is refused as well, because every reader would make something else of it.
+A payload is one JSON value in UTF-8, by RFC 8259: no NaN, and nothing after the value. An object
+with a repeated name is refused too, because readers disagree on its meaning.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ _DUMPS = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         raise RefusedError(ErrorCode.DUPLICATE_KEY, "an object has a name twice")
-    return found
+    return members
 
 
 def _constant(name: str) -> None:
-    reason = f"{name} stands for a number, which JSON does not have"
+    reason = f"{name} is not a number in JSON"
     raise RefusedError(ErrorCode.INVALID_NUMBER, reason)
 
 
 def _number(text: str) -> float | Decimal:
-    """A double where it has all that was written, else every digit."""
+    """Return a double if it keeps every digit of the text, else a decimal."""
     number = float(text)
     if repr(number) == text:
         return number
     if math.isinf(number):
         reason = "a number is beyond what a double can hold"
         raise RefusedError(ErrorCode.VALUE_OUT_OF_RANGE, reason)
-    # what is too small for a double is 0, as it is everywhere
+    # a number too small for a double is 0, as in other JSON readers
     exact = Decimal(text) if number else Decimal(0)
     return number if exact == Decimal(repr(number)) else exact
 
@@ -56,29 +56,29 @@ _DECODER = json.JSONDecoder(
 )
 
 
-# Most payloads are plain, and orjson reads them five times as fast. Of two members of one name it
-# keeps the last, of a number 64 bits: its answer is used only where nothing is lost.
+# Most payloads are plain, and orjson parses them five times as fast. It keeps the last of two
+# members with one name, and 64 bits of a number. Its result is used only where nothing is lost.
 
 _QUOTE = b"\\u0022"
 _DIGITS = "|".join(rf"[0-9]{{{left}}}\.[0-9]{{{16 - left}}}" for left in range(1, 16))
 _IN_DOUBT = (
-    # with an exponent, of more digits than 64 bits or any double keep, and minus nothing
+    # numbers with an exponent, with more digits than 64 bits or any double keep, and minus zero
     rf"(?:^|[\s:,\[])-?(?:[0-9]+(?:\.[0-9]+)?[eE]|[0-9]{{19}}|[0-9]{{16,}}\.|{_DIGITS})"
     r"|-0(?:[^0-9.]|$)"
 )
 
 
 def plain_numbers(texts: pa.BinaryArray) -> list[bool]:
-    """Which of some texts have no numbers but such as any reader takes for the same."""
+    """Return, for each text, True if all JSON readers read its numbers alike."""
     doubtful = pc.match_substring_regex(texts, _IN_DOUBT)
     plain: list[bool] = pc.invert(doubtful).to_pylist()
     return plain
 
 
 def parse(data: bytes, *, max_depth: int, plain: bool = False) -> Any:
-    """The value that a payload holds; numbers that no double holds exactly are decimals.
+    """Parse a payload; numbers that no double holds exactly become decimals.
 
-    `plain` says that its numbers were looked at, and are plain.
+    `plain` means that `plain_numbers` is true for the payload.
     """
     if data.count(b"{") + data.count(b"[") <= max_depth:
         try:
@@ -92,16 +92,16 @@ def parse(data: bytes, *, max_depth: int, plain: bool = False) -> Any:
 
 
 def _same_members(data: bytes, written: bytes) -> bool:
-    """Whether no member of a text is lost in what was read of it, written again.
+    """Return True if a parsed and rewritten text has lost no member.
 
-    One that is dropped takes its quotes along. Those in a text count in both, unless they are
-    spelled by their number.
+    A dropped member takes its quotes with it. Quotes inside strings count in both texts, unless
+    they are written as a numeric escape.
     """
     return data.count(b'"') == written.count(b'"') and _QUOTE not in data
 
 
 def parse_strictly(data: bytes, *, max_depth: int) -> Any:
-    """The same for any payload; says what is wrong with one that holds no value."""
+    """Parse any payload, or raise `RefusedError` with the reason."""
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -114,12 +114,12 @@ def parse_strictly(data: bytes, *, max_depth: int) -> Any:
     except json.JSONDecodeError as error:
         raise _syntax(text, error) from None
     except ValueError:
-        # Python does not turn thousands of digits into a number
+        # Python refuses to convert integers of thousands of digits
         reason = "an integer has too many digits"
         raise RefusedError(ErrorCode.VALUE_OUT_OF_RANGE, reason) from None
     end = _after_blank(text, end)
     if end != len(text):
-        reason = "the payload goes on after its value"
+        reason = "the payload continues after its value"
         raise RefusedError(ErrorCode.TRAILING_BYTES, reason, _bytes_before(text, end))
     if "\\ud" in text or "\\uD" in text:
         _check_surrogates(value)
@@ -127,11 +127,11 @@ def parse_strictly(data: bytes, *, max_depth: int) -> Any:
 
 
 _WRITTEN_OTHERWISE = re.compile(rb"[0-9][eE]|0\.0000")
-"""Numbers that are very large or small: orjson writes them in its own way."""
+"""Very large or small numbers, which orjson writes in its own form."""
 
 
 def render(value: Any) -> str:
-    """A value as compact JSON, with every digit that was read."""
+    """Return a value as compact JSON with every digit that was read."""
     try:
         written = orjson.dumps(value)
         if b"." not in written or not _WRITTEN_OTHERWISE.search(written):
@@ -142,7 +142,7 @@ def render(value: Any) -> str:
     try:
         return _DUMPS(value)
     except TypeError:
-        # only decimals are not known to the encoder
+        # the encoder refuses only decimals
         return _exactly(value)
 
 
@@ -153,7 +153,7 @@ def _exactly(value: Any) -> str:
         case list():
             return f"[{','.join(map(_exactly, value))}]"
         case dict():
-            members = (f"{_DUMPS(name)}:{_exactly(each)}" for name, each in value.items())
+            members = (f"{_DUMPS(name)}:{_exactly(member)}" for name, member in value.items())
             return f"{{{','.join(members)}}}"
     return _DUMPS(value)
 
@@ -169,7 +169,7 @@ def _syntax(text: str, error: json.JSONDecodeError) -> RefusedError:
     if cut or (len(rest) < 5 and any(word.startswith(rest) for word in _LITERALS)):
         reason = "the payload ends before its value does"
         return RefusedError(ErrorCode.PAYLOAD_TRUNCATED, reason, _bytes_before(text, len(text)))
-    # the decoder's words name what it expected, never what it found
+    # the decoder's message names what it expected, and never quotes the payload
     reason = f"the payload is not JSON: {error.msg}"
     return RefusedError(ErrorCode.NOT_JSON, reason, _bytes_before(text, error.pos))
 
@@ -180,8 +180,8 @@ def _bytes_before(text: str, index: int) -> int:
 
 def _check_depth(text: str, max_depth: int) -> None:
     depth = 0
-    # of the same length, so that positions stay what they are
-    bare = _STRING.sub(lambda found: " " * len(found[0]), text)
+    # replaced by text of the same length, so that positions stay valid
+    bare = _STRING.sub(lambda match: " " * len(match[0]), text)
     for bracket in _BRACKET.finditer(bare):
         depth += 1 if bracket[0] in "[{" else -1
         if depth > max_depth:
@@ -200,15 +200,15 @@ def _check_surrogates(value: Any) -> None:
         raise RefusedError(ErrorCode.INVALID_UTF8, reason) from None
 
 
-# A JSON payload for human eyes, as far as it can be read.
+# A view of a JSON payload for people, as far as it can be parsed.
 
 MAX_CHARACTERS = 200_000
-"""A longer text is cut; a person reads the beginning."""
+"""The most characters of a view; the rest is cut off."""
 MAX_DEPTH = 100
 
 
 def best_effort_text(body: bytes | None, message: str, payload: bytes) -> str:
-    """The payload, one value a line, or up to the byte that is wrong; no schema is needed."""
+    """Return the payload with one value a line, or up to the first wrong byte, without a schema."""
     try:
         content = parse(payload, max_depth=MAX_DEPTH)
         text = json.dumps(content, indent=2, ensure_ascii=False, default=str)
@@ -216,7 +216,7 @@ def best_effort_text(body: bytes | None, message: str, payload: bytes) -> str:
         end = len(payload) if refused.position is None else refused.position
         read = payload[:end].decode("utf-8", "backslashreplace")
         where = "" if refused.position is None else f" at byte {refused.position}"
-        text = f"{read[:MAX_CHARACTERS]}\n# stops to make sense{where}: {refused.reason}"
+        text = f"{read[:MAX_CHARACTERS]}\n# cannot be read further{where}: {refused.reason}"
     if len(text) > MAX_CHARACTERS + 1_000:
-        text = f"{text[:MAX_CHARACTERS]}\n# and more"
+        text = f"{text[:MAX_CHARACTERS]}\n# the rest is cut off"
     return printable_lines(f"{text}\n")

@@ -1,9 +1,8 @@
 """Protobuf payloads to Arrow columns.
 
-A payload becomes a row if and only if the official parser accepts it, every field in it is one of
-the schema's, and the lake can hold its values. Every array is therefore parsed twice: by the
-official parser, which only says yes or no and is quick at that, and by the engine, which makes the
-columns and is not strict.
+A payload becomes a row if the official parser accepts it, the schema has every field in it, and the
+lake can hold its values. Every array is therefore parsed twice: by the official parser, which is
+fast and only accepts or rejects, and by the engine, which builds the columns and is not strict.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ from distributary.decode.base import (
 )
 from distributary.decode.protobuf.engine import (
     Columns,
-    Engine,
     JsonText,
+    ProtobufEngine,
     engine_supports,
     has_engine,
 )
 from distributary.decode.protobuf.schema import (
     OFFICIAL_MAX_DEPTH,
-    Field,
-    Kind,
-    Value,
+    ProtobufField,
+    ProtobufKind,
+    ProtobufValue,
     can_nest_deeper,
     columns_of,
     find_message,
@@ -59,63 +58,70 @@ _ZERO_OF = {pa.string(): "", pa.binary(): b"", pa.bool_(): False}
 
 
 class RowReader:
-    """Reads payloads that the official parser accepts, one by one: what the engine refuses."""
+    """A reader of single payloads with the official runtime, for those that the engine refuses."""
 
-    def __init__(self, body: bytes, message: Value, json_text: JsonText) -> None:
+    def __init__(self, body: bytes, message: ProtobufValue, json_text: JsonText) -> None:
         pool = open_pool(body, message.message, change=with_open_enums)
         self._class = message_class(find_message(pool, message.message))
         self._message = message
         self._json = json_text
 
     def rows(self, payload: bytes) -> list[dict[str, Any]]:
-        """The one row of a payload."""
+        """Return the one row of a payload, in a list."""
         try:
             return [self._struct(self._class.FromString(payload), self._message)]
         except UnicodeDecodeError:
-            # from the keys of a map: those the runtime does not give as bytes
+            # raised for map keys, which the runtime does not return as bytes
             reason = "a map has keys that are not UTF-8"
             raise RefusedError(ErrorCode.INVALID_UTF8, reason) from None
 
-    def _struct(self, message: Any, value: Value) -> dict[str, Any]:
-        # fields are asked for by number: a name from outside may be that of a method
-        given = {f.number: content for f, content in message.ListFields() if not f.is_extension}
-        return {f.name: self._field(given.get(f.number), f) for f in value.fields}
+    def _struct(self, message: Any, value: ProtobufValue) -> dict[str, Any]:
+        # fields are read by number, because a field's name may also be the name of a method
+        content_by_number = {
+            field.number: content
+            for field, content in message.ListFields()
+            if not field.is_extension
+        }
+        return {
+            field.name: self._field(content_by_number.get(field.number), field)
+            for field in value.fields
+        }
 
-    def _field(self, content: Any, field: Field) -> Any:
+    def _field(self, content: Any, field: ProtobufField) -> Any:
         value = field.value
         if field.key is not None:
-            label, named = field.label, field.key
+            label, key_plan = field.label, field.key
             return [
-                (self._value(key, named, label), self._value(content[key], value, label))
+                (self._value(key, key_plan, label), self._value(content[key], value, label))
                 for key in content or ()
             ]
         if field.repeated:
-            return [self._value(each, value, field.label) for each in content or ()]
+            return [self._value(item, value, field.label) for item in content or ()]
         if content is not None:
             return self._value(content, value, field.label)
         if field.presence:
             return None
         return value.names.get(0, "0") if value.names else _ZERO_OF.get(value.type, 0)
 
-    def _value(self, content: Any, value: Value, label: str) -> Any:
+    def _value(self, content: Any, value: ProtobufValue, label: str) -> Any:
         match value.kind:
-            case Kind.STRUCT:
+            case ProtobufKind.STRUCT:
                 return self._struct(content, value)
-            case Kind.JSON | Kind.EMPTY:
+            case ProtobufKind.JSON | ProtobufKind.EMPTY:
                 return self._json.render(value.message, content.SerializePartialToString())
-            case Kind.TIMESTAMP | Kind.DURATION:
+            case ProtobufKind.TIMESTAMP | ProtobufKind.DURATION:
                 return _micros(content, value, label)
-            case Kind.FIELD_MASK:
+            case ProtobufKind.FIELD_MASK:
                 return ",".join(_utf8(path, label) for path in content.paths)
-            case Kind.ENUM:
+            case ProtobufKind.ENUM:
                 return value.names.get(content, str(content))
         content = content.value if value.wrapped else content
-        if value.kind is Kind.UINT64:
+        if value.kind is ProtobufKind.UINT64:
             return Decimal(content)
         return _utf8(content, label) if pa.types.is_string(value.type) else content
 
 
-def _micros(content: Any, value: Value, label: str) -> int:
+def _micros(content: Any, value: ProtobufValue, label: str) -> int:
     micros, outside = microseconds(
         value.kind,
         np.array([content.seconds], np.int64),
@@ -128,19 +134,20 @@ def _micros(content: Any, value: Value, label: str) -> int:
 
 
 def _utf8(text: Any, label: str) -> Any:
-    # the runtime gives text that is not UTF-8 as bytes
+    # the runtime returns a text that is not UTF-8 as bytes
     if isinstance(text, bytes):
         raise RefusedError(ErrorCode.INVALID_UTF8, f"field {label} holds text that is not UTF-8")
     return text
 
 
 class ProtobufDecoder(RowByRowDecoder):
-    """Decodes the payloads of one message type.
+    """A decoder of the payloads of one message type.
 
-    Unsigned 64-bit numbers are decimals, enums are names (a number without a name is kept as
-    digits, also of a closed enum), durations are microseconds, messages without fixed columns are
-    JSON text, and a message that contains itself is columns for `recursion_depth` levels and JSON
-    text below. Nesting beyond 100 is refused whatever the limit, because the official parser does.
+    Unsigned 64-bit numbers become decimals, enums become names (a number without a name becomes its
+    digits, also in a closed enum), durations become microseconds, and messages without fixed
+    columns become JSON text. A message that contains itself becomes columns for `recursion_depth`
+    levels and JSON text below. Nesting beyond 100 levels is refused whatever the limits say,
+    because the official parser refuses it.
     """
 
     def __init__(self, body: bytes, message: str, limits: DecodeLimits) -> None:
@@ -149,11 +156,11 @@ class ProtobufDecoder(RowByRowDecoder):
         self._descriptor = find_message(pool, message)
         self._class = message_class(self._descriptor)
         self._max_depth = min(limits.max_depth, OFFICIAL_MAX_DEPTH)
-        # the official parser watches its own limit; a lower one is ours to watch
+        # the official parser checks only its own limit, so a lower limit is checked here
         self._watch_depth = self._max_depth < OFFICIAL_MAX_DEPTH and can_nest_deeper(
             self._descriptor, self._max_depth
         )
-        self.required = {f.name for f in self._descriptor.fields if f.is_required}
+        self.required = {field.name for field in self._descriptor.fields if field.is_required}
         self.plan = plan_message(self._descriptor, recursion_depth=limits.recursion_depth)
         self._row_type = self.plan.type
         self._json = JsonText(pool)
@@ -162,10 +169,10 @@ class ProtobufDecoder(RowByRowDecoder):
             columns_of(self.plan), self._finish.schema, expansion_of(self.plan), limits
         )
         fits = has_engine() and engine_supports(self.plan)
-        self._engine = Engine(self.plan) if fits else None
+        self._engine = ProtobufEngine(self.plan) if fits else None
 
     def accepts(self, payloads: pa.BinaryArray) -> bool:
-        """Whether every payload is a message of this type, and nothing more than that."""
+        """Return True if every payload is a message of this type without unknown fields."""
         refused, unknown = self._judged(payloads.to_pylist(), payloads.nbytes)
         return not refused and not unknown
 
@@ -180,12 +187,12 @@ class ProtobufDecoder(RowByRowDecoder):
     def _judged(
         self, data: Sequence[bytes], size: int
     ) -> tuple[dict[int, RefusedError], list[int]]:
-        """Payloads that are refused, and others with fields that are left out of their rows."""
+        """Return the refused payloads, and the accepted ones whose unknown fields are dropped."""
         rejected, foreign = judge(self._judge, data, size=size)
         refused = {index: self._fault(data[index]) for index in rejected}
         if self._watch_depth:
             for index, payload in enumerate(data):
-                # a level costs two bytes at least
+                # each level takes at least two bytes
                 if index not in refused and len(payload) >= 2 * self._max_depth:
                     fault = self._fault(payload)
                     if fault.code is ErrorCode.NESTING_TOO_DEEP:
@@ -197,33 +204,33 @@ class ProtobufDecoder(RowByRowDecoder):
             if self._limits.drop_unknown_fields and not doubtful:
                 unknown.append(index)
                 continue
-            wire, number = find_foreign(data[index], self._descriptor)
-            if wire is not None:
-                refused[index] = wire
-            elif number is not None and self._limits.drop_unknown_fields:
+            wrong_type, unknown_field = find_foreign(data[index], self._descriptor)
+            if wrong_type is not None:
+                refused[index] = wrong_type
+            elif unknown_field is not None and self._limits.drop_unknown_fields:
                 unknown.append(index)
-            elif number is not None:
-                refused[index] = number
+            elif unknown_field is not None:
+                refused[index] = unknown_field
         return refused, unknown
 
     def _fault(self, payload: bytes) -> RefusedError:
-        found = find_fault(payload, self._descriptor, max_depth=self._max_depth)
-        reason = f"the protobuf runtime does not accept it as {self._descriptor.full_name}"
-        return found or RefusedError(ErrorCode.PAYLOAD_MISMATCH, reason)
+        fault = find_fault(payload, self._descriptor, max_depth=self._max_depth)
+        reason = f"the protobuf runtime does not accept the payload as {self._descriptor.full_name}"
+        return fault or RefusedError(ErrorCode.PAYLOAD_MISMATCH, reason)
 
     def _quickly(self, array: pa.BinaryArray) -> Quick | None:
         raw = self._engine.decode(array)
         if raw is None:
             return None
         batch, problems = self._finish.finish(raw)
-        again = {p.index for p in problems if p.code is None}
+        doubtful = {problem.index for problem in problems if problem.code is None}
         failed = {
-            # a record fails once, for the first thing that is wrong with it
-            p.index: Failure(p.index, p.code, p.reason)
-            for p in reversed(problems)
-            if p.code is not None and p.index not in again
+            # a record fails once, for its first problem
+            problem.index: Failure(problem.index, problem.code, problem.reason)
+            for problem in reversed(problems)
+            if problem.code is not None and problem.index not in doubtful
         }
-        return Quick(batch, list(again), list(failed.values()))
+        return Quick(batch, list(doubtful), list(failed.values()))
 
     def _decode(self, array: pa.BinaryArray, positions: Positions, gathered: Gathered) -> None:
         if self._engine is not None and len(array):
@@ -231,11 +238,16 @@ class ProtobufDecoder(RowByRowDecoder):
             if quick is not None:
                 self._add(quick, array, positions, gathered)
                 return
-            # the engine also refuses text of proto2 that is not UTF-8, and so does the lake
+            # the engine also refuses proto2 text that is not UTF-8, which the lake cannot hold
+            # either
             data = array.to_pylist()
-            bad = self._engine.not_utf8(data, size=array.nbytes)
-            faults = {index: self._fault(data[index]) for index in bad}
-            not_text = {i: f for i, f in faults.items() if f.code is ErrorCode.INVALID_UTF8}
+            rejected = self._engine.not_utf8(data, size=array.nbytes)
+            faults = {index: self._fault(data[index]) for index in rejected}
+            not_text = {
+                index: fault
+                for index, fault in faults.items()
+                if fault.code is ErrorCode.INVALID_UTF8
+            }
             array, positions = gathered.refuse(not_text, array, positions)
         super()._decode(array, positions, gathered)
 
@@ -244,7 +256,10 @@ class ProtobufDecoder(RowByRowDecoder):
 
     @cached_property
     def _judge(self) -> Any:
-        """The class whose parser judges; made at the first payload, which a driver never sees."""
+        """Return the class whose parser accepts or rejects payloads, built at the first payload.
+
+        A driver never decodes a payload, so it never builds the class.
+        """
         if replaces_nothing(self._descriptor):
             return self._class
         pool = open_pool(self._body, self._descriptor.full_name, change=with_nothing_replaced)
@@ -255,27 +270,30 @@ class ProtobufDecoder(RowByRowDecoder):
         return RowReader(self._body, self.plan, self._json)
 
 
-# A call costs as much as decoding a few hundred records, and a table gets records of several
-# versions in every batch. A version that has every field of the others, exactly as they have it,
-# reads their payloads as well. As soon as anything is unusual, each version decodes its own.
+# Decoding of several schema versions in one call. A call costs as much as decoding a few hundred
+# records, and a table gets records of several versions in every batch. A version with every field
+# of the others, unchanged, can read their payloads too. If anything is unusual, each version
+# decodes its own payloads.
 
 _MOST_COVERS = 50_000
 
 
 class _Cover:
-    """The widest of some decoders, and where each of them finds its columns in its batches."""
+    """The decoder with the most columns, and the indices of the other decoders' columns in it."""
 
     def __init__(self, decoders: tuple[Decoder, ...]) -> None:
         self.widest: ProtobufDecoder | None = None
         self.picks: list[list[int]] = []
-        self.versions = [d for d in decoders if isinstance(d, ProtobufDecoder)]
-        widest = max(self.versions, key=lambda d: len(d.columns), default=None)
+        self.versions = [decoder for decoder in decoders if isinstance(decoder, ProtobufDecoder)]
+        widest = max(self.versions, key=lambda decoder: len(decoder.columns), default=None)
         if widest is None or len(self.versions) < len(decoders):
             return
-        if all(d is widest or _covers(widest, d) for d in self.versions):
+        if all(decoder is widest or _covers(widest, decoder) for decoder in self.versions):
             self.widest = widest
             place = {column.name: index for index, column in enumerate(widest.columns)}
-            self.picks = [[place[c.name] for c in d.columns] for d in self.versions]
+            self.picks = [
+                [place[column.name] for column in decoder.columns] for decoder in self.versions
+            ]
 
 
 _COVERS: Cache[_Cover] = Cache(_MOST_COVERS)
@@ -284,15 +302,20 @@ _COVERS: Cache[_Cover] = Cache(_MOST_COVERS)
 def decode_together(
     decoders: tuple[Decoder, ...], arrays: Sequence[pa.BinaryArray]
 ) -> list[Decoded] | None:
-    """What each decoder makes of its array, or None where they must be asked one by one."""
-    # worked out once: decoders live as long as a worker
+    """Decode each decoder's array in one call; return None if they must be called one by one."""
+    # computed once, because decoders live as long as their worker
     cover = _COVERS.of(decoders, lambda: _Cover(decoders))
     if cover.widest is None:
         return None
-    if sum(d.expansion.most(a) for d, a in zip(decoders, arrays, strict=True)) > SLICE_BYTES:
+    if (
+        sum(decoder.expansion.most(array) for decoder, array in zip(decoders, arrays, strict=True))
+        > SLICE_BYTES
+    ):
         return None
-    # judged by the schema of each: the widest one knows fields that others do not
-    if not all(d.accepts(a) for d, a in zip(cover.versions, arrays, strict=True)):
+    # each schema judges its own payloads, because the widest schema knows fields that others do not
+    if not all(
+        decoder.accepts(array) for decoder, array in zip(cover.versions, arrays, strict=True)
+    ):
         return None
     decoded = cover.widest.decode(pa.concat_arrays(arrays), accepted=True)
     if decoded.failed or decoded.origin is not None:
@@ -306,20 +329,21 @@ def decode_together(
 
 
 def _covers(wide: ProtobufDecoder, narrow: ProtobufDecoder) -> bool:
-    """Whether one reads the other's payloads just as that one does."""
+    """Return True if `wide` reads the payloads of `narrow` exactly as `narrow` does."""
     if not narrow.columns:
-        # a batch without columns does not remember how many rows it has
+        # a batch without columns loses its number of rows
         return False
     if narrow.plan.renders_others:
-        # a version may know the message in an `Any`, or name its enums, otherwise than another
+        # versions may define the message in an `Any`, or the names of its enums, differently
         return False
-    ours, theirs = (
-        {f.name: replace(f, place=0) for f in decoder.plan.fields} for decoder in (wide, narrow)
+    wide_fields, narrow_fields = (
+        {field.name: replace(field, place=0) for field in decoder.plan.fields}
+        for decoder in (wide, narrow)
     )
-    if any(ours.get(name) != field for name, field in theirs.items()):
+    if any(wide_fields.get(name) != field for name, field in narrow_fields.items()):
         return False
-    # a new member of a oneof would take the place of an old one, a new required field be missed
+    # a new oneof member could replace an old one, and a new required field would be missing
     for oneof in wide.plan.oneofs:
-        if len({f.name in theirs for f in oneof}) > 1:
+        if len({field.name in narrow_fields for field in oneof}) > 1:
             return False
     return wide.required <= narrow.required

@@ -1,8 +1,8 @@
-"""The fast decoder: a private copy of the message types, made so that `ptars` gets them right.
+"""The fast decoder: `ptars` on a private copy of the message types, with conversion to columns.
 
-`ptars` differs from the official runtime in how it merges well-known types, names enum aliases and
-reads maps, recursion and timestamps out of range. The private copy holds none of these: it is flat,
-wire compatible, and its names are ours. Nothing else imports `ptars`; where it is missing, the
+`ptars` differs from the official runtime in how it merges well-known types, names enum aliases, and
+reads maps, recursion and timestamps out of range. The private copy has none of these: it is flat,
+wire compatible, and uses its own names. No other module imports `ptars`; where it is missing, the
 official runtime decodes everything.
 """
 
@@ -41,9 +41,9 @@ from distributary.decode.base import (
 from distributary.decode.protobuf.schema import (
     OFFICIAL_MAX_DEPTH,
     TEXT_KINDS,
-    Field,
-    Kind,
-    Value,
+    ProtobufField,
+    ProtobufKind,
+    ProtobufValue,
     find_message,
     is_map,
     message_class,
@@ -59,54 +59,60 @@ except ImportError:
     ptars = None  # type: ignore[assignment]
 
 MAX_TAG_SLOTS = 100_000
-"""The engine clears a table as long as the highest field number, for each message and call."""
+"""The most table slots of the engine: for each message and call it clears a table as long as the
+highest field number."""
 
 _PACKAGE = "lake"
-_PARTS: dict[Kind, list[int]] = {
-    **dict.fromkeys((Kind.TIMESTAMP, Kind.DURATION), wire_types("INT64", "INT32")),
-    Kind.FIELD_MASK: wire_types("STRING"),
+_PARTS: dict[ProtobufKind, list[int]] = {
+    **dict.fromkeys((ProtobufKind.TIMESTAMP, ProtobufKind.DURATION), wire_types("INT64", "INT32")),
+    ProtobufKind.FIELD_MASK: wire_types("STRING"),
 }
 
 
-class Engine:
-    """Decodes whole arrays of payloads that the official parser accepts."""
+class ProtobufEngine:
+    """A decoder of whole arrays of payloads that the official parser accepts."""
 
-    def __init__(self, message: Value) -> None:
+    def __init__(self, message: ProtobufValue) -> None:
         self._message = message
         self._schema = pa.schema(list(message.engine))
 
     @cached_property
     def _handler(self) -> Any:
-        # the driver plans with decoders that never decode
+        # built at the first payload, because the driver plans with decoders that never decode
         private = _private_type(self._message)
         config = ptars.PtarsConfig(enum_repr="string", list_value_nullable=True)
         return ptars.HandlerPool([private.file], config).get_for_message(private)
 
     def decode(self, payloads: pa.BinaryArray) -> pa.RecordBatch | None:
-        """One column per field, sorted by number, labelled with the engine types of the plan."""
+        """Return one column per field, sorted by number, with the engine types of the plan.
+
+        The result is None where the engine refuses the payloads.
+        """
         batch = attempt(lambda: self._handler.array_to_record_batch(payloads))
         return None if batch is None else pa.record_batch(_Labelled(batch, self._schema))
 
     def not_utf8(self, payloads: Sequence[bytes], *, size: int) -> list[int]:
-        """The payloads whose text is not UTF-8: the parser checks it in the private types."""
-        # built again, because it is seldom asked for and would double the memory of every decoder
+        """Return the payloads with text that is not UTF-8, which the private types check."""
+        # built again for each call, because calls are rare and it would double a decoder's memory
         strict = message_class(_private_type(self._message))
         return judge(strict, payloads, size=size).rejected
 
 
 def has_engine() -> bool:
-    """Whether the package of the engine is there."""
+    """Return True if the engine's package is installed."""
     return ptars is not None
 
 
-def engine_supports(message: Value) -> bool:
-    """Whether the engine decodes such messages: it skips groups, and high field numbers cost."""
+def engine_supports(message: ProtobufValue) -> bool:
+    """Return True if the engine decodes a message: no groups and no very high field numbers."""
     structs = list(_structs(message))
-    slots = sum(max((f.number for f in each.fields), default=0) for each in structs)
-    return slots <= MAX_TAG_SLOTS and not any(f.group for each in structs for f in each.fields)
+    slots = sum(max((field.number for field in struct.fields), default=0) for struct in structs)
+    return slots <= MAX_TAG_SLOTS and not any(
+        field.group for struct in structs for field in struct.fields
+    )
 
 
-def _private_type(message: Value) -> Descriptor:
+def _private_type(message: ProtobufValue) -> Descriptor:
     pool, files = DescriptorPool(), _PrivateFiles()
     files.message(message)
     pool.Add(files.enums)
@@ -114,8 +120,8 @@ def _private_type(message: Value) -> Descriptor:
     return find_message(pool, f"{_PACKAGE}.M0")
 
 
-def _structs(value: Value) -> Iterator[Value]:
-    if value.kind is Kind.STRUCT:
+def _structs(value: ProtobufValue) -> Iterator[ProtobufValue]:
+    if value.kind is ProtobufKind.STRUCT:
         yield value
         for field in value.fields:
             yield from _structs(field.value)
@@ -133,16 +139,16 @@ class _Labelled:
 
 
 class _PrivateFiles:
-    """Writes the private types: enums in one file, messages in another that imports it."""
+    """The writer of the private types: enums in one file, messages in another that imports it."""
 
     def __init__(self) -> None:
-        # proto2 lets an enum start with any number, proto3 has fields without presence
+        # proto2 allows an enum to start with any number, and proto3 has fields without presence
         self.enums = FileDescriptorProto(name="e.proto", package=_PACKAGE, syntax="proto2")
         self.messages = FileDescriptorProto(
             name="m.proto", package=_PACKAGE, syntax="proto3", dependency=["e.proto"]
         )
 
-    def message(self, value: Value) -> str:
+    def message(self, value: ProtobufValue) -> str:
         message = self._new()
         for field in value.fields:
             self._add(message, field)
@@ -151,7 +157,7 @@ class _PrivateFiles:
     def _new(self) -> DescriptorProto:
         return self.messages.message_type.add(name=f"M{len(self.messages.message_type)}")
 
-    def _add(self, message: DescriptorProto, field: Field) -> None:
+    def _add(self, message: DescriptorProto, field: ProtobufField) -> None:
         if field.key is not None:
             entry = self._new()
             self._declare(entry, 1, field.key)
@@ -159,7 +165,8 @@ class _PrivateFiles:
             type_name = f".{_PACKAGE}.{entry.name}"
             _declare(message, field.number, FieldDescriptorProto.TYPE_MESSAGE, True, type_name)
             return
-        # a text kind is collected as a list: occurrences of one field merge by concatenation
+        # A message kept as text is collected as a list, because its occurrences merge by
+        # concatenation.
         repeated = field.repeated or field.value.kind in TEXT_KINDS
         presence = field.presence and not repeated
         self._declare(message, field.number, field.value, repeated=repeated, presence=presence)
@@ -168,7 +175,7 @@ class _PrivateFiles:
         self,
         message: DescriptorProto,
         number: int,
-        value: Value,
+        value: ProtobufValue,
         *,
         repeated: bool = False,
         presence: bool = False,
@@ -176,27 +183,28 @@ class _PrivateFiles:
         type_, type_name = self._type(value)
         declared = _declare(message, number, type_, repeated, type_name)
         if presence and type_ != FieldDescriptorProto.TYPE_MESSAGE:
-            # a oneof of its own is what gives a proto3 field its presence
+            # a oneof of its own gives a proto3 field its presence
             declared.oneof_index = len(message.oneof_decl)
             message.oneof_decl.add(name=f"o{number}")
 
-    def _type(self, value: Value) -> tuple[int, str]:
+    def _type(self, value: ProtobufValue) -> tuple[int, str]:
         if value.kind in TEXT_KINDS:
             return FieldDescriptorProto.TYPE_BYTES, ""
-        if value.kind is Kind.ENUM:
+        if value.kind is ProtobufKind.ENUM:
             return FieldDescriptorProto.TYPE_ENUM, self._enum(value)
-        if value.kind is Kind.STRUCT:
+        if value.kind is ProtobufKind.STRUCT:
             return FieldDescriptorProto.TYPE_MESSAGE, self.message(value)
         parts = [value.wire] if value.wrapped else _PARTS.get(value.kind)
         if parts is None:
             return value.wire, ""
         message = self._new()
         for number, type_ in enumerate(parts, start=1):
-            _declare(message, number, type_, value.kind is Kind.FIELD_MASK)
+            _declare(message, number, type_, value.kind is ProtobufKind.FIELD_MASK)
         return FieldDescriptorProto.TYPE_MESSAGE, f".{_PACKAGE}.{message.name}"
 
-    def _enum(self, value: Value) -> str:
-        # value names live beside their enum, so each enum gets a message around it
+    def _enum(self, value: ProtobufValue) -> str:
+        # the names of values belong to the scope around their enum, so each enum gets its own
+        # message
         around = self.enums.message_type.add(name=f"E{len(self.enums.message_type)}")
         enum = around.enum_type.add(name="E")
         for number, name in value.names.items():
@@ -213,9 +221,9 @@ def _declare(
     )
 
 
-# Messages without fixed columns are JSON text, as `google.protobuf.json_format` gives it, but an
-# `Any` whose type is not known, or whose value does not parse as that type, is kept: it becomes
-# `{"@type": ..., "value": <base64>}`.
+# Messages without fixed columns become JSON text in the form of `google.protobuf.json_format`. An
+# `Any` of an unknown type, or with a value that does not parse as its type, becomes `{"@type": ...,
+# "value": <base64>}`.
 
 _ANY = "google.protobuf.Any"
 _OFFICIAL = {
@@ -230,29 +238,31 @@ _TEXT_NUMBERS = (FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64)
 
 _TROUBLE: dict[type[Exception], tuple[ErrorCode, str]] = {
     ParseError: (ErrorCode.PAYLOAD_MISMATCH, "does not parse"),
-    # from the keys of a map: those the runtime does not give as bytes
+    # raised for map keys, which the runtime does not return as bytes
     UnicodeDecodeError: (ErrorCode.INVALID_UTF8, "holds text that is not UTF-8"),
     RecursionError: (ErrorCode.NESTING_TOO_DEEP, "nests too deep for JSON text"),
 }
 
 
 class JsonText:
-    """Renders messages of one descriptor set."""
+    """A renderer of messages of one descriptor set as JSON text."""
 
     def __init__(self, pool: DescriptorPool) -> None:
         self._pool = pool
         self._classes: dict[str, Any] = {}
 
     def render(self, message: str, data: bytes) -> str:
-        """One serialized message as compact JSON; RefusedError where a value has no text."""
+        """Return a serialized message as compact JSON; raise `RefusedError` for bad values."""
         cls = self._classes.get(message)
         if cls is None:
             cls = self._classes[message] = message_class(find_message(self._pool, message))
         try:
             value = self._message(cls.FromString(data), 0)
         except (*_TROUBLE,) as error:
-            code, what = next(each for kind, each in _TROUBLE.items() if isinstance(error, kind))
-            raise RefusedError(code, f"the {message} in it {what}") from error
+            code, what = next(
+                trouble for kind, trouble in _TROUBLE.items() if isinstance(error, kind)
+            )
+            raise RefusedError(code, f"the inner message {message} {what}") from error
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
     def _message(self, message: Any, depth: int) -> Any:
@@ -273,7 +283,7 @@ class JsonText:
                     _key(field, key): self._item(item, value[key], depth) for key in value
                 }
             elif field.is_repeated:
-                content[name] = [self._item(field, each, depth) for each in value]
+                content[name] = [self._item(field, item_value, depth) for item_value in value]
             else:
                 content[name] = self._item(field, value, depth)
         return content
@@ -308,8 +318,8 @@ def _official(message: Any, name: str) -> Any:
     except RecursionError:
         raise
     except Exception as error:
-        # the runtime quotes the value in its message, which must not leave with the failure
-        reason = f"a {name} in it has a value that JSON text cannot hold"
+        # the runtime's message quotes the value, and a failure must not contain values
+        reason = f"an inner {name} has a value that JSON text cannot hold"
         raise RefusedError(ErrorCode.VALUE_OUT_OF_RANGE, reason) from error
 
 
@@ -325,8 +335,8 @@ def _scalar(field: FieldDescriptor, value: Any) -> Any:
     if field.enum_type is not None:
         if field.enum_type.full_name == "google.protobuf.NullValue":
             return None
-        known = field.enum_type.values_by_number.get(value)
-        return value if known is None else known.name
+        enum_value = field.enum_type.values_by_number.get(value)
+        return value if enum_value is None else enum_value.name
     if field.cpp_type in _TEXT_NUMBERS:
         return str(value)
     if isinstance(value, float):
@@ -335,7 +345,7 @@ def _scalar(field: FieldDescriptor, value: Any) -> Any:
 
 
 def _utf8(field: FieldDescriptor, value: Any) -> Any:
-    # the parser checks the text of proto3 only; the runtime gives what is not UTF-8 as bytes
+    # the parser checks only proto3 texts, and the runtime returns a text that is not UTF-8 as bytes
     if isinstance(value, bytes):
         reason = f"field {field.full_name} holds text that is not UTF-8"
         raise RefusedError(ErrorCode.INVALID_UTF8, reason)
@@ -343,50 +353,55 @@ def _utf8(field: FieldDescriptor, value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """An element of an array that is not a row yet."""
+class ProtobufProblem:
+    """An element of an array that cannot be used as a row yet."""
 
     index: int
     code: ErrorCode | None
-    """None: nothing is wrong, but only the official runtime gets this record right."""
+    """The reason for the failure; None if only the official runtime decodes this record
+    correctly."""
     reason: str = ""
 
 
 class Columns:
-    """Finishes the batches of one planned message."""
+    """A converter of the engine's batches of one planned message to lake columns."""
 
-    def __init__(self, message: Value, json_text: JsonText) -> None:
+    def __init__(self, message: ProtobufValue, json_text: JsonText) -> None:
         self.schema = pa.schema(list(message.type))
         self._message = message
         self._json = json_text
 
-    def finish(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[Problem]]:
-        """The lake's batch, and the rows in it that must not be used."""
-        problems: list[Problem] = []
+    def finish(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[ProtobufProblem]]:
+        """Return the lake's batch, and the rows in it that must not be used."""
+        problems: list[ProtobufProblem] = []
         if not self._message.fields:
             return batch, problems
         members = self._members(batch.columns, self._message, problems)
         return pa.RecordBatch.from_arrays(members, schema=self.schema), problems
 
     def _members(
-        self, arrays: list[pa.Array], message: Value, problems: list[Problem]
+        self, arrays: list[pa.Array], message: ProtobufValue, problems: list[ProtobufProblem]
     ) -> list[pa.Array]:
         for oneof in message.oneofs:
-            problems.extend(_set_twice([(arrays[f.place], f) for f in oneof]))
+            problems.extend(_set_twice([(arrays[field.place], field) for field in oneof]))
         return [
-            self._field(arrays[f.place], f, problems) if f.work else arrays[f.place]
-            for f in message.fields
+            self._field(arrays[field.place], field, problems) if field.work else arrays[field.place]
+            for field in message.fields
         ]
 
-    def _field(self, array: pa.Array, field: Field, problems: list[Problem]) -> pa.Array:
+    def _field(
+        self, array: pa.Array, field: ProtobufField, problems: list[ProtobufProblem]
+    ) -> pa.Array:
         if field.key is not None:
             return self._map(array, field, field.key, problems)
         if field.repeated:
             return self._list(array, field, problems)
         return self._value(array, field.value, field.label, problems)
 
-    def _list(self, array: pa.ListArray, field: Field, problems: list[Problem]) -> pa.Array:
-        below: list[Problem] = []
+    def _list(
+        self, array: pa.ListArray, field: ProtobufField, problems: list[ProtobufProblem]
+    ) -> pa.Array:
+        below: list[ProtobufProblem] = []
         if field.value.kind in TEXT_KINDS:
             values = self._texts(([data] for data in array.values.to_pylist()), field.value, below)
         else:
@@ -394,44 +409,48 @@ class Columns:
         return _nested(field.type, array, values, below, problems)
 
     def _map(
-        self, array: pa.ListArray, field: Field, key: Value, problems: list[Problem]
+        self,
+        array: pa.ListArray,
+        field: ProtobufField,
+        key: ProtobufValue,
+        problems: list[ProtobufProblem],
     ) -> pa.Array:
         keys, items = array.values.field(0), array.values.field(1)
-        # the last entry of a key counts
-        problems.extend(Problem(index, None) for index in with_repeated_keys(array, keys))
+        # the last entry of a repeated key counts, which only the official runtime gets right
+        problems.extend(ProtobufProblem(index, None) for index in with_repeated_keys(array, keys))
         if key.work:
             keys = self._value(keys, key, field.label, problems)
-        below: list[Problem] = []
+        below: list[ProtobufProblem] = []
         if field.value.kind in TEXT_KINDS:
             items = self._texts(items.to_pylist(), field.value, below)
         elif field.value.fields or field.value.work:
-            # an entry without a value holds the default of its message, not a null
+            # an entry without a value holds the default message, not a null
             items = self._value(_all_valid(items), field.value, field.label, below)
         entry = pa.struct([field.type.key_field, field.type.item_field])
         entries = pa.Array.from_buffers(entry, len(keys), [None], 0, children=[keys, items])
         return _nested(field.type, array, entries, below, problems)
 
     def _value(
-        self, array: pa.Array, value: Value, label: str, problems: list[Problem]
+        self, array: pa.Array, value: ProtobufValue, label: str, problems: list[ProtobufProblem]
     ) -> pa.Array:
         if value.wrapped:
             array = _unwrapped(array)
         match value.kind:
-            case Kind.UINT32 | Kind.UINT64:
+            case ProtobufKind.UINT32 | ProtobufKind.UINT64:
                 return array.cast(value.type)
-            case Kind.TIMESTAMP | Kind.DURATION:
+            case ProtobufKind.TIMESTAMP | ProtobufKind.DURATION:
                 return _instants(array, value, label, problems)
-            case Kind.FIELD_MASK:
+            case ProtobufKind.FIELD_MASK:
                 joined = pc.binary_join(array.field(0), ",")
                 return pa.Array.from_buffers(
                     joined.type, len(array), [array.buffers()[0], *joined.buffers()[1:]]
                 )
-            case Kind.JSON | Kind.EMPTY:
+            case ProtobufKind.JSON | ProtobufKind.EMPTY:
                 if len(array.values) == 0:
                     return pa.nulls(len(array), pa.string())
                 occurrences = (list_ or None for list_ in array.to_pylist())
                 return self._texts(occurrences, value, problems)
-            case Kind.STRUCT if value.work:
+            case ProtobufKind.STRUCT if value.work:
                 arrays = [array.field(i) for i in range(len(value.fields))]
                 members = self._members(arrays, value, problems)
                 return pa.Array.from_buffers(
@@ -442,48 +461,53 @@ class Columns:
     def _texts(
         self,
         occurrences: Iterable[list[bytes] | None],
-        value: Value,
-        problems: list[Problem],
+        value: ProtobufValue,
+        problems: list[ProtobufProblem],
     ) -> pa.Array:
-        known: dict[bytes, str] = {}
+        rendered: dict[bytes, str] = {}
         texts: list[str | None] = []
         for index, parts in enumerate(occurrences):
             if parts is None:
                 texts.append(None)
                 continue
-            # by the specification, several occurrences of a message merge as their bytes joined
+            # by the specification, several occurrences of a message merge like their joined bytes
             data = b"".join(parts)
-            if data not in known:
+            if data not in rendered:
                 try:
-                    known[data] = self._json.render(value.message, data)
+                    rendered[data] = self._json.render(value.message, data)
                 except RefusedError as error:
-                    problems.append(Problem(index, error.code, error.reason))
+                    problems.append(ProtobufProblem(index, error.code, error.reason))
                     texts.append(None)
                     continue
-            texts.append(known[data])
+            texts.append(rendered[data])
         return pa.array(texts, pa.string())
 
 
-def _set_twice(members: list[tuple[pa.Array, Field]]) -> Iterable[Problem]:
-    """Elements with several members of a oneof: the last one on the wire counts, order is lost."""
-    given = []
+def _set_twice(members: list[tuple[pa.Array, ProtobufField]]) -> Iterable[ProtobufProblem]:
+    """Return the elements with several members of a oneof, whose order the engine has lost.
+
+    The last member in the payload counts, which only the official runtime finds.
+    """
+    members_set = []
     for array, field in members:
         if field.value.kind in TEXT_KINDS:
-            given.append(np.diff(offsets_of(array)) > 0)
+            members_set.append(np.diff(offsets_of(array)) > 0)
         elif array.null_count < len(array):
-            given.append(array.is_valid().to_numpy(zero_copy_only=False))
-    if len(given) < 2:
+            members_set.append(array.is_valid().to_numpy(zero_copy_only=False))
+    if len(members_set) < 2:
         return ()
-    return [Problem(i, None) for i in where(np.sum(given, axis=0) > 1)]
+    return [ProtobufProblem(i, None) for i in where(np.sum(members_set, axis=0) > 1)]
 
 
-def _instants(array: pa.StructArray, value: Value, label: str, problems: list[Problem]) -> pa.Array:
+def _instants(
+    array: pa.StructArray, value: ProtobufValue, label: str, problems: list[ProtobufProblem]
+) -> pa.Array:
     seconds, nanos = (array.field(i).to_numpy() for i in (0, 1))
     micros, outside = microseconds(value.kind, seconds, nanos)
     if outside.any():
         reason = f"field {label} is outside the range of {value.message}"
         code = ErrorCode.VALUE_OUT_OF_RANGE
-        problems.extend(Problem(index, code, reason) for index in where(outside))
+        problems.extend(ProtobufProblem(index, code, reason) for index in where(outside))
     buffers = [array.buffers()[0], pa.py_buffer(micros)]
     return pa.Array.from_buffers(value.type, len(array), buffers, array.null_count)
 
@@ -505,10 +529,10 @@ def _nested(
     type_: pa.DataType,
     like: pa.ListArray,
     items: pa.Array,
-    below: list[Problem],
-    problems: list[Problem],
+    below: list[ProtobufProblem],
+    problems: list[ProtobufProblem],
 ) -> pa.Array:
-    """Lists of other items; the problems of the items become problems of the lists."""
+    """Return lists of other items, and turn the problems of items into problems of their lists."""
     lists = owners(offsets_of(like), [problem.index for problem in below])
     problems.extend(
         replace(problem, index=index) for index, problem in zip(lists, below, strict=True)

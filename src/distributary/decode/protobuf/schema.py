@@ -1,4 +1,4 @@
-"""A serialized FileDescriptorSet, opened with the official runtime, and the plan of its columns."""
+"""Opens a serialized FileDescriptorSet with the official runtime, and plans its columns."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from distributary.model.record import TIMESTAMP
 from distributary.model.table import Column, Origin
 
 OFFICIAL_MAX_DEPTH = 100
-"""Submessages below a message that the official parser follows; fixed in its Python package."""
+"""The levels of submessages that the official parser reads, fixed in its Python package."""
 
 
 def open_pool(
     body: bytes, message: str, *, change: Callable[[FileDescriptorProto], None] | None = None
 ) -> DescriptorPool:
-    """The types of a descriptor set, apart from every other pool; `change` may alter its files."""
+    """Return the types of a descriptor set in a new pool; `change` may modify its files first."""
     pool = DescriptorPool()
     try:
         for file in FileDescriptorSet.FromString(body).file:
@@ -53,7 +53,7 @@ def open_pool(
 
 
 def find_message(pool: DescriptorPool, message: str) -> Descriptor:
-    """The type with this full name."""
+    """Return the message type with a full name."""
     try:
         return pool.FindMessageTypeByName(message)
     except (KeyError, TypeError, ValueError) as error:
@@ -66,7 +66,7 @@ def find_message(pool: DescriptorPool, message: str) -> Descriptor:
 
 
 def message_class(descriptor: Descriptor) -> Any:
-    """The official runtime's class for a message."""
+    """Return the official runtime's class of a message."""
     try:
         return GetMessageClass(descriptor)
     except RecursionError as error:
@@ -79,7 +79,7 @@ def message_class(descriptor: Descriptor) -> Any:
 
 
 def is_map(field: FieldDescriptor) -> bool:
-    """Whether a field is declared as `map<...>`."""
+    """Return True if a field is declared as `map<...>`."""
     return bool(
         field.type == FieldDescriptor.TYPE_MESSAGE
         and field.is_repeated
@@ -88,7 +88,7 @@ def is_map(field: FieldDescriptor) -> bool:
 
 
 def with_open_enums(file: FileDescriptorProto) -> None:
-    """Enum fields as int32: numbers that a closed enum does not know are values, not unknown."""
+    """Change enum fields to int32, so that unknown numbers of closed enums stay values."""
     for message in _messages(file):
         for field in message.field:
             if field.type == FieldDescriptor.TYPE_ENUM:
@@ -98,10 +98,10 @@ def with_open_enums(file: FileDescriptorProto) -> None:
 
 
 def with_nothing_replaced(file: FileDescriptorProto) -> None:
-    """No oneofs, maps and lists of messages: what is merged into one keeps all unknown fields.
+    """Remove oneofs, maps and lists of messages, so that a merge keeps all unknown fields.
 
-    A message that takes the place of another, in a oneof or under a key, takes away the unknown
-    fields of the other; and many messages in a list take longer to look at than one.
+    A message that replaces another, in a oneof or under a key, drops the other's unknown fields.
+    And one merged message takes less time to check than many messages in a list.
     """
     with_open_enums(file)
     for message in _messages(file):
@@ -116,15 +116,15 @@ def with_nothing_replaced(file: FileDescriptorProto) -> None:
                 continue
             field.label = FieldDescriptor.LABEL_OPTIONAL
             if file.edition and (is_entry or field.type_name.rpartition(".")[2] in entries):
-                # a map is never made of groups, whatever its file says of messages
+                # a map never consists of groups, whatever encoding its file sets for messages
                 field.options.features.message_encoding = FeatureSet.LENGTH_PREFIXED
 
 
 def replaces_nothing(descriptor: Descriptor) -> bool:
-    """Whether a type is one `with_nothing_replaced` as it is, with all that it is made of."""
-    waiting, seen = [descriptor], {descriptor.full_name}
-    while waiting:
-        for field in waiting.pop().fields:
+    """Return True if `with_nothing_replaced` would not change a type or its inner types."""
+    descriptors, seen = [descriptor], {descriptor.full_name}
+    while descriptors:
+        for field in descriptors.pop().fields:
             if field.enum_type is not None and field.enum_type.is_closed:
                 return False
             below = field.message_type
@@ -135,27 +135,27 @@ def replaces_nothing(descriptor: Descriptor) -> bool:
                 return False
             if below.full_name not in seen:
                 seen.add(below.full_name)
-                waiting.append(below)
+                descriptors.append(below)
     return True
 
 
 def _messages(file: FileDescriptorProto) -> Iterator[DescriptorProto]:
-    """The messages of a file, whether nested or not."""
-    waiting = list(file.message_type)
-    while waiting:
-        message = waiting.pop()
+    """Yield the messages of a file, nested ones included."""
+    messages = list(file.message_type)
+    while messages:
+        message = messages.pop()
         yield message
-        waiting += message.nested_type
+        messages += message.nested_type
 
 
-# The plan of a message: every field with its lake type and with the way it is decoded there.
+# The plan of a message: each field with its lake type and its conversion.
 
 
-class Kind(Enum):
-    """What a single value is, before it is repeated or put into a map."""
+class ProtobufKind(Enum):
+    """The kind of a single value, before it is repeated or put into a map."""
 
     PLAIN = auto()
-    """The engine's array is the lake's array already."""
+    """A value whose engine array is already the lake's array."""
     UINT32 = auto()
     UINT64 = auto()
     ENUM = auto()
@@ -164,61 +164,61 @@ class Kind(Enum):
     FIELD_MASK = auto()
     STRUCT = auto()
     JSON = auto()
-    """A message that has no fixed columns: kept as text."""
+    """A message without fixed columns, kept as JSON text."""
     EMPTY = auto()
-    """A message without fields: a lake cannot hold a struct without fields."""
+    """A message without fields, kept as JSON text: a lake cannot hold a struct without fields."""
 
 
-TEXT_KINDS = (Kind.JSON, Kind.EMPTY)
+TEXT_KINDS = (ProtobufKind.JSON, ProtobufKind.EMPTY)
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
-    """One value: its type in the lake, and its type as the engine gives it."""
+class ProtobufValue:
+    """The plan of one value: its type in the lake and its type in the engine."""
 
-    kind: Kind
+    kind: ProtobufKind
     type: pa.DataType
     engine: pa.DataType
-    """What the engine's array is labelled with; the lake type where no work is left to do."""
+    """The type given to the engine's array; the lake type where no conversion is needed."""
     work: bool
-    """Whether the engine's array must be converted or checked."""
+    """True if the engine's array must be converted or checked."""
     wire: int = 0
     """The declared protobuf type of a scalar."""
     wrapped: bool = False
-    """Whether the scalar sits in one of the wrapper messages of `google.protobuf`."""
+    """True if the scalar is in one of the wrapper messages of `google.protobuf`."""
     message: str = ""
     names: Mapping[int, str] = dataclasses.field(default_factory=dict)
-    """Of an enum: the first name of each number."""
-    fields: tuple[Field, ...] = ()
-    """Of a struct, in the schema's order."""
-    oneofs: tuple[tuple[Field, ...], ...] = ()
-    """Of a struct: the fields of which at most one is set."""
+    """The first name of each number of an enum."""
+    fields: tuple[ProtobufField, ...] = ()
+    """The fields of a struct, in the schema's order."""
+    oneofs: tuple[tuple[ProtobufField, ...], ...] = ()
+    """The oneofs of a struct: groups of fields of which at most one is set."""
 
     @property
     def renders_others(self) -> bool:
-        """Whether some text in it is made by what its schema says of messages without columns."""
-        if self.kind is Kind.JSON:
+        """Return True if a JSON text in the value depends on message types of the schema."""
+        if self.kind is ProtobufKind.JSON:
             return self.message not in _SELF_DESCRIBING
         return any(field.value.renders_others for field in self.fields)
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
-    """One field of a message and the column, or the struct member, that it becomes."""
+class ProtobufField:
+    """The plan of one message field, and of the column or struct member that it becomes."""
 
     name: str
     number: int
     place: int
-    """Its position when the fields of the message are sorted by number, as the engine has them."""
+    """Index of the field by ascending number, which is the engine's order."""
     label: str
     """`package.Message.field`, for comments and failures."""
-    value: Value
-    key: Value | None
-    """Of a map; a map is never `repeated` here."""
+    value: ProtobufValue
+    key: ProtobufValue | None
+    """The key of a map; a map is never `repeated` here."""
     repeated: bool
     presence: bool
     oneof: str
-    """The oneof that it shares with other fields, if any."""
+    """Name of the oneof that the field shares with other fields, if any."""
     group: bool
     note: str
     type: pa.DataType
@@ -226,23 +226,23 @@ class Field:
     work: bool
 
 
-def text(kind: Kind, message: str) -> Value:
-    """A message kept as JSON text; the engine collects its bytes, one item per occurrence."""
-    return Value(kind, pa.string(), pa.list_(pa.binary()), True, message=message)
+def text(kind: ProtobufKind, message: str) -> ProtobufValue:
+    """Plan a message as JSON text; the engine collects its bytes, one item per occurrence."""
+    return ProtobufValue(kind, pa.string(), pa.list_(pa.binary()), True, message=message)
 
 
-def struct(message: str, fields: tuple[Field, ...]) -> Value:
-    """A message with columns of its own."""
-    members: dict[str, list[Field]] = {}
-    for each in fields:
-        if each.oneof:
-            members.setdefault(each.oneof, []).append(each)
-    ordered = sorted(fields, key=lambda f: f.place)
-    work = bool(members) or ordered != list(fields) or any(f.work for f in fields)
-    return Value(
-        Kind.STRUCT,
-        pa.struct([pa.field(f.name, f.type) for f in fields]),
-        pa.struct([pa.field(f.name, f.engine) for f in ordered]),
+def struct(message: str, fields: tuple[ProtobufField, ...]) -> ProtobufValue:
+    """Plan a message as a struct with one member for each field."""
+    members: dict[str, list[ProtobufField]] = {}
+    for field in fields:
+        if field.oneof:
+            members.setdefault(field.oneof, []).append(field)
+    ordered = sorted(fields, key=lambda field: field.place)
+    work = bool(members) or ordered != list(fields) or any(field.work for field in fields)
+    return ProtobufValue(
+        ProtobufKind.STRUCT,
+        pa.struct([pa.field(field.name, field.type) for field in fields]),
+        pa.struct([pa.field(field.name, field.engine) for field in ordered]),
         work,
         message=message,
         fields=fields,
@@ -251,60 +251,60 @@ def struct(message: str, fields: tuple[Field, ...]) -> Value:
 
 
 def lake_names(descriptor: Descriptor, *, top: bool) -> dict[int, tuple[str, str]]:
-    """By field number: the name, and a note where it is not the name of the field.
+    """Return, by field number, the column name and a note if it differs from the field's name.
 
-    A lake's names do not differ by case, and names with a leading underscore belong to the
-    pipeline's own columns at the top. The lowest field number keeps its name, because it is most
-    likely the older field: a later field must not rename a column that exists.
+    Names in a lake do not differ by case, and at the top a leading underscore is reserved for the
+    pipeline's own columns. The lowest field number keeps its name, because it is most likely the
+    oldest field, and a later field must not rename an existing column.
     """
     taken: set[str] = set()
-    given: dict[int, tuple[str, str]] = {}
+    names: dict[int, tuple[str, str]] = {}
     others = []
-    for field in sorted(descriptor.fields, key=lambda f: f.number):
+    for field in sorted(descriptor.fields, key=lambda field: field.number):
         if field.name.lower() in taken or (top and field.name.startswith("_")):
             others.append(field)
         else:
             taken.add(field.name.lower())
-            given[field.number] = (field.name, "")
+            names[field.number] = (field.name, "")
     for field in others:
         name = f"field{field.name}" if top and field.name.startswith("_") else field.name
         while name.lower() in taken:
             name = f"{name}__{field.number}"
         taken.add(name.lower())
-        given[field.number] = (name, f"renamed from {field.name}")
-    return given
+        names[field.number] = (name, f"renamed from {field.name}")
+    return names
 
 
 MAX_FIELDS = 5_000
-"""Of one message with all its submessages; beyond it fewer levels become columns."""
+"""The most fields of one message with all its submessages; above it fewer levels become columns."""
 MAX_LEVELS = 50
-"""Of structs in structs."""
+"""The deepest nesting of structs."""
 
 
 def wire_types(*names: str) -> list[int]:
-    """The numbers of protobuf's types, such as `INT32`."""
+    """Return the numbers of protobuf types, given names such as `INT32`."""
     return [FieldDescriptorProto.Type.Value(f"TYPE_{name}") for name in names]
 
 
-_SCALARS: dict[int, Value] = {
-    wire: Value(kind, type_, engine or type_, engine is not None, wire)
+_SCALARS: dict[int, ProtobufValue] = {
+    wire: ProtobufValue(kind, type_, engine or type_, engine is not None, wire)
     for kind, type_, engine, wires in (
-        (Kind.PLAIN, pa.bool_(), None, wire_types("BOOL")),
-        (Kind.PLAIN, pa.binary(), None, wire_types("BYTES")),
-        (Kind.PLAIN, pa.string(), None, wire_types("STRING")),
-        (Kind.PLAIN, pa.float64(), None, wire_types("DOUBLE")),
-        (Kind.PLAIN, pa.float32(), None, wire_types("FLOAT")),
-        (Kind.PLAIN, pa.int32(), None, wire_types("INT32", "SINT32", "SFIXED32")),
-        (Kind.PLAIN, pa.int64(), None, wire_types("INT64", "SINT64", "SFIXED64")),
-        (Kind.UINT32, pa.int64(), pa.uint32(), wire_types("UINT32", "FIXED32")),
-        (Kind.UINT64, pa.decimal128(20, 0), pa.uint64(), wire_types("UINT64", "FIXED64")),
+        (ProtobufKind.PLAIN, pa.bool_(), None, wire_types("BOOL")),
+        (ProtobufKind.PLAIN, pa.binary(), None, wire_types("BYTES")),
+        (ProtobufKind.PLAIN, pa.string(), None, wire_types("STRING")),
+        (ProtobufKind.PLAIN, pa.float64(), None, wire_types("DOUBLE")),
+        (ProtobufKind.PLAIN, pa.float32(), None, wire_types("FLOAT")),
+        (ProtobufKind.PLAIN, pa.int32(), None, wire_types("INT32", "SINT32", "SFIXED32")),
+        (ProtobufKind.PLAIN, pa.int64(), None, wire_types("INT64", "SINT64", "SFIXED64")),
+        (ProtobufKind.UINT32, pa.int64(), pa.uint32(), wire_types("UINT32", "FIXED32")),
+        (ProtobufKind.UINT64, pa.decimal128(20, 0), pa.uint64(), wire_types("UINT64", "FIXED64")),
     )
     for wire in wires
 }
 _OFFICIAL = "google.protobuf."
 _INSTANTS = {
-    f"{_OFFICIAL}Timestamp": (Kind.TIMESTAMP, TIMESTAMP),
-    f"{_OFFICIAL}Duration": (Kind.DURATION, pa.int64()),
+    f"{_OFFICIAL}Timestamp": (ProtobufKind.TIMESTAMP, TIMESTAMP),
+    f"{_OFFICIAL}Duration": (ProtobufKind.DURATION, pa.int64()),
 }
 _SECONDS_AND_NANOS = pa.struct([pa.field("seconds", pa.int64()), pa.field("nanos", pa.int32())])
 _WRAPPERS = {
@@ -315,43 +315,43 @@ _SELF_DESCRIBING = {f"{_OFFICIAL}{name}" for name in ("Struct", "Value", "ListVa
 _SHAPELESS = {f"{_OFFICIAL}Any"} | _SELF_DESCRIBING
 
 
-def plan_message(descriptor: Descriptor, *, recursion_depth: int) -> Value:
-    """A message as a struct: its fields in the schema's order, with everything below them.
+def plan_message(descriptor: Descriptor, *, recursion_depth: int) -> ProtobufValue:
+    """Plan a message as a struct, with its fields in the schema's order and all levels below.
 
-    Messages that contain each other can unfold into more columns than a table can hold: then
-    recursion, and after that nesting, is followed less far, and the rest stays JSON text.
+    Messages that contain each other can unfold into more columns than a table can hold. Then fewer
+    levels of recursion, and after that of nesting, become columns, and the rest stays JSON text.
     """
-    known: dict[str, Value | None] = {}
+    well_known: dict[str, ProtobufValue | None] = {}
     for depth in range(recursion_depth, -1, -1):
-        planner = _Planner(depth, MAX_LEVELS, known)
+        planner = _Planner(depth, MAX_LEVELS, well_known)
         if planner.fits(descriptor):
             return planner.message(descriptor, ())
     levels = 0
-    while _Planner(0, levels + 1, known).fits(descriptor):
+    while _Planner(0, levels + 1, well_known).fits(descriptor):
         levels += 1
-    return _Planner(0, levels, known).message(descriptor, ())
+    return _Planner(0, levels, well_known).message(descriptor, ())
 
 
-def columns_of(message: Value) -> tuple[Column, ...]:
-    """The lake columns of a planned message."""
+def columns_of(message: ProtobufValue) -> tuple[Column, ...]:
+    """Return the lake columns of a planned message."""
     return tuple(
         Column(
-            f.name,
-            f.type,
-            comment="; ".join(filter(None, (f"field {f.label} (#{f.number})", f.note))),
-            number=f.number,
-            origin=Origin(f.label),
+            field.name,
+            field.type,
+            comment="; ".join(filter(None, (f"field {field.label} (#{field.number})", field.note))),
+            number=field.number,
+            origin=Origin(field.label),
         )
-        for f in message.fields
+        for field in message.fields
     )
 
 
 def can_nest_deeper(descriptor: Descriptor, levels: int) -> bool:
-    """Whether payloads of this message can hold more levels of messages than these."""
+    """Return True if payloads of a message can hold more than `levels` levels of messages."""
     reached = {descriptor.full_name: descriptor}
     for _ in range(levels + 1):
-        below = [f.message_type for d in reached.values() for f in d.fields]
-        reached = {d.full_name: d for d in below if d is not None}
+        inner_types = [f.message_type for d in reached.values() for f in d.fields]
+        reached = {d.full_name: d for d in inner_types if d is not None}
     return bool(reached)
 
 
@@ -359,11 +359,11 @@ def can_nest_deeper(descriptor: Descriptor, levels: int) -> bool:
 class _Planner:
     recursion_depth: int
     levels: int
-    known: dict[str, Value | None]
-    """The well-known types that were met, by name; None for every other type."""
+    well_known: dict[str, ProtobufValue | None]
+    """The plans of well-known types that were met, by name; None for every other type."""
 
     def fits(self, descriptor: Descriptor) -> bool:
-        """Whether the plan stays below the limit; counted first, because plans are costly."""
+        """Return True if the plan stays below the field limit; counting is cheaper than a plan."""
         count = 0
         left: list[tuple[Descriptor, tuple[str, ...]]] = [(descriptor, (descriptor.full_name,))]
         while left:
@@ -379,7 +379,7 @@ class _Planner:
                     left.append((below, (*path, below.full_name)))
         return True
 
-    def message(self, descriptor: Descriptor, ancestors: tuple[str, ...]) -> Value:
+    def message(self, descriptor: Descriptor, ancestors: tuple[str, ...]) -> ProtobufValue:
         names = lake_names(descriptor, top=not ancestors)
         numbers = sorted(names)
         path = (*ancestors, descriptor.full_name)
@@ -390,25 +390,29 @@ class _Planner:
         return struct(descriptor.full_name, fields)
 
     def _field(
-        self, field: FieldDescriptor, place: int, named: tuple[str, str], path: tuple[str, ...]
-    ) -> Field:
-        name, renamed = named
-        key: Value | None = None
+        self,
+        field: FieldDescriptor,
+        place: int,
+        name_and_note: tuple[str, str],
+        path: tuple[str, ...],
+    ) -> ProtobufField:
+        name, note = name_and_note
+        key: ProtobufValue | None = None
         if is_map(field):
             entry = field.message_type.fields_by_name
             key, value = self._value(entry["key"], path), self._value(entry["value"], path)
-            both = pa.struct([pa.field("key", key.engine), pa.field("value", value.engine)])
-            type_, engine = pa.map_(key.type, value.type), pa.list_(both)
+            entry_type = pa.struct([pa.field("key", key.engine), pa.field("value", value.engine)])
+            type_, engine = pa.map_(key.type, value.type), pa.list_(entry_type)
         else:
             value = self._value(field, path)
             type_, engine = value.type, value.engine
         repeated = field.is_repeated and key is None
         if repeated:
-            each = pa.binary() if value.kind in TEXT_KINDS else engine
-            type_, engine = pa.list_(type_), pa.list_(each)
+            item_type = pa.binary() if value.kind in TEXT_KINDS else engine
+            type_, engine = pa.list_(type_), pa.list_(item_type)
         oneof = field.containing_oneof
         shared = oneof is not None and len(oneof.fields) > 1
-        return Field(
+        return ProtobufField(
             name=name,
             number=field.number,
             place=place,
@@ -419,90 +423,94 @@ class _Planner:
             presence=field.has_presence,
             oneof=oneof.name if shared else "",
             group=field.type == FieldDescriptor.TYPE_GROUP,
-            note="; ".join(filter(None, (_unit(value, nested=False), renamed))),
+            note="; ".join(filter(None, (_unit(value, nested=False), note))),
             type=type_,
             engine=engine,
             work=value.work or key is not None,
         )
 
-    def _value(self, field: FieldDescriptor, path: tuple[str, ...]) -> Value:
+    def _value(self, field: FieldDescriptor, path: tuple[str, ...]) -> ProtobufValue:
         if field.enum_type is not None:
             names: dict[int, str] = {}
             for value in field.enum_type.values:
                 names.setdefault(value.number, value.name)
-            return Value(Kind.ENUM, pa.string(), pa.string(), False, field.type, names=names)
+            return ProtobufValue(
+                ProtobufKind.ENUM, pa.string(), pa.string(), False, field.type, names=names
+            )
         if field.message_type is None:
             return _SCALARS[field.type]
         message = field.message_type
         if self._is_struct(message, path):
             return self.message(message, path)
-        return self.known[message.full_name] or text(Kind.JSON, message.full_name)
+        return self.well_known[message.full_name] or text(ProtobufKind.JSON, message.full_name)
 
     def _is_struct(self, message: Descriptor, path: tuple[str, ...]) -> bool:
         name = message.full_name
-        if name not in self.known:
-            self.known[name] = _well_known(message)
+        if name not in self.well_known:
+            self.well_known[name] = _well_known(message)
         cut = path.count(name) > self.recursion_depth or len(path) > self.levels
-        return self.known[name] is None and not cut
+        return self.well_known[name] is None and not cut
 
 
-def _well_known(descriptor: Descriptor) -> Value | None:
+def _well_known(descriptor: Descriptor) -> ProtobufValue | None:
     name = descriptor.full_name
-    # somebody may define other messages under these names: those are ordinary messages
-    form = [(f.number, f.type, f.is_repeated) for f in descriptor.fields]
+    # a schema may define its own messages under these names, which are ordinary messages then
+    form = [(field.number, field.type, field.is_repeated) for field in descriptor.fields]
     if name in _SHAPELESS:
-        return text(Kind.JSON, name)
+        return text(ProtobufKind.JSON, name)
     if not form:
-        return text(Kind.EMPTY, name)
+        return text(ProtobufKind.EMPTY, name)
     numbers = [(1, FieldDescriptor.TYPE_INT64, False), (2, FieldDescriptor.TYPE_INT32, False)]
     if name in _INSTANTS and form == numbers:
         kind, type_ = _INSTANTS[name]
-        return Value(kind, type_, _SECONDS_AND_NANOS, True, message=name)
+        return ProtobufValue(kind, type_, _SECONDS_AND_NANOS, True, message=name)
     if name in _WRAPPERS and form == [(1, _WRAPPERS[name], False)]:
         inner = _SCALARS[_WRAPPERS[name]]
         engine = pa.struct([pa.field("value", inner.engine)])
         return replace(inner, engine=engine, work=True, wrapped=True, message=name)
     if name == f"{_OFFICIAL}FieldMask" and form == [(1, FieldDescriptor.TYPE_STRING, True)]:
         paths = pa.struct([pa.field("paths", pa.list_(pa.string()))])
-        return Value(Kind.FIELD_MASK, pa.string(), paths, True, message=name)
+        return ProtobufValue(ProtobufKind.FIELD_MASK, pa.string(), paths, True, message=name)
     return None
 
 
-def _unit(value: Value, *, nested: bool) -> str:
+def _unit(value: ProtobufValue, *, nested: bool) -> str:
     match value.kind:
-        case Kind.DURATION:
+        case ProtobufKind.DURATION:
             return "durations in microseconds" if nested else "in microseconds"
-        case Kind.JSON if not nested:
+        case ProtobufKind.JSON if not nested:
             return "JSON text"
-        case Kind.STRUCT:
-            return next(filter(None, (_unit(f.value, nested=True) for f in value.fields)), "")
+        case ProtobufKind.STRUCT:
+            return next(
+                filter(None, (_unit(field.value, nested=True) for field in value.fields)), ""
+            )
         case _:
             return ""
 
 
-# Values that a message can carry and the lake cannot hold.
+# Ranges of timestamps and durations that the lake can hold.
 
 _SECONDS = {
     # 0001-01-01T00:00:00Z to 9999-12-31T23:59:59Z, as timestamp.proto defines it
-    Kind.TIMESTAMP: (-62_135_596_800, 253_402_300_799),
+    ProtobufKind.TIMESTAMP: (-62_135_596_800, 253_402_300_799),
     # ten thousand years either way, as duration.proto defines it
-    Kind.DURATION: (-315_576_000_000, 315_576_000_000),
+    ProtobufKind.DURATION: (-315_576_000_000, 315_576_000_000),
 }
 _MAX_NANOS = 999_999_999
 
 
 def microseconds(
-    kind: Kind, seconds: Positions, nanos: npt.NDArray[np.int32]
+    kind: ProtobufKind, seconds: Positions, nanos: npt.NDArray[np.int32]
 ) -> tuple[Positions, Mask]:
-    """Timestamps or durations in microseconds, and a mask of what is outside their range."""
+    """Convert timestamps or durations to microseconds, with a mask of those out of range."""
     low, high = _SECONDS[kind]
-    if len(seconds) and kind is Kind.TIMESTAMP:
-        # the usual case, in few steps: small arrays are many
+    if len(seconds) and kind is ProtobufKind.TIMESTAMP:
+        # The usual case takes few steps, because there are many small arrays.
         usual = nanos.min() >= 0 and nanos.max() <= _MAX_NANOS
         if usual and seconds.min() >= low and seconds.max() <= high:
             return seconds * 1_000_000 + nanos // 1_000, np.zeros(len(seconds), np.bool_)
-    least = 0 if kind is Kind.TIMESTAMP else -_MAX_NANOS
+    least = 0 if kind is ProtobufKind.TIMESTAMP else -_MAX_NANOS
     outside = (seconds < low) | (seconds > high) | (nanos < least) | (nanos > _MAX_NANOS)
-    # nanoseconds are cut off towards zero: half a microsecond less than nothing is nothing
+    # nanoseconds are cut off towards zero, also for negative durations
     rest = np.sign(nanos).astype(np.int64) * (np.abs(nanos.astype(np.int64)) // 1_000)
     return np.where(outside, 0, seconds) * 1_000_000 + rest, outside

@@ -1,4 +1,4 @@
-"""Walks along the wire format: up to where a payload can be read, how many items it has."""
+"""The protobuf wire format: faults in payloads, the number of their items, and views for people."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from distributary.decode.base import (
 from distributary.decode.protobuf.schema import (
     OFFICIAL_MAX_DEPTH,
     TEXT_KINDS,
-    Kind,
-    Value,
+    ProtobufKind,
+    ProtobufValue,
     find_message,
     open_pool,
     wire_types,
@@ -50,11 +50,11 @@ _WIRES = {
     **{type_: FIXED64 if width == 8 else FIXED32 for type_, width in _PACKED.items()},
     **dict.fromkeys(wire_types("BYTES", "STRING", "MESSAGE"), BYTES),
 }
-"""How a field of a type is written; all others as a varint."""
+"""The wire type of a field by its declared type; all other types are varints."""
 
 
-class StoppedAtError(RefusedError):
-    """The walk cannot go on."""
+class WireStoppedAtError(RefusedError):
+    """A payload that cannot be read further than `position`."""
 
     def __init__(
         self, position: int, reason: str, code: ErrorCode = ErrorCode.PAYLOAD_MISMATCH
@@ -63,53 +63,53 @@ class StoppedAtError(RefusedError):
 
 
 def find_fault(payload: bytes, descriptor: Descriptor, *, max_depth: int) -> RefusedError | None:
-    """The first thing in a payload that keeps it from being a message of this type, if any."""
+    """Return the first fault that keeps a payload from being a message of this type, if any."""
     return _Walk(payload, max_depth).fault(descriptor)
 
 
 def find_foreign(
     payload: bytes, descriptor: Descriptor
 ) -> tuple[RefusedError | None, RefusedError | None]:
-    """The first field that is written as its type never is, and the first that no type has.
+    """Return the first field with a wrong wire type, and the first field unknown to the schema.
 
-    Numbers that a message keeps free for extensions are nobody's fault.
+    Numbers that a message reserves for extensions do not count as unknown.
     """
     walk = _Walk(payload, OFFICIAL_MAX_DEPTH, judges=True)
     return walk.fault(descriptor), walk.unknown
 
 
 def read_varint(payload: bytes, position: int, end: int) -> tuple[int, int]:
-    """A varint and the position behind it."""
+    """Return a varint and the position after it."""
     value = shift = 0
-    for at in range(position, min(end, position + 10)):
-        byte = payload[at]
+    for index in range(position, min(end, position + 10)):
+        byte = payload[index]
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value & 0xFFFF_FFFF_FFFF_FFFF, at + 1
+            return value & 0xFFFF_FFFF_FFFF_FFFF, index + 1
         shift += 7
     if position + 10 <= end:
-        raise StoppedAtError(position, "a number is longer than ten bytes")
-    raise StoppedAtError(position, "the payload ends inside a number")
+        raise WireStoppedAtError(position, "a number is longer than ten bytes")
+    raise WireStoppedAtError(position, "the payload ends inside a number")
 
 
 def read_tag(payload: bytes, position: int, end: int) -> tuple[int, int, int]:
-    """Field number, wire type and the position behind them."""
+    """Return a field number, its wire type and the position after them."""
     tag, after = read_varint(payload, position, end)
     number, wire = tag >> 3, tag & 7
     if number == 0 or tag > _MAX_TAG or after - position > 5 or wire > FIXED32:
-        raise StoppedAtError(position, "this is not the start of a field")
+        raise WireStoppedAtError(position, "this is not the start of a field")
     return number, wire, after
 
 
 def read_span(payload: bytes, wire: int, position: int, end: int) -> tuple[int, int]:
-    """Where the content of a value that is not a group starts and ends."""
+    """Return the start and end of the content of a value that is no group."""
     if wire == VARINT:
         return position, read_varint(payload, position, end)[1]
     start, length = position, 8 if wire == FIXED64 else 4
     if wire == BYTES:
         length, start = read_varint(payload, position, end)
     if start + length > end:
-        raise StoppedAtError(
+        raise WireStoppedAtError(
             position, f"a value should have {length} bytes, and {end - start} are left"
         )
     return start, start + length
@@ -123,26 +123,26 @@ class _Walk:
         self.unknown: RefusedError | None = None
 
     def fault(self, descriptor: Descriptor) -> RefusedError | None:
-        """Where the payload stops to be a message of a type, if it does."""
+        """Return the fault at which the payload stops being a message of a type, if any."""
         try:
             self.message(0, len(self._payload), descriptor, 0)
-        except StoppedAtError as stopped:
-            # without the frames of the walk, because there may be one for each payload
+        except WireStoppedAtError as stopped:
+            # without the traceback, because there may be one fault for each payload
             return stopped.with_traceback(None)
         return None
 
     def message(
         self, position: int, end: int, descriptor: Descriptor | None, depth: int, group: int = 0
     ) -> int:
-        """Walk a message up to `end`, or a group up to its end tag; where it ended."""
+        """Walk a message up to `end`, or a group to its end tag; return the position after it."""
         if depth > self._max_depth:
             reason = f"messages nest deeper than {self._max_depth} levels"
-            raise StoppedAtError(position, reason, ErrorCode.NESTING_TOO_DEEP)
+            raise WireStoppedAtError(position, reason, ErrorCode.NESTING_TOO_DEEP)
         while position < end:
             number, wire, after = read_tag(self._payload, position, end)
             if wire == END_GROUP:
                 if number != group:
-                    raise StoppedAtError(position, f"a group #{number} ends that was not started")
+                    raise WireStoppedAtError(position, f"group #{number} ends but did not start")
                 return after
             field = descriptor.fields_by_number.get(number) if descriptor is not None else None
             if self._judges and descriptor is not None:
@@ -156,7 +156,7 @@ class _Walk:
                 if wire == BYTES and field is not None:
                     self._content(start, position, field, depth)
         if group:
-            raise StoppedAtError(position, f"the group #{group} does not end")
+            raise WireStoppedAtError(position, f"group #{group} does not end")
         return position
 
     def _judge(
@@ -172,13 +172,13 @@ class _Walk:
             packed = wire == BYTES and field.is_repeated and field.type not in _NEVER_PACKED
             if wire != usual and not packed:
                 reason = (
-                    f"field {field.full_name} (#{number}) comes as {_WIRE_NAMES[wire]},"
-                    f" and is written as {_WIRE_NAMES[usual]}"
+                    f"field {field.full_name} (#{number}) is encoded as {_WIRE_NAMES[wire]},"
+                    f" but its type is encoded as {_WIRE_NAMES[usual]}"
                 )
-                raise StoppedAtError(position, reason)
+                raise WireStoppedAtError(position, reason)
         elif self.unknown is None and not may_be_extended(descriptor, number):
             reason = f"{descriptor.full_name} has no field #{number}"
-            self.unknown = StoppedAtError(position, reason)
+            self.unknown = WireStoppedAtError(position, reason)
 
     def _content(self, start: int, end: int, field: FieldDescriptor, depth: int) -> None:
         if field.type == FieldDescriptor.TYPE_MESSAGE:
@@ -189,7 +189,7 @@ class _Walk:
             except UnicodeDecodeError as error:
                 reason = f"field {field.full_name} holds text that is not UTF-8"
                 position = start + error.start
-                raise StoppedAtError(position, reason, ErrorCode.INVALID_UTF8) from None
+                raise WireStoppedAtError(position, reason, ErrorCode.INVALID_UTF8) from None
         elif field.is_repeated and field.type not in _NEVER_PACKED:
             self._packed(start, end, field)
 
@@ -200,70 +200,70 @@ class _Walk:
                 _, start = read_varint(self._payload, start, end)
         elif (end - start) % width:
             reason = f"field {field.full_name} has {end - start} bytes of items of {width} bytes"
-            raise StoppedAtError(start, reason)
+            raise WireStoppedAtError(start, reason)
 
 
 def may_be_extended(descriptor: Descriptor, number: int) -> bool:
-    """Whether a message keeps a number for fields that others declare."""
+    """Return True if a message reserves a field number for extensions."""
     if any(start <= number < end for start, end in descriptor.extension_ranges):
         return True
-    # the old form in which extensions come as groups of type and content
+    # the old message-set format, in which extensions are groups of type and content
     return bool(descriptor.GetOptions().message_set_wire_format)
 
 
 @dataclass(frozen=True, slots=True)
 class _Items:
-    """What a field adds to the size of a payload."""
+    """The bytes of columns that a field adds for its items."""
 
     width: int
-    """Bytes of columns for each time that it comes; 0 for a single message."""
+    """Bytes of columns for each occurrence; 0 for a single message."""
     packed: int
-    """Bytes of an item where many come in one, 1 for varints; 0: each comes by itself."""
+    """Bytes of one packed item, 1 for varints; 0 if items are not packed."""
     below: Mapping[int, _Items]
-    """Fields of a message that add something."""
+    """The fields of a message that add bytes themselves."""
     group: bool = False
 
 
 _NO_ITEMS = _Items(0, 0, {})
 _VARINT_ENDS = bytes(range(0x80, 0x100))
-"""Every varint has one byte that is none of these."""
+"""Bytes that do not end a varint; every varint has exactly one byte that is none of these."""
 
 
-def expansion_of(message: Value) -> Expansion:
-    """How large payloads of a planned message become."""
+def expansion_of(message: ProtobufValue) -> Expansion:
+    """Return the estimate of the memory that payloads of a planned message need as columns."""
     fields = _items(message)
     row = width(message.type)
-    known = list(_every(fields))
-    # a tag begins with these seven bits however it is written; an item has its length behind it
-    first: dict[int, int] = {}
+    all_items = list(_every(fields))
+    # A tag begins with these seven bits in every encoding, and a length follows it.
+    width_by_tag: dict[int, int] = {}
     plain = JSON_GROWTH if _has_text(message) else 1
     factor = 1
-    for number, items in known:
+    for number, items in all_items:
         if items.packed:
             plain = max(plain, _per_byte(number, items))
         elif items.width:
             low = (number << 3 | (START_GROUP if items.group else BYTES)) & 0x7F
-            first[low] = max(first.get(low, 0), items.width)
+            width_by_tag[low] = max(width_by_tag.get(low, 0), items.width)
             factor = max(factor, _per_byte(number, items))
 
     def measure(payload: bytes, limit: int) -> int:
         most = row + plain * len(payload)
-        for low, size in first.items():
+        for low, size in width_by_tag.items():
             most += size * (payload.count(low) + payload.count(low | 0x80))
         if most <= limit:
             return most
         counted = _Count(payload, limit, row + len(payload))
-        # no parser reads on where this one stops
-        with suppress(StoppedAtError):
+        # where this walk stops, the parser stops too
+        with suppress(WireStoppedAtError):
             counted.message(0, len(payload), fields, 0)
         return counted.size
 
     return Expansion(row, max(plain, factor), measure)
 
 
-def _items(message: Value) -> dict[int, _Items]:
-    """The fields of a message that come several times, or have such fields below them."""
-    found: dict[int, _Items] = {}
+def _items(message: ProtobufValue) -> dict[int, _Items]:
+    """Return the fields of a message that repeat, or contain fields that repeat."""
+    fields: dict[int, _Items] = {}
     for field in message.fields:
         below: Mapping[int, _Items] = _items(field.value)
         size = packed = 0
@@ -275,13 +275,13 @@ def _items(message: Value) -> dict[int, _Items]:
         elif field.repeated:
             size = width(field.value.type)
             usual = _WIRES.get(field.value.wire, VARINT)
-            if field.value.kind is Kind.ENUM:
+            if field.value.kind is ProtobufKind.ENUM:
                 size += max(map(len, field.value.names.values()), default=0)
             if field.value.wire and not field.value.wrapped and usual != BYTES:
                 packed = _PACKED.get(field.value.wire, 1)
         if size or below:
-            found[field.number] = _Items(size, packed, below, field.group)
-    return found
+            fields[field.number] = _Items(size, packed, below, field.group)
+    return fields
 
 
 def _every(fields: Mapping[int, _Items]) -> Iterator[tuple[int, _Items]]:
@@ -291,17 +291,17 @@ def _every(fields: Mapping[int, _Items]) -> Iterator[tuple[int, _Items]]:
 
 
 def _per_byte(number: int, items: _Items) -> int:
-    """The most bytes for each byte of an item."""
+    """Return the most bytes of columns for each byte of an item."""
     least = items.packed or 1 + ((number << 3).bit_length() + 6) // 7
     return -(-items.width // least)
 
 
-def _has_text(message: Value) -> bool:
-    return any(f.value.kind in TEXT_KINDS or _has_text(f.value) for f in message.fields)
+def _has_text(message: ProtobufValue) -> bool:
+    return any(field.value.kind in TEXT_KINDS or _has_text(field.value) for field in message.fields)
 
 
 class _Count:
-    """Counts the items in a payload, until there are too many."""
+    """A walk that counts the items in a payload until there are too many."""
 
     def __init__(self, payload: bytes, limit: int, size: int) -> None:
         self._payload = payload
@@ -309,14 +309,14 @@ class _Count:
         self.size = size
 
     def message(self, position: int, end: int, fields: Mapping[int, _Items], depth: int) -> int:
-        """Walk a message up to `end`, or a group up to its end tag; where it ended."""
+        """Walk a message up to `end`, or a group to its end tag; return the position after it."""
         payload = self._payload
         if depth > OFFICIAL_MAX_DEPTH:
-            raise StoppedAtError(position, "messages nest too deep")
+            raise WireStoppedAtError(position, "messages nest too deep")
         while position < end and self.size <= self._limit:
             tag = payload[position]
             if tag < 0x80 and tag & 7 == BYTES and position + 1 < end and not payload[position + 1]:
-                # an empty item, short: what a payload of many items is made of
+                # an empty item in its shortest form, of which payloads with many items consist
                 items = fields.get(tag >> 3, _NO_ITEMS)
                 self.size += 0 if items.packed else items.width
                 position += 2
@@ -344,29 +344,30 @@ class _Count:
         return len(self._payload[start:end].translate(None, _VARINT_ENDS))
 
 
-# The official parser as a judge: which payloads of an array are not messages of a type.
+# The official parser decides which payloads of an array are not messages of a type.
 
 _BYTES_PER_MESSAGE = 4 * 1024 * 1024
 _PAYLOADS_PER_MESSAGE = 4_096
 
 
 class Judged(NamedTuple):
-    """Indices of payloads that are out of the ordinary."""
+    """The indices of payloads that need a closer look."""
 
     rejected: list[int]
-    """They do not parse."""
+    """Payloads that do not parse."""
     foreign: dict[int, bool]
-    """They parse, and hold a field that the type does not have or has otherwise; False where it is
-    certain that it does not have it."""
+    """Payloads that parse and hold a field that the schema does not have or has with another wire
+    type. The value is False if the field is certainly unknown to the schema."""
 
 
 def judge(new_message: Callable[[], Any], payloads: Sequence[bytes], *, size: int) -> Judged:
-    """Parse payloads of about `size` bytes together, without looking at what comes out of it.
+    """Parse payloads of about `size` bytes together, and report those that need a closer look.
 
-    `new_message` makes an empty message of the type, or of one `with_nothing_replaced`.
+    `new_message` creates an empty message of the type, or of a type changed by
+    `with_nothing_replaced`.
     """
-    # one message takes many payloads, which is several times faster than a message for each, but
-    # it keeps the memory of all of them
+    # Merging many payloads into one message is several times faster than a message for each, but
+    # the message keeps the memory of all of them.
     share = _BYTES_PER_MESSAGE * len(payloads) // (size + 1)
     step = max(1, min(_PAYLOADS_PER_MESSAGE, share))
     judged = Judged([], {})
@@ -375,14 +376,15 @@ def judge(new_message: Callable[[], Any], payloads: Sequence[bytes], *, size: in
     while length_hint(left):
         message = new_message()
         try:
-            # merged, not parsed one after the other: so the unknown fields of all of them are there
+            # merged and not parsed one by one, so that the message keeps the unknown fields of all
             deque(map(message.MergeFromString, islice(left, step)), maxlen=0)
             parsed = end = len(payloads) - length_hint(left)
         except ParseError:
             end = len(payloads) - length_hint(left)
             parsed = end - 1
             judged.rejected.append(parsed)
-            # what a failure leaves in a oneof is no value: the runtime would follow it into nowhere
+            # a failed parse leaves an invalid value in a oneof, and reading it would crash the
+            # runtime
             message = new_message()
             deque(map(message.MergeFromString, payloads[start:parsed]), maxlen=0)
         if parsed > start and _holds_unknown(message):
@@ -399,27 +401,36 @@ def judge(new_message: Callable[[], Any], payloads: Sequence[bytes], *, size: in
 
 
 def _holds_unknown(message: Any) -> bool:
-    """Whether there are unknown fields in a message, down to the 60th level; they are gone then."""
+    """Return True if a message has unknown fields, down to level 60, and discard them."""
     size = len(message.SerializePartialToString())
     message.DiscardUnknownFields()
     return size != len(message.SerializePartialToString())
 
 
 def _only_beyond(message: Any) -> bool:
-    """Whether all unknown fields of a message have numbers that mean nothing in its types."""
+    """Return True if all unknown fields have numbers that their types neither use nor reserve."""
     type_ = message.DESCRIPTOR
     numbers = {field.field_number for field in UnknownFieldSet(message)}
-    if any(n in type_.fields_by_number or may_be_extended(type_, n) for n in numbers):
+    if any(
+        number in type_.fields_by_number or may_be_extended(type_, number) for number in numbers
+    ):
         return False
-    below = [(f, content) for f, content in message.ListFields() if f.message_type is not None]
-    # of extensions nothing is asked, and lists are there only where nobody asks
-    return all(not (f.is_extension or f.is_repeated) and _only_beyond(c) for f, c in below)
+    inner_messages = [
+        (field, content)
+        for field, content in message.ListFields()
+        if field.message_type is not None
+    ]
+    # inner extensions and lists are not examined, so they count as doubtful
+    return all(
+        not (field.is_extension or field.is_repeated) and _only_beyond(content)
+        for field, content in inner_messages
+    )
 
 
-# A payload for human eyes, as far as it can be read.
+# A view of a payload for people, as far as it can be read.
 
 MAX_CHARACTERS = 200_000
-"""A longer text is cut; a person reads the beginning."""
+"""The most characters of a view; the rest is cut off."""
 
 _ZIGZAG = (FieldDescriptor.TYPE_SINT32, FieldDescriptor.TYPE_SINT64)
 _SIGNED = (FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_INT64)
@@ -432,7 +443,7 @@ _FIXED = {
 
 
 def best_effort_text(body: bytes | None, message: str, payload: bytes) -> str:
-    """The payload in protobuf's text format, or field by field up to the byte that is wrong."""
+    """Return a payload in protobuf's text format, or its fields up to the first wrong byte."""
     descriptor: Descriptor | None = None
     try:
         pool = open_pool(body or b"", message)
@@ -444,7 +455,9 @@ def best_effort_text(body: bytes | None, message: str, payload: bytes) -> str:
     except (DecodeError, ParseError, RecursionError, ValueError, TypeError):
         text = _fields(descriptor, payload)
     if len(text) > MAX_CHARACTERS:
-        text = f"{text[:MAX_CHARACTERS]}\n# {len(text) - MAX_CHARACTERS} more characters\n"
+        text = (
+            f"{text[:MAX_CHARACTERS]}\n# {len(text) - MAX_CHARACTERS} more characters are cut off\n"
+        )
     return printable_lines(text)
 
 
@@ -452,13 +465,13 @@ def _fields(descriptor: Descriptor | None, payload: bytes) -> str:
     dump = _Dump(payload)
     try:
         dump.message(0, len(payload), descriptor, 0)
-    except StoppedAtError as stopped:
+    except WireStoppedAtError as stopped:
         dump.lines.append(f"# cannot be read from byte {stopped.position} on: {stopped.reason}")
     return "".join(f"{line}\n" for line in dump.lines)
 
 
 class _Dump:
-    """One line per field, with its name where the schema knows it and its number elsewhere."""
+    """The lines of a view: one for each field, with its name or else its number."""
 
     def __init__(self, payload: bytes) -> None:
         self._payload = payload
@@ -467,12 +480,12 @@ class _Dump:
     def message(
         self, position: int, end: int, descriptor: Descriptor | None, depth: int, group: int = 0
     ) -> int:
-        """Write the fields up to `end`, or up to the end of a group; where that was."""
+        """Write the fields up to `end`, or to a group's end; return the position after them."""
         while position < end:
             number, wire, after = read_tag(self._payload, position, end)
             if wire == END_GROUP:
                 if number != group:
-                    raise StoppedAtError(position, f"a group #{number} ends that was not started")
+                    raise WireStoppedAtError(position, f"group #{number} ends but did not start")
                 return after
             field = descriptor.fields_by_number.get(number) if descriptor is not None else None
             name = field.name if field is not None else str(number)
@@ -483,7 +496,7 @@ class _Dump:
                 start, position = read_span(self._payload, wire, after, end)
                 self._value(name, wire, start, position, field, depth)
         if group:
-            raise StoppedAtError(position, f"the group #{group} does not end")
+            raise WireStoppedAtError(position, f"group #{group} does not end")
         return position
 
     def _nested(
@@ -496,7 +509,7 @@ class _Dump:
         group: int = 0,
     ) -> int:
         if depth >= OFFICIAL_MAX_DEPTH:
-            raise StoppedAtError(position, f"nested deeper than {OFFICIAL_MAX_DEPTH} levels")
+            raise WireStoppedAtError(position, f"nested deeper than {OFFICIAL_MAX_DEPTH} levels")
         self._line(depth, f"{name} {{")
         position = self.message(position, end, descriptor, depth + 1, group)
         self._line(depth, "}")
@@ -519,14 +532,14 @@ class _Dump:
             self._line(depth, f'{name}: "{CEscape(self._payload[start:end], as_utf8=False)}"')
 
     def _guess(self, name: str, start: int, end: int, depth: int) -> bool:
-        """Write bytes of an unknown field as a message, if they are one and are not a text."""
+        """Write the bytes of an unknown field as a message, if they parse and are no text."""
         content = self._payload[start:end]
         if not content or (content.isascii() and content.decode("ascii").isprintable()):
             return False
         inner = _Dump(self._payload)
         try:
             inner._nested(name, start, end, None, depth)
-        except StoppedAtError:
+        except WireStoppedAtError:
             return False
         self.lines.extend(inner.lines)
         return True
@@ -551,6 +564,6 @@ def _number(payload: bytes, wire: int, start: int, end: int, field: FieldDescrip
         return "true" if value else "false"
     signed = value - (1 << 64) if value >> 63 else value
     if field.enum_type is not None:
-        known = field.enum_type.values_by_number.get(signed)
-        return known.name if known is not None else str(signed)
+        enum_value = field.enum_type.values_by_number.get(signed)
+        return enum_value.name if enum_value is not None else str(signed)
     return str(signed if field.type in _SIGNED else value)

@@ -1,8 +1,8 @@
-"""A pipeline's checkpoint: whose life it is, where it began, and the decided batches.
+"""A pipeline's checkpoint: its life, its first position, and the decided batches.
 
 <checkpoint>/<pipeline>/
     life.json      the id of this life: a reset checkpoint is a new life
-    claims/        who owns it
+    claims/             its owner
     first.json     the source's position at the beginning of this life
     manifests/     the decided batches of the stream
     runs/          records between the two hops of a stage, gone when it is over
@@ -74,7 +74,10 @@ class Checkpoint:
         return cls(store, life)
 
     def first_position(self, find: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
-        """Where this life begins: found once, then kept, so that `latest` stays the same moment."""
+        """Return the first position of this life.
+
+        Found once and stored, so that `latest` does not move.
+        """
         known = self.known_first_position()
         if known is None:
             text = json.dumps(find())
@@ -89,7 +92,7 @@ class Checkpoint:
             self.store.write("first.json", seal(json.dumps(position).encode()))
 
     def known_first_position(self) -> Mapping[str, Any] | None:
-        """Where this life has begun, if it has."""
+        """Return the stored first position of this life, if there is one."""
         where = f"{self.store.address}/first.json"
         next_step = (
             "put the file back from a copy; if no batch was decided yet, start over with "
@@ -110,7 +113,7 @@ class Checkpoint:
         return found
 
     def runs(self, lane: str) -> Path:
-        """Where the stages of a lane keep sorted records: a folder, absolute."""
+        """Return the folder, absolute, in which the stages of a lane store sorted records."""
         if is_remote(self.store.address):
             return Path(tempfile.gettempdir(), f"distributary-{self.life}-{lane}")
         return Path(self.store.address, "runs", lane).resolve()
@@ -124,7 +127,7 @@ class Checkpoint:
         return folder
 
     def close_runs(self, lane: str) -> None:
-        """Leave nothing among temporary files, unless somebody needs it."""
+        """Remove temporary files that no process needs."""
         if is_remote(self.store.address):
             with suppress(OSError):
                 self.runs(lane).rmdir()
@@ -138,7 +141,7 @@ class Checkpoint:
 class Manifests:
     """The manifests of a lane, one per batch number, each created exactly once.
 
-    Whoever owns the checkpoint is the only one to add to them, and need not look each time.
+    Only the owner of the checkpoint adds manifests, so it need not list them each time.
     """
 
     def __init__(self, store: Store, *, owned: bool = False) -> None:
@@ -187,7 +190,7 @@ class Manifests:
         return unseal(data, where=where, next_step=_PUT_BACK)
 
     def create(self, manifest: Manifest) -> None:
-        """Decide a batch. Raises FencedError when it is decided already, by somebody else."""
+        """Decide a batch. Raises FencedError if another process has decided it."""
         if not self._created(manifest):
             raise FencedError(
                 f"batch {manifest.batch} was decided by another process meanwhile",
@@ -221,9 +224,9 @@ class Manifests:
             return found == data
 
     def replace(self, manifest: Manifest) -> None:
-        """Decide a batch again whose files are gone. It is decided all the time, for its records.
+        """Decide a batch again whose files are lost; its records stay decided.
 
-        The old manifest is kept for a while, for whoever wants to know what has happened.
+        The old manifest is kept for a while, for analysis.
         """
         name, text = self._name(manifest.batch), manifest.to_json().encode()
         with reaching(self.store.address):
@@ -263,7 +266,7 @@ class Manifests:
         self._settled = max([*_numbers(_SETTLED, names), before])
 
     def decided_at(self, batch: int) -> float:
-        """When a batch was decided; 0 if it was not, or nobody knows."""
+        """Return the time at which a batch was decided; 0 if it was not, or if unknown."""
         found = self.store.look(self._name(batch))
         return found.modified if found else 0.0
 
@@ -424,7 +427,7 @@ def _life_of_manifests(store: Store) -> tuple[str, str] | None:
 
 
 def _settled_before(store: Store) -> int:
-    """What the version before kept in one file; nothing where that was emptied."""
+    """Return the settled batch in the file of an earlier version; None if that was emptied."""
     try:
         return int(store.read("settled"))
     except (FileNotFoundError, ValueError):

@@ -2,10 +2,10 @@
 
 A claim is a file `claims/<epoch>.json`, created exclusively, so that of two processes that want the
 same epoch one loses. The highest epoch owns the checkpoint. Its owner puts the file in place again
-and again, only if it is still its own: that is the heartbeat. Who wants to take over from a process
-that is silent fences it first, in the same way, so that it finds out at its next beat. A process
-that has lost its claim must neither publish nor prune: a checkpoint that was reset or put back from
-a copy may have the same epochs again, but not the same claims.
+and again, only if it is still its own: that is the heartbeat. A process that takes over from a
+silent owner first fences it, in the same way, so that the old owner notices at its next beat. A
+process that has lost its claim must neither publish nor prune: a checkpoint that was reset or put
+back from a copy may have the same epochs again, but not the same claims.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Owner:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is a process of this machine, which a person can look at and stop."""
+        """Return whether the owner is a process of this machine, which a person can stop."""
         return self.host == socket.gethostname()
 
     def describe(self) -> str:
@@ -128,9 +128,9 @@ def current_owner(checkpoint: Store) -> Owner | None:
 
 
 def _is_alive(found: _Found) -> bool:
-    """Whether an owner still runs: asked of the system on this host, of its heartbeat elsewhere.
+    """Return whether an owner runs: on this host by its process, elsewhere by its heartbeat.
 
-    A stopped (SIGSTOP) process does not count as alive: it cannot know how long it was away.
+    A stopped (SIGSTOP) process does not count as alive: it cannot know how long it was paused.
     """
     owner = found.owner
     if owner.ended:
@@ -164,7 +164,7 @@ def state_of(checkpoint: Store) -> str:
 
 
 def liveness(checkpoint: str) -> str:
-    """The same for whoever knows a checkpoint by name only; `unknown` where there is none."""
+    """Return the liveness of a checkpoint by its address; `unknown` if there is none."""
     store = at(checkpoint)
     try:
         return state_of(store) if store.exists() else "unknown"
@@ -232,7 +232,7 @@ class Claim:
             raise _fenced(self)
 
     def is_held(self) -> bool:
-        """Whether the claim is still this process's own."""
+        """Return whether this process still has the claim."""
         try:
             self.check()
         except DistributaryError:
@@ -247,7 +247,7 @@ class Claim:
             self._renewed(ended="released")
 
     def _is_own(self) -> bool:
-        """Whether the file of this epoch is still this process's own."""
+        """Return whether the file of this epoch still belongs to this process."""
         found = self.checkpoint.look(self._own)
         if found is None:
             return False
@@ -258,11 +258,14 @@ class Claim:
         return True
 
     def _is_overtaken(self) -> bool:
-        """Whether a claim came later; in a bucket nobody makes one without fencing this."""
+        """Return whether a later claim exists.
+
+        In a bucket, a later claim always fences this one first.
+        """
         return self.checkpoint.asks_for_free and self.checkpoint.look(self._next) is not None
 
     def _reread(self) -> bool:
-        """Whether what is there now was written by this process; the lock is held."""
+        """Return whether the current file was written by this process; the lock is held."""
         found = self.checkpoint.look(self._own)
         if found is None or not _same(self.checkpoint.read(self._own), self.owner):
             return False
@@ -375,7 +378,7 @@ def _owner(data: bytes) -> Owner:
 
 
 def _same(data: bytes, owner: Owner) -> bool:
-    """Whether a claim is this owner's, and nobody has fenced it."""
+    """Return whether a claim belongs to this owner and is not fenced."""
     try:
         found = _owner(data)
     except (CheckpointError, ValueError, TypeError):

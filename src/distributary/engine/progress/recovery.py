@@ -15,12 +15,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from distributary.config.pipeline import PipelineConfig
-from distributary.config.source import FilesSource
-from distributary.engine.parts import make_source
 from distributary.engine.progress.checkpoint import Checkpoint, ManifestCopy
 from distributary.engine.progress.claim import Claim
-from distributary.engine.progress.removal import LANES, finish_removal
-from distributary.engine.tables import table_folder
+from distributary.engine.progress.removal import finish_removal
+from distributary.engine.seams import make_source
+from distributary.engine.tables import log_of, table_folder
 from distributary.errors import (
     CheckpointError,
     DistributaryError,
@@ -28,21 +27,22 @@ from distributary.errors import (
     ErrorCode,
     TableBehindError,
 )
-from distributary.model.manifest import Counts, Manifest, SourceRange, app_id
+from distributary.model.manifest import LANES, Counts, Manifest, SourceRange, app_id
 from distributary.model.table import Role
-from distributary.observe.gaps import lost_parking
 from distributary.observe.health import DERIVED
-from distributary.observe.ledger import Ledger
+from distributary.observe.ledger.ledger import Ledger
+from distributary.observe.ledger.recording import Accepted
+from distributary.observe.ledger.rows import LastCommit
 from distributary.observe.pipelines import refuse_half_restored
-from distributary.observe.recording import Accepted
-from distributary.observe.rows import LastCommit
-from distributary.publish.parking import Expected, Held, forget, lacking, parked
+from distributary.observe.verify.gaps import lost_parking
+from distributary.publish.base import Held
+from distributary.publish.parking import Expected, forget, lacking, parked
 from distributary.source.base import Position
 from distributary.store.base import reaching
 
 if TYPE_CHECKING:
     from distributary.engine.pipeline import Pipeline
-    from distributary.observe.rows import BatchRow
+    from distributary.observe.ledger.rows import BatchRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def _ahead(pipeline: Pipeline, lane: str, copy: Manifest | None) -> _Ahead | Non
 
 
 def plan_recovery(pipeline: Pipeline) -> Recovery | None:
-    """What `recover` would do; None where nothing is lost."""
+    """Return the actions of `recover`; None if nothing is lost."""
     if _is_there(pipeline):
         return _way_back(pipeline)[0]
     return _recovery(pipeline)[0]
@@ -258,13 +258,13 @@ def _is_there(pipeline: Pipeline) -> bool:
 
 def _recovery(pipeline: Pipeline) -> tuple[Recovery, Manifest]:
     name = pipeline.config.name
-    if isinstance(pipeline.config.source, FilesSource):
+    refusal = pipeline.config.source.irrecoverable
+    if refusal is not None:
         raise CheckpointError(
-            "the checkpoint of a pipeline of files also numbers them, which only it knew",
+            refusal.what,
             code=ErrorCode.CHECKPOINT_LOST,
             where=pipeline.checkpoint.address,
-            next_step="`distributary reset FILE` and run: all files are read again, and events "
-            "that the logs have already are dropped",
+            next_step=refusal.next_step,
         )
     last = _last_settled(pipeline)
     copy = ManifestCopy(pipeline.lake, name).read()
@@ -350,12 +350,12 @@ def refuse_behind(config: PipelineConfig, ledger: Ledger, life: str) -> None:
         return
     names = list(dict.fromkeys(one.commit.table for one in found))
     more = f", and {len(names) - _SHOWN:,} more tables" if len(names) > _SHOWN else ""
-    told = [one for one in found if one.commit.table in names[:_SHOWN]]
+    descriptions = [one for one in found if one.commit.table in names[:_SHOWN]]
     raise TableBehindError(
         f"{len(names):,} of the pipeline's tables lack batches that were written to them",
         where=config.lake.address,
-        evidence="; ".join(one.describe() for one in told) + more,
-        next_step=_next_step(config, told),
+        evidence="; ".join(one.describe() for one in descriptions) + more,
+        next_step=_next_step(config, descriptions),
         tables=",".join(names[:_SHOWN]),
     )
 
@@ -373,13 +373,26 @@ def refuse_lost_parking(
     if not lost:
         return
     names = list(dict.fromkeys(row.table for row in lost))
-    told = [f"{n} ({spelled(r.batch for r in lost if r.table == n)})" for n in names[:_SHOWN]]
+    examples = [f"{n} ({spelled(r.batch for r in lost if r.table == n)})" for n in names[:_SHOWN]]
+    roles = {row.table: row.role for row in lost}
+    logged = config.cdc is not None and config.cdc.log
+    rebuilt = [
+        name
+        for name in names
+        if logged and roles[name] == Role.MERGED and log_of(name) not in roles
+    ]
+    without_copy = (
+        f"`distributary rebuild {rebuilt[0]}` makes the table again from its log, which has them"
+        if rebuilt
+        else f"`distributary reset FILE --table {names[0]}` takes the table as it is: what it "
+        "lacks is then in no table"
+    )
+    waited = "1 table" if len(names) == 1 else f"{len(names):,} tables"
     raise TableBehindError(
-        f"batches that waited for {len(names):,} tables are gone from the folder they waited in",
+        f"batches that waited for {waited} are gone from the folder they waited in",
         where=folder,
-        evidence="; ".join(told),
-        next_step="put this folder back from a newer copy; if there is none, `distributary reset "
-        f"FILE --table {names[0]}` takes the table as it is: what it lacks is then in no table",
+        evidence="; ".join(examples),
+        next_step=f"put this folder back from a newer copy; if there is none, {without_copy}",
         tables=",".join(names[:_SHOWN]),
     )
 
@@ -415,11 +428,27 @@ def behind(
 
 
 def accept_rebuilt(config: PipelineConfig, ledger: Ledger, table: str, version: int) -> None:
-    """A table that lacked batches and was made again from its log has them, without their marks."""
-    lives = {c.life for c in ledger.last_commits(config.name) if c.table == table}
-    for life in lives:
+    """Note that a table made again from its log has the batches that it lacked, without marks.
+
+    Batches that waited for it and are gone from their folder are among them.
+    """
+    commits = [c for c in ledger.last_commits(config.name) if c.table == table]
+    for life in {commit.life for commit in commits}:
         found = behind(config, ledger, life, table)
         ledger.accept([Accepted(b.commit, b.commit.batch or 0, 0, version) for b in found])
+    folder = config.lake.parking_of(config.name)
+    lost = {
+        (row.life, row.lane): row.batch
+        for row in lost_parking(ledger, config.name, folder)
+        if row.table == table
+    }
+    ledger.accept(
+        [
+            Accepted(c, max(c.batch or 0, lost[c.life, c.lane]), 0, version)
+            for c in commits
+            if (c.life, c.lane) in lost
+        ]
+    )
 
 
 def spelled(batches: Iterable[int]) -> str:
@@ -448,7 +477,10 @@ def _expected(config: PipelineConfig, commit: LastCommit) -> Expected:
 
 
 def _is_written(config: PipelineConfig, commit: LastCommit) -> bool:
-    """Whether the pipeline file still names the table; of types nobody knows before they come."""
+    """Return whether the pipeline file still has the table.
+
+    Types are unknown before they arrive.
+    """
     tables = config.tables
     unified = tables.unified.name if tables.unified else None
     fixed = {Role.BRONZE: tables.bronze, Role.UNIFIED: unified}

@@ -1,8 +1,8 @@
-"""What `reset` and `clean` take away, and how it goes: at once, or by whoever comes next.
+"""The removals of `reset` and `clean`: done at once, or completed by the next command.
 
-What will go is written down first. Whoever opens the pipeline next finishes what a killed process
-has begun, so that no run ever meets half of it. The claims are taken before, which fences a process
-that was only paused: a life that was ended writes nothing any more.
+The removals are stored first. The next command that opens the pipeline completes those of a
+killed process, so that no run ever sees half of them. The claims are taken before, which fences a
+process that was only paused: an ended life writes nothing any more.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from distributary.engine.progress.checkpoint import Checkpoint, ManifestCopy
 from distributary.engine.progress.claim import CLAIMS, Claim
 from distributary.errors import CheckpointError
 from distributary.model import layout
+from distributary.model.manifest import LANES
 from distributary.observe.deadletters import DeadLetters
 from distributary.observe.pipelines import REMOVAL
 from distributary.store.base import Store, at, is_remote, reaching, stay_inside
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 PARKED_FILES = "parked files"
-LANES = ("stream", "replay")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def _carry_out(pipeline: Pipeline, removals: Sequence[Removal]) -> None:
 
 
 def _place(pipeline: Pipeline, removal: Removal) -> str:
-    """What goes is this lake's, whatever is written down in it."""
+    """Return the address of a removal; it must be in this lake, whatever the stored text says."""
     return (
         pipeline.parking
         if removal.kind == PARKED_FILES

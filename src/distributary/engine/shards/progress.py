@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from distributary.config.pipeline import PipelineConfig
-from distributary.config.source import DeltaSource as DeltaSourceConfig
-from distributary.config.source import Part, job_name
+from distributary.config.shard import Part, job_name
+from distributary.config.sources.delta import DeltaSourceConfig
 from distributary.engine.progress.checkpoint import Checkpoint, Manifests
 from distributary.engine.tables import table_folder
 from distributary.errors import CheckpointError, ConfigError
@@ -30,7 +30,7 @@ from distributary.model.deadletter import DeadLetterStatus
 from distributary.observe.deadletters import DeadLetters
 from distributary.publish.parking import parked
 from distributary.source.base import Position
-from distributary.source.delta import DeltaLog, DeltaSource
+from distributary.source.delta.source import DeltaLog, DeltaSource
 from distributary.store.base import Store, at, introduce, reaching
 from distributary.store.seal import seal, unseal
 
@@ -49,17 +49,17 @@ class Epoch:
     """The version with which the next one begins; None while it goes on."""
 
     def takes(self, part: int | str) -> bool:
-        """Whether a job has anything to do here."""
+        """Return whether a job has work in this epoch."""
         return part == "unified" or (isinstance(part, int) and part < self.shards)
 
     def is_before(self, position: Position | None) -> bool:
-        """Whether a job that has come as far as `position` is past all of it."""
+        """Return whether a job at `position` is past the whole epoch."""
         return position is not None and self.last is not None and place(position) >= (self.last, 0)
 
     def begin(self, position: Position | None) -> Position:
-        """Where a job starts reading that has come as far as `position`.
+        """Return the position at which a job at `position` starts reading.
 
-        Rows are each job's own count: one that begins here begins with none.
+        Row counts belong to each job: a job that begins here begins with zero.
         """
         if position is None:
             return {"version": self.first, "index": 0, "rows": 0}
@@ -162,7 +162,7 @@ def _place(number: int) -> str:
 
 
 def place(position: Position) -> tuple[int, int]:
-    """What positions are compared by."""
+    """Return the comparable part of a position."""
     return int(position["version"]), int(position["index"])
 
 
@@ -178,7 +178,7 @@ class Progress:
     of: str
 
     def behind(self, table: DeltaSource, part: Part, epochs: Sequence[Epoch]) -> str:
-        """Why a job is not done with these epochs, which have ended; empty if it is."""
+        """Return the reason why a job has not finished these ended epochs; empty if it has."""
         position = self.settled(part)
         for epoch in epochs:
             if not epoch.takes(part) or epoch.is_before(position):
@@ -205,9 +205,9 @@ class Progress:
 
 
 def divide(config: PipelineConfig, *, lake: str, manifests: Manifests, parking: str) -> None:
-    """Cut the stream where the number of shards changes; refuse a file that would write twice.
+    """Cut the stream if the number of shards changed; refuse a file that would write twice.
 
-    Called with the claim of the checkpoint, so that nobody else lands records meanwhile.
+    Called with the claim of the checkpoint, so that no other process lands records meanwhile.
     """
     cuts = Cuts.of(lake, config.name)
     shard = config.shard
@@ -235,7 +235,7 @@ def family(config: PipelineConfig, *, lake: str) -> tuple[str, ...]:
 
 
 def _refuse_unfinished(config: PipelineConfig, manifests: Manifests, parking: str) -> None:
-    """What one job alone has decided, it must bring to all of its tables first."""
+    """Raise if a single job has decided batches that are not in all of its tables yet."""
     half_done = manifests.newest() > manifests.settled()
     if half_done or parked(parking):
         raise CheckpointError(
@@ -261,9 +261,9 @@ def _newest(config: PipelineConfig) -> int:
 
 
 def is_retired(config: PipelineConfig, number: int) -> bool:
-    """Whether a shard has nothing left to do, by what the lake says.
+    """Return whether a shard has finished, according to the lake.
 
-    `config` is the one of the whole pipeline; where its lake is not to be seen, nobody knows.
+    `config` is that of the whole pipeline; if its lake cannot be read from here, the answer is no.
     """
     bronze = config.tables.bronze
     if bronze is None or not is_seen(config):
@@ -277,7 +277,7 @@ def is_retired(config: PipelineConfig, number: int) -> bool:
 
 
 def has_letters(config: PipelineConfig, number: int) -> bool:
-    """Whether dead letters of a shard are open: its file says how they are sent again."""
+    """Return whether dead letters of a shard are open: its file is needed to replay them."""
     folder = table_folder(config, config.tables.dead_letters)
     if not is_seen(config) or not at(folder).exists("_delta_log"):
         return False
@@ -287,7 +287,7 @@ def has_letters(config: PipelineConfig, number: int) -> bool:
 
 
 def is_seen(config: PipelineConfig) -> bool:
-    """Whether the lake can be looked into from here."""
+    """Return whether the lake can be read from here."""
     introduce(config.lake.address, config.lake.options)
     introduce(config.lake.checkpoint, config.lake.options)
     try:

@@ -16,14 +16,15 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from distributary.config.pipeline import PipelineConfig
-from distributary.config.source import DeltaSource as DeltaSourceConfig
-from distributary.config.source import Part, Shard, job_name, shard_of, storage_options_of
+from distributary.config.shard import Part, Shard, job_name, shard_of
+from distributary.config.sources.base import storage_options_of
+from distributary.config.sources.delta import DeltaSourceConfig
 from distributary.engine.shards.progress import Cuts, Division, Epoch, Progress, place
 from distributary.errors import DistributaryError, ErrorCode, SourceUnavailableError
 from distributary.model.manifest import SourceRange
 from distributary.model.record import RAW
 from distributary.source.base import BatchInput, Position, files_of
-from distributary.source.delta import DeltaReader, DeltaSource, SourceFile, read_file
+from distributary.source.delta.source import DeltaReader, DeltaSource, SourceFile, read_file
 from distributary.stage.bronze import WHOLE
 from distributary.stage.unwrap import MARKED, ShardFilter
 from distributary.store.base import Store, at, reaching

@@ -1,7 +1,7 @@
-"""Brings notices to one target, in a thread of its own: a target that hangs holds up nobody else.
+"""Delivers notices to one target, in a thread of its own, so that a hanging target delays no other.
 
-While a target is out of reach its notices wait, and what begins and ends meanwhile is never told. A
-message that the target refuses, or that is too old, is given up.
+While a target does not answer, its notices wait, and alerts that begin and end meanwhile are not
+sent. A message that the target refuses, or that is too old, is dropped.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ from tenacity import (
 )
 
 from distributary.config.alerts import AtMost
-from distributary.observe.alerts.notice import Notice, State, notices_in
-from distributary.observe.alerts.targets import Outcome, Target
+from distributary.observe.alerts.notice import AlertState, Notice, notices_in
+from distributary.observe.alerts.targets import AlertTarget, DeliveryOutcome
 
-# How much a target is told at once. Pure: somebody else knows the time and sends the messages.
-#
-# What there is no room for waits. Meanwhile an alert that ends without having been told is
-# forgotten, so that what is told at last is still true; the rest is told in one message. Ends of
-# alerts that were told are never left out: they only wait for room.
+# The limit of messages for a target, as pure functions: the caller knows the time and sends the
+# messages. Notices beyond the limit wait. An alert that ends before it was sent is dropped
+# meanwhile, so that later messages are still true; the rest is sent as one message. Ends of sent
+# alerts are never dropped: they only wait.
 
 MOST_WAITING = 2000
 """Notices that wait for one target; beyond, the oldest are only counted."""
@@ -62,13 +61,13 @@ class Limit:
 
     @property
     def waiting(self) -> tuple[Notice, ...]:
-        """What is not told yet."""
+        """Return the notices that are not sent yet."""
         return (*self._ends.values(), *self._begins.values())
 
     def offer(self, notice: Notice) -> None:
-        """Something to tell."""
+        """Add a notice."""
         self.revision += 1
-        if notice.state is State.RESOLVED:
+        if notice.state is AlertState.RESOLVED:
             self._ends[notice.key] = notice
         elif self._ends.pop(notice.key, None) is not None:
             # it was about to be told that this is over: it goes on as if it never was
@@ -84,12 +83,12 @@ class Limit:
             self._uncounted += 1
 
     def hold(self) -> None:
-        """The target is out of reach: what comes meanwhile is told in one message."""
+        """Combine later notices into one message, because the target does not answer."""
         self._crowded = True
         self._forget_what_is_over()
 
     def take(self, now: datetime) -> Notice | None:
-        """The next message, which counts as sent; None while there is nothing or no room."""
+        """Return the next message, which counts as sent; None if there is none or no room."""
         if not self._ends and not self._begins:
             return None
         if self.room_in(now) > timedelta(0):
@@ -110,7 +109,7 @@ class Limit:
             self._uncounted += 1
 
     def room_in(self, now: datetime) -> timedelta:
-        """How long it is until one more message may be sent."""
+        """Return the time until one more message may be sent."""
         # a clock that was set back must not stop everything
         while self._sent and not timedelta(0) <= now - self._sent[0] < self._within:
             self._sent.popleft()
@@ -119,19 +118,19 @@ class Limit:
         return self._sent[0] + self._within - now
 
     def _summary(self, now: datetime) -> Notice | None:
-        """One message for all that waits; None where it is better told by itself."""
-        told = [
+        """Return one message for all waiting notices; None if single messages are better."""
+        notices = [
             notice
             for notice in self._begins.values()
-            if not self._one_by_one or notice.state is State.INFO
+            if not self._one_by_one or notice.state is AlertState.INFO
         ]
-        self._crowded = len(told) < len(self._begins)
-        if len(told) < 2:
+        self._crowded = len(notices) < len(self._begins)
+        if len(notices) < 2:
             return None
-        for notice in told:
+        for notice in notices:
             del self._begins[notice.key]
         uncounted, self._uncounted = self._uncounted, 0
-        return self._summarise(told, uncounted, now)
+        return self._summarise(notices, uncounted, now)
 
     def memory(self) -> dict[str, Any]:
         """For a file."""
@@ -169,7 +168,7 @@ class Courier:
 
     def __init__(
         self,
-        target: Target,
+        target: AlertTarget,
         limit: Limit,
         *,
         give_up_after: timedelta,
@@ -207,13 +206,13 @@ class Courier:
             self._changed.notify()
 
     def finish(self) -> None:
-        """End as soon as everything that may be told is told."""
+        """End as soon as all allowed messages are sent."""
         with self._changed:
             self._closing = True
             self._changed.notify()
 
     def join(self, until: float) -> None:
-        """Wait for the end, up to a moment of the monotonic clock; then it is told to leave."""
+        """Wait for the end, up to a moment of the monotonic clock; then stop the thread."""
         if self._thread.ident is None:
             return
         self._thread.join(max(0.0, until - time.monotonic()))
@@ -228,7 +227,7 @@ class Courier:
         return self._limit.revision + self._settled
 
     def memory(self) -> dict[str, Any]:
-        """What is not delivered yet, for a file."""
+        """Return the undelivered notices as plain data for a file."""
         with self._changed:
             known = self._limit.memory()
             if self._under_way is not None:
@@ -261,7 +260,7 @@ class Courier:
         return None
 
     def _deliver(self, notice: Notice) -> bool:
-        """Whether there is nothing more to do about it."""
+        """Deliver a notice; return whether it is done, delivered or dropped."""
         attempts = Retrying(
             retry=retry_if_result(lambda outcome: not outcome.delivered and outcome.again),
             wait=self._pause,
@@ -270,7 +269,7 @@ class Courier:
             before_sleep=self._told_to_wait,
         )
         try:
-            outcome: Outcome = attempts(self._target.send, notice)
+            outcome: DeliveryOutcome = attempts(self._target.send, notice)
         except RetryError as error:
             outcome = error.last_attempt.result()
         interrupted = self._halt.is_set() and outcome.again and not self._too_old(notice)
@@ -292,7 +291,7 @@ class Courier:
             why = state.outcome.result().why
             _log.info("alert target %s is out of reach, tried again: %s", self.name, why)
 
-    def _report(self, notice: Notice, outcome: Outcome) -> None:
+    def _report(self, notice: Notice, outcome: DeliveryOutcome) -> None:
         if not outcome.delivered:
             _log.warning(
                 "alert %s (%s) was not delivered to %s and is given up: %s",

@@ -1,4 +1,4 @@
-"""What people are told: one notice, the same for every target."""
+"""A notice: the content of one message about a pipeline, the same for every target."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ NEXT_TRY = ", next try in "
 """What is behind it in a text is true only while something is tried again."""
 
 
-class Kind(StrEnum):
+class AlertKind(StrEnum):
     """What it is about."""
 
     FAILURE = "failure"
     PARKED = "parked"
     DEAD_LETTERS = "dead_letters"
     FRESHNESS = "freshness"
+    SILENT_SOURCE = "silent_source"
     INVARIANT = "invariant"
     SCHEMA = "schema"
     TABLE = "table"
@@ -38,7 +39,7 @@ class Kind(StrEnum):
     TEST = "test"
 
 
-class State(StrEnum):
+class AlertState(StrEnum):
     """Whether something began, is over, or just happened."""
 
     RAISED = "raised"
@@ -60,8 +61,8 @@ class Notice:
     """One thing to tell. All its texts are safe to print: one line each, of bounded length."""
 
     pipeline: str
-    kind: Kind
-    state: State
+    kind: AlertKind
+    state: AlertState
     severity: Severity
     what: str
     at: datetime
@@ -99,13 +100,13 @@ class Notice:
     @property
     def headline(self) -> str:
         """One line that says it all."""
-        word = State.RESOLVED if self.state is State.RESOLVED else self.severity
+        word = AlertState.RESOLVED if self.state is AlertState.RESOLVED else self.severity
         return f"[{word}] {self.pipeline}: {self.what}"
 
     def resolved(self, at: datetime) -> Notice:
         """The end of it: what was tried again is not tried any more."""
         what = self.what.partition(NEXT_TRY)[0]
-        return replace(self, state=State.RESOLVED, at=at, what=what)
+        return replace(self, state=AlertState.RESOLVED, at=at, what=what)
 
     def cleaned(self, mask: Callable[[str], str]) -> Notice:
         """The same without secrets, control characters and endless texts."""
@@ -135,8 +136,8 @@ def notice_from(document: Mapping[str, Any]) -> Notice:
     try:
         batch = document.get("batch")
         return Notice(
-            kind=Kind(document["kind"]),
-            state=State(document["state"]),
+            kind=AlertKind(document["kind"]),
+            state=AlertState(document["state"]),
             severity=Severity(document["severity"]),
             at=moment(document["at"]),
             since=moment(document["since"]),

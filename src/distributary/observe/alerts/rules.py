@@ -1,7 +1,7 @@
-"""What is worth telling: events and the passing of time in, notices out. Touches nothing else.
+"""The rules of alerts: events and the time in, notices out, without side effects.
 
 An alert is open from the notice that raises it to the notice that resolves it, and is not raised
-again in between. What is no state, such as a new table, is told once and never open.
+again in between. An event without an end, such as a new table, is sent once and never open.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ from distributary.config.alerts import AlertsOn, DeadLetterRate
 from distributary.config.base import format_duration
 from distributary.config.pipeline import PipelineConfig
 from distributary.errors import ErrorCode
+from distributary.model.change import Heartbeat, connector_name
 from distributary.observe.alerts.notice import (
     NEXT_TRY,
-    Kind,
+    AlertKind,
+    AlertState,
     Notice,
     Severity,
-    State,
     notices_in,
     page,
 )
 from distributary.observe.events import (
     BatchSettled,
     BatchStarted,
+    Beat,
     Event,
     Failed,
     Idle,
@@ -67,7 +69,7 @@ class DeadLetterWindow:
         self._slots: deque[_Slot] = deque()
 
     def add(self, at: float, *, read: int, codes: Mapping[str, int]) -> None:
-        """A batch was settled."""
+        """Add the counts of a settled batch."""
         width = self.rate.within.total_seconds() / _SLOTS
         if not self._slots or at - self._slots[-1].at > width:
             self._slots.append(_Slot(at, 0, Counter()))
@@ -93,14 +95,14 @@ class DeadLetterWindow:
 
     @property
     def too_many(self) -> bool:
-        """Whether a limit is passed."""
+        """Return whether a limit is exceeded."""
         letters, count, share = self.codes.total(), self.rate.count, self.rate.share
         return (count is not None and letters > count) or (
             share is not None and letters > share * self.read
         )
 
     def memory(self) -> list[Any]:
-        """For a file."""
+        """Return the window as plain data for a file."""
         return [[slot.at, slot.read, dict(slot.codes)] for slot in self._slots]
 
     def recall(self, memory: object) -> None:
@@ -115,7 +117,7 @@ def _are_counts(codes: dict[Any, Any]) -> bool:
     return len(codes) <= _MOST_CODES and all(isinstance(n, int) for n in codes.values())
 
 
-# What is said about each thing: what, where, the evidence, and the command to type next.
+# The texts of notices: what, where, the evidence, and the next command.
 
 _listed = partial(listed, most=10)
 
@@ -134,18 +136,20 @@ class Wording:
         what, again = event.error.what, event.retry_in
         if again is None:
             what = f"failed: {what}"
-            return self._of_error(Kind.FAILURE, Severity.CRITICAL, what, event, subject="failed")
+            return self._of_error(
+                AlertKind.FAILURE, Severity.CRITICAL, what, event, subject="failed"
+            )
         what, subject = f"retrying: {what}{NEXT_TRY}{again:.0f} s", str(event.error.code)
-        return self._of_error(Kind.FAILURE, Severity.WARNING, what, event, subject=subject)
+        return self._of_error(AlertKind.FAILURE, Severity.WARNING, what, event, subject=subject)
 
     def broken(self, event: Failed) -> Notice:
         """A batch that does not add up was refused."""
-        return self._of_error(Kind.INVARIANT, Severity.CRITICAL, event.error.what, event)
+        return self._of_error(AlertKind.INVARIANT, Severity.CRITICAL, event.error.what, event)
 
     def unbalanced(self, event: BatchSettled) -> Notice:
         """A batch was settled and does not add up."""
         return self._notice(
-            Kind.INVARIANT,
+            AlertKind.INVARIANT,
             Severity.CRITICAL,
             f"batch {event.batch} does not add up",
             at=event.at,
@@ -158,7 +162,7 @@ class Wording:
     def parked(self, event: TableParked) -> Notice:
         """A table waits."""
         return self._notice(
-            Kind.PARKED,
+            AlertKind.PARKED,
             Severity.ERROR,
             f"table {event.table} cannot be written and is parked",
             at=event.at,
@@ -178,7 +182,7 @@ class Wording:
         share = f", {letters / read:.1%} of {read:,} records" if read else ""
         place = ("errors", most) if most else ("pipelines", self._name)
         return self._notice(
-            Kind.DEAD_LETTERS,
+            AlertKind.DEAD_LETTERS,
             Severity.WARNING,
             f"{letters:,} dead letters within {format_duration(within)}{share}",
             at=at,
@@ -191,11 +195,24 @@ class Wording:
     def stale(self, *, fresh_at: datetime, limit: timedelta) -> Notice:
         """Tables were not brought up to date."""
         return self._notice(
-            Kind.FRESHNESS,
+            AlertKind.FRESHNESS,
             Severity.ERROR,
             f"tables are older than {format_duration(limit)}",
             at=fresh_at + limit,
             evidence=f"up to date last at {fresh_at:%Y-%m-%dT%H:%M:%SZ}",
+        )
+
+    def silent(self, topic: str, beat: Heartbeat, *, at: datetime, limit: timedelta) -> Notice:
+        """Build the notice that a connector has stopped to send heartbeats."""
+        return self._notice(
+            AlertKind.SILENT_SOURCE,
+            Severity.ERROR,
+            f"source {connector_name(topic)} is silent: no heartbeat for {format_duration(limit)}",
+            at=at,
+            subject=topic,
+            where=f"pipeline {self._name}, topic {topic}",
+            evidence=f"its last heartbeat was sent at {beat.at:%Y-%m-%dT%H:%M:%SZ}; "
+            f"at {beat.looked_at:%Y-%m-%dT%H:%M:%SZ} the topic held no newer one",
         )
 
     def schemas(self, seen: Sequence[SchemaSeen], settled: BatchSettled) -> Notice:
@@ -203,7 +220,7 @@ class Wording:
         first, alone = seen[0], len(seen) == 1
         lines = (f"{s.label}: {', '.join(s.changes) or 'no change of columns'}" for s in seen)
         return self._of_batch(
-            Kind.SCHEMA,
+            AlertKind.SCHEMA,
             f"new schema {first.label}" if alone else f"{len(seen):,} new schemas",
             settled,
             where=f"{self._place(settled.batch)}, {_listed(sorted({s.table for s in seen}))}",
@@ -216,7 +233,7 @@ class Wording:
         """Tables that a batch has made."""
         alone = len(names) == 1
         return self._of_batch(
-            Kind.TABLE,
+            AlertKind.TABLE,
             f"new table {names[0]}" if alone else f"{len(names):,} new tables",
             settled,
             evidence=_listed(names, most=50),
@@ -228,29 +245,29 @@ class Wording:
         """Upkeep failed; the pipeline goes on."""
         what, subject = f"{event.task} failed: {event.error.what}", f"task-{event.task}"
         return self._of_error(
-            Kind.FAILURE, Severity.WARNING, what, event, once=True, subject=subject
+            AlertKind.FAILURE, Severity.WARNING, what, event, once=True, subject=subject
         )
 
-    def held_back(self, told: Sequence[Notice], uncounted: int, at: datetime) -> Notice:
+    def held_back(self, notices: Sequence[Notice], uncounted: int, at: datetime) -> Notice:
         """One message for several that there was no room for."""
         more = f"; {uncounted:,} more were over before they could be sent" if uncounted else ""
-        worst = min((notice.severity for notice in told), key=list(Severity).index)
+        worst = min((notice.severity for notice in notices), key=list(Severity).index)
         return self._notice(
-            Kind.HELD_BACK,
+            AlertKind.HELD_BACK,
             worst,
-            f"{len(told):,} messages were held back",
+            f"{len(notices):,} messages were held back",
             at=at,
-            since=told[0].since,
+            since=notices[0].since,
             once=True,
-            evidence=_listed(notice.what for notice in told) + more,
+            evidence=_listed(notice.what for notice in notices) + more,
         )
 
     def _notice(
-        self, kind: Kind, severity: Severity, what: str, *, at: datetime, **parts: Any
+        self, kind: AlertKind, severity: Severity, what: str, *, at: datetime, **parts: Any
     ) -> Notice:
         # these cannot be over: they are told once
         happened = severity is Severity.INFO or parts.pop("once", False)
-        state = State.INFO if happened else State.RAISED
+        state = AlertState.INFO if happened else AlertState.RAISED
         known: dict[str, Any] = {
             "pipeline": self._name,
             "state": state,
@@ -264,7 +281,12 @@ class Wording:
         return notice.cleaned(self._mask)
 
     def _of_error(
-        self, kind: Kind, severity: Severity, what: str, event: Failed | TaskFailed, **parts: Any
+        self,
+        kind: AlertKind,
+        severity: Severity,
+        what: str,
+        event: Failed | TaskFailed,
+        **parts: Any,
     ) -> Notice:
         """With what an error says of itself."""
         error, batch = event.error, event.batch if isinstance(event, Failed) else None
@@ -283,9 +305,9 @@ class Wording:
         )
 
     def _of_batch(
-        self, kind: Kind, what: str, settled: BatchSettled, *, table: str, **parts: str
+        self, kind: AlertKind, what: str, settled: BatchSettled, *, table: str, **parts: str
     ) -> Notice:
-        """What a batch brought; about one `table`, or about several."""
+        """Return the notice about the changes of a batch, for one `table` or several."""
         batch = settled.batch
         place = ("tables", table) if table else ("batches", self._name, str(batch))
         parts |= {"subject": f"{settled.lane}-{batch}", "link": self._page(*place)}
@@ -299,7 +321,7 @@ class Wording:
 
 
 HEARD = (
-    *(BatchSettled, BatchStarted, Failed, Idle, ProcessStarted),
+    *(BatchSettled, BatchStarted, Beat, Failed, Idle, ProcessStarted),
     *(Recovered, SchemaSeen, Stopped, TableParked, TableResumed, TaskFailed),
 )
 """The events that can change something."""
@@ -325,12 +347,12 @@ class Rules:
         """Another one whenever an alert was opened or closed."""
 
     def hear(self, event: Event) -> list[Notice]:
-        """What an event of this pipeline means."""
+        """Return the notices that follow from an event of this pipeline."""
         self._now = max(self._now, event.at)
         return [*self._meaning(event), *self._timely()]
 
     def tick(self, now: datetime) -> list[Notice]:
-        """What it means that nothing was heard until now."""
+        """Return the notices that follow from the time alone."""
         self._now = max(self._now, now)
         return [*self._timely()]
 
@@ -347,11 +369,11 @@ class Rules:
             case TableParked() if self._on.parked:
                 yield from self._raise(self._words.parked(event))
             case TableResumed() if not event.parked:
-                yield from self._resolve(Kind.PARKED, event.table)
+                yield from self._resolve(AlertKind.PARKED, event.table)
             case SchemaSeen() if self._on.schema_:
                 self._seen.append(event)
             case Recovered():
-                yield from self._resolve(Kind.FAILURE)
+                yield from self._resolve(AlertKind.FAILURE)
             case Idle():
                 yield from self._caught_up(event.at)
             case BatchStarted() | ProcessStarted():
@@ -361,16 +383,30 @@ class Rules:
                 self._fresh_at = None
             case TaskFailed() if self._on.failure:
                 yield self._words.task_failed(event)
+            case Beat() if self._on.silent_source is not None:
+                yield from self._listened(event, self._on.silent_source)
+
+    def _listened(self, event: Beat, limit: timedelta) -> Iterator[Notice]:
+        """Raise an alert for each connector that is silent, and resolve those of the others."""
+        silent: set[str] = set()
+        for topic, beat in event.heartbeats.items():
+            if (beat.silent_seconds or 0.0) >= limit.total_seconds():
+                notice = self._words.silent(topic, beat, at=event.at, limit=limit)
+                silent.add(notice.key)
+                yield from self._raise(notice)
+        for key, notice in list(self._open.items()):
+            if notice.kind is AlertKind.SILENT_SOURCE and key not in silent:
+                yield from self._resolve(AlertKind.SILENT_SOURCE, notice.subject)
 
     def _settled(self, event: BatchSettled) -> Iterator[Notice]:
         if event.counts.balanced:
-            yield from self._resolve(Kind.INVARIANT)
+            yield from self._resolve(AlertKind.INVARIANT)
         elif self._on.invariant:
             yield from self._raise(self._words.unbalanced(event))
         yield from self._written(event)
         if event.lane != "stream":
             return
-        yield from self._resolve(Kind.FAILURE)
+        yield from self._resolve(AlertKind.FAILURE)
         if self._window is not None:
             read, letters = event.counts.read, event.dead_letters
             self._window.add(event.at.timestamp(), read=read, codes=letters)
@@ -381,8 +417,8 @@ class Rules:
         done = {each.table for each in event.written if each.outcome == "published"}
         waits = {*event.parked_tables} - done
         for notice in list(self._open.values()):
-            if notice.kind is Kind.PARKED and notice.subject not in waits:
-                yield from self._resolve(Kind.PARKED, notice.subject)
+            if notice.kind is AlertKind.PARKED and notice.subject not in waits:
+                yield from self._resolve(AlertKind.PARKED, notice.subject)
         seen = [schema for schema in self._seen if schema.batch == event.batch]
         self._seen.clear()
         if seen:
@@ -394,19 +430,19 @@ class Rules:
     def _caught_up(self, at: datetime) -> Iterator[Notice]:
         """Everything that the source had is done, so what failed before is over."""
         self._fresh_at = at
-        yield from self._resolve(Kind.FAILURE)
-        yield from self._resolve(Kind.INVARIANT)
+        yield from self._resolve(AlertKind.FAILURE)
+        yield from self._resolve(AlertKind.INVARIANT)
 
     def _timely(self) -> Iterator[Notice]:
-        """What only time decides."""
+        """Yield the notices that depend on the time only."""
         yield from self._unwatched()
         yield from self._letters()
         limit = self._on.freshness
         if limit is None or self._fresh_at is None:
             return
         if self._now - self._fresh_at < limit:
-            yield from self._resolve(Kind.FRESHNESS)
-        elif not self._is_open(Kind.FRESHNESS):
+            yield from self._resolve(AlertKind.FRESHNESS)
+        elif not self._is_open(AlertKind.FRESHNESS):
             yield from self._raise(self._words.stale(fresh_at=self._fresh_at, limit=limit))
 
     def _letters(self) -> Iterator[Notice]:
@@ -415,25 +451,26 @@ class Rules:
             return
         window.slide(self._now.timestamp())
         if not window.too_many:
-            yield from self._resolve(Kind.DEAD_LETTERS)
-        elif not self._is_open(Kind.DEAD_LETTERS):
+            yield from self._resolve(AlertKind.DEAD_LETTERS)
+        elif not self._is_open(AlertKind.DEAD_LETTERS):
             yield from self._raise(self._words.dead_letters(window, at=self._now))
 
     def _unwatched(self) -> Iterator[Notice]:
-        """Nobody would ever say that these are over: the settings changed while nothing ran."""
+        """Resolve alerts that the settings no longer watch: no event would resolve them."""
         on = self._on
         off = {
-            Kind.FAILURE: not on.failure,
-            Kind.PARKED: not on.parked,
-            Kind.DEAD_LETTERS: on.dead_letters is None,
-            Kind.FRESHNESS: on.freshness is None,
-            Kind.INVARIANT: not on.invariant,
+            AlertKind.FAILURE: not on.failure,
+            AlertKind.PARKED: not on.parked,
+            AlertKind.DEAD_LETTERS: on.dead_letters is None,
+            AlertKind.FRESHNESS: on.freshness is None,
+            AlertKind.SILENT_SOURCE: on.silent_source is None,
+            AlertKind.INVARIANT: not on.invariant,
         }
         for kind in {notice.kind for notice in self._open.values()}:
             if off.get(kind, True):
                 yield from self._resolve(kind)
 
-    def _is_open(self, kind: Kind) -> bool:
+    def _is_open(self, kind: AlertKind) -> bool:
         return any(notice.kind is kind for notice in self._open.values())
 
     def _raise(self, notice: Notice) -> Iterator[Notice]:
@@ -442,7 +479,7 @@ class Rules:
             self.revision += 1
             yield notice
 
-    def _resolve(self, kind: Kind, subject: str | None = None) -> Iterator[Notice]:
+    def _resolve(self, kind: AlertKind, subject: str | None = None) -> Iterator[Notice]:
         for key, notice in list(self._open.items()):
             if notice.kind is kind and subject in (None, notice.subject):
                 del self._open[key]
@@ -450,7 +487,7 @@ class Rules:
                 yield notice.resolved(max(self._now, notice.since))
 
     def memory(self) -> dict[str, Any]:
-        """What must survive the process, for a file."""
+        """Return the state that must survive the process, as plain data."""
         return {
             "open": [notice.as_dict() for notice in self._open.values()],
             "window": self._window.memory() if self._window is not None else [],
@@ -459,10 +496,10 @@ class Rules:
     def recall(self, memory: Mapping[str, Any]) -> None:
         """Go on from what another process left; what is no such memory is passed over."""
         for notice in notices_in(memory.get("open")):
-            if notice.pipeline != self._name or notice.state is not State.RAISED:
+            if notice.pipeline != self._name or notice.state is not AlertState.RAISED:
                 continue
             self._open[notice.key] = notice
-            if notice.kind is Kind.FRESHNESS and self._on.freshness is not None:
+            if notice.kind is AlertKind.FRESHNESS and self._on.freshness is not None:
                 # it stays stale until something is heard, however young this process is
                 self._fresh_at = min(self._now, notice.since) - self._on.freshness
         if self._window is not None:

@@ -26,7 +26,7 @@ from distributary.config.alerts import (
     WebhookTarget,
 )
 from distributary.config.base import is_loopback
-from distributary.observe.alerts.notice import Notice, Severity, State
+from distributary.observe.alerts.notice import AlertState, Notice, Severity
 from distributary.registry.http.transport import causes, seconds_to_wait
 from distributary.threads import begun
 
@@ -34,7 +34,7 @@ from distributary.threads import begun
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DeliveryOutcome:
     """How one attempt ended. `why` holds nothing that came from the other side, and no address."""
 
     delivered: bool
@@ -45,14 +45,14 @@ class Outcome:
     """Seconds that the target asks us to wait before the next attempt."""
 
 
-DELIVERED = Outcome(True)
+DELIVERED = DeliveryOutcome(True)
 
 
 AnyTarget = WebhookTarget | SlackTarget | PagerDutyTarget | EmailTarget
 """The settings of one target."""
 
 
-class Target(ABC):
+class AlertTarget(ABC):
     """Where notices go."""
 
     one_by_one = False
@@ -63,7 +63,7 @@ class Target(ABC):
         self._config = config
         self._seconds = config.timeout.total_seconds()
 
-    def send(self, notice: Notice) -> Outcome:
+    def send(self, notice: Notice) -> DeliveryOutcome:
         """One attempt, within the target's time; never raises.
 
         In a thread of its own: looking a name up and a drip of single bytes know no deadline. One
@@ -73,16 +73,16 @@ class Target(ABC):
         try:
             return attempt.result(timeout=self._seconds)
         except TimeoutError:
-            return Outcome(False, f"no answer within {self._seconds:g} s", again=True)
+            return DeliveryOutcome(False, f"no answer within {self._seconds:g} s", again=True)
         except Exception as error:
             # its text may quote an address or a header: only its kind is told
-            return Outcome(False, type(error).__name__)
+            return DeliveryOutcome(False, type(error).__name__)
 
     def close(self) -> None:  # noqa: B027 (not every target keeps some)
         """Let go of connections."""
 
     @abstractmethod
-    def _attempt(self, notice: Notice) -> Outcome: ...
+    def _attempt(self, notice: Notice) -> DeliveryOutcome: ...
 
 
 # One document by POST, and what the answer's status means.
@@ -95,7 +95,7 @@ _BUSY = (408, 425, 429)
 _LONGEST_WAIT = 3600.0
 
 
-class HttpTarget(Target):
+class HttpTarget(AlertTarget):
     """Posts JSON to an address that it never shows."""
 
     def __init__(self, config: AnyTarget, name: str) -> None:
@@ -111,7 +111,7 @@ class HttpTarget(Target):
     def _request(self, notice: Notice) -> tuple[str, bytes, Mapping[str, str]]:
         """Address, body and headers."""
 
-    def _attempt(self, notice: Notice) -> Outcome:
+    def _attempt(self, notice: Notice) -> DeliveryOutcome:
         try:
             url, body, headers = self._request(notice)
             sent = {"Content-Type": "application/json", "User-Agent": "distributary", **headers}
@@ -119,13 +119,15 @@ class HttpTarget(Target):
             with self._client(url).stream("POST", url, content=body, headers=sent) as response:
                 return _meaning(response.status_code, response.headers.get("retry-after", ""))
         except httpx2.TimeoutException:
-            return Outcome(False, "no answer in time", again=True)
+            return DeliveryOutcome(False, "no answer in time", again=True)
         except (httpx2.LocalProtocolError, httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
-            return Outcome(False, type(error).__name__)
+            return DeliveryOutcome(False, type(error).__name__)
         except (httpx2.RequestError, UnicodeError) as error:
-            return Outcome(False, _kind(error), again=True)
+            return DeliveryOutcome(False, _kind(error), again=True)
         except OSError as error:
-            return Outcome(False, f"the authorities cannot be read ({type(error).__name__})")
+            return DeliveryOutcome(
+                False, f"the authorities cannot be read ({type(error).__name__})"
+            )
 
     def _client(self, url: str) -> httpx2.Client:
         address = httpx2.URL(url)
@@ -154,12 +156,12 @@ def _as_json(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document).encode("ascii")
 
 
-def _meaning(status: int, retry_after: str) -> Outcome:
+def _meaning(status: int, retry_after: str) -> DeliveryOutcome:
     if 200 <= status < 300:
         return DELIVERED
     again = status in _BUSY or status >= 500
     wait = min(seconds_to_wait(retry_after), _LONGEST_WAIT) if again else 0.0
-    return Outcome(False, f"answered {status}", again, wait)
+    return DeliveryOutcome(False, f"answered {status}", again, wait)
 
 
 def _kind(error: Exception) -> str:
@@ -174,12 +176,12 @@ _LONGEST_SUBJECT = 200
 _POSTPONED = range(400, 500)
 
 
-class Email(Target):
+class Email(AlertTarget):
     """Sends notices to a few mailboxes, each with a connection of its own."""
 
     _config: EmailTarget
 
-    def _attempt(self, notice: Notice) -> Outcome:
+    def _attempt(self, notice: Notice) -> DeliveryOutcome:
         config = self._config
         try:
             with self._connected() as server:
@@ -188,19 +190,19 @@ class Email(Target):
                 refused = server.send_message(_mail(notice, config.from_, config.to))
         except smtplib.SMTPResponseException as error:
             code = error.smtp_code
-            return Outcome(False, f"answered {code}", again=code in _POSTPONED or code < 0)
+            return DeliveryOutcome(False, f"answered {code}", again=code in _POSTPONED or code < 0)
         except smtplib.SMTPRecipientsRefused as error:
             codes = sorted({code for code, _ in error.recipients.values()})
             later = all(code in _POSTPONED for code in codes)
             why = f"no recipient is taken ({', '.join(map(str, codes))})"
-            return Outcome(False, why, again=later)
+            return DeliveryOutcome(False, why, again=later)
         except smtplib.SMTPNotSupportedError:
-            return Outcome(False, "the server does not offer what tls and username ask for")
+            return DeliveryOutcome(False, "the server does not offer what tls and username ask for")
         except (OSError, smtplib.SMTPException) as error:
-            return Outcome(False, _kind(error), again=True)
+            return DeliveryOutcome(False, _kind(error), again=True)
         # some have it: sent again, they would have it twice
         note = f"{len(refused)} of {len(config.to)} recipients were refused"
-        return Outcome(True, note) if refused else DELIVERED
+        return DeliveryOutcome(True, note) if refused else DELIVERED
 
     def _connected(self) -> smtplib.SMTP:
         host, port, tls = self._config.host, self._config.port, self._config.tls
@@ -227,7 +229,7 @@ def _mail(notice: Notice, sender: str, recipients: tuple[str, ...]) -> EmailMess
     # the end of an alert answers its beginning; the same mail sent again has the same id
     domain = sender.rpartition("@")[2]
     beginning = f"<{notice.thread}@{domain}>"
-    if notice.state is State.RESOLVED:
+    if notice.state is AlertState.RESOLVED:
         mail["Message-ID"] = f"<{notice.occasion}@{domain}>"
         mail["In-Reply-To"] = mail["References"] = beginning
     else:
@@ -239,7 +241,7 @@ def _mail(notice: Notice, sender: str, recipients: tuple[str, ...]) -> EmailMess
 
 
 def _body(notice: Notice) -> str:
-    over = notice.state is State.RESOLVED
+    over = notice.state is AlertState.RESOLVED
     parts = {
         "where": notice.where,
         "seen": notice.evidence,
@@ -269,7 +271,7 @@ def _sendable(text: str) -> str:
 # What just happened and cannot be over, such as a new table, is a change event: it stands beside
 # incidents and wakes nobody.
 
-_ACTIONS = {State.RAISED: "trigger", State.RESOLVED: "resolve"}
+_ACTIONS = {AlertState.RAISED: "trigger", AlertState.RESOLVED: "resolve"}
 _LONGEST_KEY = 255
 _LONGEST_SUMMARY = 1024
 
@@ -281,7 +283,7 @@ class PagerDuty(HttpTarget):
     one_by_one = True
 
     def _request(self, notice: Notice) -> tuple[str, bytes, Mapping[str, str]]:
-        path = "/v2/change/enqueue" if notice.state is State.INFO else "/v2/enqueue"
+        path = "/v2/change/enqueue" if notice.state is AlertState.INFO else "/v2/enqueue"
         event = {"routing_key": self._config.routing_key.get_secret_value()} | _event(notice)
         return f"{self._config.url.rstrip('/')}{path}", _as_json(event), {}
 
@@ -296,7 +298,7 @@ def _event(notice: Notice) -> dict[str, Any]:
         "timestamp": notice.at.isoformat(),
         "custom_details": details,
     }
-    if notice.state is State.INFO:
+    if notice.state is AlertState.INFO:
         return {"payload": payload, "links": links}
     return {
         "event_action": _ACTIONS[notice.state],
@@ -345,7 +347,7 @@ class Slack(HttpTarget):
 
 def message(notice: Notice) -> dict[str, Any]:
     """The message: a text for notifications, and blocks for the channel."""
-    over = notice.state is State.RESOLVED
+    over = notice.state is AlertState.RESOLVED
     mark = ":white_check_mark:" if over else _MARKS[notice.severity]
     parts = {
         "Where": notice.where,
@@ -408,7 +410,7 @@ class Webhook(HttpTarget):
         return config.url.get_secret_value(), body, headers
 
 
-_KINDS: dict[str, type[Target]] = {
+_KINDS: dict[str, type[AlertTarget]] = {
     "webhook": Webhook,
     "slack": Slack,
     "pagerduty": PagerDuty,
@@ -416,7 +418,7 @@ _KINDS: dict[str, type[Target]] = {
 }
 
 
-def make_targets(alerts: Alerts) -> tuple[Target, ...]:
+def make_targets(alerts: Alerts) -> tuple[AlertTarget, ...]:
     """All targets, in the order of the file."""
     pairs = zip(alerts.to, alerts.names, strict=True)
     return tuple(_KINDS[config.type](config, name) for config, name in pairs)

@@ -24,7 +24,7 @@ from distributary.errors import DistributaryError, ErrorCode, FencedError, Owned
 from distributary.observe.alerts.delivery import Courier, Limit, utc_now
 from distributary.observe.alerts.rules import HEARD, Rules, Wording
 from distributary.observe.alerts.targets import make_targets
-from distributary.observe.events import Event, EventBus, Failed
+from distributary.observe.events import Beat, Event, EventBus, Failed
 from distributary.store import disk
 
 # What alerts must know after a restart: one small file, there whole or not at all.
@@ -34,7 +34,7 @@ _FORMAT = 1
 _LARGEST = 64 * 1024 * 1024
 
 
-class Memory:
+class AlertMemory:
     """The file of one pipeline. A folder that cannot be used costs the memory, never the run."""
 
     def __init__(self, folder: Path) -> None:
@@ -43,7 +43,7 @@ class Memory:
         self._complained = False
 
     def read(self) -> Mapping[str, Any]:
-        """What was written last; empty when there is nothing that can be used."""
+        """Return the stored state; empty if there is none that can be used."""
         try:
             if self._path.stat().st_size > _LARGEST:
                 raise ValueError("too large")
@@ -89,7 +89,7 @@ class Watch:
         self,
         config: PipelineConfig,
         couriers: Sequence[Courier],
-        memory: Memory,
+        memory: AlertMemory,
         *,
         clock: Callable[[], datetime] = utc_now,
         mask: Callable[[str], str] = str,
@@ -122,14 +122,16 @@ class Watch:
         """An event of any pipeline; never waits and never raises."""
         if event.pipeline != self._name or not isinstance(event, HEARD):
             return
-        self._failed = isinstance(event, Failed) and event.retry_in is None
+        if not isinstance(event, Beat):
+            # a beat of the monitor may come between a failure and the end of the run
+            self._failed = isinstance(event, Failed) and event.retry_in is None
         try:
             self._events.put_nowait(event)
         except queue.Full:
             _log.warning("alerts fell behind: an event of %s is left out", self._name)
 
     def ended_by(self, error: BaseException) -> None:
-        """The run ended with an error; told unless it was told already."""
+        """Raise an alert for the error that ended the run, unless there is one already."""
         about_process = isinstance(error, FencedError | OwnedError)
         if self._failed or about_process or not isinstance(error, Exception):
             return
@@ -201,9 +203,9 @@ def attach_alerts(
     state_folder: Path,
     close_seconds: float = _CLOSE_SECONDS,
 ) -> Iterator[Watch | None]:
-    """Tell people about a pipeline as long as this is open; nobody where there is no target.
+    """Send alerts about a pipeline while the context lasts, if there are targets.
 
-    What is open is remembered in `state_folder`, which is this pipeline's alone.
+    Open alerts are stored in `state_folder`, which belongs to this pipeline only.
     """
     if not config.alerts.to:
         yield None
@@ -218,7 +220,7 @@ def attach_alerts(
         )
         for target, settings in zip(make_targets(alerts), alerts.to, strict=True)
     ]
-    memory = Memory(state_folder)
+    memory = AlertMemory(state_folder)
     watch = Watch(config, couriers, memory, mask=lambda text: masked(text, hidden))
     watch.start()
     unsubscribe = bus.subscribe(watch.hear)

@@ -1,1 +1,1 @@
-"""Backups of a lake and of the progress of its pipelines: taken while these run, and put back."""
+"""Backups of a lake and of its pipelines' progress: taken during runs, and restored."""

@@ -11,8 +11,8 @@ ledger's table of batches says atomically, for all pipelines, which batches are 
 
 Every commit in such a state was made before step 2. A table may also have a part of the one batch
 that was under way then; its manifest and its staged files belong to the state, and the next run
-finishes it, as after a crash. Nothing is locked. Where a document changed between the steps, all of
-them are done again (`MovedError`).
+finishes it, as after a crash. Nothing is locked. If a document changed between the steps, all of
+them are repeated (`MovedError`).
 """
 
 from __future__ import annotations
@@ -28,24 +28,25 @@ from typing import TypeVar
 from tenacity import Retrying
 
 from distributary.delta.log import BrokenLogError, Snapshot, commit_name, load, parse_commit
-from distributary.engine.names import Entry
+from distributary.engine.names import NameEntry
 from distributary.engine.progress.checkpoint import Checkpoint, ManifestCopy
 from distributary.engine.progress.claim import living_owner
 from distributary.errors import CheckpointError, ConfigError, DistributaryError, ErrorCode
 from distributary.model import layout
-from distributary.model.manifest import Manifest, TableEntry, app_id
-from distributary.observe.deadletters import REPLAYS, unfinished
+from distributary.model.manifest import ASIDE, LANES, Manifest, TableEntry, app_id
+from distributary.model.table_format import DELTA, TABLE_FORMATS
+from distributary.observe.deadletters import unfinished
 from distributary.observe.health import DERIVED
-from distributary.observe.ledger import Ledger
+from distributary.observe.ledger.ledger import Ledger
+from distributary.observe.ledger.recording import batch_key
 from distributary.observe.pipelines import (
     Registration,
     registrations,
     trusted_checkpoint,
     unfinished_removal,
 )
-from distributary.observe.recording import batch_key
+from distributary.publish.formats.entry import format_at
 from distributary.publish.parking import ENTRY, ParkedBatch, parked
-from distributary.publish.parquet import format_of
 from distributary.retries import attempts_on
 from distributary.store.base import (
     Store,
@@ -61,9 +62,10 @@ from distributary.store.seal import unseal
 THREADS = 16
 _ATTEMPTS, _PAUSE, _JITTER = 8, 0.5, 0.5
 _PUT_BACK = "put the checkpoint back from a copy; do not delete the manifest"
-_LANES = ("stream", REPLAYS)
+_FOLDERS = {lane: "manifests" if lane == "stream" else lane for lane in LANES}
+"""The folder of a checkpoint in which a lane keeps its manifests."""
 _MANIFEST = re.compile(r"([0-9]{20})\.json(?:\.zst)?")
-_NOT_PROGRESS = ("claims/", "runs/", "manifests/", f"{REPLAYS}/", "parked/")
+_NOT_PROGRESS = ("claims/", "runs/", "manifests/", *(f"{lane}/" for lane in ASIDE), "parked/")
 """Folders of a checkpoint that are not copied as they are: owners, work under way, batches."""
 _MOMENTARY = frozenset({"pulse.json", "failure.json"})
 
@@ -72,7 +74,7 @@ _B = TypeVar("_B")
 
 
 class MovedError(Exception):
-    """The lake changed in a way that needs another try; the words say what was missed."""
+    """The lake changed during the search for a state; the message names the change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +86,13 @@ class FileSize:
 
 
 @dataclass(frozen=True, slots=True)
-class TableState:
+class BackedUpTable:
     """A table at the version that belongs to the state."""
 
     folder: str
     """Below the lake."""
     version: int
-    """Of a Delta table; -1 where the state has no commit of it, or it is a plain Parquet table."""
+    """The version of a Delta table; -1 if the state has no commit of it, or for plain Parquet."""
     format: str = "delta"
     files: tuple[FileSize, ...] = ()
     """Files that no Delta log names: staged ones, and all of a plain Parquet table."""
@@ -98,15 +100,15 @@ class TableState:
 
 @dataclass(frozen=True, slots=True)
 class PipelineState:
-    """How far a pipeline has come."""
+    """The progress of a pipeline."""
 
     name: str
     life: str
     checkpoint: str
     settled: Mapping[str, int]
-    """The newest settled batch of each lane; -1 where there is none."""
+    """The newest settled batch of each lane; -1 if there is none."""
     under_way: Mapping[str, int]
-    """The batch of a lane that is decided and not settled, if the state has a part of it."""
+    """The decided, unsettled batch of a lane, if the state has a part of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ class ParkedState:
     place: str
     """Table and name of the batch, below the pipeline's parking folder."""
     source: str
-    """The address of the folder in which it waits."""
+    """The address of the batch's folder."""
     files: tuple[FileSize, ...]
 
 
@@ -128,14 +130,15 @@ class Cut:
     lake: str
     taken_at: str
     pipelines: tuple[PipelineState, ...]
-    tables: tuple[TableState, ...]
+    tables: tuple[BackedUpTable, ...]
     parked: tuple[ParkedState, ...]
     documents: Mapping[str, bytes]
-    """By their names in a backup: `lake/...`, `checkpoint/<pipeline>/...`, `parked/...`."""
+    """Documents by their names in a backup: `lake/...`, `checkpoint/<pipeline>/...`, `parked/...`.
+    """
 
 
 def retried() -> Retrying:
-    """Return attempts that end with the first one in which nothing moved."""
+    """Return attempts that end with the first one without a MovedError."""
     return attempts_on(MovedError, most=_ATTEMPTS, pause=_PAUSE, jitter=_JITTER)
 
 
@@ -146,12 +149,12 @@ def find_once(lake: str, checkpoints: Mapping[str, str]) -> Cut:
     """
     with _reading(lake):
         cards = registrations(lake)
-        found = {card.name: _address(card, lake, checkpoints) for card in cards}
+        addresses = {card.name: _address(card, lake, checkpoints) for card in cards}
         _refuse_removals(lake, cards)
-        # before the selections of replays are read: one that ends from here on is noticed
+        # before the selections of replays are read, so that a replay that ends later is noticed
         began = load(at(layout.ledger_table(lake, "batches")), files=False)
         marks = {} if began is None else began.marks
-        progress = {name: _Progress.begin(name, place, marks) for name, place in found.items()}
+        progress = {name: _Progress.begin(name, place, marks) for name, place in addresses.items()}
         watch = _Watch(lake)
         watch.note()
         state = _State(lake, watch, progress)
@@ -173,12 +176,15 @@ def _reading(lake: str) -> Iterator[None]:
             code=ErrorCode.BACKUP_REFUSED,
             where=lake,
             evidence=str(error),
-            next_step="`distributary verify` names the table; put it right first",
+            next_step="`distributary verify` names the table; repair it first",
         ) from error
 
 
 def _address(card: Registration, lake: str, named: Mapping[str, str]) -> str:
-    """Return where a pipeline keeps its progress; a card alone is trusted inside the lake only."""
+    """Return the address of a pipeline's checkpoint.
+
+    A card alone is trusted inside the lake only.
+    """
     if card.name in named:
         return named[card.name]
     if card.checkpoint.startswith(layout.join(lake, "")):
@@ -186,10 +192,10 @@ def _address(card: Registration, lake: str, named: Mapping[str, str]) -> str:
     if not is_remote(card.checkpoint) and (place := trusted_checkpoint(card, lake)):
         return str(place)
     raise ConfigError(
-        f"the lake has a pipeline {card.name} whose progress is kept elsewhere",
+        f"the lake has a pipeline {card.name} whose checkpoint is outside of the lake",
         code=ErrorCode.FILE_NOT_TRUSTED,
         where=card.checkpoint,
-        evidence="only its card in the lake says so",
+        evidence="only its card in the lake names the checkpoint",
         next_step="name its pipeline file on the command, beside the others",
     )
 
@@ -206,7 +212,7 @@ def _refuse_removals(lake: str, cards: Iterable[Registration]) -> None:
 
 
 def each(work: Callable[[_A], _B], items: Iterable[_A], *, threads: int = THREADS) -> list[_B]:
-    """Do the same for many items, side by side: most of the time is spent waiting."""
+    """Return the results of `work` for many items, computed in parallel threads."""
     listed = list(items)
     if len(listed) < 2:
         return list(map(work, listed))
@@ -218,7 +224,7 @@ def each(work: Callable[[_A], _B], items: Iterable[_A], *, threads: int = THREAD
 
 
 class _Watch:
-    """The versions of all tables of a lake: as they were noted, and what was committed since."""
+    """The versions of all tables of a lake as first noted, and their later commits."""
 
     def __init__(self, lake: str) -> None:
         self.lake = lake
@@ -227,17 +233,17 @@ class _Watch:
         """Commits after the noted version: their versions and marks."""
 
     def note(self) -> None:
-        """Note where every table is, in the reverse of the order in which a batch writes.
+        """Note the version of every table, in the reverse of the order in which a batch writes.
 
-        So a table never has what follows from something that another table lacks: the ledger has
-        no rows of a commit, and a merged table no deletes of a tombstone, that was not noted.
+        So no table has a consequence of a commit that another table lacks: the ledger has no rows
+        of a commit, and a merged table no deletes of a tombstone, that was not noted.
         """
         for name in ("tables", "schemas"):
             self._look([ledger_folder(name)])
         folders = sorted(known_tables(self.lake))
-        memories = [f for f in folders if f.startswith(f"{layout.HOME}/tombstones/")]
-        self._look([folder for folder in folders if folder not in memories])
-        self._look(memories)
+        tombstone_folders = [f for f in folders if f.startswith(f"{layout.HOME}/tombstones/")]
+        self._look([folder for folder in folders if folder not in tombstone_folders])
+        self._look(tombstone_folders)
 
     def _look(self, folders: Sequence[str]) -> None:
         self.noted |= zip(folders, each(self._load, folders), strict=True)
@@ -248,7 +254,7 @@ class _Watch:
         return load(at(place), files=False)
 
     def follow(self, folders: Iterable[str]) -> None:
-        """Read the commits of tables since their noted versions; new tables from the first on."""
+        """Read the commits of tables since their noted versions; of new tables, all commits."""
         new = [folder for folder in folders if folder not in self.since]
         self.since |= zip(new, each(self._commits, new), strict=True)
 
@@ -265,11 +271,11 @@ class _Watch:
             version += 1
             commits.append((version, parse_commit(data).marks))
         if not commits and noted is None and load(store, files=False) is not None:
-            raise MovedError(f"table {folder} was not known when this began")
+            raise MovedError(f"table {folder} is new")
         return commits
 
     def take_back(self, folder: str, limits: Mapping[str, int]) -> None:
-        """Note the newest version of a table without commits beyond the limits, instead."""
+        """Note an older version of a table, without commits beyond the limits."""
         noted = self.noted.get(folder)
         if noted is None:
             return
@@ -302,14 +308,14 @@ class _Watch:
     def marks(self, folder: str, version: int) -> dict[str, int]:
         """Return the newest batch of each application at a version."""
         noted = self.noted.get(folder)
-        found = dict(noted.marks) if noted is not None else {}
+        marks_found = dict(noted.marks) if noted is not None else {}
         for number, marks in self.since.get(folder, ()):
             if number <= version:
-                found |= marks
-        return found
+                marks_found |= marks
+        return marks_found
 
     def newest(self, folder: str) -> int:
-        """Return the newest version that was seen."""
+        """Return the newest version that was read."""
         noted, since = self.noted.get(folder), self.since.get(folder)
         return since[-1][0] if since else -1 if noted is None else noted.version
 
@@ -320,19 +326,19 @@ def ledger_folder(name: str) -> str:
 
 
 def known_tables(lake: str) -> set[str]:
-    """Return the folders, below the lake, of the tables that Distributary keeps in it."""
-    found = {layout.inside(lake, path) for _, path in Ledger(lake).places()}
+    """Return the folders, below the lake, of the tables that Distributary writes."""
+    folders = {layout.inside(lake, path) for _, path in Ledger(lake).places()}
     home = at(layout.join(lake, layout.HOME))
     names = at(layout.names(lake))
-    entries = each(lambda file: Entry.from_json(_text(names, file.name)), names.files())
-    found |= {table for entry in entries for table in entry.tables}
+    entries = each(lambda file: NameEntry.from_json(_text(names, file.name)), names.files())
+    folders |= {table for entry in entries for table in entry.tables}
     for kind in ("changes", "tombstones"):
-        found |= {f"{layout.HOME}/{kind}/{name}" for name in home.folders(kind)}
-    return {folder for folder in found if folder}
+        folders |= {f"{layout.HOME}/{kind}/{name}" for name in home.folders(kind)}
+    return {folder for folder in folders if folder}
 
 
 def _text(store: Store, name: str) -> bytes:
-    """Read a document. Raises MovedError where it has gone since it was listed."""
+    """Read a document. Raises MovedError if it was deleted since it was listed."""
     stay_inside(store.address, f"{store.address}/{name}")
     try:
         return store.read(name)
@@ -350,21 +356,21 @@ class _Progress:
     name: str
     store: Store
     life: str | None
-    replayed: int
-    """The newest replay that was settled when this began."""
+    ended: dict[str, int]
+    """By lane beside the stream: the newest batch that was settled at the start."""
     documents: dict[str, bytes] = field(default_factory=dict)
     manifests: dict[str, dict[int, tuple[str, bytes]]] = field(default_factory=dict)
-    """By lane and batch: the name of the file in the checkpoint, and its bytes."""
-    selections: dict[int, tuple[str, bytes]] = field(default_factory=dict)
-    """Dead letters that are being replayed, by the number of the replay."""
+    """Manifests by lane and batch: the name of the file in the checkpoint, and its bytes."""
+    selections: dict[tuple[str, int], tuple[str, bytes]] = field(default_factory=dict)
+    """What unfinished batches beside the stream write, by lane and number."""
     parked: list[ParkedBatch] = field(default_factory=list)
 
     @classmethod
     def begin(cls, name: str, place: str, marks: Mapping[str, int]) -> _Progress:
-        """Note whose life it is, and which replays are unfinished; `marks` are the ledger's."""
+        """Note the pipeline's life and its unfinished replays; `marks` are the ledger's."""
         store = at(place)
-        found = Checkpoint.find(store, pipeline=name)
-        if found is None and any(app.startswith(f"distributary/{name}/") for app in marks):
+        checkpoint = Checkpoint.find(store, pipeline=name)
+        if checkpoint is None and any(app.startswith(f"distributary/{name}/") for app in marks):
             raise CheckpointError(
                 f"the checkpoint of pipeline {name} is lost, so that it cannot be backed up",
                 code=ErrorCode.CHECKPOINT_LOST,
@@ -372,15 +378,16 @@ class _Progress:
                 evidence="the lake has batches of this pipeline",
                 next_step="`distributary recover FILE` makes it again; then take the backup",
             )
-        life = found.life if found else None
-        progress = cls(name, store, life, marks.get(app_id(name, life or "", REPLAYS), -1))
-        progress._read_selections(unfinished(store))
+        life = checkpoint.life if checkpoint else None
+        ended = {lane: marks.get(app_id(name, life or "", lane), -1) for lane in ASIDE}
+        progress = cls(name, store, life, ended)
+        progress._read_selections()
         return progress
 
     def check_life(self) -> None:
-        """Raise MovedError if the pipeline began another life meanwhile."""
-        found = Checkpoint.find(self.store, pipeline=self.name)
-        if (found.life if found else None) != self.life:
+        """Raise MovedError if the pipeline was reset meanwhile."""
+        checkpoint = Checkpoint.find(self.store, pipeline=self.name)
+        if (checkpoint.life if checkpoint else None) != self.life:
             raise MovedError(f"pipeline {self.name} was reset")
 
     def app(self, lane: str) -> str:
@@ -388,39 +395,41 @@ class _Progress:
         return app_id(self.name, self.life or "", lane)
 
     def read(self, parking: str, lake: str) -> None:
-        """Read the documents; the manifests last, so that all that is parked has one."""
+        """Read the documents; manifests last, so that every parked batch has one."""
         self.parked = parked(parking, lake=lake)
         for file in self.store.files(recursive=True):
             name = file.name
             if name.startswith(_NOT_PROGRESS) or name in _MOMENTARY:
                 continue
             self.documents[name] = _text(self.store, name)
-        for lane, folder in (("stream", "manifests"), (REPLAYS, REPLAYS)):
+        for lane, folder in _FOLDERS.items():
             self.manifests[lane] = {
                 int(match[1]): (file.name, b"")
                 for file in self.store.files(folder)
                 if (match := _MANIFEST.fullmatch(file.name.rpartition("/")[2]))
             }
-        self._read_selections(set(unfinished(self.store)) - set(self.selections))
+        self._read_selections()
         if not any(name.startswith("files/") for name in self.documents):
-            # the numbers of files are in the checkpoint alone, so that only its manifests count
+            # only the checkpoint has the numbers of files, so only its manifests count
             self._read_copy(lake)
 
     def _read_copy(self, lake: str) -> None:
-        """Take the lake's copy of the newest manifest, where the checkpoint is older."""
+        """Use the lake's copy of the newest manifest if the checkpoint is older."""
         copy = ManifestCopy(lake, self.name).read()
         if copy is not None and copy.life == self.life:
             data = _text(at(layout.pipeline(lake, self.name)), "decided-stream.json")
             known = (f"manifests/{copy.batch:020d}.json", data)
             self.manifests["stream"].setdefault(copy.batch, known)
 
-    def _read_selections(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            name = f"{REPLAYS}/selection-{number:08d}.parquet"
-            self.selections[number] = name, _text(self.store, name)
+    def _read_selections(self) -> None:
+        for lane in ASIDE:
+            for number in unfinished(self.store, lane):
+                if (lane, number) not in self.selections:
+                    name = f"{lane}/selection-{number:08d}.parquet"
+                    self.selections[lane, number] = name, _text(self.store, name)
 
     def manifest(self, lane: str, batch: int) -> tuple[str, bytes]:
-        """Return the file of a manifest: its name, and its bytes. Raises MovedError."""
+        """Return the name and bytes of a manifest's file. Raises MovedError."""
         known = self.manifests[lane].get(batch)
         if known is None:
             raise MovedError(f"pipeline {self.name} has no manifest of batch {batch}")
@@ -430,7 +439,7 @@ class _Progress:
         return known
 
     def decided(self, lane: str, batch: int) -> tuple[Manifest, bytes]:
-        """Return a decided batch, and its text. Raises MovedError."""
+        """Return a decided batch and its text. Raises MovedError."""
         name, data = self.manifest(lane, batch)
         text = unpacked(data) if name.endswith(".zst") else data
         where = f"{self.store.address}/{name}"
@@ -446,7 +455,7 @@ class _Progress:
             ) from error
 
 
-# All of it together.
+# The assembly of the state.
 
 
 class _State:
@@ -478,16 +487,16 @@ class _State:
         self._cut_tables()
 
     def _make_agree(self) -> None:
-        """Take a lake that nobody writes to back to the last batch that all of it has.
+        """Take a lake without writers back to the last batch that all of its tables have.
 
-        A copy that was made of files, one after the other, while a pipeline wrote has tables of
-        different times. What is taken back is read from the source again.
+        A file-by-file copy of a lake that was made during a run has tables of different times. The
+        records that are taken back are read from the source again.
         """
         ledger = Ledger(self.lake)
         while True:
             before = dict(self.settled)
             self._make_each_agree(ledger)
-            # a ledger that was taken back for one pipeline has fewer batches of the others, too
+            # taking the ledger back for one pipeline also removes batches of the others
             batches = self.watch.noted[ledger_folder("batches")]
             marks = {} if batches is None else batches.marks
             self.settled = {app: min(n, marks.get(app, -1)) for app, n in self.settled.items()}
@@ -522,7 +531,7 @@ class _State:
             ]
 
     def _can_be_finished(self, one: _Progress, batch: int) -> bool:
-        """Whether what a decided batch has staged is there, for tables that lack it."""
+        """Return whether the staged files of a decided batch exist for tables that lack it."""
         app = one.app("stream")
         for entry in one.decided("stream", batch)[0].tables:
             folder = layout.inside(self.lake, entry.table.path)
@@ -538,7 +547,7 @@ class _State:
         return max((snapshot.marks.get(app, -1) for snapshot in noted), default=-1)
 
     def _last_in_all(self, ledger: Ledger, one: _Progress, settled: int) -> int:
-        """Return the newest batch that no table of a pipeline lacks, as the ledger has it."""
+        """Return the newest batch that all tables of a pipeline have, according to the ledger."""
         for commit in ledger.last_commits(one.name):
             folder = layout.inside(self.lake, commit.path)
             noted = self.watch.noted.get(folder)
@@ -560,14 +569,15 @@ class _State:
         return settled
 
     def _check_replays(self) -> None:
-        """Raise MovedError if a replay came and went: no selection is left to finish it by."""
+        """Raise MovedError if a replay started and ended meanwhile: its selection is gone."""
         for one in self.progress.values():
-            for number in range(one.replayed + 1, self.settled.get(one.app(REPLAYS), -1) + 1):
-                if number not in one.selections:
-                    raise MovedError(f"replay {number} of pipeline {one.name} ended")
+            for lane, ended in one.ended.items():
+                for number in range(ended + 1, self.settled.get(one.app(lane), -1) + 1):
+                    if (lane, number) not in one.selections:
+                        raise MovedError(f"{lane} {number} of pipeline {one.name} ended")
 
     def _cut_ledger(self) -> None:
-        """Choose the versions of the ledger's other tables, which are written before it."""
+        """Choose the versions of the ledger's other tables, which are written earlier."""
         folders = [ledger_folder(name) for name in ("tables", "schemas")]
         self.watch.follow(folders)
         for folder in folders:
@@ -582,7 +592,7 @@ class _State:
                 ledger_folder(name), self.versions.get(ledger_folder(name), -1)
             )
             for app, batch in marks.items():
-                # rows of a batch whose own row is still missing: its tables have it
+                # rows of a batch whose own row is still missing: its tables have the batch
                 limits[app] = max(batch, limits.get(app, -1))
         ledger = Ledger(self.lake)
         if (version := self.versions.get(ledger_folder("tables"))) is not None:
@@ -590,8 +600,8 @@ class _State:
         needed: dict[str, int] = {}
         for commit in ledger.last_commits():
             folder = layout.inside(self.lake, commit.path)
-            told = [v for v in (commit.version, commit.accepted_version) if v is not None]
-            needed[folder] = max([needed.get(folder, -1), *told])
+            versions = [v for v in (commit.version, commit.accepted_version) if v is not None]
+            needed[folder] = max([needed.get(folder, -1), *versions])
         self._formats(ledger)
         self._check_parked(ledger)
         while True:
@@ -601,32 +611,36 @@ class _State:
                 break
 
     def _formats(self, ledger: Ledger) -> None:
-        """Refuse tables whose files cannot be copied while somebody writes to them."""
-        self.plain: set[str] = set()
+        """Refuse tables whose files cannot be copied while a pipeline writes to them."""
+        self.plain: dict[str, str] = {}
         paths = {layout.inside(self.lake, path) for _, path in ledger.places()}
         for one in self.progress.values():
             if (newest := max(one.manifests["stream"], default=-1)) >= 0:
                 entries = one.decided("stream", newest)[0].tables
-                others = (e.table.path for e in entries if e.table.format != "delta")
+                others = (e.table.path for e in entries if e.table.format != DELTA)
                 paths |= {layout.inside(self.lake, path) for path in others}
         unversioned = [f for f in sorted(paths) if self.watch.noted.get(f) is None]
         places = [layout.join(self.lake, folder) for folder in unversioned]
-        for folder, kind in zip(unversioned, each(format_of, places), strict=True):
-            if kind == "iceberg":
+        for folder, kind in zip(unversioned, each(format_at, places), strict=True):
+            if kind is None:
+                continue
+            format_ = TABLE_FORMATS[kind]
+            if format_.no_backup is not None:
                 raise DistributaryError(
-                    f"table {folder} is an Iceberg table, which this command cannot copy",
+                    f"table {folder} is {format_.label}, which this command cannot copy",
                     code=ErrorCode.BACKUP_REFUSED,
                     where=layout.join(self.lake, folder),
-                    evidence="its metadata names the lake's own address",
-                    next_step="stop the pipeline and copy the lake, the checkpoint and the catalog "
-                    "with the tools of the file system, to be put back in the same place",
+                    evidence=format_.no_backup.what,
+                    next_step=format_.no_backup.next_step,
                 )
-            if kind == "parquet":
-                self.plain.add(folder)
+            if format_.no_live_backup:
+                self.plain[folder] = kind
         running = [p.name for p in self.progress.values() if living_owner(p.store)]
         if self.plain and running:
+            folder = min(self.plain)
+            format_ = TABLE_FORMATS[self.plain[folder]]
             raise DistributaryError(
-                f"table {min(self.plain)} is a plain Parquet table, which has no versions",
+                f"table {folder} is {format_.label}, {format_.no_live_backup}",
                 code=ErrorCode.BACKUP_REFUSED,
                 where=self.lake,
                 evidence=f"running: {', '.join(running)}",
@@ -634,7 +648,7 @@ class _State:
             )
 
     def _check_parked(self, ledger: Ledger) -> None:
-        """What the ledger says waits must be there, or it was resumed since."""
+        """Raise MovedError if a batch that the ledger lists as parked was resumed."""
         there = {
             (p.table, *batch_key(p.mark.app_id, p.mark.batch))
             for one in self.progress.values()
@@ -647,7 +661,7 @@ class _State:
     def _choose(self, limits: Mapping[str, int], needed: Mapping[str, int]) -> None:
         folders = {*self.watch.noted, *needed, *self._staged_folders(), *known_tables(self.lake)}
         own = {ledger_folder(name) for name in layout.LEDGER_TABLES}
-        tables = sorted(folders - own - self.plain)
+        tables = sorted(folders - own - self.plain.keys())
         self.watch.follow(tables)
         for folder in tables:
             version = self.watch.version(folder, limits, needed.get(folder, -1))
@@ -666,38 +680,39 @@ class _State:
 
     def _manifests_under_way(self) -> Iterator[tuple[_Progress, str, Manifest]]:
         for one in self.progress.values():
-            for lane in _LANES:
+            for lane in LANES:
                 if (batch := self.under_way.get(one.app(lane))) is not None:
                     yield one, lane, one.decided(lane, batch)[0]
 
     def _find_under_way(self, limits: Mapping[str, int]) -> None:
-        """Find the batches of which the state has a part, and not all."""
+        """Find the batches of which the state has only a part."""
         newest: dict[str, int] = dict(limits)
         for folder, version in self.versions.items():
             for app, batch in self.watch.marks(folder, version).items():
                 newest[app] = max(batch, newest.get(app, -1))
         for one in self.progress.values():
-            for lane in _LANES:
+            for lane in LANES:
                 app = one.app(lane)
                 settled = self.settled.get(app, -1)
                 waiting = [p.mark.batch for p in one.parked if p.mark.app_id == app]
-                found = max([newest.get(app, -1), *(b for b in waiting if b == settled + 1)])
+                newest_batch = max([newest.get(app, -1), *(b for b in waiting if b == settled + 1)])
                 decided = one.manifests[lane].keys()
-                if found == settled and settled + 1 in decided:
-                    # nobody runs: the batch that was decided last may be in plain tables in part;
-                    # without a manifest of the batch before, it alone knows where that ended
+                if newest_batch == settled and settled + 1 in decided:
+                    # no pipeline runs: plain tables may have a part of the last decided batch;
+                    # without a manifest of the batch before, only this manifest says where that
+                    # batch ended
                     if self.plain or settled not in decided | {-1}:
-                        found = settled + 1
-                if found > settled + 1:
+                        newest_batch = settled + 1
+                if newest_batch > settled + 1:
                     raise MovedError(
-                        f"a table has batch {found} of pipeline {one.name}, and the ledger "
+                        f"a table has batch {newest_batch} of pipeline {one.name}, and the ledger "
                         f"ends with batch {settled}"
                     )
-                if found > settled:
-                    self.under_way[app] = found
+                if newest_batch > settled:
+                    self.under_way[app] = newest_batch
 
     def _read_on(self, needed: dict[str, int]) -> bool:
-        """Whether a pipeline that reads a table of this lake needs a later version of it."""
+        """Return whether a pipeline that reads a table of this lake needs a later version of it."""
         ids = {
             str(noted.metadata.get("id")): folder
             for folder, noted in self.watch.noted.items()
@@ -722,7 +737,7 @@ class _State:
         return more
 
     def cut(self) -> Cut:
-        """Put the state together."""
+        """Assemble the state."""
         staged: dict[str, list[FileSize]] = {}
         for one, lane, manifest in self._manifests_under_way():
             waiting = {p.table for p in one.parked if p.mark.batch == manifest.batch}
@@ -732,7 +747,7 @@ class _State:
                     files = [FileSize(file.path, file.size) for file in entry.files]
                     staged.setdefault(folder, []).extend(files)
         tables = [
-            TableState(folder, version, files=tuple(staged.pop(folder, ())))
+            BackedUpTable(folder, version, files=tuple(staged.pop(folder, ())))
             for folder, version in sorted(self.versions.items())
         ]
         for folder in sorted(self.plain):
@@ -741,8 +756,10 @@ class _State:
             stay_inside(self.lake, store.address)
             there = [f for f in store.files(recursive=True) if not f.name.endswith("/lock")]
             listed = tuple(FileSize(file.name, file.size) for file in there)
-            tables.append(TableState(folder, -1, "parquet", listed))
-        tables += [TableState(folder, -1, files=tuple(f)) for folder, f in sorted(staged.items())]
+            tables.append(BackedUpTable(folder, -1, self.plain[folder], listed))
+        tables += [
+            BackedUpTable(folder, -1, files=tuple(f)) for folder, f in sorted(staged.items())
+        ]
         pipelines = tuple(self._pipeline(one) for one in self.progress.values())
         return Cut(
             lake=self.lake,
@@ -764,24 +781,25 @@ class _State:
         home = layout.folder_name(one.name)
         for name, data in one.documents.items():
             self.documents[f"checkpoint/{home}/{name}"] = data
-        settled = {lane: self.settled.get(one.app(lane), -1) for lane in _LANES}
+        settled = {lane: self.settled.get(one.app(lane), -1) for lane in LANES}
         under_way: dict[str, int] = {}
-        for lane, folder in (("stream", "manifests"), (REPLAYS, REPLAYS)):
+        for lane, folder in _FOLDERS.items():
             batches = {settled[lane]} - {-1}
             if (decided := self.under_way.get(one.app(lane))) is not None:
                 under_way[lane] = decided
-                # it says where the one before has ended
+                # it says where the batch before has ended
                 batches = (batches & one.manifests[lane].keys()) | {decided}
-            if lane == REPLAYS:
-                begun = {n for n in one.selections if n <= settled[lane] + 1}
+            if lane in ASIDE:
+                mine = {number for line, number in one.selections if line == lane}
+                begun = {n for n in mine if n <= settled[lane] + 1}
                 batches |= begun & one.manifests[lane].keys() & set(range(settled[lane] + 1))
                 for number in begun:
-                    name, data = one.selections[number]
+                    name, data = one.selections[lane, number]
                     self.documents[f"checkpoint/{home}/{name}"] = data
             for batch in sorted(batches):
                 name, data = one.manifest(lane, batch)
                 self.documents[f"checkpoint/{home}/{name}"] = data
-                # the lake's copy of the newest manifest, in the words of `ManifestCopy`
+                # the lake's copy of the newest manifest, in the format of `ManifestCopy`
                 copy = f"lake/{layout.inside('', layout.pipeline('', one.name))}"
                 self.documents[f"{copy}/decided-{lane}.json"] = one.decided(lane, batch)[1]
             if settled[lane] >= 0:
@@ -791,7 +809,7 @@ class _State:
 
     def _parked(self) -> Iterator[ParkedState]:
         for one in self.progress.values():
-            own = {one.app(lane): self.settled.get(one.app(lane), -1) for lane in _LANES}
+            own = {one.app(lane): self.settled.get(one.app(lane), -1) for lane in LANES}
             for batch in one.parked:
                 if batch.mark.batch > own.get(batch.mark.app_id, batch.mark.batch) + 1:
                     continue
@@ -803,7 +821,7 @@ class _State:
 
 
 def parking_of(lake: str, name: str, checkpoint: str) -> str:
-    """Return the folder of a pipeline's parked batches, as `Lake.parking_of` has it."""
+    """Return the folder of a pipeline's parked batches, as `Lake.parking_of` computes it."""
     return f"{checkpoint}/parked" if is_remote(lake) else layout.parked(lake, name)
 
 
@@ -812,7 +830,7 @@ def _parking(lake: str, one: _Progress) -> str:
 
 
 def _lake_documents(lake: str) -> dict[str, bytes]:
-    """Read what the lake itself keeps beside its tables."""
+    """Read the documents that the lake holds beside its tables."""
     home = at(layout.join(lake, layout.HOME))
     names = [
         file.name for folder in ("names", "grants") for file in home.files(folder, recursive=True)
@@ -826,7 +844,7 @@ def _lake_documents(lake: str) -> dict[str, bytes]:
 
 
 def inside_lake(lake: str, place: str) -> str:
-    """Return the path of a checkpoint below its lake; empty where it is elsewhere."""
+    """Return the path of a checkpoint below its lake; empty if it is elsewhere."""
     stem = layout.join(lake, "")
     if place.startswith(stem):
         return place[len(stem) :]

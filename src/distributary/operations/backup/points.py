@@ -1,12 +1,12 @@
-"""The restore points of a backup: what each of them consists of.
+"""The restore points of a backup, and their files.
 
-<backup>/points/<id>.json      a restore point; written last, so that one that is there is whole
+<backup>/points/<id>.json      a restore point; written last, so that an existing one is complete
 <backup>/points/<id>.tar.gz    its documents: manifests, names, cards, parked entries
 <backup>/lake/<table>/         files of a table and its log; restore points share them
 <backup>/parked/<pipeline>/    files of parked batches
 
-Files of tables and of logs are only ever added. A table that was made again under its old name, or
-was put back and has gone another way since, gets a folder of its own: `<table>~2`.
+Files of tables and of logs are only added. A table that was created again under its old name, or
+was restored and then changed differently, gets a folder of its own: `<table>~2`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.model.table import is_below
-from distributary.operations.backup.cut import FileSize, ParkedState, PipelineState, TableState
+from distributary.operations.backup.cut import BackedUpTable, FileSize, ParkedState, PipelineState
 from distributary.store.base import Store, reaching
 
 FORMAT = 1
@@ -35,7 +35,7 @@ _MODE = 0o644
 class StoredTable:
     """A table of a restore point, and its folder in the backup."""
 
-    state: TableState
+    state: BackedUpTable
     stored: str
 
 
@@ -46,17 +46,17 @@ class Point:
     id: str
     taken_at: str
     lake: str
-    """The address of the lake it was taken of."""
+    """The address of the lake that was backed up."""
     pipelines: tuple[PipelineState, ...]
     checkpoints: Mapping[str, str]
-    """The paths of checkpoints below the lake; empty where one was elsewhere."""
+    """The paths of checkpoints below the lake; empty for a checkpoint outside of it."""
     tables: tuple[StoredTable, ...]
     parked: tuple[ParkedState, ...]
     documents: int
     sha256: str
-    """Of the archive of documents."""
+    """The digest of the archive of documents."""
     totals: Mapping[str, int] = field(default_factory=dict)
-    """Files and bytes of the whole state, and how many of them this backup had to copy."""
+    """Files and bytes of the whole state, and the number of those that this backup copied."""
 
     def to_json(self) -> bytes:
         """Return the document, with a digest of itself."""
@@ -66,23 +66,23 @@ class Point:
 
     @classmethod
     def from_json(cls, text: bytes) -> Point:
-        """Read a document. Raises ValueError, KeyError or TypeError where it is damaged."""
+        """Read a document. Raises ValueError, KeyError or TypeError if it is damaged."""
         data = json.loads(text)
         if data.pop("digest") != _digest(data) or data.pop("format") != FORMAT:
-            raise ValueError("its digest is another one")
-        data["pipelines"] = tuple(PipelineState(**each) for each in data["pipelines"])
+            raise ValueError("its digest does not match")
+        data["pipelines"] = tuple(PipelineState(**state) for state in data["pipelines"])
         data["tables"] = tuple(
-            StoredTable(_table(each["state"]), each["stored"]) for each in data["tables"]
+            StoredTable(_table(item["state"]), item["stored"]) for item in data["tables"]
         )
         data["parked"] = tuple(
-            ParkedState(**{**each, "files": _files(each["files"])}) for each in data["parked"]
+            ParkedState(**{**item, "files": _files(item["files"])}) for item in data["parked"]
         )
         point = cls(**data)
         paths = [point.id, *(t.stored for t in point.tables), *(p.place for p in point.parked)]
         paths += [t.state.folder for t in point.tables]
         paths += [path for path in point.checkpoints.values() if path]
         if not all(map(is_below, paths)):
-            raise ValueError("a name leads out of its folder")
+            raise ValueError("a path leads out of its folder")
         return point
 
 
@@ -90,14 +90,14 @@ def _digest(data: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
-def _table(data: Mapping[str, Any]) -> TableState:
-    return TableState(**{**data, "files": _files(data["files"])})
+def _table(data: Mapping[str, Any]) -> BackedUpTable:
+    return BackedUpTable(**{**data, "files": _files(data["files"])})
 
 
 def _files(data: list[dict[str, Any]]) -> tuple[FileSize, ...]:
-    files = tuple(FileSize(**each) for each in data)
+    files = tuple(FileSize(**file) for file in data)
     if not all(is_below(file.path) for file in files):
-        raise ValueError("a name leads out of its folder")
+        raise ValueError("a path leads out of its folder")
     return files
 
 
@@ -105,8 +105,8 @@ def point_ids(backup: Store) -> list[str]:
     """Return the restore points of a backup, the oldest first."""
     with reaching(backup.address):
         names = [file.name.rpartition("/")[2] for file in backup.files(POINTS)]
-    found = (name.removesuffix(".json") for name in names if name.endswith(".json"))
-    return sorted(filter(_ID.fullmatch, found))
+    ids = (name.removesuffix(".json") for name in names if name.endswith(".json"))
+    return sorted(filter(_ID.fullmatch, ids))
 
 
 def read_point(backup: Store, id: str) -> Point:
@@ -144,15 +144,15 @@ def read_documents(backup: Store, point: Point) -> dict[str, bytes]:
         with reaching(backup.address):
             data = backup.read(name)
         if hashlib.sha256(data).hexdigest() != point.sha256:
-            raise ValueError("its digest is another one")
-        found: dict[str, bytes] = {}
+            raise ValueError("its digest does not match")
+        documents: dict[str, bytes] = {}
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
             for member in archive:
                 content = archive.extractfile(member) if member.isreg() else None
                 if content is None or not is_below(member.name):
-                    raise ValueError("a name leads out of its folder")
-                found[member.name] = content.read()
-        return found
+                    raise ValueError("a path leads out of its folder")
+                documents[member.name] = content.read()
+        return documents
     except (ValueError, tarfile.TarError) as error:
         raise _invalid(backup, name, str(error)) from error
 

@@ -1,8 +1,8 @@
-"""Put a restore point of a backup back, into an empty place.
+"""Restore a backup's restore point into an empty place.
 
-What is restored is named first, in the lake: as long as that document is there, a run refuses, and
-a second `restore` goes on. The tables come first, then what the lake keeps beside them, then the
-checkpoints; the document goes last.
+A document in the lake first names the restore point. As long as it exists, a run refuses, and a
+second `restore` continues. Tables are restored first, then the documents beside them, then the
+checkpoints. The first document is removed last.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LIFE = "life.json"
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What was put back, or would be."""
+    """The result of a restore, or of its dry run."""
 
     point: Point
     checkpoints: Mapping[str, str]
@@ -50,12 +50,12 @@ class Restored:
     bytes: int
     copied_files: int
     continued: bool
-    """Whether an earlier restore was begun and not finished."""
+    """Whether this restore continues an interrupted one."""
     seconds: float
 
 
 def choose_point(source: str, id: str | None = None) -> Point:
-    """Read the newest restore point of a backup, or the one that is named."""
+    """Read the newest restore point of a backup, or a given one."""
     backup = at(source)
     ids = point_ids(backup)
     if not ids or (id is not None and id not in ids):
@@ -68,7 +68,7 @@ def choose_point(source: str, id: str | None = None) -> Point:
             evidence=f"restore points: {', '.join(ids[-5:]) or 'none'}",
             next_step="`distributary restore BACKUP --list` names them"
             if ids
-            else "check the address; a backup that was interrupted is finished by taking it again",
+            else "check the address; start an interrupted backup again to finish it",
         )
     return read_point(backup, id or ids[-1])
 
@@ -83,9 +83,9 @@ def restore(
     dry_run: bool = False,
     on_table: OnTable = lambda table, done, total: None,
 ) -> Restored:
-    """Put a restore point back as a lake, and its pipelines' progress as their checkpoints.
+    """Restore a restore point as a lake, with its pipelines' checkpoints.
 
-    `checkpoints` and `files` are what pipeline files say, by the names of their pipelines. Raises
+    `checkpoints` and `files` come from pipeline files, by the names of their pipelines. Raises
     RESTORE_REFUSED, BACKUP_INVALID.
     """
     began = time.monotonic()
@@ -106,26 +106,26 @@ def restore(
 
 
 def _places(point: Point, lake: str, named: Mapping[str, str]) -> dict[str, str]:
-    """Return where the checkpoint of each pipeline goes."""
-    found: dict[str, str] = {}
+    """Return the address for the checkpoint of each pipeline."""
+    places: dict[str, str] = {}
     for name, inside in point.checkpoints.items():
         if name in named:
-            found[name] = named[name]
+            places[name] = named[name]
         elif inside:
-            found[name] = layout.join(lake, inside)
+            places[name] = layout.join(lake, inside)
         else:
             raise ConfigError(
-                f"nothing says where the checkpoint of pipeline {name} belongs",
+                f"the place of the checkpoint of pipeline {name} is unknown",
                 code=ErrorCode.RESTORE_REFUSED,
                 where=lake,
                 evidence="it was not in the lake when the backup was taken",
                 next_step="name the file of this pipeline on the command, beside the others",
             )
-    return found
+    return places
 
 
 def _refuse_taken(point: Point, source: str, lake: str, places: Mapping[str, str]) -> bool:
-    """Refuse a place where something is; True where an earlier restore has begun there."""
+    """Refuse a place that is not empty; return True if an earlier restore has begun there."""
     home = at(layout.join(lake, layout.HOME))
     try:
         begun = json.loads(home.read(RESTORE))
@@ -142,12 +142,12 @@ def _refuse_taken(point: Point, source: str, lake: str, places: Mapping[str, str
     if not taken and before is None:
         return False
     raise DistributaryError(
-        "a backup is put back into an empty place only",
+        "a backup can be restored into an empty place only",
         code=ErrorCode.RESTORE_REFUSED,
         where=lake,
-        evidence=f"begun before: {before[0]}" if before else f"there is {', '.join(taken[:3])}",
-        next_step="name another lake in the pipeline file or with --lake, or move what is there "
-        "away; a restore that was begun goes on with the same backup and the same --at",
+        evidence=f"begun earlier: {before[0]}" if before else f"there is {', '.join(taken[:3])}",
+        next_step="name another lake in the pipeline file or with --lake, or move the existing "
+        "files away; an interrupted restore continues with the same backup and the same --at",
     )
 
 
@@ -170,7 +170,7 @@ class _Restoring:
         self._counting = threading.Lock()
 
     def run(self, on_table: OnTable) -> None:
-        """Do it, in an order in which a kill is noticed."""
+        """Restore everything, in an order that makes an interruption visible."""
         documents = read_documents(self.backup, self.point)
         home = at(layout.join(self.lake, layout.HOME))
         with reaching(self.lake):
@@ -194,12 +194,12 @@ class _Restoring:
                 home.remove(RESTORE)
 
     def _announce(self, home: Store) -> None:
-        told = {
+        progress = {
             "point": self.point.id,
             "source": self.backup.address,
             "begun_at": datetime.now(UTC).isoformat(),
         }
-        home.write(RESTORE, json.dumps(told).encode())
+        home.write(RESTORE, json.dumps(progress).encode())
 
     def _table(self, table: StoredTable) -> None:
         stored, state = self.backup.below(table.stored), table.state
@@ -219,7 +219,7 @@ class _Restoring:
                 where=stored.address,
                 evidence=str(error),
                 next_step="put the file back into the backup, or choose another restore point "
-                "with --at; what was restored so far is kept, and not used",
+                "with --at; the restored files are kept, but not used",
             ) from error
 
     def _copy(self, stored: Store, files: list[FileSize], to: Store) -> None:
@@ -239,7 +239,7 @@ class _Restoring:
             self.copied += len(lacking)
 
     def _documents(self, documents: Mapping[str, bytes]) -> None:
-        """Write what belongs beside tables, then the checkpoints; each life last."""
+        """Write the documents beside tables, then the checkpoints; each life last."""
         homes = {layout.folder_name(name): name for name in self.places}
         lives: list[tuple[Store, bytes]] = []
         writes: list[tuple[Store, str, bytes]] = []
@@ -263,7 +263,7 @@ class _Restoring:
             store.write(_LIFE, data)
 
     def _card(self, data: bytes) -> bytes:
-        """Return a pipeline's card with the checkpoint and the file that it has now."""
+        """Return a pipeline's card with its new checkpoint and file."""
         card = Registration.from_json(data)
         if card.name not in self.places:
             return data

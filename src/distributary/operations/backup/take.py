@@ -1,4 +1,4 @@
-"""Take a backup: find a consistent state of a lake, and copy what the backup does not have yet."""
+"""Take a backup: find a consistent state of a lake, and copy the files that the backup lacks."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ from distributary.delta.log import (
 )
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.model import layout
+from distributary.model.table_format import TABLE_FORMATS
 from distributary.operations.backup.cut import (
     THREADS,
+    BackedUpTable,
     Cut,
     FileSize,
     MovedError,
-    TableState,
     each,
     find_once,
     inside_lake,
@@ -46,25 +47,25 @@ from distributary.operations.backup.points import (
 from distributary.store.base import Store, at, is_remote, reaching, same_place
 
 OnTable = Callable[[str, int, int], None]
-"""Called with the name of a table that is copied, and how many of how many are."""
+"""Called with the name of a copied table, the number of copied tables, and their total."""
 _FEW_THREADS = 4
 _LINEAGES = 1000
-"""Folders of one table in a backup."""
+"""The most folders of one table in a backup."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A backup that was taken, or would be."""
+    """The result of a backup, or of its dry run."""
 
     point: Point
     seconds: float
     retries: int
-    """How often the lake changed in a way that needed another try."""
+    """The number of attempts that a change of the lake made invalid."""
 
 
 @dataclass(slots=True)
 class _Totals:
-    """What a state consists of, and what had to be copied."""
+    """The size of a state, and the part of it that was copied."""
 
     files: int = 0
     bytes: int = 0
@@ -80,9 +81,9 @@ def take_backup(
     dry_run: bool = False,
     on_table: OnTable = lambda table, done, total: None,
 ) -> Taken:
-    """Back a lake up, with the progress of all its pipelines, while these go on.
+    """Back up a lake with its pipelines' progress, while they run.
 
-    `checkpoints` are the addresses that pipeline files name. Raises BACKUP_REFUSED.
+    `checkpoints` are the addresses in pipeline files. Raises BACKUP_REFUSED.
     """
     began, tries = time.monotonic(), 0
     backup = at(to)
@@ -99,8 +100,8 @@ def take_backup(
             code=ErrorCode.BACKUP_REFUSED,
             where=lake,
             evidence=f"{error}, after {tries} tries",
-            next_step="take the backup again; if no pipeline of this lake runs, run it once: it "
-            "says what is wrong, or puts it right",
+            next_step="take the backup again; if no pipeline of this lake runs, run one once: it "
+            "reports the problem, or repairs it",
         ) from error
     return Taken(point, time.monotonic() - began, tries - 1)
 
@@ -110,7 +111,7 @@ def _refuse_inside(lake: str, backup: Store, checkpoints: Mapping[str, str]) -> 
         inside = f"{backup.address}/".startswith(layout.join(place, ""))
         if inside or same_place(place, backup.address):
             raise DistributaryError(
-                "a backup inside of what it is a backup of would be lost with it",
+                "a backup inside of its own lake would be lost with the lake",
                 code=ErrorCode.BACKUP_REFUSED,
                 where=backup.address,
                 evidence=f"it is in {place}",
@@ -157,13 +158,13 @@ def _try(
 
 
 def _id(backup: Store, cut: Cut) -> str:
-    """Return the name of a restore point, which sorts behind all that are there."""
+    """Return a name for the restore point that sorts behind all existing ones."""
     mine = datetime.fromisoformat(cut.taken_at).strftime("%Y%m%dT%H%M%S.%fZ")
     newest = max(point_ids(backup), default="")
     if mine > newest:
         return mine
     raise DistributaryError(
-        "the backup has a restore point that is newer than now",
+        "the backup has a restore point that is newer than the current time",
         code=ErrorCode.BACKUP_REFUSED,
         where=backup.address,
         evidence=f"{newest}; now it is {mine}",
@@ -179,7 +180,7 @@ class _Copy:
         self._counting = threading.Lock()
 
     def all(self, on_table: OnTable) -> list[StoredTable]:
-        """Copy what the backup lacks: what others remove soon first, then table by table."""
+        """Copy the files that the backup lacks; those that are removed soonest come first."""
         with reaching(self.backup.address):
             for batch in self.cut.parked:
                 to = f"parked/{layout.folder_name(batch.pipeline)}/{batch.place}"
@@ -187,7 +188,7 @@ class _Copy:
             tables = sorted(self.cut.tables, key=_urgency)
             stored = list(map(StoredTable, tables, each(self._folder, tables)))
             for one in stored:
-                if one.state.format == "delta":
+                if not TABLE_FORMATS[one.state.format].no_live_backup:
                     to_table = self.backup.below(one.stored)
                     self._files(self._source(one.state), one.state.files, to=to_table)
             done = itertools.count(1)
@@ -199,39 +200,39 @@ class _Copy:
             each(copy, stored, threads=table_threads(self.cut.lake, self.backup.address))
         return sorted(stored, key=lambda one: one.state.folder)
 
-    def _table(self, table: TableState, to: Store) -> None:
-        if table.format == "parquet":
+    def _table(self, table: BackedUpTable, to: Store) -> None:
+        if TABLE_FORMATS[table.format].no_live_backup:
             self._files(self._source(table), table.files, to=to)
         elif table.version >= 0:
             self._delta(table, to)
 
-    def _source(self, table: TableState) -> Store:
+    def _source(self, table: BackedUpTable) -> Store:
         return at(layout.join(self.cut.lake, table.folder))
 
-    def _folder(self, table: TableState) -> str:
-        """Return the folder of a table in the backup: one whose log has the same commits."""
+    def _folder(self, table: BackedUpTable) -> str:
+        """Return the folder of a table in the backup whose log has the same commits."""
         for number in range(1, _LINEAGES):
             folder = f"lake/{table.folder}" + (f"~{number}" if number > 1 else "")
             if table.version < 0 or self._continues(table, self.backup.below(folder)):
                 return folder
-        raise AssertionError("a table was never made again so often")
+        raise AssertionError("too many folders of one table")
 
-    def _continues(self, table: TableState, stored: Store) -> bool:
-        """Whether no commit of the table would take the place of another one in the backup."""
+    def _continues(self, table: BackedUpTable, stored: Store) -> bool:
+        """Return whether no commit of the table would replace another one in the backup."""
         there, here = log_names(stored).commits, log_names(self._source(table)).commits
         both = there.keys() & here.keys()
         if not both:
             return not there or max(there) < min(here, default=0)
-        # a log only grows: where one commit is the same, all before it are
+        # a log only grows: if one commit is the same, all before it are
         name = commit_name(max(both))
         return stored.read(name) == self._read(table, name)
 
-    def _read(self, table: TableState, name: str) -> bytes:
+    def _read(self, table: BackedUpTable, name: str) -> bytes:
         with _still_there(table.folder):
             return self._source(table).read(name)
 
-    def _delta(self, table: TableState, to: Store) -> None:
-        """Copy the files of a version, then the log up to it: so that it never names what lacks."""
+    def _delta(self, table: BackedUpTable, to: Store) -> None:
+        """Copy the files of a version, then its log, so that the log never names missing files."""
         source = self._source(table)
         with _still_there(table.folder):
             snapshot = load(source, version=table.version)
@@ -254,15 +255,15 @@ class _Copy:
             self.totals.copied_bytes += sum(file.size for file in lacking)
 
 
-def _urgency(table: TableState) -> int:
-    """Order tables by how soon files of an older version are removed from them."""
+def _urgency(table: BackedUpTable) -> int:
+    """Return the order of a table: tables whose old files are removed soonest come first."""
     hidden = (f"{layout.HOME}/changes/", f"{layout.HOME}/ledger/", f"{layout.HOME}/")
     return next((n for n, start in enumerate(hidden) if table.folder.startswith(start)), 9)
 
 
 @contextmanager
 def _still_there(where: str) -> Iterator[None]:
-    """Raise MovedError for a file that went since the state was found."""
+    """Raise MovedError for a file that was deleted since the state was found."""
     try:
         yield
     except FileNotFoundError as error:
@@ -272,43 +273,43 @@ def _still_there(where: str) -> Iterator[None]:
 
 
 def table_threads(*places: str) -> int:
-    """Return how many tables are copied side by side: a bucket answers many at once."""
+    """Return the number of tables to copy in parallel: a bucket answers many requests at once."""
     return _FEW_THREADS if any(map(is_remote, places)) else 1
 
 
 def copy_files(source: Store, files: Sequence[FileSize], *, to: Store) -> None:
-    """Copy files, and see that all of each arrived. Raises FileNotFoundError."""
+    """Copy files and check their sizes. Raises FileNotFoundError."""
 
     def copy(file: FileSize) -> None:
         source.copy(file.path, to=to)
-        found = to.size(file.path) if to.asks_for_free else file.size
-        if found != file.size:
-            raise FileNotFoundError(f"{file.path} has {found} bytes instead of {file.size}")
+        size = to.size(file.path) if to.asks_for_free else file.size
+        if size != file.size:
+            raise FileNotFoundError(f"{file.path} has {size} bytes instead of {file.size}")
 
-    # a file on its way to or from a bucket is in memory
+    # a file is held in memory on its way to or from a bucket
     large = any(file.size > LARGE_FILE for file in files)
     each(copy, files, threads=_FEW_THREADS if large else THREADS)
 
 
 def table_files(snapshot: Snapshot) -> list[FileSize]:
-    """Return the files that a version consists of: data, and the vectors of deleted rows."""
-    found: dict[str, int] = {}
+    """Return the files of a version: data, and deletion vectors."""
+    sizes: dict[str, int] = {}
     vectors: set[str] = set()
     for file in snapshot.files.values():
-        found[in_table(snapshot.folder, file.path)] = file.size
+        sizes[in_table(snapshot.folder, file.path)] = file.size
         if file.vector is not None and file.vector.path is not None:
             vectors.add(in_table(snapshot.folder, file.vector.path))
     for path in vectors:
         size = snapshot.store.size(path)
         if size is None:
             raise FileNotFoundError(path)
-        found[path] = size
-    return [FileSize(path, size) for path, size in found.items()]
+        sizes[path] = size
+    return [FileSize(path, size) for path, size in sizes.items()]
 
 
 def log_files(source: Store, version: int) -> list[FileSize]:
     """Return the files of a log up to a version, its newest checkpoint first."""
     names: LogNames = log_names(source).until(version)
     checkpoint = names.checkpoints.get(names.checkpoint, ())
-    found = [*with_sidecars(source, checkpoint), *names.commits.values()]
-    return [FileSize(info.name, info.size) for info in found if info.name.startswith(f"{LOG}/")]
+    files = [*with_sidecars(source, checkpoint), *names.commits.values()]
+    return [FileSize(info.name, info.size) for info in files if info.name.startswith(f"{LOG}/")]

@@ -1,7 +1,7 @@
-"""Whether data of one JSON Schema is valid for another, as Confluent judges it.
+"""Checks whether data of one JSON Schema is valid for another, as Confluent does.
 
-Compared, place by place, with `$ref` and `allOf` folded in and each branch of `anyOf` and `oneOf`
-on its own (a `oneOf` counts as an `anyOf`); docs/json.md has the rules.
+The schemas are compared place by place, with `$ref` and `allOf` merged and each branch of `anyOf`
+and `oneOf` on its own (a `oneOf` counts as an `anyOf`). The rules are in docs/json.md.
 """
 
 from __future__ import annotations
@@ -26,18 +26,22 @@ _NUMBERS = {"integer", "real"}
 
 
 def narrowed_limits(old: Facts, new: Facts, place: str) -> Iterator[str]:
-    """Which limits of the new schema exclude what the old one let pass."""
+    """Yield the limits of the new schema that exclude values of the old one."""
     types = old.atoms & new.atoms
     if types & _NUMBERS:
         yield from _numbers(old, new, place)
     for most, least, type_ in _COUNTS:
         if type_ not in types:
             continue
-        was, now = (min((s for _, s in f.words(most)), default=inf) for f in (old, new))
+        was, now = (
+            min((limit for _, limit in facts.words(most)), default=inf) for facts in (old, new)
+        )
         if was > now:
             yield f"{place} has a lower `{most}`"
-        # nothing has less than nothing
-        was, now = (max((s for _, s in f.words(least)), default=0) for f in (old, new))
+        # a missing lower limit is the same as zero
+        was, now = (
+            max((limit for _, limit in facts.words(least)), default=0) for facts in (old, new)
+        )
         if was < now:
             yield f"{place} has a higher `{least}`"
 
@@ -50,27 +54,27 @@ def _numbers(old: Facts, new: Facts, place: str) -> Iterator[str]:
         was, now = _end(old, word, exclusive, sign), _end(new, word, exclusive, sign)
         if now is not None and (was is None or was > now):
             yield f"{place} has a narrower `{word}`"
-    steps = [_fraction(said) for _, said in old.words("multipleOf")]
-    for _, said in new.words("multipleOf"):
-        step = _fraction(said)
-        whole = step == 1 and "real" not in old.atoms
-        if not whole and not any((each / step).denominator == 1 for each in steps):
+    steps = [_fraction(value) for _, value in old.words("multipleOf")]
+    for _, value in new.words("multipleOf"):
+        step = _fraction(value)
+        is_redundant = step == 1 and "real" not in old.atoms
+        if not is_redundant and not any((old_step / step).denominator == 1 for old_step in steps):
             yield f"{place} has another `multipleOf`"
 
 
 def _end(facts: Facts, word: str, exclusive: str, sign: int) -> tuple[Fraction, bool] | None:
-    """How far numbers may go, and whether that far; of two the smaller holds."""
-    # in draft 4 the exclusive one is a switch
+    """Return the limit of numbers, and whether it is inclusive; the narrowest of several counts."""
+    # in draft 4 the exclusive keyword is a boolean
     ends = [
-        (sign * _fraction(said), node.keywords.get(exclusive) is not True)
-        for node, said in facts.words(word)
+        (sign * _fraction(value), node.keywords.get(exclusive) is not True)
+        for node, value in facts.words(word)
     ]
-    strict = (said for _, said in facts.words(exclusive) if not isinstance(said, bool))
-    return min(ends + [(sign * _fraction(said), False) for said in strict], default=None)
+    strict = (value for _, value in facts.words(exclusive) if not isinstance(value, bool))
+    return min(ends + [(sign * _fraction(value), False) for value in strict], default=None)
 
 
-def _fraction(said: Any) -> Fraction:
-    return Fraction(str(said))
+def _fraction(value: Any) -> Fraction:
+    return Fraction(str(value))
 
 
 MAX_COMPARISONS = 20_000
@@ -84,7 +88,7 @@ _COLUMN_FORMATS = ("date", "date-time")
 
 
 def unreadable(writer: bytes, reader: bytes) -> list[str]:
-    """Why data of one compiled schema may not be valid for another; empty when it always is."""
+    """Return the reasons why data of one compiled schema may not be valid for another."""
     old, new = _documents(writer), _documents(reader)
     check = _Check(old, new)
     try:
@@ -99,33 +103,34 @@ def _documents(body: bytes) -> Documents:
 
 
 class _TooLongError(Exception):
-    """There is no end to what would have to be compared."""
+    """The schemas need too many comparisons."""
 
 
 class _Check:
     def __init__(self, old: Documents, new: Documents) -> None:
         self._old, self._new = old, new
-        self._known: dict[tuple[frozenset[str], frozenset[str]], list[str]] = {}
+        self._compared: dict[tuple[frozenset[str], frozenset[str]], list[str]] = {}
         self._comparisons = 0
 
     def compare(self, old: Facts, new: Facts, at: str) -> list[str]:
-        """What a value of the old schema may be that the new one does not take."""
+        """Return the problems of values that the old schema accepts and the new one does not."""
         pair = _keys(old), _keys(new)
-        if pair in self._known:
-            return self._known[pair]
+        if pair in self._compared:
+            return self._compared[pair]
         self._comparisons += 1
         if self._comparisons > MAX_COMPARISONS:
             raise _TooLongError
-        # schemas that contain themselves are judged by everything else that is in them
-        self._known[pair] = []
-        found: dict[str, None] = {}
-        for each in old.alternatives():
-            found |= dict.fromkeys(self._taken(each, new, at))
-        self._known[pair] = list(found)
-        return list(found)
+        # a recursive comparison finds no problems here, so a recursive schema is judged by its
+        # other parts
+        self._compared[pair] = []
+        problems: dict[str, None] = {}
+        for alternative in old.alternatives():
+            problems |= dict.fromkeys(self._refused(alternative, new, at))
+        self._compared[pair] = list(problems)
+        return list(problems)
 
-    def _taken(self, old: Facts, new: Facts, at: str) -> Iterator[str]:
-        """One alternative of the old schema against all that the new one asks for."""
+    def _refused(self, old: Facts, new: Facts, at: str) -> Iterator[str]:
+        """Yield the problems of one alternative of the old schema against the new schema."""
         place = at or "the schema"
         lost = sorted(old.atoms - new.atoms)
         if lost:
@@ -135,7 +140,7 @@ class _Check:
             return
         yield from _values(old, new, place)
         yield from narrowed_limits(old, new, place)
-        yield from _said_anew(old, new, place)
+        yield from _changed_keywords(old, new, place)
         if "object" in old.atoms & new.atoms:
             yield from self._objects(old, new, at)
         if "array" in old.atoms & new.atoms:
@@ -143,7 +148,7 @@ class _Check:
         for group in new.choices:
             branches = [facts_of(self._new, [node]) for node in group]
             if all(self.compare(old, branch, at) for branch in branches):
-                yield f"{place} has alternatives of which none takes what was valid"
+                yield f"{place} has alternatives, and none of them accepts what was valid"
 
     def _objects(self, old: Facts, new: Facts, at: str) -> Iterator[str]:
         for name in dict.fromkeys((*old.names, *new.names)):
@@ -151,8 +156,8 @@ class _Check:
                 old, facts_of(self._old, old.property(name)), new, name, f"{at}/{name}"
             )
         for name in sorted(new.required - old.required):
-            told = facts_of(self._new, new.property(name))
-            if not any(told.words("default")):
+            property_facts = facts_of(self._new, new.property(name))
+            if not any(property_facts.words("default")):
                 yield f"{at}/{name} became required"
         if not old.closed:
             yield from self._others(old, new, at)
@@ -172,7 +177,7 @@ class _Check:
             yield from self.compare(was, now, at)
 
     def _others(self, old: Facts, new: Facts, at: str) -> Iterator[str]:
-        """The properties that the old schema did not name."""
+        """Compare the properties that the old schema did not name."""
         was, now = facts_of(self._old, old.others), facts_of(self._new, new.others)
         place = f"{at}/*"
         if now.impossible:
@@ -189,19 +194,19 @@ class _Check:
     def _arrays(self, old: Facts, new: Facts, at: str) -> Iterator[str]:
         if new.tuple_like:
             if _words(old, "items") != _words(new, "items"):
-                yield f"{at or 'the schema'} tells its items one by one, and not as before"
+                yield f"{at or 'the schema'} lists its items one by one, and not as before"
             return
         was, now = facts_of(self._old, old.items), facts_of(self._new, new.items)
         if now.impossible or now.nodes:
-            # the items of a tuple are not told all in one
+            # a tuple has no schema for all items, so any item is assumed
             before = facts_of(self._old, ()) if old.tuple_like else was
             yield from self.compare(before, now, f"{at}/[]")
 
 
 def _pattern(facts: Facts, pattern: str) -> Facts:
     below = facts.documents.below
-    found = (node for node, told in facts.words("patternProperties") if pattern in told)
-    return facts_of(facts.documents, [below(n, "patternProperties", pattern) for n in found])
+    nodes = (node for node, patterns in facts.words("patternProperties") if pattern in patterns)
+    return facts_of(facts.documents, [below(node, "patternProperties", pattern) for node in nodes])
 
 
 def _keys(facts: Facts) -> frozenset[str]:
@@ -222,18 +227,18 @@ def _values(old: Facts, new: Facts, place: str) -> Iterator[str]:
         yield f"{place} lacks the value {', '.join(lost[:3])}{more}"
 
 
-def _said_anew(old: Facts, new: Facts, place: str) -> Iterator[str]:
+def _changed_keywords(old: Facts, new: Facts, place: str) -> Iterator[str]:
     for word in _WORD_FOR_WORD:
         added = _words(new, word) - _words(old, word)
         if added:
             yield f"{place} has another `{word}`"
-    unique = [any(said is True for _, said in f.words("uniqueItems")) for f in (old, new)]
+    unique = [any(value is True for _, value in facts.words("uniqueItems")) for facts in (old, new)]
     if unique == [False, True]:
         yield f"{place} must have unique items now"
-    formats = {said for _, said in new.words("format") if said in _COLUMN_FORMATS}
-    if formats - {said for _, said in old.words("format") if isinstance(said, str)}:
+    formats = {value for _, value in new.words("format") if value in _COLUMN_FORMATS}
+    if formats - {value for _, value in old.words("format") if isinstance(value, str)}:
         yield f"{place} has another `format`"
 
 
 def _words(facts: Facts, word: str) -> frozenset[str]:
-    return frozenset(canonical(said) for _, said in facts.words(word))
+    return frozenset(canonical(value) for _, value in facts.words(word))

@@ -1,4 +1,4 @@
-"""Whether a subject may take a new version: levels, directions, and one table of formats."""
+"""Decides whether a subject may take a new version: levels, directions, and a check per format."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from distributary.model.record import Format
 
 
 class Level(StrEnum):
-    """What a new version owes to the versions before it; the words are Confluent's."""
+    """Confluent's compatibility levels: the promises of a new version to the versions before it."""
 
     NONE = "NONE"
     BACKWARD = "BACKWARD"
     """A reader with the new version can read data of the newest old one."""
     BACKWARD_TRANSITIVE = "BACKWARD_TRANSITIVE"
-    """...of every old one."""
+    """A reader with the new version can read data of every old one."""
     FORWARD = "FORWARD"
     """A reader with the newest old version can read data of the new one."""
     FORWARD_TRANSITIVE = "FORWARD_TRANSITIVE"
     FULL = "FULL"
-    """Both."""
+    """Both directions."""
     FULL_TRANSITIVE = "FULL_TRANSITIVE"
 
     @property
     def backward(self) -> bool:
-        """Whether the new version must read what was written before."""
+        """Return True if the new version must read data of old versions."""
         return self.startswith(("BACKWARD", "FULL"))
 
     @property
     def forward(self) -> bool:
-        """Whether old versions must read what will be written."""
+        """Return True if old versions must read data of the new version."""
         return self.startswith(("FORWARD", "FULL"))
 
     @property
     def transitive(self) -> bool:
-        """Whether all versions count, or only the newest."""
+        """Return True if all versions count, and False if only the newest counts."""
         return self.endswith("TRANSITIVE")
 
     @classmethod
     def of(cls, text: str) -> Level:
-        """The level with this name, in any case; ConfigError when there is none."""
+        """Return the level with this name, in any case; raise ConfigError if it does not exist."""
         try:
             return cls(text.upper())
         except ValueError:
             raise ConfigError(
-                "there is no such compatibility level",
+                "the compatibility level does not exist",
                 where="registry",
                 evidence=printable(text),
                 next_step=f"use one of {', '.join(cls)}",
@@ -65,11 +65,11 @@ class Version:
 
 
 Unreadable = Callable[[bytes, bytes], list[str]]
-"""Why data of the first schema cannot be read with the second; empty when it can."""
+"""Returns the reasons why data of the first schema cannot be read with the second."""
 
 
 def _check_of(format: Format) -> Unreadable:
-    # one by one, as `compile_schema` does: who only looks for a schema needs none of them
+    # imported on demand, as in `compile_schema`, because reading schemas needs none of them
     match format:
         case Format.PROTOBUF:
             from distributary.registry.compatibility.protobuf import unreadable
@@ -81,25 +81,31 @@ def _check_of(format: Format) -> Unreadable:
 
 
 def problems(body: bytes, *, format: Format, history: Sequence[Version], level: Level) -> list[str]:
-    """Why a compiled new version is not compatible with those before it, given oldest first."""
+    """Return the reasons why a new version is incompatible with `history`, given oldest first."""
     if level is Level.NONE:
         return []
-    found: list[str] = []
+    messages: list[str] = []
     for old in reversed(history if level.transitive else history[-1:]):
         if old.format is not format:
-            # a subject keeps the format it began with
-            found.append(f"version {old.number} is {old.format}, the new version {format}")
+            # a subject keeps its first format
+            messages.append(f"version {old.number} is {old.format}, the new version {format}")
             continue
         if format is Format.PROTOBUF:
             from distributary.registry.compatibility.protobuf import reused_numbers
 
             reused = reused_numbers(old.body, body)
-            found += [f"version {old.number}: {m}" for m in reused]
+            messages += [f"version {old.number}: {message}" for message in reused]
         unreadable = _check_of(format)
         if level.backward:
             reasons = unreadable(old.body, body)
-            found += [f"the new version cannot read version {old.number}: {m}" for m in reasons]
+            messages += [
+                f"the new version cannot read version {old.number}: {message}"
+                for message in reasons
+            ]
         if level.forward:
             reasons = unreadable(body, old.body)
-            found += [f"version {old.number} cannot read the new version: {m}" for m in reasons]
-    return found
+            messages += [
+                f"version {old.number} cannot read the new version: {message}"
+                for message in reasons
+            ]
+    return messages

@@ -1,8 +1,9 @@
-"""What may change in a protobuf schema while its data stays readable, as Confluent judges it.
+"""Checks whether data of one protobuf schema can be read with another, as Confluent does.
 
-Fields are compared by number, whatever they are called. Two deliberate differences to Confluent:
-a number whose type is numeric may not change between one and many even where the label is implicit
-(a packed list cannot be read as one value), and a number that was reserved stays reserved.
+Fields are compared by number, whatever their names. There are two deliberate differences to
+Confluent. A field of a numeric type may not change between one value and many, even with an
+implicit label, because a packed list cannot be read as one value. And a reserved number stays
+reserved.
 """
 
 from __future__ import annotations
@@ -36,37 +37,39 @@ Pair = tuple[Descriptor, Descriptor]
 
 
 def unreadable(writer: bytes, reader: bytes) -> list[str]:
-    """Why data of one descriptor set's schema cannot be read with another's; empty when it can."""
+    """Return the reasons why data of one descriptor set cannot be read with another."""
     old, new = _own_file(writer), _own_file(reader)
-    found = []
+    problems = []
     if old.package != new.package:
-        found.append(f"package {old.package or '(none)'} became {new.package or '(none)'}")
-    waiting: list[Pair] = []
-    found += _messages(old.message_types_by_name, new.message_types_by_name, waiting)
+        problems.append(f"package {old.package or '(none)'} became {new.package or '(none)'}")
+    pending: list[Pair] = []
+    problems += _messages(old.message_types_by_name, new.message_types_by_name, pending)
     seen: set[tuple[str, str]] = set()
-    # a work list instead of recursion: types from outside may refer to each other without end
-    while waiting:
-        pair = waiting.pop()
+    # a work list instead of recursion, because types from outside may refer to each other endlessly
+    while pending:
+        pair = pending.pop()
         names = (pair[0].full_name, pair[1].full_name)
         if names not in seen:
             seen.add(names)
-            found += _message(*pair, waiting)
-    return found
+            problems += _message(*pair, pending)
+    return problems
 
 
 def reused_numbers(older: bytes, newer: bytes) -> list[str]:
-    """Fields of a schema that take a number which an older version of it had reserved."""
+    """Return the fields of a schema that use a number which an older version had reserved."""
     now = {_local_name(message): message for message in _all_messages(_own_file(newer))}
-    found = []
+    problems = []
     for before in _all_messages(_own_file(older)):
         after, proto = now.get(_local_name(before)), DescriptorProto()
         before.CopyToProto(proto)
-        found += [
+        problems += [
             f"{_label(field)} takes a number that was reserved"
             for field in (after.fields if after is not None else ())
-            if any(r.start <= field.number < r.end for r in proto.reserved_range)
+            if any(
+                reserved.start <= field.number < reserved.end for reserved in proto.reserved_range
+            )
         ]
-    return found
+    return problems
 
 
 @lru_cache(maxsize=256)
@@ -79,15 +82,17 @@ def _own_file(descriptor_set: bytes) -> FileDescriptor:
 
 
 def _nested(message: Descriptor) -> dict[str, Descriptor]:
-    return {n.name: n for n in message.nested_types if not n.GetOptions().map_entry}
+    return {
+        nested.name: nested for nested in message.nested_types if not nested.GetOptions().map_entry
+    }
 
 
 def _all_messages(file: FileDescriptor) -> Iterator[Descriptor]:
-    waiting = list(file.message_types_by_name.values())
-    while waiting:
-        message = waiting.pop()
+    pending = list(file.message_types_by_name.values())
+    while pending:
+        message = pending.pop()
         yield message
-        waiting += _nested(message).values()
+        pending += _nested(message).values()
 
 
 def _local_name(message: Descriptor) -> str:
@@ -100,7 +105,7 @@ def _label(field: FieldDescriptor, owner: Descriptor | None = None) -> str:
 
 
 def _kind(field: FieldDescriptor) -> str:
-    """What its bytes look like: a field may change between types of one kind."""
+    """Return the encoding of a field; a field may change between types of one encoding."""
     kind = _KIND[field.type]
     is_map = kind == "message" and field.message_type.GetOptions().map_entry
     return "map" if is_map else kind
@@ -111,48 +116,54 @@ def _type(field: FieldDescriptor) -> str:
 
 
 def _oneof(field: FieldDescriptor) -> str | None:
-    # a proto3 `optional` is a oneof of one here, and a oneof of one has nothing to lose
+    # a proto3 `optional` is a oneof with one member here, which makes no difference
     return field.containing_oneof.name if field.containing_oneof is not None else None
 
 
 def _messages(
-    old: Mapping[str, Descriptor], new: Mapping[str, Descriptor], waiting: list[Pair]
+    old: Mapping[str, Descriptor], new: Mapping[str, Descriptor], pending: list[Pair]
 ) -> list[str]:
-    waiting += [(old[name], new[name]) for name in old if name in new]
+    pending += [(old[name], new[name]) for name in old if name in new]
     return [f"message {old[name].full_name} is gone" for name in old if name not in new]
 
 
-def _message(old: Descriptor, new: Descriptor, waiting: list[Pair]) -> list[str]:
-    before, after = ({field.number: field for field in each.fields} for each in (old, new))
-    surviving = {_oneof(f) for number, f in before.items() if number in after} - {None}
-    found = _merged_oneofs(new, before)
+def _message(old: Descriptor, new: Descriptor, pending: list[Pair]) -> list[str]:
+    before, after = ({field.number: field for field in message.fields} for message in (old, new))
+    surviving = {_oneof(field) for number, field in before.items() if number in after} - {None}
+    problems = _merged_oneofs(new, before)
     for number, field in before.items():
         if number in after:
-            found += _compare(field, after[number], new, waiting)
+            problems += _compare(field, after[number], new, pending)
         elif field.is_required:
-            found.append(f"{_label(field)} is gone, though it was required")
+            problems.append(f"{_label(field)} is gone, though it was required")
         elif _oneof(field) in surviving:
-            found.append(f"{_label(field)} is gone from oneof {_oneof(field)}")
-    found += [
+            problems.append(f"{_label(field)} is gone from oneof {_oneof(field)}")
+    problems += [
         f"{_label(field)} is new and required"
         for number, field in after.items()
         if number not in before and field.is_required
     ]
-    return found + _messages(_nested(old), _nested(new), waiting)
+    return problems + _messages(_nested(old), _nested(new), pending)
 
 
 def _merged_oneofs(message: Descriptor, before: Mapping[int, FieldDescriptor]) -> list[str]:
-    """Fields that could be set together before, and of which now one would erase the other."""
+    """Report fields that could be set together before and now exclude each other."""
     return [
         f"oneof {message.name}.{oneof.name} now holds fields that could be set together"
         for oneof in message.oneofs
-        if len({_oneof(before[f.number]) or f.number for f in oneof.fields if f.number in before})
+        if len(
+            {
+                _oneof(before[field.number]) or field.number
+                for field in oneof.fields
+                if field.number in before
+            }
+        )
         > 1
     ]
 
 
 def _compare(
-    old: FieldDescriptor, new: FieldDescriptor, owner: Descriptor, waiting: list[Pair]
+    old: FieldDescriptor, new: FieldDescriptor, owner: Descriptor, pending: list[Pair]
 ) -> list[str]:
     label, kind = _label(new, owner), _kind(new)
     if _kind(old) != kind:
@@ -160,19 +171,19 @@ def _compare(
     if kind == "map":
         was, now = old.message_type.fields_by_number, new.message_type.fields_by_number
         pairs = ((was[number], now[number]) for number in (1, 2))
-        return [m for pair in pairs for m in _compare(*pair, owner, waiting)]
-    found = []
+        return [message for pair in pairs for message in _compare(*pair, owner, pending)]
+    problems = []
     if old.message_type is not None and new.message_type is not None:
         was, now = old.message_type, new.message_type
         if _local_name(was) != _local_name(now):
-            found.append(f"{label} was a {was.full_name}, is a {now.full_name}")
+            problems.append(f"{label} was a {was.full_name}, is a {now.full_name}")
         else:
-            waiting.append((was, now))
+            pending.append((was, now))
     if old.is_repeated != new.is_repeated and kind not in _SPARED_BY_LABELS:
-        found.append(f"{label} of type {_type(new)} changed between one value and many")
+        problems.append(f"{label} of type {_type(new)} changed between one value and many")
     if new.is_required and not old.is_required:
-        found.append(f"{label} became required")
-    return found
+        problems.append(f"{label} became required")
+    return problems
 
 
 def _shown(field: FieldDescriptor) -> str:

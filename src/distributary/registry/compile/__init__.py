@@ -1,4 +1,4 @@
-"""From a schema's text to what a decoder can use."""
+"""Compilation of schema texts for decoders."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ NO_IMPORTS: Mapping[str, str] = MappingProxyType({})
 def compile_schema(
     text: str, *, format: Format, imports: Mapping[str, str] = NO_IMPORTS
 ) -> Compiled:
-    """Compile a schema with the texts of what it references, by the name it imports them under."""
+    """Compile a schema, with the texts of its references by the names it imports them under."""
     return _compiled(text, format, tuple(sorted(imports.items())))
 
 
 @lru_cache(maxsize=8192)
-def _compiled(text: str, format: Format, given: tuple[tuple[str, str], ...]) -> Compiled:
-    imports = dict(given)
-    # one by one: each of them imports another library
+def _compiled(text: str, format: Format, import_items: tuple[tuple[str, str], ...]) -> Compiled:
+    imports = dict(import_items)
+    # imported on demand, because each needs another library
     match format:
         case Format.PROTOBUF:
             from distributary.registry.compile.protobuf import compile_proto

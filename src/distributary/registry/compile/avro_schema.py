@@ -1,4 +1,4 @@
-"""An Avro schema as data: every named type once, and references to them by full name."""
+"""Avro schemas as data: each named type once, with references to it by full name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import log10
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from distributary.errors import InvalidSchemaError
 from distributary.model.names import printable
@@ -19,7 +19,7 @@ PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "str
 
 @dataclass(frozen=True, slots=True)
 class Logical:
-    """A logical type on a type that it may annotate; all others are dropped when a text is read."""
+    """A logical type on a type that it may annotate; others are dropped when a schema is parsed."""
 
     name: str
     precision: int = 0
@@ -28,10 +28,10 @@ class Logical:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """What Kafka Connect, which knows more types than Avro, means by a primitive type."""
+    """The Kafka Connect type behind a primitive type; Connect has more types than Avro."""
 
     name: str
-    """`io.debezium.time.Date`."""
+    """The Connect name, such as `io.debezium.time.Date`."""
     parameters: tuple[tuple[str, str], ...] = ()
 
 
@@ -43,12 +43,12 @@ class Primitive:
     logical: Logical | None = None
     connect: Connect | None = None
     meaning: str = ""
-    """The logical type as Datastream wrote it, also one that Avro does not know."""
+    """The logical type as Datastream wrote it, also one that Avro does not define."""
 
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A record, an enum or a fixed, which the schema defines elsewhere."""
+    """A reference to a record, an enum or a fixed that the schema defines elsewhere."""
 
     full: str
 
@@ -57,19 +57,25 @@ class Name:
 class Array:
     """A list of items."""
 
+    kind: ClassVar[str] = "array"
+
     items: Type
 
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """Values by string keys."""
+    """A map of values by string keys."""
+
+    kind: ClassVar[str] = "map"
 
     values: Type
 
 
 @dataclass(frozen=True, slots=True)
 class Union:
-    """One of several types; never a union itself."""
+    """One of several types, none of which is a union."""
+
+    kind: ClassVar[str] = "union"
 
     branches: tuple[Type, ...]
 
@@ -78,7 +84,7 @@ Type = Primitive | Name | Array | Map | Union
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class AvroField:
     """A field of a record."""
 
     name: str
@@ -86,15 +92,17 @@ class Field:
     aliases: tuple[str, ...] = ()
     doc: str = ""
     default: str | None = None
-    """JSON text of a value of the type; None when the field has no default."""
+    """The default as JSON text; None if the field has no default."""
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class AvroRecord:
     """A record."""
 
+    kind: ClassVar[str] = "record"
+
     name: str
-    fields: tuple[Field, ...]
+    fields: tuple[AvroField, ...]
     aliases: tuple[str, ...] = ()
     doc: str = ""
 
@@ -103,17 +111,21 @@ class Record:
 class Enum:
     """An enum."""
 
+    kind: ClassVar[str] = "enum"
+
     name: str
     symbols: tuple[str, ...]
     aliases: tuple[str, ...] = ()
     doc: str = ""
     default: str | None = None
-    """The symbol that stands for those which a reader does not know."""
+    """The symbol that replaces symbols which a reader does not know."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """So many bytes."""
+    """A fixed number of bytes."""
+
+    kind: ClassVar[str] = "fixed"
 
     name: str
     size: int
@@ -122,40 +134,41 @@ class Fixed:
     logical: Logical | None = None
 
 
-Named = Record | Enum | Fixed
+Named = AvroRecord | Enum | Fixed
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A whole schema."""
+    """A whole schema: its top type and all named types."""
 
     top: Type
     named: Mapping[str, Named]
 
     def resolve(self, type_: Type) -> Primitive | Array | Map | Union | Named:
-        """The type itself, or what its name stands for."""
+        """Return the type itself, or the type that its name refers to."""
         return self.named[type_.full] if isinstance(type_, Name) else type_
 
 
 def short_name(full: str) -> str:
-    """A full name without its namespace."""
+    """Return a full name without its namespace."""
     return full.rpartition(".")[2]
 
 
 def type_name(type_: Type) -> str:
-    """What a union calls a branch: `string`, `array`, `shop.Order`."""
+    """Return the name of a union's branch, such as `string`, `array` or `shop.Order`."""
     match type_:
         case Primitive(name=name):
             return name
         case Name(full):
             return full
-    return type(type_).__name__.lower()
+    return type_.kind
 
 
-# Which logical types annotate what. One that does not fit its type is ignored, as Avro asks.
+# Logical types and the types that they may annotate. Others are ignored, as Avro demands.
 
 MAX_DIGITS = 4000
-"""Of a decimal; one with more is bytes to us, because Python refuses to print longer numbers."""
+"""The most digits of a decimal; larger ones are kept as bytes, because Python refuses to print
+longer numbers."""
 
 _ANNOTATES = {
     "date": ("int",),
@@ -174,25 +187,29 @@ _ANNOTATES = {
 _SIZES = {"uuid": 16, "duration": 12}
 
 
-def _logical_of(given: Mapping[str, Any], kind: str, size: int | None = None) -> Logical | None:
-    name = given.get("logicalType")
+def _logical_of(
+    definition: Mapping[str, Any], kind: str, size: int | None = None
+) -> Logical | None:
+    name = definition.get("logicalType")
     if not isinstance(name, str) or kind not in _ANNOTATES.get(name, ()):
         return None
     if name == "decimal":
-        return decimal_of(given.get("precision"), given.get("scale", 0), size)
+        return decimal_of(definition.get("precision"), definition.get("scale", 0), size)
     return Logical(name) if size is None or size == _SIZES.get(name) else None
 
 
-def _connect_of(given: Mapping[str, Any]) -> Connect | None:
-    name, parameters = given.get("connect.name"), given.get("connect.parameters")
+def _connect_of(definition: Mapping[str, Any]) -> Connect | None:
+    name, parameters = definition.get("connect.name"), definition.get("connect.parameters")
     if not isinstance(name, str):
         return None
-    told = parameters.items() if isinstance(parameters, dict) else ()
-    return Connect(name, tuple((str(key), value) for key, value in told if isinstance(value, str)))
+    entries = parameters.items() if isinstance(parameters, dict) else ()
+    return Connect(
+        name, tuple((str(key), value) for key, value in entries if isinstance(value, str))
+    )
 
 
 def decimal_of(precision: object, scale: object, size: int | None = None) -> Logical | None:
-    """A decimal of so many digits, in bytes or in a fixed of a size; None if there is none."""
+    """Return a decimal type, in bytes or in a fixed of a size; None if it is not valid."""
     if type(precision) is not int or type(scale) is not int:
         return None
     if not 1 <= precision <= MAX_DIGITS or not 0 <= scale <= precision:
@@ -203,44 +220,45 @@ def decimal_of(precision: object, scale: object, size: int | None = None) -> Log
     return Logical("decimal", precision, scale)
 
 
-# Defaults of fields, encoded as the data that they stand for, as the Java library does it.
+# Defaults of fields, encoded as Avro data, as the Java library does.
 #
-# A default of a union may be of any of its branches, not of the first one only: schemas with such
-# defaults are in use, and since Avro 1.12 they are right.
+# A default of a union may be of any branch, not only of the first: schemas with such defaults are
+# in use, and Avro allows them since 1.12.
 
 _MOST_STEPS = 100_000
-"""For all defaults of a schema; one that tries every way through unions of records needs more."""
+"""The most steps for all defaults of a schema; trying every path through unions of records takes
+more."""
 _MOST_BYTES = 64 * 1024
 _MOST_LEVELS = 100
 _BITS = {"int": 32, "long": 64}
 
 
 class _UnfitError(Exception):
-    """A default does not fit its type, or is beyond all measure."""
+    """A default that does not fit its type, or is too large."""
 
 
 class Defaults:
-    """Encodes the defaults of one schema's fields."""
+    """An encoder of the defaults of one schema's fields."""
 
     def __init__(self, named: Mapping[str, Named]) -> None:
         self._named = named
-        self._known: dict[tuple[str, str], bytes | None] = {}
+        self._encoded: dict[tuple[str, str], bytes | None] = {}
         self._steps = 0
 
-    def encoded(self, record: str, field: Field) -> bytes | None:
-        """A field's default as Avro data; None when it has none that fits its type."""
+    def encoded(self, record: str, field: AvroField) -> bytes | None:
+        """Return a field's default as Avro data, or None if it has none that fits its type."""
         if field.default is None:
             return None
         key = (record, field.name)
-        if key not in self._known:
-            # a default that needs itself never ends
-            self._known[key] = None
+        if key not in self._encoded:
+            # None while it is encoded, so that a default that needs itself comes to an end
+            self._encoded[key] = None
             try:
                 data = self._type(field.type, json.loads(field.default), 0)
             except (_UnfitError, RecursionError):
                 return None
-            self._known[key] = data if len(data) <= _MOST_BYTES else None
-        return self._known[key]
+            self._encoded[key] = data if len(data) <= _MOST_BYTES else None
+        return self._encoded[key]
 
     def _type(self, type_: Type, value: Any, level: int) -> bytes:
         self._steps += 1
@@ -252,10 +270,10 @@ class Defaults:
             case Name(full):
                 return self._of_named(self._named[full], value, level)
             case Array(items) if isinstance(value, list):
-                return _block([self._type(items, each, level + 1) for each in value])
+                return _block([self._type(items, item, level + 1) for item in value])
             case Map(values) if isinstance(value, dict):
                 return _block(
-                    [_text(k) + self._type(values, each, level + 1) for k, each in value.items()]
+                    [_text(k) + self._type(values, item, level + 1) for k, item in value.items()]
                 )
             case Union(branches):
                 for index, branch in enumerate(branches):
@@ -270,13 +288,13 @@ class Defaults:
             case Enum(symbols=symbols) if value in symbols:
                 return zigzag(symbols.index(value))
             case Fixed(size=size) if isinstance(value, str) and len(value) == size:
-                # bytes are written as the characters with these numbers
+                # each byte is written as the character with its number
                 return _encoded(value, "latin-1")
-            case Record(name=name, fields=fields) if isinstance(value, dict):
-                return b"".join(self._member(name, each, value, level) for each in fields)
+            case AvroRecord(name=name, fields=fields) if isinstance(value, dict):
+                return b"".join(self._member(name, field, value, level) for field in fields)
         raise _UnfitError
 
-    def _member(self, record: str, field: Field, value: dict[str, Any], level: int) -> bytes:
+    def _member(self, record: str, field: AvroField, value: dict[str, Any], level: int) -> bytes:
         if field.name in value:
             return self._type(field.type, value[field.name], level + 1)
         data = self.encoded(record, field)
@@ -286,12 +304,12 @@ class Defaults:
 
 
 def zigzag(number: int) -> bytes:
-    """A number as Avro writes ints, longs, lengths and indexes."""
+    """Encode a number as Avro encodes ints, longs, lengths and indexes."""
     return varint((number << 1) ^ (number >> 63))
 
 
 def varint(number: int) -> bytes:
-    """A number that is not negative, seven bits a byte, lowest first."""
+    """Encode a non-negative number with seven bits in a byte, lowest first."""
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
@@ -339,18 +357,18 @@ def _block(items: list[bytes]) -> bytes:
     return (zigzag(len(items)) + b"".join(items) if items else b"") + b"\0"
 
 
-# Reads the JSON text of an Avro schema, with the texts of the schemas that it refers to.
+# Parsing of the JSON text of an Avro schema, with the texts of the schemas that it references.
 #
-# Lenient where registries are: a default that does not fit its type is left out, and so is a
-# logical type that nobody knows; two texts may define the same type, if they do it alike. Strict
-# about all that a decoder relies on.
+# The parser is lenient where registries are: a default that does not fit its type is dropped, and
+# so is an unknown logical type. Two texts may define the same type, if the definitions are equal.
+# It is strict about everything that a decoder relies on.
 
 MAX_TEXT = 1024 * 1024
-"""The longest schema text: what a broker accepts by default for the registry's own topic."""
+"""The longest schema text: a broker's default limit for the registry's own topic."""
 MAX_TEXTS = 1000
-"""The most schemas that one schema may refer to."""
+"""The most schemas that one schema may reference."""
 MAX_LEVELS = 100
-"""Of types inside types."""
+"""The deepest nesting of types."""
 
 _WORD = re.compile(r"[^\W\d]\w*")
 _MAX_FIXED = 2**31 - 1
@@ -359,27 +377,27 @@ _MAX_FIXED = 2**31 - 1
 def parse_avro(
     text: str, *, imports: Mapping[str, str] | None = None, datastream: bool = False
 ) -> Schema:
-    """Read a schema's JSON with the texts of the schemas it refers to, by full name.
+    """Parse a schema's JSON, with the texts of the schemas that it references, by full name.
 
-    In files of Datastream names need not be Avro's, and logical types of its own count, also where
-    they stand on a field instead of its type.
+    In files of Datastream, names need not follow Avro's rules, and Datastream's own logical types
+    count, also where they are set on a field instead of its type.
     """
-    given = dict(imports or {})
-    if len(given) > MAX_TEXTS:
-        raise _invalid("schema", f"{len(given)} references", "refers to too many schemas")
-    parser = _Parser(given, datastream)
+    import_texts = dict(imports or {})
+    if len(import_texts) > MAX_TEXTS:
+        raise _invalid("schema", f"{len(import_texts)} references", "refers to too many schemas")
+    parser = _Parser(import_texts, datastream)
     try:
         top = parser.text(text, "schema", 0)
     except RecursionError:
-        raise _invalid("schema", "brackets in brackets without end", "nests too deep") from None
+        raise _invalid("schema", "endlessly nested brackets", "nests too deep") from None
     defaults, named = Defaults(parser.named), dict(parser.named)
-    for name, each in parser.named.items():
-        if isinstance(each, Record):
+    for name, named_type in parser.named.items():
+        if isinstance(named_type, AvroRecord):
             fields = tuple(
-                replace(f, default=None) if defaults.encoded(name, f) is None else f
-                for f in each.fields
+                replace(field, default=None) if defaults.encoded(name, field) is None else field
+                for field in named_type.fields
             )
-            named[name] = replace(each, fields=fields)
+            named[name] = replace(named_type, fields=fields)
     return Schema(top, named)
 
 
@@ -389,7 +407,7 @@ def _loaded(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        # bare names are schemas as well, and some registries keep them without quotes
+        # a bare name is a schema too, and some registries keep it without quotes
         bare = text.strip()
         if bare in PRIMITIVES:
             return bare
@@ -402,35 +420,35 @@ class _Parser:
         self._imports = imports
         self._datastream = datastream
         self._open: set[str] = set()
-        """Records whose fields are being read: they may refer to themselves."""
+        """Records whose fields are being parsed, which may refer to themselves."""
 
     def text(self, text: str, where: str, level: int) -> Type:
         return self._type(_loaded(text, where), "", where, level)
 
-    def _type(self, given: Any, space: str, at: str, level: int) -> Type:
+    def _type(self, definition: Any, space: str, at: str, level: int) -> Type:
         if level > MAX_LEVELS:
             raise _invalid(at, f"more than {MAX_LEVELS} levels", "nests too deep")
-        if isinstance(given, str):
-            return self._reference(given, space, at, level)
-        if isinstance(given, list):
-            return self._union(given, space, at, level)
-        if not isinstance(given, dict):
-            raise _invalid(at, json.dumps(given), "has something that is not a type")
-        kind = given.get("type")
+        if isinstance(definition, str):
+            return self._reference(definition, space, at, level)
+        if isinstance(definition, list):
+            return self._union(definition, space, at, level)
+        if not isinstance(definition, dict):
+            raise _invalid(at, json.dumps(definition), "has something that is not a type")
+        kind = definition.get("type")
         match kind:
             case "record" | "error":
-                return self._record(given, space, at, level)
+                return self._record(definition, space, at, level)
             case "enum" | "fixed":
-                return self._leaf(kind, given, space, at)
+                return self._leaf(kind, definition, space, at)
             case "array" | "map":
                 part = "items" if kind == "array" else "values"
-                if part not in given:
+                if part not in definition:
                     _missing(part, at)
-                inner = self._type(given[part], space, f"{at}.{part}", level + 1)
+                inner = self._type(definition[part], space, f"{at}.{part}", level + 1)
                 return Array(inner) if kind == "array" else Map(inner)
             case str() if kind in PRIMITIVES:
-                logical, connect = _logical_of(given, kind), _connect_of(given)
-                meaning = given.get("logicalType") if self._datastream else ""
+                logical, connect = _logical_of(definition, kind), _connect_of(definition)
+                meaning = definition.get("logicalType") if self._datastream else ""
                 return Primitive(
                     kind, logical, connect, meaning if isinstance(meaning, str) else ""
                 )
@@ -442,90 +460,95 @@ class _Parser:
         if name in PRIMITIVES:
             return Primitive(name)
         full = f"{space}.{name}" if space and "." not in name else name.removeprefix(".")
-        # as in Java, a name that its own namespace does not know may be one without a namespace
+        # as in Java, a name unknown in its own namespace may be a name without a namespace
         for candidate in dict.fromkeys((full, name)):
-            if self._known(candidate) or self._import(candidate, level):
+            if self._is_defined(candidate) or self._import(candidate, level):
                 return Name(candidate)
-        # a reference may have another name than the type, or define it on the way
-        while self._imports and not self._known(full):
+        # a reference may have another name than its type, or define the type on the way
+        while self._imports and not self._is_defined(full):
             self._import(next(iter(self._imports)), level)
-        if self._known(full):
+        if self._is_defined(full):
             return Name(full)
         raise _invalid(at, f"type {name}", "uses a type that it does not define or refer to")
 
-    def _known(self, full: str) -> bool:
+    def _is_defined(self, full: str) -> bool:
         return full in self.named or full in self._open
 
     def _import(self, full: str, level: int) -> bool:
         text = self._imports.pop(full, None)
         if text is not None:
             self.text(text, f"reference {full}", level + 1)
-        return self._known(full)
+        return self._is_defined(full)
 
-    def _union(self, given: list[Any], space: str, at: str, level: int) -> Union:
+    def _union(self, definition: list[Any], space: str, at: str, level: int) -> Union:
         branches = tuple(
-            self._type(each, space, f"{at}[{i}]", level + 1) for i, each in enumerate(given)
+            self._type(branch, space, f"{at}[{i}]", level + 1)
+            for i, branch in enumerate(definition)
         )
         if not branches:
             raise _invalid(at, "[]", "has a union without types")
-        if any(isinstance(each, Union) for each in branches):
+        if any(isinstance(branch, Union) for branch in branches):
             raise _invalid(at, "[[...]]", "has a union in a union")
-        _unique([type_name(each) for each in branches], at, "has a type twice in a union")
+        _unique([type_name(branch) for branch in branches], at, "has a type twice in a union")
         return Union(branches)
 
-    def _record(self, given: dict[str, Any], space: str, at: str, level: int) -> Name:
-        full = self._full_name(given, space, at)
+    def _record(self, definition: dict[str, Any], space: str, at: str, level: int) -> Name:
+        full = self._full_name(definition, space, at)
         inner = full.rpartition(".")[0]
-        fields = given.get("fields")
+        fields = definition.get("fields")
         if not isinstance(fields, list):
             _missing("fields", f"{at} record {full}")
         if full in self._open:
             raise _invalid(at, f"type {full}", "defines a type inside itself")
         self._open.add(full)
-        members = tuple(self._field(each, inner, full, level) for each in fields)
+        members = tuple(self._field(entry, inner, full, level) for entry in fields)
         self._open.discard(full)
-        _unique([each.name for each in members], full, "has a field twice")
-        return self._define(Record(full, members, _aliases(given, inner), _doc(given)), at)
+        _unique([field.name for field in members], full, "has a field twice")
+        return self._define(
+            AvroRecord(full, members, _aliases(definition, inner), _doc(definition)), at
+        )
 
-    def _field(self, given: Any, space: str, record: str, level: int) -> Field:
-        if not isinstance(given, dict):
-            raise _invalid(record, json.dumps(given), "has something that is not a field")
-        name = self._word(given.get("name"), f"a field of {record}")
+    def _field(self, definition: Any, space: str, record: str, level: int) -> AvroField:
+        if not isinstance(definition, dict):
+            raise _invalid(record, json.dumps(definition), "has something that is not a field")
+        name = self._word(definition.get("name"), f"a field of {record}")
         at = f"{record}.{name}"
-        if "type" not in given:
+        if "type" not in definition:
             _missing("type", at)
-        written = _annotated(given) if self._datastream else given["type"]
+        written = _annotated(definition) if self._datastream else definition["type"]
         type_ = self._type(written, space, at, level + 1)
-        default = json.dumps(given["default"]) if "default" in given else None
-        return Field(name, type_, _aliases(given, ""), _doc(given), default)
+        default = json.dumps(definition["default"]) if "default" in definition else None
+        return AvroField(name, type_, _aliases(definition, ""), _doc(definition), default)
 
-    def _leaf(self, kind: str, given: dict[str, Any], space: str, at: str) -> Name:
-        full = self._full_name(given, space, at)
-        aliases = _aliases(given, full.rpartition(".")[0])
+    def _leaf(self, kind: str, definition: dict[str, Any], space: str, at: str) -> Name:
+        full = self._full_name(definition, space, at)
+        aliases = _aliases(definition, full.rpartition(".")[0])
         if kind == "enum":
-            listed = given.get("symbols")
+            listed = definition.get("symbols")
             if not isinstance(listed, list):
                 _missing("symbols", at)
-            symbols = tuple(self._word(each, f"{at} enum {full}") for each in listed)
+            symbols = tuple(self._word(symbol, f"{at} enum {full}") for symbol in listed)
             _unique(symbols, full, "has a symbol twice")
-            default = given.get("default")
+            default = definition.get("default")
             if default not in symbols:
                 default = None
-            return self._define(Enum(full, symbols, aliases, _doc(given), default), at)
-        size = given.get("size")
+            return self._define(Enum(full, symbols, aliases, _doc(definition), default), at)
+        size = definition.get("size")
         if type(size) is not int or not 0 <= size <= _MAX_FIXED:
             raise _invalid(f"{at} fixed {full}", f"size {json.dumps(size)}", "has a wrong size")
-        logical = _logical_of(given, "fixed", size)
-        return self._define(Fixed(full, size, aliases, _doc(given), logical), at)
+        logical = _logical_of(definition, "fixed", size)
+        return self._define(Fixed(full, size, aliases, _doc(definition), logical), at)
 
     def _define(self, new: Named, at: str) -> Name:
-        known = self.named.setdefault(new.name, new)
-        if known != new:
-            raise _invalid(at, f"type {new.name}", "defines a type twice, and not alike")
+        existing = self.named.setdefault(new.name, new)
+        if existing != new:
+            raise _invalid(
+                at, f"type {new.name}", "defines a type twice, with different definitions"
+            )
         return Name(new.name)
 
-    def _full_name(self, given: Mapping[str, Any], space: str, at: str) -> str:
-        name, namespace = given.get("name"), given.get("namespace", space)
+    def _full_name(self, definition: Mapping[str, Any], space: str, at: str) -> str:
+        name, namespace = definition.get("name"), definition.get("namespace", space)
         if not isinstance(name, str) or not isinstance(namespace, str | None):
             _missing("name", at)
         full = name if "." in name or not namespace else f"{namespace}.{name}"
@@ -534,38 +557,44 @@ class _Parser:
             raise _invalid(at, f"name {full}", "has a name that is not allowed")
         return full
 
-    def _word(self, given: Any, at: str) -> str:
-        if not isinstance(given, str) or not (self._datastream or _WORD.fullmatch(given)):
-            raise _invalid(at, json.dumps(given), "has a name that is not allowed")
-        return given
+    def _word(self, definition: Any, at: str) -> str:
+        if not isinstance(definition, str) or not (self._datastream or _WORD.fullmatch(definition)):
+            raise _invalid(at, json.dumps(definition), "has a name that is not allowed")
+        return definition
 
 
 def _annotated(field: Mapping[str, Any]) -> Any:
-    """A field's type with the logical type that stands on the field."""
-    more = {key: field[key] for key in ("logicalType", "precision", "scale") if key in field}
+    """Return a field's type with the logical type that is set on the field."""
+    annotation = {key: field[key] for key in ("logicalType", "precision", "scale") if key in field}
 
     def annotated(type_: Any) -> Any:
         plain = isinstance(type_, str) and type_ in PRIMITIVES and type_ != "null"
-        return {"type": type_, **more} if plain and more else type_
+        return {"type": type_, **annotation} if plain and annotation else type_
 
-    given = field["type"]
-    return [annotated(each) for each in given] if isinstance(given, list) else annotated(given)
+    definition = field["type"]
+    return (
+        [annotated(branch) for branch in definition]
+        if isinstance(definition, list)
+        else annotated(definition)
+    )
 
 
-def _aliases(given: Mapping[str, Any], space: str) -> tuple[str, ...]:
-    """Other names; those that no type or field can have are left out."""
-    listed = given.get("aliases")
-    words = [a for a in listed if isinstance(a, str)] if isinstance(listed, list) else []
-    full = [f"{space}.{a}" if space and "." not in a else a for a in words]
-    return tuple(dict.fromkeys(a for a in full if _is_name(a)))
+def _aliases(definition: Mapping[str, Any], space: str) -> tuple[str, ...]:
+    """Return the aliases that are valid names of types or fields."""
+    listed = definition.get("aliases")
+    words = (
+        [alias for alias in listed if isinstance(alias, str)] if isinstance(listed, list) else []
+    )
+    full = [f"{space}.{alias}" if space and "." not in alias else alias for alias in words]
+    return tuple(dict.fromkeys(alias for alias in full if _is_name(alias)))
 
 
 def _is_name(full: str) -> bool:
     return all(_WORD.fullmatch(word) for word in full.split("."))
 
 
-def _doc(given: Mapping[str, Any]) -> str:
-    doc = given.get("doc")
+def _doc(definition: Mapping[str, Any]) -> str:
+    doc = definition.get("doc")
     return doc if isinstance(doc, str) else ""
 
 

@@ -1,4 +1,4 @@
-"""Compiles a JSON Schema and what it refers to into one text that stands for itself."""
+"""Compiles a JSON Schema and its references into one self-contained text."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from distributary.errors import InvalidSchemaError
 from distributary.model.names import printable
 from distributary.model.record import Compiled
 from distributary.registry.compile import NO_IMPORTS
-from distributary.registry.compile.json_documents import DRAFTS, PATTERNS, Documents, Node
+from distributary.registry.compile.json_documents import DRAFTS, PATTERNS, Documents, JsonNode
 
-# Looks at every part of a JSON Schema that can come into play, before anything relies on it.
+# Checks of every part of a JSON Schema that can apply, before other code relies on it.
 
 MAX_PARTS = 50_000
-"""Schemas within one schema."""
+"""The most schemas within one schema."""
 MAX_WEIGHT = 10_000
-"""How often one value may be looked at, through schemas that hold for the same value."""
+"""The most schemas that may apply to one and the same value."""
 
 _CONDITIONS = ("not", "if", "then", "else")
 _SAME_VALUE = ("allOf", "anyOf", "oneOf", *_CONDITIONS, "dependentSchemas", "dependencies")
@@ -38,7 +38,7 @@ _MAPS = ("dependentSchemas", "dependencies", "properties", "patternProperties")
 
 
 def _strings(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 def _schemas(value: Any) -> bool:
@@ -68,59 +68,59 @@ _SHAPES: Mapping[str, Callable[[Any], bool]] = {
 
 
 class UnfitSchemaError(ValueError):
-    """A part of a schema cannot be used; the message says which and why."""
+    """A part of a schema that cannot be used; the message says which and why."""
 
 
 def check_parts(documents: Documents) -> None:
-    """Look at every part that the schema leads to, also where no meta-schema describes it."""
+    """Check every part that the schema refers to, also parts that no meta-schema describes."""
     seen: set[str] = set()
     weights: dict[str, int] = {}
-    waiting = [documents.root]
-    while waiting:
-        node = waiting.pop()
+    pending = [documents.root]
+    while pending:
+        node = pending.pop()
         if node.key in seen:
             continue
         seen.add(node.key)
         if len(seen) > MAX_PARTS:
-            raise UnfitSchemaError(f"it has more than {MAX_PARTS} parts")
+            raise UnfitSchemaError(f"the schema has more than {MAX_PARTS} parts")
         if not _schema(node.content):
             raise UnfitSchemaError(f"{node.key} is not a schema")
         for word, fits in _SHAPES.items():
             if word in node.keywords and not fits(node.keywords[word]):
                 raise UnfitSchemaError(f"{node.key} has a wrong value for {word}")
         if _weight(documents, node, weights) > MAX_WEIGHT:
-            text = f"{node.key} looks at one value more than {MAX_WEIGHT} times"
+            text = f"{node.key} checks one value more than {MAX_WEIGHT} times"
             raise UnfitSchemaError(text)
-        waiting += [*_same(documents, node), *_below(documents, node, _OTHER_VALUE)]
+        pending += [*_same(documents, node), *_below(documents, node, _OTHER_VALUE)]
 
 
-def _weight(documents: Documents, node: Node, weights: dict[str, int]) -> int:
-    """How many schemas a value meets here; a schema within itself counts once."""
-    known = weights.get(node.key)
-    if known is None:
+def _weight(documents: Documents, node: JsonNode, weights: dict[str, int]) -> int:
+    """Return the number of schemas that apply to a value here; a recursive schema counts once."""
+    weight = weights.get(node.key)
+    if weight is None:
         weights[node.key] = 0
         total = 1 + sum(_weight(documents, part, weights) for part in _same(documents, node))
-        known = weights[node.key] = min(total, MAX_WEIGHT + 1)
-    return known
+        weight = weights[node.key] = min(total, MAX_WEIGHT + 1)
+    return weight
 
 
-def _same(documents: Documents, node: Node) -> Iterator[Node]:
-    """The parts that look at the same value."""
+def _same(documents: Documents, node: JsonNode) -> Iterator[JsonNode]:
+    """Yield the parts that apply to the same value."""
     target = documents.target(node)
     if target is not None:
         yield target
     yield from _below(documents, node, _SAME_VALUE)
 
 
-def _below(documents: Documents, node: Node, words: Iterable[str]) -> Iterator[Node]:
-    """The schemas under some keywords: one, a list of them, or several by name."""
+def _below(documents: Documents, node: JsonNode, words: Iterable[str]) -> Iterator[JsonNode]:
+    """Yield the schemas under some keywords: one, a list of them, or several by name."""
     for word in words:
         match node.keywords.get(word):
             case list() as listed if word in _LISTS:
                 yield from (documents.below(node, word, index) for index in range(len(listed)))
             case dict() as named if word in _MAPS:
-                found = (name for name, part in named.items() if _schema(part))
-                yield from (documents.below(node, word, name) for name in found)
+                names = (name for name, part in named.items() if _schema(part))
+                yield from (documents.below(node, word, name) for name in names)
             case dict() | bool():
                 yield documents.below(node, word)
             case _ if word in node.keywords and word in _CONDITIONS:
@@ -128,7 +128,7 @@ def _below(documents: Documents, node: Node, words: Iterable[str]) -> Iterator[N
 
 
 MAX_LEVELS = 100
-"""How deep the text of a schema may nest."""
+"""The deepest nesting of a schema's text."""
 _DEFAULT_DRAFT = 7
 _DRAFT = re.compile(r"https?://json-schema\.org/draft[-/](0?4|0?6|0?7|2019-09|2020-12)/schema#?")
 _META = {
@@ -141,17 +141,21 @@ _META = {
 
 
 def compile_json(text: str, *, imports: Mapping[str, str] = NO_IMPORTS) -> Compiled:
-    """Compile a schema of draft 4, 6, 7, 2019-09 or 2020-12; without `$schema` it is a draft 7.
+    """Compile a schema of draft 4, 6, 7, 2019-09 or 2020-12; without `$schema` it is draft 7.
 
-    `imports` are the texts of the schemas it refers to, by the name that a `$ref` has for them.
+    `imports` are the texts of the schemas it references, by the name in `$ref`.
     """
     content = _parsed(text, "the schema")
     if not isinstance(content, dict | bool):
-        raise _invalid("a JSON Schema is an object or a boolean", "the schema", "something else")
-    references = {name: _parsed(each, f"reference {name}") for name, each in imports.items()}
+        raise _invalid(
+            "a JSON Schema is an object or a boolean", "the schema", "another JSON value"
+        )
+    references = {
+        name: _parsed(import_text, f"reference {name}") for name, import_text in imports.items()
+    }
     draft = _draft(content)
     if isinstance(content, dict) and "$schema" in content:
-        # as the validator spells it
+        # in the spelling of the validator
         content = {**content, "$schema": _META[draft]}
     try:
         documents = Documents(content, draft=draft, references=references)
@@ -168,7 +172,7 @@ def _parsed(text: str, what: str) -> Any:
     try:
         content = json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError) as error:
-        evidence = "it nests too deep" if isinstance(error, RecursionError) else str(error)
+        evidence = "the text nests too deep" if isinstance(error, RecursionError) else str(error)
         if isinstance(error, json.JSONDecodeError):
             evidence = f"line {error.lineno}, column {error.colno}: {error.msg}"
         raise _invalid("the text of a schema is not JSON", what, evidence) from None
@@ -189,34 +193,34 @@ def _finite(text: str) -> float:
 
 
 def _levels(content: Any) -> int:
-    deepest, waiting = 0, [(content, 1)]
-    while waiting:
-        value, level = waiting.pop()
+    deepest, pending = 0, [(content, 1)]
+    while pending:
+        value, level = pending.pop()
         if isinstance(value, dict | list):
             deepest = max(deepest, level)
             below = value.values() if isinstance(value, dict) else value
-            waiting += [(each, level + 1) for each in below]
+            pending += [(inner, level + 1) for inner in below]
     return deepest
 
 
 def _draft(content: Any) -> int:
-    said = content.get("$schema") if isinstance(content, dict) else None
-    if said is None:
+    declared = content.get("$schema") if isinstance(content, dict) else None
+    if declared is None:
         return _DEFAULT_DRAFT
-    known = _DRAFT.fullmatch(said) if isinstance(said, str) else None
-    if known is None:
-        evidence = f"$schema {said!r}; known drafts: {', '.join(map(str, DRAFTS))}"
-        raise _invalid("a JSON Schema is of a draft that is not known", "the schema", evidence)
-    return int(known[1].split("-")[0])
+    match = _DRAFT.fullmatch(declared) if isinstance(declared, str) else None
+    if match is None:
+        evidence = f"$schema {declared!r}; known drafts: {', '.join(map(str, DRAFTS))}"
+        raise _invalid("a JSON Schema has an unknown draft", "the schema", evidence)
+    return int(match[1].split("-")[0])
 
 
 def message_of(content: Any) -> str:
-    """What payloads of a schema are called."""
+    """Return the name of a schema's payloads: its title, the end of its id, or `value`."""
     words = content if isinstance(content, dict) else {}
-    title, own = words.get("title"), words.get("$id", words.get("id"))
+    title, schema_id = words.get("title"), words.get("$id", words.get("id"))
     if isinstance(title, str) and title.strip():
         return " ".join(title.split())
-    path = urldefrag(own).url.rstrip("/") if isinstance(own, str) else ""
+    path = urldefrag(schema_id).url.rstrip("/") if isinstance(schema_id, str) else ""
     name = re.sub(r"(\.schema)?\.json$", "", re.split(r"[/:]", path)[-1])
     return name or "value"
 
@@ -230,11 +234,11 @@ def _invalid(what: str, where: str, evidence: str) -> InvalidSchemaError:
     )
 
 
-# What one place of a JSON Schema says, with `$ref` and `allOf` folded in.
+# The facts of one place in a JSON Schema, with `$ref` and `allOf` merged.
 #
-# Types are counted in atoms, so that they can be compared as sets: `number` is `integer` and
-# `real`. What only some values must match (`if`, `not`, dependencies) is left out here: a value
-# that matches the schema matches what is told here, but not the other way round.
+# Types are split into atoms, so that they can be compared as sets: `number` is `integer` and
+# `real`. Conditions that only some values must match (`if`, `not`, dependencies) are left out: a
+# value that matches the schema matches these facts, but not the other way round.
 
 ATOMS = frozenset({"null", "boolean", "integer", "real", "string", "array", "object"})
 _TYPES = {name: frozenset({name}) for name in ATOMS - {"real"}}
@@ -251,53 +255,54 @@ _OBJECT_WORDS = {"properties", "patternProperties", "additionalProperties", "req
 _ARRAY_WORDS = {"items", "prefixItems"}
 _CONDITIONAL = {"if", "not", "dependentSchemas", "$dynamicRef", "$recursiveRef"}
 MAX_ALTERNATIVES = 64
-"""Of one place; a schema with more is not taken apart."""
+"""The most alternatives of one place; a schema with more is kept as JSON text."""
 
 
 class TooManyAlternativesError(Exception):
-    """A place of a schema can be more different things than anybody can tell apart."""
+    """A place of a schema with too many alternatives."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Schemas that hold for a value all at once."""
+    """The schemas that all apply to one value."""
 
     documents: Documents
-    nodes: tuple[Node, ...]
-    """Those that say something; none when anything goes."""
+    nodes: tuple[JsonNode, ...]
+    """The schemas with keywords; empty if any value is accepted."""
     impossible: bool
 
-    def words(self, keyword: str) -> Iterator[tuple[Node, Any]]:
-        """Each schema that has a keyword, and what it says."""
+    def words(self, keyword: str) -> Iterator[tuple[JsonNode, Any]]:
+        """Yield each schema that has a keyword, and the keyword's value."""
         return ((node, node.keywords[keyword]) for node in self.nodes if keyword in node.keywords)
 
     @cached_property
     def atoms(self) -> frozenset[str]:
-        """The types that a value may have."""
-        found = ATOMS if not self.impossible else frozenset()
+        """Return the types that a value may have."""
+        atoms = ATOMS if not self.impossible else frozenset()
         for _, types in self.words("type"):
             names = types if isinstance(types, list) else [types]
-            found &= frozenset().union(*(_TYPES.get(name, frozenset()) for name in names))
+            atoms &= frozenset().union(*(_TYPES.get(name, frozenset()) for name in names))
         if self.values is not None:
-            found &= frozenset(_atom_of(json.loads(text)) for text in self.values)
-        return found
+            atoms &= frozenset(_atom_of(json.loads(text)) for text in self.values)
+        return atoms
 
     @cached_property
     def meant_atoms(self) -> frozenset[str]:
-        """The same, without the types that somebody only forgot to exclude.
+        """Return the types that a value may have, without those that the author forgot to exclude.
 
-        A schema with `properties` and no `type` lets numbers and texts pass; nobody means that.
+        A schema with `properties` and no `type` also accepts numbers and texts, which is hardly
+        intended.
         """
         if self.atoms != ATOMS:
             return self.atoms
-        said = {word for node in self.nodes for word in node.keywords}
-        if said & _OBJECT_WORDS:
+        keywords = {word for node in self.nodes for word in node.keywords}
+        if keywords & _OBJECT_WORDS:
             return frozenset({"object"})
-        return frozenset({"array"}) if said & _ARRAY_WORDS else self.atoms
+        return frozenset({"array"}) if keywords & _ARRAY_WORDS else self.atoms
 
     @cached_property
     def values(self) -> frozenset[str] | None:
-        """The values that are listed, as JSON; None when there is no list."""
+        """Return the listed values as JSON, or None if values are not listed."""
         lists = [values for _, values in self.words("enum")]
         if self.documents.draft > 4:
             lists += [[value] for _, value in self.words("const")]
@@ -306,76 +311,82 @@ class Facts:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The properties that are told by name, in their order."""
-        found: dict[str, None] = {}
+        """Return the names of the declared properties, in their order."""
+        names: dict[str, None] = {}
         for _, properties in self.words("properties"):
-            found |= dict.fromkeys(properties)
-        return tuple(found)
+            names |= dict.fromkeys(properties)
+        return tuple(names)
 
     @cached_property
     def required(self) -> frozenset[str]:
-        """The properties that must be there."""
+        """Return the required properties."""
         return frozenset(name for _, names in self.words("required") for name in names)
 
     @cached_property
     def patterns(self) -> tuple[str, ...]:
-        """The expressions of `patternProperties`."""
-        return tuple(dict.fromkeys(p for _, each in self.words("patternProperties") for p in each))
+        """Return the expressions of `patternProperties`."""
+        return tuple(
+            dict.fromkeys(
+                pattern for _, patterns in self.words("patternProperties") for pattern in patterns
+            )
+        )
 
-    def property(self, name: str) -> tuple[Node, ...]:
-        """What a property must match, by name, by pattern, or as one of the others."""
-        found: list[Node] = []
+    def property(self, name: str) -> tuple[JsonNode, ...]:
+        """Return the schemas of a property, by name, by pattern, or for additional properties."""
+        schemas: list[JsonNode] = []
         for node in self.nodes:
             below, words = self.documents.below, node.keywords
-            told = [
+            matches = [
                 below(node, "patternProperties", pattern)
                 for pattern in words.get("patternProperties", ())
                 if _matches(pattern, name)
             ]
             if name in words.get("properties", ()):
-                told.insert(0, below(node, "properties", name))
-            if not told and words.get("additionalProperties", True) is not True:
-                told = [below(node, "additionalProperties")]
-            found += told
-        return tuple(found)
+                matches.insert(0, below(node, "properties", name))
+            if not matches and words.get("additionalProperties", True) is not True:
+                matches = [below(node, "additionalProperties")]
+            schemas += matches
+        return tuple(schemas)
 
     @cached_property
-    def others(self) -> tuple[Node, ...]:
-        """What properties must match that are not told; none when anything goes."""
+    def others(self) -> tuple[JsonNode, ...]:
+        """Return the schemas of undeclared properties; empty if any value is accepted."""
         keyword = "additionalProperties"
         return tuple(
-            self.documents.below(n, keyword) for n, said in self.words(keyword) if said is not True
+            self.documents.below(node, keyword)
+            for node, value in self.words(keyword)
+            if value is not True
         )
 
     @cached_property
     def closed(self) -> bool:
-        """Whether no property may be there that is not told."""
-        shut = [said for _, said in self.words("additionalProperties")]
-        said = {word for node in self.nodes for word in node.keywords}
-        # a condition may name properties too, and those are evaluated then
-        if self.documents.draft >= 2019 and not said & _CONDITIONAL:
-            shut += [each for _, each in self.words("unevaluatedProperties")]
-        return False in shut
+        """Return True if undeclared properties are forbidden."""
+        rules = [value for _, value in self.words("additionalProperties")]
+        keywords = {word for node in self.nodes for word in node.keywords}
+        # a condition may declare properties too, which then count as evaluated
+        if self.documents.draft >= 2019 and not keywords & _CONDITIONAL:
+            rules += [value for _, value in self.words("unevaluatedProperties")]
+        return False in rules
 
     @cached_property
-    def items(self) -> tuple[Node, ...]:
-        """What every item of an array must match, where all are alike."""
+    def items(self) -> tuple[JsonNode, ...]:
+        """Return the schemas of every item of an array, if all items are alike."""
         return tuple(
             self.documents.below(node, "items")
-            for node, said in self.words("items")
-            if not isinstance(said, list)
+            for node, value in self.words("items")
+            if not isinstance(value, list)
         )
 
     @cached_property
     def tuple_like(self) -> bool:
-        """Whether items are told one by one."""
-        return any(isinstance(said, list) for _, said in self.words("items")) or (
+        """Return True if the items have schemas one by one."""
+        return any(isinstance(value, list) for _, value in self.words("items")) or (
             self.documents.draft == 2020 and any(self.words("prefixItems"))
         )
 
     @cached_property
-    def choices(self) -> tuple[tuple[Node, ...], ...]:
-        """For each `anyOf` and `oneOf` its branches."""
+    def choices(self) -> tuple[tuple[JsonNode, ...], ...]:
+        """Return the branches of each `anyOf` and `oneOf`."""
         return tuple(
             tuple(self.documents.below(node, keyword, i) for i in range(len(branches)))
             for keyword in ("anyOf", "oneOf")
@@ -383,52 +394,54 @@ class Facts:
         )
 
     def alternatives(self) -> tuple[Facts, ...]:
-        """What a value can be: one of these, each with what holds for all of them."""
-        found: list[Facts] = []
+        """Return the alternatives of a value, each with the facts that hold for all of them."""
+        complete: list[Facts] = []
         tried = 0
-        waiting: list[tuple[Facts, frozenset[str]]] = [(self, frozenset())]
-        while waiting:
-            facts, taken = waiting.pop()
+        pending: list[tuple[Facts, frozenset[str]]] = [(self, frozenset())]
+        while pending:
+            facts, taken = pending.pop()
             tried += 1
             if tried > 2 * MAX_ALTERNATIVES:
                 raise TooManyAlternativesError
             if not facts.atoms:
                 continue
-            # a choice may be within a choice, and even within itself
-            group = next((g for g in facts.choices if g[0].key not in taken), None)
+            # a choice may be inside another choice, and even inside itself
+            group = next((choice for choice in facts.choices if choice[0].key not in taken), None)
             if group is None:
-                found.append(facts)
+                complete.append(facts)
                 continue
             done = taken | {group[0].key}
-            waiting += [(facts_of(self.documents, (*facts.nodes, n)), done) for n in group[::-1]]
-        return tuple(found)
+            pending += [
+                (facts_of(self.documents, (*facts.nodes, node)), done) for node in group[::-1]
+            ]
+        return tuple(complete)
 
 
-def facts_of(documents: Documents, nodes: Iterable[Node]) -> Facts:
-    """The facts of schemas that all hold for one value."""
-    found: dict[str, Node] = {}
-    waiting, impossible = list(nodes)[::-1], False
-    while waiting:
-        node = waiting.pop()
+def facts_of(documents: Documents, nodes: Iterable[JsonNode]) -> Facts:
+    """Return the facts of schemas that all apply to one value."""
+    nodes_by_key: dict[str, JsonNode] = {}
+    pending, impossible = list(nodes)[::-1], False
+    while pending:
+        node = pending.pop()
         impossible |= node.content is False
         words = node.keywords
-        if node.key in found or not words:
+        if node.key in nodes_by_key or not words:
             continue
-        found[node.key] = node
+        nodes_by_key[node.key] = node
         target = documents.target(node)
         if target is not None:
-            waiting.append(target)
+            pending.append(target)
         if "$ref" in words and documents.draft <= 7:
-            # what stands beside a reference does not count in these drafts
-            found[node.key] = Node({"$ref": words["$ref"]}, node.base, node.key)
+            # in these drafts, keywords beside a reference are ignored
+            nodes_by_key[node.key] = JsonNode({"$ref": words["$ref"]}, node.base, node.key)
             continue
         all_of = range(len(words.get("allOf", ())))
-        waiting += [documents.below(node, "allOf", i) for i in reversed(all_of)]
-    return Facts(documents, tuple(found.values()), impossible)
+        pending += [documents.below(node, "allOf", i) for i in reversed(all_of)]
+    return Facts(documents, tuple(nodes_by_key.values()), impossible)
 
 
 def canonical(value: Any) -> str:
-    """A value as text that is the same for equal values: 1.0 is 1."""
+    """Return a value as a text that is the same for equal values: 1.0 is 1."""
     return json.dumps(_plain(value), sort_keys=True)
 
 
@@ -443,14 +456,14 @@ def _plain(value: Any) -> Any:
         case float() if value.is_integer():
             return int(value)
         case list():
-            return [_plain(each) for each in value]
+            return [_plain(inner) for inner in value]
         case dict():
-            return {name: _plain(each) for name, each in value.items()}
+            return {name: _plain(inner) for name, inner in value.items()}
     return value
 
 
 @lru_cache(maxsize=4096)
 def _matches(pattern: str, name: str) -> bool:
-    # the validator's own expressions, which give up where Python's would go on for ever
-    known = {"pattern": pattern}
-    return jsonschema_rs.is_valid(known, name, offline=True, pattern_options=PATTERNS)
+    # the validator's regular expressions stop after a limit, where Python's could run for ever
+    schema = {"pattern": pattern}
+    return jsonschema_rs.is_valid(schema, name, offline=True, pattern_options=PATTERNS)

@@ -1,7 +1,7 @@
-"""The documents of a JSON Schema: its own and those it refers to, resolved without a network.
+"""The documents of a JSON Schema, its own and its references, resolved without a network.
 
-A `$ref` is looked up among the documents that came with the schema and nowhere else: by the name
-that the reference was registered under, taken as it is or against the `$id` around the `$ref`.
+A `$ref` is looked up only among the documents that came with the schema: by the name under which
+the reference was registered, as it is or relative to the `$id` around the `$ref`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 import jsonschema_rs
 
 HOME = "https://schema.invalid/"
-"""Where a document without an absolute `$id` is said to live; nobody can ever be there."""
+"""The base URI of a document without an absolute `$id`; the host can never exist."""
 _DATA = {"enum", "const", "default", "examples", "example"}
 _VALIDATORS: Mapping[int, tuple[int, type[jsonschema_rs.Validator]]] = {
     4: (jsonschema_rs.Draft4, jsonschema_rs.Draft4Validator),
@@ -27,36 +27,36 @@ _VALIDATORS: Mapping[int, tuple[int, type[jsonschema_rs.Validator]]] = {
     2020: (jsonschema_rs.Draft202012, jsonschema_rs.Draft202012Validator),
 }
 PATTERNS = jsonschema_rs.FancyRegexOptions(backtrack_limit=100_000)
-"""Patterns without look-around and back-references take time by the length of a text; the others
-give up after so many steps, a few milliseconds."""
+"""Options of patterns. Matching time grows with the length of a text; a pattern with look-around or
+back-references stops after this many steps, a few milliseconds."""
 DRAFTS = tuple(_VALIDATORS)
-"""The drafts that are known, by number or year."""
+"""The supported drafts, by number or year."""
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """A schema somewhere in the documents."""
+class JsonNode:
+    """A schema at a place in the documents."""
 
     content: Any
     base: str
-    """What a `$ref` in it is relative to."""
+    """The URI to which a `$ref` in the schema is relative."""
     key: str
-    """Where it is: a URI with a JSON pointer."""
+    """The place of the schema: a URI with a JSON pointer."""
 
     @property
     def keywords(self) -> Mapping[str, Any]:
-        """Its keywords; none of a boolean."""
+        """Return the keywords; a boolean schema has none."""
         return self.content if isinstance(self.content, dict) else {}
 
 
 def is_panic(error: BaseException) -> bool:
-    """Whether an error is a panic of the validator, which is not an Exception."""
+    """Return True if an error is a panic of the validator, which is no Exception."""
     return type(error).__name__ == "PanicException"
 
 
 @contextmanager
 def no_panic() -> Iterator[None]:
-    """Makes an error of a panic of the validator, which is not an Exception otherwise."""
+    """Convert a panic of the validator, which is no Exception, to a ValueError."""
     try:
         yield
     except BaseException as error:
@@ -66,22 +66,22 @@ def no_panic() -> Iterator[None]:
 
 
 class Documents:
-    """A schema with everything that it refers to."""
+    """A schema with all documents that it references."""
 
     def __init__(self, content: Any, *, draft: int, references: Mapping[str, Any]) -> None:
         self.draft = draft
         self.content = content
         self.references = references
         self._id = "id" if draft == 4 else "$id"
-        self._places: dict[str, Node] = {}
+        self._places: dict[str, JsonNode] = {}
         self._opened: dict[str, bool] = {}
         self._uri = urljoin(HOME, urldefrag(self._own_id(content)).url)
         self._open(self._uri, content)
-        self.root = Node(content, self._uri, f"{self._uri}#")
+        self.root = JsonNode(content, self._uri, f"{self._uri}#")
 
     @classmethod
     def of(cls, body: bytes) -> Documents:
-        """The inverse of `body`; ValueError, KeyError or TypeError when it is something else."""
+        """Read the result of `body`; raise ValueError, KeyError or TypeError for other content."""
         parts = json.loads(body)
         if not isinstance(parts["references"], dict) or parts["draft"] not in _VALIDATORS:
             raise ValueError("not a compiled JSON Schema")
@@ -89,18 +89,18 @@ class Documents:
 
     @property
     def body(self) -> bytes:
-        """Everything as one JSON text."""
+        """Return the schema and its references as one JSON text."""
         parts = {"draft": self.draft, "schema": self.content, "references": self.references}
         return json.dumps(parts, separators=(",", ":")).encode("ascii")
 
     @cached_property
     def validator(self) -> jsonschema_rs.Validator:
-        """Says whether a value matches, formats aside; ValueError for what is no schema."""
+        """Return the validator, which ignores formats; raise ValueError if this is no schema."""
         return self._validator(PATTERNS)
 
     @cached_property
     def looks_around(self) -> bool:
-        """Whether a pattern needs more than one look at each character of a text."""
+        """Return True if a pattern needs look-around or back-references."""
         try:
             self._validator(jsonschema_rs.RegexOptions())
         except ValueError:
@@ -111,44 +111,44 @@ class Documents:
         self, patterns: jsonschema_rs.FancyRegexOptions | jsonschema_rs.RegexOptions
     ) -> jsonschema_rs.Validator:
         draft, validator = _VALIDATORS[self.draft]
-        known = [(self._uri, self.content)]
+        resources = [(self._uri, self.content)]
         with no_panic():
             return validator(
                 self.content,
-                registry=jsonschema_rs.Registry(known, draft=draft, retriever=self._retrieve),
+                registry=jsonschema_rs.Registry(resources, draft=draft, retriever=self._retrieve),
                 base_uri=self._uri,
                 validate_formats=False,
                 pattern_options=patterns,
                 offline=True,
             )
 
-    def below(self, node: Node, *path: str | int) -> Node:
-        """The schema at a place inside another."""
+    def below(self, node: JsonNode, *path: str | int) -> JsonNode:
+        """Return the schema at a place inside another."""
         content, base, key = node.content, node.base, node.key
         for step in path:
             content = content[step]
             key += f"/{str(step).replace('~', '~0').replace('/', '~1')}"
             if isinstance(content, dict):
                 base = self._base(content, base)
-        return Node(content, base, key)
+        return JsonNode(content, base, key)
 
-    def target(self, node: Node) -> Node | None:
-        """What a schema's `$ref` leads to; None when it has none or it leads nowhere known."""
+    def target(self, node: JsonNode) -> JsonNode | None:
+        """Return the schema that a `$ref` refers to; None without `$ref` or without its target."""
         reference = node.keywords.get("$ref")
         if not isinstance(reference, str):
             return None
         document, fragment = urldefrag(urljoin(node.base, reference))
         if reference.startswith("#"):
-            # not every scheme can be joined, a urn for one
+            # some schemes, for instance urn, cannot be joined
             document, fragment = node.base, reference[1:]
         self._fetch(document)
-        named = self._places.get(f"{document}#{fragment}")
+        match = self._places.get(f"{document}#{fragment}")
         whole = self._places.get(f"{document}#")
-        if named is not None or whole is None or not fragment.startswith("/"):
-            return named
+        if match is not None or whole is None or not fragment.startswith("/"):
+            return match
         return self._pointed(whole, fragment)
 
-    def _pointed(self, node: Node, pointer: str) -> Node | None:
+    def _pointed(self, node: JsonNode, pointer: str) -> JsonNode | None:
         try:
             for part in unquote(pointer)[1:].split("/"):
                 step = part.replace("~1", "/").replace("~0", "~")
@@ -166,25 +166,25 @@ class Documents:
             self._open(uri, self.references[name])
 
     def _named(self, uri: str) -> str | None:
-        """The reference that a URI means: its very name, or the longest name it ends with."""
-        fitting = [
+        """Return the reference whose name is a URI, or the longest name that the URI ends with."""
+        matches = [
             name
             for name in self.references
             if uri == urldefrag(name).url
             or (not urlsplit(name).scheme and uri.endswith("/" + name.removeprefix("./")))
         ]
-        return max(fitting, key=len, default=None)
+        return max(matches, key=len, default=None)
 
     def _retrieve(self, uri: str) -> Any:
         name = self._named(urldefrag(uri).url)
         if name is None:
-            raise LookupError("it is not among the references of the schema")
+            raise LookupError("the document is not among the references of the schema")
         return self.references[name]
 
     def _open(self, uri: str, content: Any) -> None:
-        """Note where the parts of a document are that have a name of their own."""
+        """Register the parts of a document that have their own id or anchor."""
         base = self._base(content, uri) if isinstance(content, dict) else uri
-        root = Node(content, base, f"{uri}#")
+        root = JsonNode(content, base, f"{uri}#")
         self._places[root.key] = root
         for node in self._parts(root):
             keywords = node.keywords
@@ -197,25 +197,27 @@ class Documents:
                 if isinstance(keywords.get(name), str):
                     self._places.setdefault(f"{node.base}#{keywords[name]}", node)
 
-    def _parts(self, root: Node) -> Iterator[Node]:
-        waiting = [root]
-        while waiting:
-            node = waiting.pop()
+    def _parts(self, root: JsonNode) -> Iterator[JsonNode]:
+        pending = [root]
+        while pending:
+            node = pending.pop()
             if isinstance(node.content, dict):
                 yield node
-                steps: Iterator[str | int] = iter(k for k in node.content if k not in _DATA)
+                steps: Iterator[str | int] = iter(
+                    keyword for keyword in node.content if keyword not in _DATA
+                )
             elif isinstance(node.content, list):
                 steps = iter(range(len(node.content)))
             else:
                 continue
-            waiting += [self.below(node, step) for step in steps]
+            pending += [self.below(node, step) for step in steps]
 
     def _own_id(self, content: Any) -> str:
-        own = content.get(self._id) if isinstance(content, dict) else None
-        return own if isinstance(own, str) else ""
+        schema_id = content.get(self._id) if isinstance(content, dict) else None
+        return schema_id if isinstance(schema_id, str) else ""
 
     def _base(self, content: Mapping[str, Any], base: str) -> str:
-        own = urldefrag(self._own_id(content)).url
-        if not own or ("$ref" in content and self.draft <= 7):
+        schema_id = urldefrag(self._own_id(content)).url
+        if not schema_id or ("$ref" in content and self.draft <= 7):
             return base
-        return urldefrag(urljoin(base, own)).url
+        return urldefrag(urljoin(base, schema_id)).url

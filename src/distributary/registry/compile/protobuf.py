@@ -1,7 +1,7 @@
-"""Compiles `.proto` text inside the process: no protoc binary, no path from outside.
+"""Compiles `.proto` texts inside the process, without a protoc binary or a path from outside.
 
-Every file is written under a name that was checked first into a private folder that lives as long
-as one compilation, and the compiler looks nowhere else, so an import cannot reach this machine.
+Every file gets a checked name in a private folder, which exists for one compilation. The compiler
+searches no other folder, so an import cannot reach files of this machine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from distributary.model.names import printable
 from distributary.model.record import Compiled
 from distributary.registry.compile import NO_IMPORTS
 
-# Schemas that a registry gives as a base64 FileDescriptorProto instead of `.proto` text.
+# Schemas that a registry returns as a base64 FileDescriptorProto instead of `.proto` text.
 
 _BASE64 = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
 _TIMEOUT_SECONDS = 120
@@ -46,16 +46,16 @@ def _descriptor_of(name: str, text: str) -> File | None:
         file = File.FromString(raw)
     except (binascii.Error, DecodeError):
         return None
-    # registries give a file a name of their own: the importer's name is the one that counts
+    # registries name the file themselves, but only the importer's name counts
     file.name = name
     file.ClearField("source_code_info")
-    # words of plain text can be valid base64 of something: a descriptor declares something
+    # plain words can be valid base64 by chance, but then they declare nothing
     declares = file.message_type or file.enum_type or file.extension or file.public_dependency
     return file if declares else None
 
 
 def _link(name: str, ready: Mapping[str, File]) -> list[File]:
-    """A descriptor behind the files that it imports, with every type name resolved."""
+    """Return a descriptor after the files that it imports, with every type name resolved."""
     pool = descriptor_pool.DescriptorPool()
     linked = []
     for file in _in_order(name, ready):
@@ -70,22 +70,22 @@ def _link(name: str, ready: Mapping[str, File]) -> list[File]:
 
 
 def _in_order(name: str, ready: Mapping[str, File]) -> list[File]:
-    """Dependencies first; without recursion, because a chain of imports can be long."""
+    """Return the files with dependencies first, without recursion because chains can be long."""
     done: dict[str, File] = {}
     opened: set[str] = set()
-    waiting = [name]
-    while waiting:
-        current = waiting[-1]
+    pending = [name]
+    while pending:
+        current = pending[-1]
         file = ready.get(current)
         if current in done or file is None:
-            waiting.pop()
+            pending.pop()
             if current not in done:
                 if not is_bundled(current):
                     raise _invalid_set(name, f"import {current} is not among the references")
                 for bundled in _run(current, bundled_for([current])):
                     done.setdefault(bundled.name, bundled)
             continue
-        missing = [d for d in file.dependency if d not in done]
+        missing = [dependency for dependency in file.dependency if dependency not in done]
         if not missing:
             done[current] = file
             continue
@@ -93,18 +93,18 @@ def _in_order(name: str, ready: Mapping[str, File]) -> list[File]:
         circle = opened.intersection(missing)
         if circle:
             raise _invalid_set(name, f"file imports itself through {min(circle)}")
-        waiting += missing
+        pending += missing
     return list(done.values())
 
 
 def _compile_with(ready: Mapping[str, File], *, name: str, folder: Path) -> list[File]:
-    # no import can have these names: none of their parts may begin with a dot
+    # no import can have these names, because no part of an import may begin with a dot
     inputs, output = folder / ".ready", folder / ".compiled"
     everything = FileDescriptorSet(file=list(ready.values()))
     inputs.write_bytes(everything.SerializeToString())
     try:
-        # the compiler can read descriptors only when it is started with them, as a process;
-        # -P: the interpreter must not import from a folder that holds files from outside
+        # The compiler reads descriptors only as a separate process. With -P the interpreter does
+        # not import from a folder that holds files from outside.
         done = subprocess.run(  # noqa: S603 - our own interpreter, and names that were checked
             [
                 *(sys.executable, "-P", "-m", "grpc_tools.protoc", f"--proto_path={folder}"),
@@ -119,8 +119,8 @@ def _compile_with(ready: Mapping[str, File], *, name: str, folder: Path) -> list
     except subprocess.TimeoutExpired:
         raise _invalid_set(name, f"not compiled after {_TIMEOUT_SECONDS} s") from None
     if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").replace(f"{folder}/", "")
-        raise _invalid_set(name, "; ".join(said.splitlines()[:3]))
+        errors = done.stderr.decode(errors="replace").replace(f"{folder}/", "")
+        raise _invalid_set(name, "; ".join(errors.splitlines()[:3]))
     return list(FileDescriptorSet.FromString(output.read_bytes()).file)
 
 
@@ -133,7 +133,7 @@ def _invalid_set(name: str, evidence: str) -> InvalidSchemaError:
     )
 
 
-# Schemas that every author may import without registering them first.
+# Schemas that may be imported without registering them first.
 
 _META = """\
 // What Confluent's tools attach to files, messages, fields and enums.
@@ -180,7 +180,7 @@ message Decimal {
 CONFLUENT: Mapping[str, str] = {
     "confluent/meta.proto": _META,
     "confluent/type/decimal.proto": _DECIMAL,
-    # the folder has both spellings in the wild
+    # both spellings of the folder are in use
     "confluent/types/decimal.proto": _DECIMAL,
 }
 
@@ -192,39 +192,38 @@ def _google_protobuf_folder() -> Traversable:
 
 
 def is_bundled(name: str) -> bool:
-    """Whether an import is answered from here, whatever a registry says about it."""
+    """Return True if an import is bundled with this package, whatever a registry has for it."""
     return name in CONFLUENT or name in _google_protobuf() or name in _google_type()
 
 
 def bundled_for(texts: Iterable[str]) -> dict[str, str]:
-    """The bundled files that these texts mention, and what those mention in turn.
+    """Return the bundled files that these texts mention, directly or through each other.
 
-    `google/protobuf/*` is not among them: the compiler reads it from its own folder. A mention in
-    a comment counts too, which costs a file that nobody reads.
+    `google/protobuf/*` is not included: the compiler reads it from its own folder. A mention in a
+    comment counts too, and only adds an unused file.
     """
-    found: dict[str, str] = {}
-    waiting = list(texts)
-    while waiting:
-        for name in set(_MENTIONED.findall(waiting.pop())) - found.keys():
+    bundled: dict[str, str] = {}
+    pending = list(texts)
+    while pending:
+        for name in set(_MENTIONED.findall(pending.pop())) - bundled.keys():
             text = CONFLUENT.get(name) or _google_type().get(name)
             if text is not None:
-                found[name] = text
-                waiting.append(text)
-    return found
+                bundled[name] = text
+                pending.append(text)
+    return bundled
 
 
 @cache
 def _google_protobuf() -> frozenset[str]:
     folder = _google_protobuf_folder() / "google" / "protobuf"
     names = {f"google/protobuf/{entry.name}" for entry in folder.iterdir()}
-    names |= {f"google/protobuf/compiler/{e.name}" for e in (folder / "compiler").iterdir()}
+    names |= {f"google/protobuf/compiler/{entry.name}" for entry in (folder / "compiler").iterdir()}
     return frozenset(name for name in names if name.endswith(".proto"))
 
 
 @cache
 def _google_type() -> Mapping[str, str]:
-    # googleapis-common-protos is not needed for anything else: without it, these imports are
-    # reported as missing like any other
+    # googleapis-common-protos is optional: without it these imports are reported as missing
     try:
         folder = resources.files("google.type")
     except ModuleNotFoundError:
@@ -237,9 +236,9 @@ def _google_type() -> Mapping[str, str]:
 
 
 MAX_TEXT = 1024 * 1024
-"""The longest schema text: what a broker accepts by default for the registry's own topic."""
+"""The longest schema text: a broker's default limit for the registry's own topic."""
 MAX_FILES = 1000
-"""The most files that one schema may pull in."""
+"""The most files that one schema may import."""
 
 _SEGMENT = re.compile(r"\w(?:[\w.+@=~ -]{0,198}[\w+@=~-])?")
 _OPENING = re.compile(r"(?:\s|//[^\n]*|/\*.*?\*/)*(syntax\b|edition\b)?", re.DOTALL)
@@ -248,8 +247,8 @@ _DESCRIPTOR = re.compile(rb"^ *DESCRIPTOR = .*AddSerializedFile\((b'.*')\)$", re
 _LOCK = threading.Lock()
 
 
-class Finding(Protocol):
-    """What the compiler says about one place; counts from 0, line -1 is the whole file."""
+class FoundImport(Protocol):
+    """The compiler's message about one place; it counts from 0, and line -1 is the whole file."""
 
     filename: bytes
     line: int
@@ -260,25 +259,26 @@ class Finding(Protocol):
 def compile_proto(
     text: str, *, name: str = "schema.proto", imports: Mapping[str, str] = NO_IMPORTS
 ) -> Compiled:
-    """Compile a schema, proto2, proto3 or an edition; no `syntax` line means proto2.
+    """Compile a schema in proto2, proto3 or an edition; without a `syntax` line it is proto2.
 
-    The text is `.proto`, or a base64 FileDescriptorProto; its own file is called `name`. Imports,
-    and theirs, are by the name they are imported under; what is bundled here takes precedence.
+    The text is `.proto`, or a base64 FileDescriptorProto; its own file is called `name`. `imports`
+    holds all direct and indirect imports by the name they are imported under. Bundled files take
+    precedence.
     """
     while name in imports:
         name = f"_{name}"
-    given = {key: value for key, value in imports.items() if not is_bundled(key)}
-    if len(given) > MAX_FILES:
-        raise _invalid(name, f"{len(given)} imports", "imports too many files")
-    for file, content in [(name, text), *given.items()]:
+    import_texts = {key: value for key, value in imports.items() if not is_bundled(key)}
+    if len(import_texts) > MAX_FILES:
+        raise _invalid(name, f"{len(import_texts)} imports", "imports too many files")
+    for file, content in [(name, text), *import_texts.items()]:
         _check_name(file)
         if len(content) > MAX_TEXT:
             raise _invalid(file, f"{len(content)} characters", f"is longer than {MAX_TEXT}")
-    return _compile(name, {**given, name: text})
+    return _compile(name, {**import_texts, name: text})
 
 
 def _compile(name: str, sources: Mapping[str, str]) -> Compiled:
-    ready = {key: file for key, each in sources.items() if (file := _descriptor_of(key, each))}
+    ready = {key: file for key, source in sources.items() if (file := _descriptor_of(key, source))}
     texts = {key: value for key, value in sources.items() if key not in ready}
     if not ready:
         files = _run(name, texts)
@@ -286,7 +286,14 @@ def _compile(name: str, sources: Mapping[str, str]) -> Compiled:
         files = _link(name, ready)
     else:
         with tempfile.TemporaryDirectory(prefix="distributary-proto-") as folder:
-            mentioned = [*texts.values(), *(d for f in ready.values() for d in f.dependency)]
+            mentioned = [
+                *texts.values(),
+                *(
+                    dependency
+                    for descriptor in ready.values()
+                    for dependency in descriptor.dependency
+                ),
+            ]
             _write(Path(folder), {**bundled_for(mentioned), **texts})
             files = _compile_with(ready, name=name, folder=Path(folder))
     last = files[-1]
@@ -301,7 +308,7 @@ def _run(name: str, texts: Mapping[str, str]) -> list[File]:
     with tempfile.TemporaryDirectory(prefix="distributary-proto-") as folder:
         shifted = _write(Path(folder), {**bundled_for(texts.values()), **texts})
         try:
-            # gives its findings as values, where `protoc.main` prints them to everybody's stderr
+            # returns its messages as values, where `protoc.main` would print them to stderr
             with _LOCK:
                 generated = _protoc_compiler.get_protos(
                     name.encode(), [folder.encode(), include.encode()]
@@ -312,36 +319,38 @@ def _run(name: str, texts: Mapping[str, str]) -> list[File]:
 
 
 def _descriptor(code: bytes) -> File:
-    """The descriptor out of the Python module that the compiler made; nothing is executed."""
-    found = _DESCRIPTOR.search(code)
-    if found is None:
+    """Read the descriptor out of the compiler's Python module, without executing it."""
+    match = _DESCRIPTOR.search(code)
+    if match is None:
         raise SetupError(
             "the installed grpcio-tools does not give descriptors in the known form",
             code=ErrorCode.EXTRA_MISSING,
             where="grpc_tools",
             next_step="install the version of grpcio-tools that this package asks for",
         )
-    return File.FromString(ast.literal_eval(found[1].decode("ascii")))
+    return File.FromString(ast.literal_eval(match[1].decode("ascii")))
 
 
 def _write(root: Path, texts: Mapping[str, str]) -> set[str]:
-    """Write the files; gives those whose first line was pushed right by a syntax declaration."""
+    """Write the files; return those whose first line was shifted by a syntax declaration."""
     shifted = set()
     for name, text in texts.items():
         text = text.removeprefix("\ufeff")
         opening = _OPENING.match(text)
         if opening is None or opening[1] is None:
-            # said aloud, because the compiler logs to stderr when it has to assume it
+            # declared explicitly, because the compiler logs to stderr when it assumes a syntax
             text = _DEFAULT_SYNTAX + text
             shifted.add(name)
         path = root / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # exclusive: on a file system that ignores case, two names must not share one file
+            # created exclusively, so that two names do not share a file where case is ignored
             with path.open("x", encoding="utf-8", errors="surrogatepass", newline="") as file:
                 file.write(text)
         except (FileExistsError, NotADirectoryError, IsADirectoryError):
-            raise _invalid(name, "another import has it as file or folder", "clashes") from None
+            raise _invalid(
+                name, "another import uses the name as a file or folder", "clashes"
+            ) from None
     return shifted
 
 
@@ -356,7 +365,7 @@ def _check_name(name: str) -> None:
         )
 
 
-def _findings(name: str, errors: list[Finding], shifted: set[str]) -> InvalidSchemaError:
+def _findings(name: str, errors: list[FoundImport], shifted: set[str]) -> InvalidSchemaError:
     lines = []
     for error in errors[:3]:
         file = error.filename.decode(errors="replace")

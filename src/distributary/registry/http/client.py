@@ -1,13 +1,13 @@
-"""A question to whichever address of a registry answers, and what the answer means.
+"""Requests to the first address of a registry that answers, and the meaning of the answers.
 
-    an answer of the expected shape                           given back
-    4xx with the registry's own error code                    given back as a Refusal
+    an answer of the expected shape                           returned
+    4xx with the registry's own error code                    returned as a Refusal
     401, 403, 407                                             RegistryError, REGISTRY_AUTH
-    silence, 408, 429, 5xx; also a shape that is not expected the next address, then all of them
+    no answer, 408, 429, 5xx, or an unexpected shape          the next address, then all of them
                                                               again, then RegistryUnavailableError
     3xx, or 4xx in any other form: this is no registry        ConfigError, unless it was one before
 
-Only a Refusal can come to mean that a schema does not exist, and only that dead-letters a record.
+Only a Refusal can mean that a schema does not exist, and only then a record is dead-lettered.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 from tenacity.wait import wait_random_exponential
 
-from distributary.config.kafka import Registry
+from distributary.config.registry import RegistryConfig
 from distributary.errors import (
     ConfigError,
     DistributaryError,
@@ -48,10 +48,10 @@ from distributary.registry.http.transport import (
     trust,
 )
 
-# The shapes that answers must have; whatever has another is not believed.
+# The shapes of a registry's answers; an answer of another shape is rejected.
 
 MAX_ID = 2**31 - 1
-"""Registries count in Java's `int`; a record can claim up to twice as much."""
+"""The largest id: registries count in Java's `int`, while a record can claim twice as much."""
 
 Id = Annotated[int, Field(ge=0, le=MAX_ID, strict=True)]
 Number = Annotated[int, Field(ge=1, le=MAX_ID, strict=True)]
@@ -60,12 +60,12 @@ _FORMATS = {str(format).upper(): format for format in Format}
 
 
 class _Shape(BaseModel):
-    # newer registries say more than is asked for here
+    # newer registries send more fields than are used here
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
 
 class SchemaShape(_Shape):
-    """A schema, asked for by id, by GUID, or as a version of a subject."""
+    """A schema, requested by id, by GUID, or as a version of a subject."""
 
     text: str = Field(alias="schema")
     type: str | None = Field(default=None, alias="schemaType")
@@ -73,12 +73,12 @@ class SchemaShape(_Shape):
 
     @property
     def format(self) -> Format | None:
-        """Its format; AVRO where nothing is said, because there was nothing else once."""
+        """Return the schema's format; without a type it is Avro, once the only format."""
         return _FORMATS.get((self.type or "AVRO").upper())
 
     @property
     def references(self) -> tuple[Reference, ...]:
-        """What it imports."""
+        """Return the schema's references."""
         return self.given or ()
 
 
@@ -88,24 +88,24 @@ class VersionShape(SchemaShape):
     id: Id
     version: Number
     subject: str | None = None
-    """Where it was found: some registries look into other contexts, too."""
+    """The subject of the schema: some registries search other contexts, too."""
 
 
 class ListedShape(VersionShape):
-    """A schema in a list of all."""
+    """A schema in a listing of all schemas."""
 
     subject: str
 
 
 class PlaceShape(_Shape):
-    """Where a schema is registered."""
+    """A subject and version under which a schema is registered."""
 
     subject: str
     version: Number
 
 
 class RegisteredShape(_Shape):
-    """What a registration or a search for a text gives; only newer registries say all of it."""
+    """The result of a registration or of a search for a text; older registries omit the version."""
 
     id: Id
     version: Number | None = None
@@ -126,53 +126,53 @@ class LevelShape(_Shape):
 
 
 class VerdictShape(_Shape):
-    """Whether a schema would be accepted."""
+    """The result of a compatibility check."""
 
     is_compatible: bool
     messages: list[str] | None = None
 
 
 class ErrorShape(_Shape):
-    """How a registry says no."""
+    """A registry's error."""
 
     error_code: int
     message: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """The registry's own no; what it means depends on the question."""
+class HttpRefusal:
+    """A refusal by the registry; its meaning depends on the request."""
 
     status: int
     code: int
-    """Confluent's code; 0 where a registry does not know the question."""
+    """Confluent's error code; 0 if the registry does not support the request."""
     message: str
 
     @property
     def missing(self) -> bool:
-        """Whether it says that there is no such subject, version or schema, or no longer."""
+        """Return True if the subject, version or schema does not exist, or not any more."""
         return self.code in (40401, 40402, 40403, 40404, 40406)
 
     @property
     def unknown(self) -> bool:
-        """Whether the registry does not know the question."""
+        """Return True if the registry does not support the request."""
         return self.code == 0
 
     def error(self, what: str, name: str) -> RegistryError:
-        """The error for people: that there is no such thing, or that it will not do it."""
+        """Build the error for people: the object does not exist, or the registry refuses."""
         if self.missing:
             return not_found(what, name, evidence=self.message)
         return RegistryError(
-            f"the registry refuses a question about a {what}",
+            f"the registry refuses a request about a {what}",
             code=ErrorCode.REGISTRY_REFUSED,
             where=printable(name),
             evidence=f"{self.code}: {self.message}",
-            next_step="see what the registry says",
+            next_step="follow the registry's message",
         )
 
 
 def sent(text: str, format: Format, references: Iterable[Reference]) -> dict[str, Any]:
-    """A schema as a registry wants to be told it."""
+    """Return a schema as the body of a request."""
     return {
         "schema": text,
         "schemaType": format.upper(),
@@ -180,11 +180,11 @@ def sent(text: str, format: Format, references: Iterable[Reference]) -> dict[str
     }
 
 
-# Asking until somebody answers.
+# Requests with retries and fallback addresses.
 
 ATTEMPTS = 4
 PATIENCE_SECONDS = 30.0
-"""The longest `Retry-After` that is waited for here; whoever asks for more is left alone."""
+"""The longest `Retry-After` that is waited for; with a longer one the request fails."""
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.25, 5.0
 _OWN_CODES = 1000
@@ -194,13 +194,13 @@ T = TypeVar("T")
 
 
 class _Unanswered(Exception):
-    """Nobody answered: why, by address."""
+    """The reasons why no address answered, by address."""
 
     def __init__(self, silences: Mapping[str, Silence]) -> None:
         self.silences = silences
         self.retry_after = max(silence.retry_after for silence in silences.values())
-        hope = any(silence.again for silence in silences.values())
-        self.again = hope and self.retry_after <= PATIENCE_SECONDS
+        may_answer = any(silence.again for silence in silences.values())
+        self.again = may_answer and self.retry_after <= PATIENCE_SECONDS
 
     def __str__(self) -> str:
         return "; ".join(
@@ -209,29 +209,29 @@ class _Unanswered(Exception):
         )
 
     def error(self) -> DistributaryError:
-        """The error for people: never a reason to dead-letter a record."""
+        """Build the error for people, which never dead-letters a record."""
         silences = tuple(self.silences.values())
         last, codes = silences[-1], {silence.code for silence in silences}
         alike = len({silence.what for silence in silences}) == 1
-        what = last.what if alike else "no address of the registry gives an answer"
+        what = last.what if alike else "no address of the registry answers"
         where, step = ", ".join(self.silences), last.next_step
         evidence = str(self) if len(silences) > 1 else last.evidence
         if codes == {ErrorCode.CONFIG_INVALID}:
             where = f"registry: {where}"
             return ConfigError(what, where=where, evidence=evidence, next_step=step)
-        spoke = codes <= {ErrorCode.CONFIG_INVALID, ErrorCode.REGISTRY_GARBAGE}
-        code = ErrorCode.REGISTRY_GARBAGE if spoke else ErrorCode.REGISTRY_UNAVAILABLE
+        answered = codes <= {ErrorCode.CONFIG_INVALID, ErrorCode.REGISTRY_GARBAGE}
+        code = ErrorCode.REGISTRY_GARBAGE if answered else ErrorCode.REGISTRY_UNAVAILABLE
         return RegistryUnavailableError(
             what, code=code, where=where, evidence=evidence, next_step=step
         )
 
 
 class RegistryClient:
-    """Asks until somebody answers, within bounds; safe to use from several threads."""
+    """A client that retries within limits until an address answers; safe for several threads."""
 
     def __init__(
         self,
-        config: Registry,
+        config: RegistryConfig,
         *,
         attempts: int,
         most_bytes: int = MAX_ANSWER,
@@ -251,13 +251,13 @@ class RegistryClient:
                 config, config.oauth, context=context, secrets=secrets, clock=clock
             )
         self.addresses = self._order = self._transport.addresses
-        """The addresses, fit to be shown."""
+        """The addresses, without secrets."""
         self.shown = secrets.shown
         self._proven: set[str] = set()
         self._attempts = attempts
         self._sleep = sleep
         self.calls: RegistryCalls | None = None
-        """Where every question is counted, if anywhere."""
+        """The counter of all requests, if there is one."""
 
     def ask(
         self,
@@ -267,16 +267,16 @@ class RegistryClient:
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         optional: bool = False,
-    ) -> T | Refusal:
-        """The answer to a question, which may be asked twice without harm, or the registry's no.
+    ) -> T | HttpRefusal:
+        """Send a request that may safely be repeated; return the answer or the registry's refusal.
 
-        An `optional` question may be one that the registry does not know, or that is not let
-        through because of a name in it: then the answer is a Refusal without a code.
+        An `optional` request may be one that the registry does not support, or that a proxy blocks
+        because of a name in it. Then the result is a Refusal without a code.
         """
         path = "".join(f"/{_segment(str(segment))}" for segment in segments)
         content = None if body is None else json.dumps(body).encode()
 
-        def asked(address: str) -> T | Refusal:
+        def request(address: str) -> T | HttpRefusal:
             answer = self._answer(address, method, path, query=query or {}, body=content)
             return self._meaning(answer, address, shape, optional=optional)
 
@@ -291,31 +291,31 @@ class RegistryClient:
             reraise=True,
         )
         try:
-            return retrying(self._round, asked)
+            return retrying(self._round, request)
         except _Unanswered as error:
             unanswered = error
         raise unanswered.error()
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         self._transport.close()
         if self._tokens is not None:
             self._tokens.close()
 
-    def _round(self, asked: Callable[[str], T | Refusal]) -> T | Refusal:
+    def _round(self, request: Callable[[str], T | HttpRefusal]) -> T | HttpRefusal:
         silences: dict[str, Silence] = {}
         for address in self._order:
             try:
-                found = asked(address)
+                answer = request(address)
             except Silence as silence:
                 silences[silence.where or address] = silence
                 if silence.where:
-                    # without a token, every address would say the same
+                    # without a token every address would refuse
                     break
             else:
-                # begin with this one next time: a silent address costs its whole timeout
-                self._order = (address, *(a for a in self._order if a != address))
-                return found
+                # start with this address next time, because a silent one costs its whole timeout
+                self._order = (address, *(other for other in self._order if other != address))
+                return answer
         raise _Unanswered(silences)
 
     def _answer(
@@ -327,8 +327,8 @@ class RegistryClient:
         query: Mapping[str, str],
         body: bytes | None = None,
     ) -> Answer:
-        def asked(headers: Mapping[str, str]) -> Answer:
-            began, status = time.monotonic(), None
+        def send(headers: Mapping[str, str]) -> Answer:
+            started, status = time.monotonic(), None
             try:
                 answer = self._transport.ask(
                     address, method, path, query=query, body=body, headers=headers
@@ -337,20 +337,20 @@ class RegistryClient:
                 return answer
             finally:
                 if self.calls is not None:
-                    self.calls.add(path, status=status, seconds=time.monotonic() - began)
+                    self.calls.add(path, status=status, seconds=time.monotonic() - started)
 
         if self._tokens is None:
-            return asked({})
+            return send({})
         token = self._tokens.token()
-        answer = asked({"Authorization": f"Bearer {token}"})
+        answer = send({"Authorization": f"Bearer {token}"})
         if answer.status != 401:
             return answer
-        # a token that is not accepted may have ended before its time
-        return asked({"Authorization": f"Bearer {self._tokens.token(instead_of=token)}"})
+        # a refused token may have expired early
+        return send({"Authorization": f"Bearer {self._tokens.token(instead_of=token)}"})
 
     def _meaning(
         self, answer: Answer, address: str, shape: type[T], *, optional: bool
-    ) -> T | Refusal:
+    ) -> T | HttpRefusal:
         if 200 <= answer.status < 300:
             try:
                 value: T = _adapter(cast(Hashable, shape)).validate_json(answer.body)
@@ -359,57 +359,59 @@ class RegistryClient:
             self._proven.add(address)
             return value
         refusal = self._refusal(answer)
-        said = f"status {answer.status}" + (f": {refusal.message}" if refusal is not None else "")
+        evidence = f"status {answer.status}" + (
+            f": {refusal.message}" if refusal is not None else ""
+        )
         if answer.is_busy and answer.status != 501:
-            much = answer.status == 429
-            what = "the registry is asked too much" if much else "the registry fails"
-            raise Silence(what, said, retry_after=answer.retry_after)
+            too_many = answer.status == 429
+            what = "the registry gets too many requests" if too_many else "the registry fails"
+            raise Silence(what, evidence, retry_after=answer.retry_after)
         if answer.status in (401, 403, 407):
-            # a firewall's opinion about a strange name is not the registry's about us
+            # a proxy's 403 for an unusual name does not mean that the registry refuses us
             about_name = optional and refusal is None and answer.status == 403
             if not about_name or address not in self._proven:
-                raise _denied(address, answer.status, said)
+                raise _denied(address, answer.status, evidence)
         if refusal is not None:
             self._proven.add(address)
             return refusal
         if optional and self._is_registry(address):
-            return Refusal(answer.status, 0, said)
-        known = address in self._proven
+            return HttpRefusal(answer.status, 0, evidence)
+        answered_before = address in self._proven
         if answer.location:
-            said += f", sent on to {answer.location.split('?')[0]}"
+            evidence += f", redirected to {answer.location.split('?')[0]}"
         raise Silence(
             "there is no schema registry at this address",
-            self.shown(said),
+            self.shown(evidence),
             "check registry.url: it is the address to which /subjects can be appended",
-            code=ErrorCode.REGISTRY_GARBAGE if known else ErrorCode.CONFIG_INVALID,
-            again=known,
+            code=ErrorCode.REGISTRY_GARBAGE if answered_before else ErrorCode.CONFIG_INVALID,
+            again=answered_before,
         )
 
     def _garbage(self, answer: Answer, error: ValidationError) -> Silence:
-        # the content of such an answer is told by its size only
+        # the content of such an answer is not shown, only its size
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
         where = f" at {place}" if place else ""
         return Silence(
-            "the answer is not that of a schema registry",
+            "the answer does not come from a schema registry",
             self.shown(f"status {answer.status}, {len(answer.body)} bytes: {first['type']}{where}"),
-            "check registry.url, and what stands between here and the registry",
+            "check registry.url, and any proxy before the registry",
             code=ErrorCode.REGISTRY_GARBAGE,
         )
 
-    def _refusal(self, answer: Answer) -> Refusal | None:
+    def _refusal(self, answer: Answer) -> HttpRefusal | None:
         try:
-            said = ErrorShape.model_validate_json(answer.body)
+            registry_error = ErrorShape.model_validate_json(answer.body)
         except ValidationError:
             return None
-        # a registry has codes of its own; the bare status is what any server gives for any path
-        if answer.status in (404, 405, 501) and said.error_code < _OWN_CODES:
+        # a registry has its own codes; a bare status is what any server sends for any path
+        if answer.status in (404, 405, 501) and registry_error.error_code < _OWN_CODES:
             return None
-        message = self.shown(said.message or "no reason given")
-        return Refusal(answer.status, said.error_code or answer.status, message)
+        message = self.shown(registry_error.message or "no reason given")
+        return HttpRefusal(answer.status, registry_error.error_code or answer.status, message)
 
     def _is_registry(self, address: str) -> bool:
-        """Whether there is a registry at this moment: it may just be restarting behind a proxy."""
+        """Return True if a registry answers now: it may be restarting behind a proxy."""
         try:
             answer = self._answer(address, "GET", "/schemas/types", query={})
             _adapter(list[str]).validate_json(answer.body if answer.status == 200 else b"")
@@ -424,22 +426,22 @@ def _adapter(shape: Any) -> TypeAdapter[Any]:
     return TypeAdapter(shape)
 
 
-def _denied(address: str, status: int, said: str) -> RegistryError:
-    who = "proxy before the registry" if status == 407 else "registry"
-    allowed = "does not let us do this" if status == 403 else "does not know us"
+def _denied(address: str, status: int, evidence: str) -> RegistryError:
+    refuser = "proxy before the registry" if status == 407 else "registry"
+    allowed = "does not allow this request" if status == 403 else "does not accept the credentials"
     return RegistryError(
-        f"the {who} {allowed}",
+        f"the {refuser} {allowed}",
         code=ErrorCode.REGISTRY_AUTH,
         where=address,
-        evidence=said,
+        evidence=evidence,
         next_step="check registry.username and password, token, oauth or certificate, and rights",
     )
 
 
 def _segment(text: str) -> str:
-    """Any text as one segment of a path."""
+    """Return any text as one segment of a path."""
     quoted = quote(text, safe="", errors="surrogatepass")
-    # the only two names that mean something to whoever tidies paths up on the way
+    # the only two names that have a meaning for software that normalizes paths
     return quoted.replace(".", "%2E") if quoted in (".", "..") else quoted
 
 
@@ -448,27 +450,27 @@ def _why(state: RetryCallState) -> _Unanswered:
 
 
 def _wait(state: RetryCallState) -> float:
-    own = wait_random_exponential(multiplier=_FIRST_WAIT, max=_LONGEST_WAIT)(state)
-    return max(own, _why(state).retry_after)
+    back_off = wait_random_exponential(multiplier=_FIRST_WAIT, max=_LONGEST_WAIT)(state)
+    return max(back_off, _why(state).retry_after)
 
 
-# Listings that come in pages, whatever a registry makes of `offset` and `limit`.
+# Listings in pages, whatever a registry makes of `offset` and `limit`.
 #
-# A page may be shorter than asked for, because servers have limits of their own: only an empty
-# one is the end. Old servers, and some new ones, do not know pages and give everything each time.
-# Who knows how long a page is, but not where it begins, is not believed: the rest would be
+# A page may be shorter than requested, because servers have limits of their own: only an empty page
+# is the end. Old servers, and some new ones, ignore pages and return everything each time. A server
+# that respects the limit but not the offset is rejected, because the rest of its listing would be
 # missing.
 
 PAGE = 1000
-"""Entries of a page; the most that Confluent's registry gives at once of its schemas."""
+"""Entries in a page; the most that Confluent's registry returns at once."""
 MOST = 2_000_000
-"""Entries after which a listing is taken for one without end."""
+"""The entries after which a listing counts as endless."""
 
 _MOST_STALE = 10
-"""Pages in a row that may bring nothing new: entries move while others are added."""
+"""Pages in a row without new entries: entries move while others are added."""
 
 Ask = Callable[[int, int], Sequence[T]]
-"""The page from an offset on, with at most so many entries."""
+"""Returns the page from an offset on, with at most a number of entries."""
 
 
 def listed(
@@ -478,7 +480,7 @@ def listed(
     size: int = PAGE,
     most: int = MOST,
 ) -> Iterator[T]:
-    """Every entry once, page by page, as far as somebody takes them."""
+    """Yield every entry once, requesting pages as they are consumed."""
     seen: set[Hashable] = set()
     first: Hashable = None
     offset = stale = 0
@@ -488,7 +490,8 @@ def listed(
         if not offset:
             first = key(page[0])
         elif not fresh and key(page[0]) == first:
-            # from the beginning again: fine if a page is everything, whatever is asked for
+            # The page is the first one again, which is right only if the server ignores the limit
+            # as well.
             if len(seen) > 1 and len(ask(0, 1)) == 1:
                 raise _broken("the registry repeats the pages of a listing", "the same page again")
             return
@@ -506,5 +509,5 @@ def _broken(what: str, evidence: str) -> RegistryUnavailableError:
         code=ErrorCode.REGISTRY_GARBAGE,
         where="registry",
         evidence=evidence,
-        next_step="check registry.url, and what stands between here and the registry",
+        next_step="check registry.url, and any proxy before the registry",
     )

@@ -1,7 +1,7 @@
-"""One question to one address, with a deadline and a limit to its answer.
+"""One HTTP request to one address, with a deadline and a limit for the answer.
 
-The official `SchemaRegistryClient` bounds neither the size nor the time of an answer, and quotes
-what is not the registry's JSON in full. The HTTP client below it is used directly instead.
+The official `SchemaRegistryClient` limits neither the size nor the time of an answer, and quotes an
+answer that is not the registry's JSON in full. This module uses the HTTP client below it instead.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ import httpx2
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from distributary.config.base import is_loopback
-from distributary.config.kafka import OAuth, Registry
 from distributary.config.load import secret_values
+from distributary.config.registry import OAuth, RegistryConfig
 from distributary.errors import ConfigError, ErrorCode, RegistryError
 from distributary.model.names import printable
 from distributary.threads import begun
 
-# Who asks a registry, and by which way: credentials, certificates, proxies.
+# Credentials, certificates and proxies of the requests.
 
-# on this level it writes down every header of an answer, and an answer may repeat our secrets
+# below INFO it logs every header of an answer, and an answer may repeat our secrets
 logging.getLogger("httpcore2").setLevel(logging.INFO)
 
 JSON = "application/vnd.schemaregistry.v1+json"
 _TOKENS = 8
-"""How many of the last tokens are hidden."""
+"""The number of last tokens that are hidden in messages."""
 _ANY = "surrogatepass"
 
 
-def clients(config: Registry, context: ssl.SSLContext) -> dict[str, httpx2.Client]:
-    """A client for each address, under the address as it may be shown."""
+def clients(config: RegistryConfig, context: ssl.SSLContext) -> dict[str, httpx2.Client]:
+    """Build a client for each address; the keys are the addresses without secrets."""
     auth, headers = None, {"Accept": f"{JSON}, application/json"}
-    # to whom a token speaks, where one host stands for many registries
+    # these headers select the registry where one host serves many
     if config.logical_cluster is not None:
         headers["target-sr-cluster"] = config.logical_cluster
     if config.identity_pool is not None:
@@ -58,7 +58,7 @@ def clients(config: Registry, context: ssl.SSLContext) -> dict[str, httpx2.Clien
             raise ConfigError(
                 "the token cannot be sent",
                 where="registry.token",
-                evidence="it is empty, or not one line of ASCII text",
+                evidence="the token is empty, or not one line of ASCII text",
                 next_step="check the variable or file that it comes from",
             )
         headers["Authorization"] = f"Bearer {token}"
@@ -70,7 +70,7 @@ def clients(config: Registry, context: ssl.SSLContext) -> dict[str, httpx2.Clien
 
 def _client(
     url: httpx2.URL,
-    config: Registry,
+    config: RegistryConfig,
     *,
     context: ssl.SSLContext,
     headers: Mapping[str, str],
@@ -83,11 +83,11 @@ def _client(
             timeout=config.timeout.total_seconds(),
             verify=context,
             follow_redirects=False,
-            # proxies come from the environment, and have no business on the way to this machine
+            # proxies come from the environment, and must not be used for this machine itself
             trust_env=not is_loopback(url.host),
         )
     except (ImportError, ValueError, httpx2.InvalidURL):
-        # said without the proxy's address, which may hold a password
+        # without the proxy's address, which may contain a password
         raise ConfigError(
             "the proxy that the environment names cannot be used",
             where="HTTP_PROXY, HTTPS_PROXY, ALL_PROXY",
@@ -96,38 +96,38 @@ def _client(
 
 
 def _bare(address: str, *, where: str = "registry.url") -> httpx2.URL:
-    """An address without anything that must not be shown or cannot have a path behind it."""
+    """Return an address without credentials, query and fragment."""
     try:
         return httpx2.URL(address).copy_with(userinfo=b"", query=None, fragment=None)
     except httpx2.InvalidURL:
-        step = "write it like http://host:8081"
+        step = "write an address like http://host:8081"
         raise ConfigError("this is not an address", where=where, next_step=step) from None
 
 
-def trust(config: Registry) -> ssl.SSLContext:
-    """Whom to trust, and how to prove who we are."""
+def trust(config: RegistryConfig) -> ssl.SSLContext:
+    """Return the TLS context: trusted authorities, and the client's own certificate."""
     ca, certificate = config.ca_location, config.certificate_location
-    asked = (*config.addresses, *((config.oauth.token_url,) if config.oauth else ()))
-    if not (ca or certificate or any(_bare(a).scheme == "https" for a in asked)):
-        # trusts nobody and is never asked: the system's authorities take long to load
+    addresses = (*config.addresses, *((config.oauth.token_url,) if config.oauth else ()))
+    if not (ca or certificate or any(_bare(address).scheme == "https" for address in addresses)):
+        # an empty context that is never used, because loading the system's authorities takes long
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
-        trusted = ssl.create_default_context(cafile=ca) if ca else httpx2.create_ssl_context()
+        tls = ssl.create_default_context(cafile=ca) if ca else httpx2.create_ssl_context()
     except OSError as error:
         raise _unusable("registry.ca_location", error) from None
     if certificate is not None:
         password = config.key_password.get_secret_value() if config.key_password else ""
         try:
-            # always with a password: without one, OpenSSL asks on the terminal
-            trusted.load_cert_chain(certificate, config.key_location, password=lambda: password)
+            # always with a password, because without one OpenSSL prompts on the terminal
+            tls.load_cert_chain(certificate, config.key_location, password=lambda: password)
         except (OSError, ValueError) as error:
             where = "registry.certificate_location, key_location and key_password"
             raise _unusable(where, error) from None
-    return trusted
+    return tls
 
 
 def _unusable(where: str, error: Exception) -> ConfigError:
-    # ssl.SSLError is an OSError: a missing file and a file that is no certificate look alike
+    # ssl.SSLError is an OSError, so a missing file and a file without a certificate look alike
     reason = getattr(error, "strerror", None) or type(error).__name__
     return ConfigError(
         "a certificate or key cannot be used",
@@ -138,38 +138,38 @@ def _unusable(where: str, error: Exception) -> ConfigError:
 
 
 class Secrets:
-    """Everything that must never be shown; more may become known on the way."""
+    """All texts that must never be shown; tokens are added while running."""
 
-    def __init__(self, config: Registry) -> None:
-        given = list(secret_values(config))
+    def __init__(self, config: RegistryConfig) -> None:
+        secrets = list(secret_values(config))
         if config.username is not None and config.password is not None:
-            given.append(_basic(config.username, config.password.get_secret_value()))
+            secrets.append(_basic(config.username, config.password.get_secret_value()))
         if config.oauth is not None:
-            given.append(_basic(*_escaped(config.oauth)))
-        plain = {form for secret in given for form in (secret, secret.strip())}
-        # as they are written, and as they may have been sent
+            secrets.append(_basic(*_escaped(config.oauth)))
+        plain = {form for secret in secrets for form in (secret, secret.strip())}
+        # both as they are written and as they may have been sent
         self._given = {*plain, *(quote_plus(form, errors=_ANY) for form in plain)} - {""}
         self._tokens: deque[str] = deque(maxlen=_TOKENS)
 
     def learn(self, token: str) -> None:
-        """Hide this one, too, until it is long out of use."""
+        """Hide this token too, until many newer ones were issued."""
         self._tokens.append(token)
 
     def shown(self, text: str) -> str:
-        """Text from outside on one line, without any secret of ours that it may repeat."""
-        # longest first, since one may contain another
+        """Return a text from outside on one line, with our secrets replaced by `***`."""
+        # longest first, because one secret may contain another
         for secret in sorted((*self._given, *self._tokens), key=len, reverse=True):
             text = text.replace(secret, "***")
         return printable(text)
 
 
 def _secret_of(oauth: OAuth) -> str:
-    # one that is read from a file often ends with a line break
+    # a secret read from a file often ends with a line break
     return oauth.client_secret.get_secret_value().strip()
 
 
 def _escaped(oauth: OAuth) -> tuple[str, str]:
-    """The client's id and secret, as the standard wants them before they are put together."""
+    """Return the client's id and secret, escaped as the OAuth standard demands before joining."""
     return quote_plus(oauth.client_id), quote_plus(_secret_of(oauth), errors=_ANY)
 
 
@@ -178,43 +178,43 @@ def _basic(user: str, password: str) -> str:
 
 
 MAX_ANSWER = 32 * 1024 * 1024
-"""The most bytes of an answer: a hundred thousand subjects are a fifth of it."""
+"""The most bytes of an answer; a hundred thousand subjects take a fifth of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an address said, whatever it is."""
+    """The answer of an address, whatever its status."""
 
     status: int
     body: bytes
     location: str = ""
-    """Where it sends us instead; nobody goes there."""
+    """The target of a redirect, which is never followed."""
     retry_after: float = 0.0
-    """Seconds that it asks us to wait before the next try."""
+    """Seconds that the server asks to wait before the next attempt."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether it may have more to say in a moment."""
+        """Return True if the same request may succeed in a moment."""
         return self.status in (408, 429) or self.status >= 500
 
 
 @dataclass(eq=False)
 class Silence(Exception):
-    """Why an address said nothing that could be used."""
+    """The reason why an address gave no usable answer."""
 
     what: str
     evidence: str = ""
     next_step: str = "bring the registry back; nothing is lost meanwhile"
     code: ErrorCode = ErrorCode.REGISTRY_UNAVAILABLE
     again: bool = True
-    """Whether the same address may have more to say in a moment."""
+    """True if the same address may answer in a moment."""
     retry_after: float = 0.0
     where: str = ""
-    """Who said nothing, if that is somebody else than the address that was asked."""
+    """The address that did not answer, if it is not the requested one."""
 
 
 class Transport:
-    """Asks; knows nothing about schemas, and never shows a secret."""
+    """A sender of HTTP requests, without knowledge of schemas, that never shows a secret."""
 
     def __init__(
         self,
@@ -231,7 +231,7 @@ class Transport:
         self._peer, self._setting = peer, setting
         self._most_bytes = most_bytes
         self.addresses = tuple(self._clients)
-        """The addresses in the order in which they were given, fit to be shown."""
+        """The addresses in their configured order, without secrets."""
         self.shown = secrets.shown
 
     def ask(
@@ -244,10 +244,11 @@ class Transport:
         body: bytes | None = None,
         headers: Mapping[str, str],
     ) -> Answer:
-        """One question, answered within the configured time, or Silence.
+        """Send one request and return its answer within the configured time, or raise Silence.
 
-        Asked from a thread of its own: looking a name up and a drip of single bytes know no
-        deadline. A thread that is given up ends with its connection and holds up no exit.
+        The request runs in its own thread, because neither a name lookup nor a slow trickle of
+        bytes respects a deadline. An abandoned thread ends with its connection and does not delay
+        the exit.
         """
         url = httpx2.URL(f"{address}{path}", params=query) if query else f"{address}{path}"
         sent = {**({} if body is None else {"Content-Type": JSON}), **headers}
@@ -261,7 +262,7 @@ class Transport:
             raise self._late() from None
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         for client in self._clients.values():
             client.close()
 
@@ -292,8 +293,8 @@ class Transport:
         except httpx2.TimeoutException:
             raise self._late() from None
         except httpx2.LocalProtocolError:
-            # its text quotes the header that it finds illegal
-            raise Silence("the question cannot be sent", again=False) from None
+            # the error's text quotes the illegal header
+            raise Silence("the request cannot be sent", again=False) from None
         except (httpx2.RequestError, UnicodeError) as error:
             raise self._failure(error) from None
 
@@ -306,18 +307,20 @@ class Transport:
         return Silence(what, f"waited {self._seconds:g} s", self._back)
 
     def _failure(self, error: httpx2.RequestError | UnicodeError) -> Silence:
-        peer, found = self._peer, tuple(causes(error))
+        peer, error_causes = self._peer, tuple(causes(error))
         what, step = f"the connection to the {peer} broke", self._back
         code = ErrorCode.REGISTRY_UNAVAILABLE
-        if any(isinstance(cause, ssl.SSLError) for cause in found):
-            what = f"there is no secure connection to the {peer}"
-            step = f"check the {peer}'s certificate, registry.ca_location and the client's own"
-        # a name with a part of more than 63 letters does not even get to the resolver
-        elif any(isinstance(cause, socket.gaierror | UnicodeError) for cause in found):
-            what = f"the {peer}'s host is not known"
+        if any(isinstance(cause, ssl.SSLError) for cause in error_causes):
+            what = f"no secure connection to the {peer} is possible"
+            step = (
+                f"check the {peer}'s certificate, registry.ca_location and the client's certificate"
+            )
+        # a host name with a part of more than 63 letters fails before the resolver
+        elif any(isinstance(cause, socket.gaierror | UnicodeError) for cause in error_causes):
+            what = f"the {peer}'s host is unknown"
             step = f"check the host in {self._setting}, and name resolution"
         elif isinstance(error, httpx2.ProxyError):
-            what, step = f"the proxy does not lead to the {peer}", "check HTTPS_PROXY and NO_PROXY"
+            what, step = f"the proxy does not reach the {peer}", "check HTTPS_PROXY and NO_PROXY"
         elif isinstance(error, httpx2.ConnectError):
             what = f"the {peer} cannot be connected to"
         elif isinstance(error, httpx2.DecodingError):
@@ -328,14 +331,14 @@ class Transport:
         return Silence(
             "the answer does not end",
             f"more than {self._most_bytes} bytes",
-            f"check {self._setting}, and what stands between here and the {self._peer}",
+            f"check {self._setting}, and any proxy before the {self._peer}",
             code=ErrorCode.REGISTRY_GARBAGE,
             again=False,
         )
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """An error, and what it came of."""
+    """Yield an error and the errors that caused it."""
     cause: BaseException | None = error
     while cause is not None:
         yield cause
@@ -343,18 +346,18 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def seconds_to_wait(header: str) -> float:
-    """`Retry-After` is a number of seconds or a date; anything else asks for nothing."""
+    """Return the seconds of a `Retry-After` header, a number or a date; 0 for other values."""
     if header.strip().isdecimal():
         return float(header[:12])
     try:
-        wanted = parsedate_to_datetime(header)
+        moment = parsedate_to_datetime(header)
     except ValueError:
         return 0.0
-    aware = wanted if wanted.tzinfo else wanted.replace(tzinfo=UTC)
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return max(0.0, (aware - datetime.now(UTC)).total_seconds())
 
 
-# Tokens that end by themselves: asked for in time, kept until shortly before, shared by threads.
+# OAuth tokens with an expiry: requested in time, kept until shortly before, shared by threads.
 
 _MOST_BYTES = 1024 * 1024
 _LONGEST_MARGIN_SECONDS = 60.0
@@ -381,7 +384,7 @@ class _Token(BaseModel):
 
 
 class _Refused(BaseModel):
-    """How a provider says no; empty for whoever says it in other words."""
+    """A provider's refusal; empty if the answer has another form."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
@@ -393,16 +396,16 @@ class _Refused(BaseModel):
 class _Kept:
     text: str = field(repr=False)
     renew_at: float
-    """When to ask for the next one."""
+    """The time to request the next token."""
     ends_at: float
 
 
 class Tokens:
-    """The token of one client; safe to use from several threads."""
+    """The OAuth token of one client; safe to use from several threads."""
 
     def __init__(
         self,
-        config: Registry,
+        config: RegistryConfig,
         oauth: OAuth,
         *,
         context: ssl.SSLContext,
@@ -411,7 +414,7 @@ class Tokens:
     ) -> None:
         setting = "registry.oauth.token_url"
         url = _bare(oauth.token_url, where=setting)
-        # a query is part of the address at some providers
+        # at some providers the query is part of the address
         full = url.copy_with(query=httpx2.URL(oauth.token_url).query or None)
         client = _client(url, config, context=context, headers={"Accept": "application/json"})
         self._transport = Transport(
@@ -430,10 +433,10 @@ class Tokens:
         self._kept: _Kept | None = None
 
     def token(self, *, instead_of: str | None = None) -> str:
-        """A token that is good now, and another one than what somebody did not accept.
+        """Return a valid token, other than `instead_of`, which the registry refused.
 
-        One thread asks, the others wait for its answer. Raises RegistryError where the provider
-        does not know us, or gives no such token, and Silence where it says nothing.
+        One thread requests the token, the others wait for it. Raises RegistryError if the provider
+        refuses the client or the token, and Silence if the provider does not answer.
         """
         with self._lock:
             now = self._clock()
@@ -441,22 +444,22 @@ class Tokens:
             if kept is not None and now < kept.renew_at:
                 return kept.text
             try:
-                found = self._asked()
+                new_token = self._asked()
             except Silence as silence:
-                # before its end the old one is as good as a new one
+                # the old token is valid until it expires
                 if kept is not None and now < kept.ends_at:
                     return kept.text
                 silence.where = self._shown_address
                 raise
-            self._secrets.learn(found.access_token)
-            # without an end it is good until the registry says otherwise
-            seconds = float("inf") if found.expires_in is None else found.expires_in
+            self._secrets.learn(new_token.access_token)
+            # a token without an expiry is valid until the registry refuses it
+            seconds = float("inf") if new_token.expires_in is None else new_token.expires_in
             margin = min(_LONGEST_MARGIN_SECONDS, seconds * _MARGIN)
-            self._kept = _Kept(found.access_token, now + seconds - margin, now + seconds)
-            return found.access_token
+            self._kept = _Kept(new_token.access_token, now + seconds - margin, now + seconds)
+            return new_token.access_token
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         self._transport.close()
 
     @property
@@ -484,40 +487,42 @@ class Tokens:
                 return _Token.model_validate_json(answer.body)
             except ValidationError:
                 raise Silence(
-                    "the answer is not that of a token endpoint",
+                    "the answer does not come from a token endpoint",
                     f"status {answer.status}, {len(answer.body)} bytes",
-                    "check registry.oauth.token_url, and what stands between here and it",
+                    "check registry.oauth.token_url, and any proxy before it",
                     code=ErrorCode.REGISTRY_GARBAGE,
                 ) from None
         try:
             refused = _Refused.model_validate_json(answer.body)
         except ValidationError:
             refused = _Refused()
-        said = f"status {answer.status}"
+        evidence = f"status {answer.status}"
         if refused.error:
-            words = (refused.error, refused.error_description)
-            said += f": {self._secrets.shown(', '.join(filter(None, words)))}"
+            error_parts = (refused.error, refused.error_description)
+            evidence += f": {self._secrets.shown(', '.join(filter(None, error_parts)))}"
         if answer.is_busy or refused.error in _FOR_A_MOMENT:
             raise Silence(
-                "the token endpoint fails" if answer.status != 429 else "it is asked too often",
-                said,
+                "the token endpoint fails"
+                if answer.status != 429
+                else "the token endpoint gets too many requests",
+                evidence,
                 "bring the token endpoint back; nothing is lost meanwhile",
                 retry_after=answer.retry_after,
             )
         if refused.error or answer.status in (401, 403):
             step = "check registry.oauth.client_id and client_secret"
             raise RegistryError(
-                "the token endpoint gives us no token",
+                "the token endpoint refuses to give a token",
                 code=ErrorCode.REGISTRY_AUTH,
                 where=self._shown_address,
-                evidence=said,
+                evidence=evidence,
                 next_step=_NEXT_STEPS.get(refused.error, step),
             )
-        known = self._kept is not None
+        answered_before = self._kept is not None
         raise Silence(
-            "nobody gives tokens at this address",
-            said,
+            "no token endpoint answers at this address",
+            evidence,
             "check registry.oauth.token_url: it ends in /token at most providers",
-            code=ErrorCode.REGISTRY_GARBAGE if known else ErrorCode.CONFIG_INVALID,
-            again=known,
+            code=ErrorCode.REGISTRY_GARBAGE if answered_before else ErrorCode.CONFIG_INVALID,
+            again=answered_before,
         )

@@ -1,7 +1,8 @@
-"""The bytes of one change file, in order, as far as they go: plain or out of gzip.
+"""The bytes of one change file, in order: plain or unpacked from gzip.
 
-A file that ends in the middle of something may still be being written. Whoever needs more of it
-goes back, which waits a moment where waiting can help; what is still missing then is a fault.
+A file that ends inside of a structure may still be being written. A reader that needs more of it
+calls `back`, which waits a moment where waiting can help; data that is still missing then is a
+fault.
 """
 
 from __future__ import annotations
@@ -24,44 +25,44 @@ import pyarrow as pa
 
 from distributary.decode.base import Mask, Positions
 from distributary.decode.change.base import claim, with_values_at
+from distributary.decode.change.connect_frames import framed
 from distributary.errors import ErrorCode, SourceUnavailableError
 from distributary.model.names import printable
-from distributary.source.files.catalogue import FoundFile
+from distributary.source.files.file_list import FoundFile
 from distributary.store.base import Info, hidden
 from distributary.store.bucket import Bucket
 
-# The file systems on which change files lie, as a task sees them: a name to bytes.
-#
-# A local folder is read through links nowhere but at its root. A bucket is read with Arrow's own
-# file systems, which take the settings that `deltalake` takes, by the same names.
+# The file systems that hold change files, as a task sees them: a name to bytes.
+# A local folder is read without following links, except for its root. A bucket is read through
+# `store`, with the same settings as a lake.
 
 _BUFFER_BYTES = 1024 * 1024
 _NO_FILE = (errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
-"""What there is now is a link, a socket, or in a file's place a folder."""
+"""The errors for a path that is now a link, a socket, or below a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalFiles:
-    """A folder of this machine, or one that is mounted on all of them."""
+    """A folder of this machine, or one that is mounted on all machines."""
 
     root: str
     grows: bool = True
-    """Whether a file can be seen before its writer is done."""
+    """True if a file can be seen before its writer is done."""
 
     def open(self, path: str, *, anywhere: bool = False) -> BinaryIO:
-        """A file's bytes from the beginning, or `anywhere` for reading in any order.
+        """Open a file from its beginning; with `anywhere`, for reading in any order.
 
-        Raises FileNotFoundError where it is gone, or a link leads out of the root, PermissionError
-        where it may not be read, and SourceUnavailableError where the store does not answer.
+        Raises FileNotFoundError if it is gone or a link leads out of the root, PermissionError if
+        it may not be read, and SourceUnavailableError if the store does not answer.
         """
-        whole = os.path.join(self.root, path)
+        full = os.path.join(self.root, path)
         try:
-            folder = os.path.realpath(os.path.dirname(whole))
+            folder = os.path.realpath(os.path.dirname(full))
             if not f"{folder}/".startswith(os.path.realpath(self.root).rstrip("/") + "/"):
-                raise FileNotFoundError(f"{path!r} is not below the root any more")
-            # not blocking: what was a file in the listing could be a pipe by now
+                raise FileNotFoundError(f"{path!r} is no longer below the root")
+            # O_NONBLOCK, because the listed file could be a pipe by now.
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-            handle = os.open(os.path.join(folder, os.path.basename(whole)), flags)
+            handle = os.open(os.path.join(folder, os.path.basename(full)), flags)
         except PermissionError:
             raise
         except OSError as error:
@@ -70,28 +71,28 @@ class LocalFiles:
             raise FileNotFoundError(str(error)) from error
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             os.close(handle)
-            raise FileNotFoundError(f"{path!r} is not a file any more")
+            raise FileNotFoundError(f"{path!r} is no longer a file")
         return os.fdopen(handle, "rb", buffering=_BUFFER_BYTES)
 
     def unavailable(self, error: OSError, path: str = "") -> SourceUnavailableError:
-        """What a failure of the file system means."""
+        """Return the error for a failure of the file system."""
         return _unavailable(os.path.join(self.root, path), error.strerror or type(error).__name__)
 
 
 _PARTS, _WHOLE = 1024 * 1024, 16 * 1024 * 1024
-"""Bytes that a request to a bucket brings, where a file is read in parts, and where as a whole."""
+"""The bytes per request to a bucket, for a file read in parts, and for one read whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class BucketFiles:
-    """A bucket, or a folder in it; `gs://`, `s3://` or `abfss://`."""
+    """A bucket, or a folder in it: `gs://`, `s3://` or `abfss://`."""
 
     address: str
     options: Mapping[str, str] = dataclasses.field(repr=False)
     grows: bool = False
 
     def open(self, path: str, *, anywhere: bool = False) -> BinaryIO:
-        """An object; raises what `LocalFiles.open` does."""
+        """Open an object; raise the errors of `LocalFiles.open`."""
         try:
             return cast(BinaryIO, self._store.open(path, ahead=_PARTS if anywhere else _WHOLE))
         except FileNotFoundError:
@@ -100,25 +101,25 @@ class BucketFiles:
             raise self.unavailable(error, path) from error
 
     def files(self) -> list[FoundFile]:
-        """Every object that may be new, by one listing without folders."""
+        """List every object with one listing, without folders."""
         try:
-            return [_found(info) for info in self._store.files(recursive=True)]
+            return [_found_file(info) for info in self._store.files(recursive=True)]
         except OSError as error:
             raise self.unavailable(error) from error
 
     def confirm(self) -> None:
-        """A bucket is listed as a whole every time: it has no folders that could be still."""
+        """Do nothing: a bucket is listed whole every time."""
 
     def look(self, path: str) -> FoundFile | None:
-        """One object as it is now."""
+        """Return one object as it is now; None if it is gone."""
         try:
             info = self._store.look(path)
         except OSError as error:
             raise self.unavailable(error, path) from error
-        return None if info is None else _found(info)
+        return None if info is None else _found_file(info)
 
     def unavailable(self, error: OSError, path: str = "") -> SourceUnavailableError:
-        """What a failure of the store means, without any secret that its words may hold."""
+        """Return the error for a failure of the store, without secrets."""
         return _unavailable(f"{self.address}/{path}", hidden(str(error), self.options))
 
     @property
@@ -126,12 +127,12 @@ class BucketFiles:
         return Bucket(self.address, self.options)
 
 
-def _found(info: Info) -> FoundFile:
+def _found_file(info: Info) -> FoundFile:
     return FoundFile(info.name, info.size, round(info.modified * 1e6) * 1000)
 
 
 Files = LocalFiles | BucketFiles
-"""Where files lie. Sent to tasks, so it holds no open connection."""
+"""The file system of a source. Sent to tasks, so it holds no open connection."""
 
 
 def _unavailable(where: str, evidence: str) -> SourceUnavailableError:
@@ -139,13 +140,13 @@ def _unavailable(where: str, evidence: str) -> SourceUnavailableError:
         "the store of change files does not answer",
         where=printable(where),
         evidence=printable(evidence.partition("\n")[0]),
-        next_step="nothing is half done: it is tried again; check source.bucket or source.path, "
-        "the network and the credentials",
+        next_step="reading is tried again, and nothing is half done; check source.bucket or "
+        "source.path, the network and the credentials",
     )
 
 
 MOST_LETTER_BYTES = 64 * 1024 * 1024
-"""Of a file that cannot be read, so much at most becomes a dead letter."""
+"""The most bytes of an unreadable file that become a dead letter."""
 GZIP = b"\x1f\x8b"
 
 _STEP_BYTES = 1024 * 1024
@@ -154,30 +155,30 @@ _YOUNG_SECONDS = 60.0
 
 
 def is_young(modified: float) -> bool:
-    """Whether a file may still be being written."""
+    """Return whether a file may still be being written."""
     return time.time() - modified < _YOUNG_SECONDS
 
 
 class FileFaultError(Exception):
-    """The file cannot be read any further."""
+    """An error for a file that cannot be read any further."""
 
     def __init__(self, code: ErrorCode, reason: str, data: bytes | None) -> None:
         super().__init__(reason)
         self.code = code
         self.reason = reason
         self.data = data
-        """What could not be read; None where there is nothing."""
+        """The bytes that could not be read; None if there are none."""
 
 
 @dataclass(slots=True)
 class Patience:
-    """How long a task waits for files that may become whole: for one, and for all of them."""
+    """The time that a task waits for incomplete files: for each one, and for all of them."""
 
     seconds: float
     left: float = dataclasses.field(default=10.0)
 
     def wait(self, since: float) -> bool:
-        """Wait a little, unless that has been tried long enough."""
+        """Wait a little; return False if the time is used up."""
         if self.left <= 0 or time.monotonic() - since >= self.seconds:
             return False
         self.left -= _STEP_SECONDS
@@ -197,7 +198,7 @@ class PlainBytes:
         self.position = 0
 
     def read(self, count: int) -> bytes:
-        """The next bytes; fewer only at the end."""
+        """Read the next bytes; fewer only at the end."""
         data, self._ahead = self._ahead[:count], self._ahead[count:]
         if len(data) < count:
             data += self._stored(count - len(data))
@@ -205,13 +206,16 @@ class PlainBytes:
         return data
 
     def peek(self, count: int) -> bytes:
-        """The next bytes, which stay the next ones; a stream from a bucket cannot go back."""
+        """Return the next bytes without taking them; a stream from a bucket cannot go back."""
         if len(self._ahead) < count:
             self._ahead += self._stored(count - len(self._ahead))
         return self._ahead[:count]
 
     def back(self, position: int) -> bool:
-        """Wait for the file to grow, where it is young enough, and go back; False if it did not."""
+        """Wait for a young file to grow, and go back to a position.
+
+        Return False if it did not grow.
+        """
         if not self._files.grows or not self._grew():
             return False
         self._file.seek(position)
@@ -220,7 +224,7 @@ class PlainBytes:
         return True
 
     def rest(self, position: int) -> bytes:
-        """What a dead letter holds when nothing from here on can be read."""
+        """Return the bytes from a position on for a dead letter."""
         self._file.close()
         self._file = self._files.open(self._path, anywhere=True)
         self._file.seek(position)
@@ -228,7 +232,7 @@ class PlainBytes:
         return self._stored(MOST_LETTER_BYTES)
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         self._file.close()
 
     def _stored(self, count: int) -> bytes:
@@ -248,7 +252,7 @@ class PlainBytes:
 
 
 class GzipBytes:
-    """What a file holds that is compressed with gzip, in one member or several."""
+    """The content of a gzip file with one member or several."""
 
     def __init__(self, inner: PlainBytes, most: int) -> None:
         self._inner = inner
@@ -260,7 +264,7 @@ class GzipBytes:
         self.position = 0
 
     def read(self, count: int) -> bytes:
-        """The next bytes; fewer only at the end, or before a fault that the next call raises."""
+        """Read the next bytes; fewer only at the end, or before a fault of the next call."""
         try:
             while len(self._ready) < count and self._ended is None and self._more():
                 pass
@@ -274,18 +278,18 @@ class GzipBytes:
         return data
 
     def back(self, position: int) -> bool:
-        """A file whose gzip is complete does not grow."""
+        """Return False: a file whose gzip is complete does not grow."""
         return False
 
     def rest(self, position: int) -> bytes:
-        """The whole file: a part of it could not be unzipped."""
+        """Return the whole file: a part of it could not be unzipped."""
         return self._inner.rest(0)
 
     def _more(self) -> bool:
-        """Unzip another step; False at the end of the last member."""
+        """Unzip another step; return False at the end of the last member."""
         if self._unzip.eof:
             rest = self._unzip.unused_data or self._inner.read(_STEP_BYTES)
-            # zeros behind the last member fill up a tape's block
+            # Zeros after the last member fill up a tape's block.
             if not rest.strip(b"\0"):
                 return False
             self._unzip, self._waiting = zlib.decompressobj(wbits=31), rest
@@ -308,55 +312,55 @@ class GzipBytes:
 
 
 def too_large(most: int) -> str:
-    """What a dead letter says of a file whose content has no end."""
+    """Return the reason of a dead letter for a file whose content is too large."""
     return f"the file unpacks to more than {most} bytes: source.max_unpacked_bytes"
 
 
 Bytes = PlainBytes | GzipBytes
-"""What a format is read from."""
+"""The bytes that a format's reader reads from."""
 
 
 def content_of(plain: PlainBytes, most: int) -> Bytes:
-    """The bytes that a format is read from: gzip is known by how it begins."""
+    """Return the content of a file, unzipped if it begins like gzip."""
     return GzipBytes(plain, most) if plain.peek(len(GZIP)) == GZIP else plain
 
 
-# What the readers of all formats give: events as they are stored, and whose they are.
+# The output of all formats' readers: events as they are stored, and the tables they name.
 
 BYTES_PER_BATCH = 32 * 1024 * 1024
 EVENTS_PER_BATCH = 65_536
-"""Events may be short: each is a row of several columns."""
+"""The most events of a batch; events may be short, and each is a row of several columns."""
 
 NAMES = ("database", "schema", "table", "collection")
-"""What `source_metadata` says about the table, as far as a source has it."""
+"""The fields of `source_metadata` that name the table, as far as a source has them."""
 
 _ROW_BYTES = 64
 _LONG_NAMES = 1024
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 EARLIEST_US = -62_135_596_800_000_000
 LATEST_US = 253_402_300_799_999_999
-"""The years 1 to 9999: other times are those of no event."""
+"""The years 1 to 9999: other times are no times of events."""
 
 
 @dataclass(frozen=True, slots=True)
-class Events:
-    """Some events of a file, in their order."""
+class FileEvents:
+    """Some events of a file, in order."""
 
     values: pa.BinaryArray
     claims: pa.BinaryArray
-    """The source table's names; null where an event does not tell them."""
+    """The source tables' names; null if an event does not name them."""
     times: pa.Int64Array
-    """The source's time in microseconds; null where an event does not tell it."""
+    """The sources' times in microseconds; null if an event has none."""
     familiar: Mask | None = None
-    """Which of them look like those before them; None: that is not known of any."""
+    """A mask of the events that match a known shape; None if shapes are unknown."""
 
     @property
     def size(self) -> int:
-        """Bytes that they take from here on, about: an event without content is a row too."""
+        """Return the approximate bytes of the events; an event without content is a row too."""
         return int(self.values.nbytes) + _ROW_BYTES * len(self.values)
 
-    def with_others(self, rows: Positions, others: Events) -> Events:
-        """The same events, with what others tell that are the ones at some places."""
+    def with_others(self, rows: Positions, others: FileEvents) -> FileEvents:
+        """Return the events with the claims and times of `others` at some rows."""
         return dataclasses.replace(
             self,
             claims=with_values_at(self.claims, rows, others.claims),
@@ -366,7 +370,7 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A part of a file that cannot be read, or all of it."""
+    """A part of a file, or a whole file, that cannot be read."""
 
     code: ErrorCode
     reason: str
@@ -374,28 +378,28 @@ class Fault:
 
     @property
     def size(self) -> int:
-        """Bytes that it takes from here on."""
+        """Return the approximate bytes of the fault."""
         return len(self.data or b"") + _ROW_BYTES
 
 
 def told_by(event: object) -> tuple[bytes | None, int | None]:
-    """The claim and the time of an event that was parsed; neither where it is no event."""
+    """Return the claim and the time of a parsed event; None for each that it lacks."""
     if not isinstance(event, dict):
         return None, None
     metadata = event.get("source_metadata")
-    known = None
+    table = None
     if isinstance(metadata, dict):
         get = metadata.get
         try:
-            known = claim_of(get("database"), get("schema"), get("table"), get("collection"))
+            table = claim_of(get("database"), get("schema"), get("table"), get("collection"))
         except TypeError:
-            # a name that is a list or an object is none
-            known = claim_of(*(n if isinstance(n, str) else None for n in map(get, NAMES)))
-    return known, micros(event.get("source_timestamp"))
+            # Names that are lists or objects are ignored.
+            table = claim_of(*(n if isinstance(n, str) else None for n in map(get, NAMES)))
+    return table, micros(event.get("source_timestamp"))
 
 
 def claim_of(*names: str | None) -> bytes | None:
-    """The claim of a table: few names stand for many events, and long ones are not kept."""
+    """Return the claim of a table; claims are cached, except for long names."""
     long = sum(len(name or "") for name in names) > _LONG_NAMES
     return _claim_of.__wrapped__(*names) if long else _claim_of(*names)
 
@@ -407,7 +411,7 @@ def _claim_of(*names: str | None) -> bytes | None:
 
 
 def micros(time: object) -> int | None:
-    """A time as Datastream writes it: milliseconds, or text, which is UTC if it does not say."""
+    """Parse a time of Datastream as microseconds: milliseconds, or text, in UTC by default."""
     if isinstance(time, int) and not isinstance(time, bool):
         return time * 1000 if EARLIEST_US <= time * 1000 <= LATEST_US else None
     if isinstance(time, str):
@@ -421,26 +425,36 @@ def micros(time: object) -> int | None:
     return (moment - _BEGINNING) // timedelta(microseconds=1)
 
 
-def parsed_events(values: Sequence[bytes], parsed: Iterable[object]) -> Events:
-    """Events of which the content is known already."""
-    told = [told_by(each) for each in parsed]
-    return Events(
+def parsed_events(values: Sequence[bytes], parsed: Iterable[object]) -> FileEvents:
+    """Build events whose content has been parsed."""
+    named = [told_by(event) for event in parsed]
+    return FileEvents(
         pa.array(values, pa.binary()),
-        pa.array([each[0] for each in told], pa.binary()),
-        pa.array([each[1] for each in told], pa.int64()),
+        pa.array([table for table, _ in named], pa.binary()),
+        pa.array([moment for _, moment in named], pa.int64()),
     )
 
 
 def parsed_json(text: bytes, most: int) -> object:
-    """What a JSON text says; None where it is none, or too long, which only its decoder reports."""
+    """Parse a JSON text; None if it is invalid or too long, which its decoder reports."""
     if len(text) > most:
         return None
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
         pass
-    # what Python takes as well, such as NaN: the event's decoder says what is wrong with it
+    # Python also parses NaN and the like: the event's decoder reports what is wrong.
     try:
         return json.loads(text.decode())
     except (ValueError, RecursionError):
         return None
+
+
+def typed_events(values: Sequence[bytes], types: bytes) -> FileEvents:
+    """Build events of JSON rows that carry the types of their columns."""
+    count = len(values)
+    return FileEvents(
+        pa.array([framed(types, value) for value in values], pa.binary()),
+        pa.nulls(count, pa.binary()),
+        pa.nulls(count, pa.int64()),
+    )

@@ -1,8 +1,8 @@
-"""JSON files: one event a line, an array of events, or events that go over several lines each.
+"""JSON files: one event per line, an array of events, or events over several lines each.
 
-A line that is no JSON is given as it is: whoever decodes it says what is wrong, and the lines
-around it are not affected. In an array nobody can tell where the next event begins, so there the
-rest of the file goes with the event that is broken.
+A line that is no JSON is passed on unchanged: its decoder reports the error, and the lines around
+it are not affected. In an array the start of the next event is unknown after an error, so there the
+rest of the file goes with the broken event.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from distributary.source.files.bytes import (
     MOST_LETTER_BYTES,
     NAMES,
     Bytes,
-    Events,
     Fault,
+    FileEvents,
     FileFaultError,
     claim_of,
     micros,
@@ -37,21 +37,21 @@ from distributary.source.files.bytes import (
     parsed_json,
 )
 
-# JSON values one after the other, out of a file of any length.
+# JSON values one after the other, from a file of any length.
 
 CHUNK_BYTES = 4 * 1024 * 1024
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _NEAR_THE_END = 32
-"""Characters: a word, a number or an escape that is cut is blamed at its beginning."""
+"""Characters from the end of the text within which an error may be a cut word, number or escape."""
 
 
 class Values:
-    """Takes values from a text that is read as it is needed."""
+    """A parser of consecutive values in a text that is read as needed."""
 
     def __init__(self, data: Bytes, begin: bytes) -> None:
         self._data = data
-        # bytes that are no UTF-8 pass as they are: the event's decoder says what is wrong
+        # Bytes that are no UTF-8 pass unchanged: the event's decoder reports the error.
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         self._text = self._decoder.decode(begin)
         self._at = 0
@@ -59,47 +59,47 @@ class Values:
         self._parse = json.JSONDecoder().raw_decode
 
     def has_next(self) -> bool:
-        """Whether a whole value comes next."""
+        """Return whether a whole value comes next."""
         self._skip(needed=True)
         return self._next() is not None
 
     def take(self) -> tuple[bytes, object]:
-        """The next value: its own bytes, and what they say."""
+        """Take the next value; return its bytes and its parsed form."""
         self._skip(needed=True)
-        found = self._next()
-        if found is None:
+        parsed = self._next()
+        if parsed is None:
             raise self._fault()
-        value, end = found
+        value, end = parsed
         text = self._text[self._at : end].encode("utf-8", "surrogateescape")
         self._at = end
         return text, value
 
     def next_sign(self, *, needed: bool) -> str:
-        """The next character that is not space; empty at the end.
+        """Return the next character that is not space; empty at the end.
 
-        Where one is needed, the end may be that of a file which is still being written.
+        If one is `needed`, the end may be that of a file which is still being written.
         """
         self._skip(needed=needed)
         return self._text[self._at : self._at + 1]
 
     def expect(self, sign: str) -> None:
-        """Step over a sign that must come next."""
+        """Skip a character that must come next."""
         if self.next_sign(needed=bool(sign))[: len(sign)] != sign:
             raise self._fault()
         self._at += len(sign)
 
     def rest(self) -> bytes:
-        """Everything that was not taken, as far as a dead letter holds it."""
+        """Return everything that was not taken, as far as a dead letter holds it."""
         kept = self.unread()[:MOST_LETTER_BYTES]
         return kept + self._data.read(MOST_LETTER_BYTES - len(kept))
 
     def unread(self) -> bytes:
-        """What was read of the file and not taken."""
-        begun, _ = self._decoder.getstate()
-        return self._text[self._at :].encode("utf-8", "surrogateescape") + begun
+        """Return the bytes that were read from the file and not taken."""
+        incomplete, _ = self._decoder.getstate()
+        return self._text[self._at :].encode("utf-8", "surrogateescape") + incomplete
 
     def _next(self) -> tuple[object, int] | None:
-        """The value that begins here, and where it ends; None where there is none."""
+        """Parse the value that begins here; return it with its end, or None if it is invalid."""
         while True:
             try:
                 value, end = self._parse(self._text, self._at)
@@ -111,7 +111,7 @@ class Values:
                 continue
             except (ValueError, RecursionError):
                 return None
-            # a number at the end of what was read may go on
+            # A number at the end of the text may continue.
             if end < len(self._text) or not self._more(needed=False):
                 return value, end
 
@@ -123,12 +123,12 @@ class Values:
                 return
 
     def _more(self, *, needed: bool) -> bool:
-        """Read on, as much as there is already: a long value is not parsed again too often."""
+        """Read on, and double a long text, so that a long value is not parsed too often."""
         size = max(CHUNK_BYTES, len(self._text) - self._at)
         chunk = self._data.read(size)
         if not chunk and needed and not self._ended and self._data.back(self._data.position):
             chunk = self._data.read(size)
-        # what was needed and did not come is not waited for again
+        # Data that was needed and did not come is not waited for again.
         self._ended = needed and not chunk
         self._text = self._text[self._at :] + self._decoder.decode(chunk, final=not chunk)
         self._at = 0
@@ -147,16 +147,16 @@ _BOM = b"\xef\xbb\xbf"
 
 def read_json(
     data: Bytes, longest: int = MOST_LETTER_BYTES, shapes: Shapes | None = None
-) -> Iterator[Events | Fault]:
-    """The events of a file, whichever way they are arranged.
+) -> Iterator[FileEvents | Fault]:
+    """Read the events of a file, however they are arranged.
 
-    A line that is longer than `longest` is a dead letter later: it is not looked into. Lines that
-    are of one of the `shapes` are not parsed.
+    A line longer than `longest` becomes a dead letter later, and is not parsed. Lines that match
+    one of the `shapes` are not parsed either.
     """
     begin = data.read(CHUNK_BYTES).removeprefix(_BOM)
     other = _OTHERS.get(begin[:4])
     if other:
-        reason = f"this is a file of {other}, not of JSON"
+        reason = f"the file is {other}, not JSON"
         raise FileFaultError(ErrorCode.FILE_CORRUPT, reason, data.rest(0))
     content = begin.lstrip()
     if content[:1] == b"[":
@@ -168,36 +168,36 @@ def read_json(
         if values.has_next():
             yield from _gathered(values, between="", end="")
             return
-        # nothing that goes over several lines: the first line is just broken
+        # The file does not have events over several lines: its first line is broken.
         begin = values.unread()
     yield from _lines(data, begin, longest, shapes)
 
 
 def _lines(
     data: Bytes, chunk: bytes, longest: int, shapes: Shapes | None
-) -> Iterator[Events | Fault]:
-    """One event a line; empty lines do not count."""
-    begun = b""
+) -> Iterator[FileEvents | Fault]:
+    """Read one event per line; empty lines do not count."""
+    partial = b""
     while True:
-        lines, ended, begun = (begun + chunk).rpartition(b"\n")
+        lines, ended, partial = (partial + chunk).rpartition(b"\n")
         yield from _line_events(lines + ended, longest, shapes)
-        if len(begun) > MOST_LETTER_BYTES:
+        if len(partial) > MOST_LETTER_BYTES:
             reason = f"a line is longer than {MOST_LETTER_BYTES} bytes"
-            yield Fault(ErrorCode.FILE_CORRUPT, reason, begun[:MOST_LETTER_BYTES])
-            begun = _after_line(data)
+            yield Fault(ErrorCode.FILE_CORRUPT, reason, partial[:MOST_LETTER_BYTES])
+            partial = _after_line(data)
         chunk = data.read(CHUNK_BYTES)
         if not chunk:
-            # the last line: whole without a line break, or still being written
-            broken = begun.strip() and parsed_json(begun, longest) is None
+            # The last line: complete without a line break, or still being written.
+            broken = partial.strip() and parsed_json(partial, longest) is None
             if broken and data.back(data.position):
                 chunk = data.read(CHUNK_BYTES)
                 continue
-            yield from _line_events(begun + b"\n", longest, shapes)
+            yield from _line_events(partial + b"\n", longest, shapes)
             return
 
 
 def _after_line(data: Bytes) -> bytes:
-    """What was read of the next line, at the end of one that is skipped."""
+    """Skip the rest of a line; return the beginning of the next line."""
     while chunk := data.read(CHUNK_BYTES):
         _, ended, rest = chunk.partition(b"\n")
         if ended:
@@ -205,8 +205,8 @@ def _after_line(data: Bytes) -> bytes:
     return b""
 
 
-def _line_events(text: bytes, longest: int, shapes: Shapes | None) -> Iterator[Events]:
-    """The events of lines that all have their line break."""
+def _line_events(text: bytes, longest: int, shapes: Shapes | None) -> Iterator[FileEvents]:
+    """Yield the events of lines that all have their line break."""
     events = _objects(text)
     if events is None:
         lines = map(bytes.strip, text.split(b"\n"))
@@ -216,30 +216,30 @@ def _line_events(text: bytes, longest: int, shapes: Shapes | None) -> Iterator[E
     for start in range(0, len(events), EVENTS_PER_BATCH):
         some = events[start : start + EVENTS_PER_BATCH]
         short = pc.max(pc.binary_length(some)).as_py() <= longest
-        known = familiar_events(some, shapes) if short and shapes is not None else None
-        if known is None or known.familiar is None:
+        matched = familiar_events(some, shapes) if short and shapes is not None else None
+        if matched is None or matched.familiar is None:
             yield _read_events(some, longest, short=short)
             continue
-        others = np.flatnonzero(~known.familiar)
+        others = np.flatnonzero(~matched.familiar)
         if len(others):
             read = _read_events(some.take(pa.array(others)), longest, short=short)
-            known = known.with_others(others, read)
-        yield known
+            matched = matched.with_others(others, read)
+        yield matched
 
 
-def _read_events(texts: pa.BinaryArray, longest: int, *, short: bool) -> Events:
-    """Events that have to be parsed: all at once, if none is too long, or else one by one."""
-    told = told_events(texts) if short else None
-    if told is not None:
-        return told
-    each = texts.to_pylist()
-    return parsed_events(each, (parsed_json(text, longest) for text in each))
+def _read_events(texts: pa.BinaryArray, longest: int, *, short: bool) -> FileEvents:
+    """Parse events: all at once if none is too long, otherwise one by one."""
+    events = told_events(texts) if short else None
+    if events is not None:
+        return events
+    lines = texts.to_pylist()
+    return parsed_events(lines, (parsed_json(text, longest) for text in lines))
 
 
 def _objects(text: bytes) -> pa.BinaryArray | None:
-    """Lines that begin and end as objects do, without an object of Python for each.
+    """Split lines that begin and end like objects, without a Python object for each.
 
-    None where there are others: empty ones, and such as have blanks around them.
+    Returns None if there are other lines: empty ones, or lines with surrounding blanks.
     """
     data = np.frombuffer(text, np.uint8)
     ends = np.flatnonzero(data == ord("\n"))
@@ -251,7 +251,7 @@ def _objects(text: bytes) -> pa.BinaryArray | None:
     return slices(pa.array([text], pa.binary()), starts, ends)
 
 
-def _array(values: Values) -> Iterator[Events | Fault]:
+def _array(values: Values) -> Iterator[FileEvents | Fault]:
     values.expect("[")
     if values.next_sign(needed=True) == "]":
         values.expect("]")
@@ -262,8 +262,11 @@ def _array(values: Values) -> Iterator[Events | Fault]:
         raise FileFaultError(ErrorCode.TRAILING_BYTES, reason, values.rest())
 
 
-def _gathered(values: Values, *, between: str, end: str) -> Iterator[Events | Fault]:
-    """Values until the end's sign, in portions; a fault comes after what was read before it."""
+def _gathered(values: Values, *, between: str, end: str) -> Iterator[FileEvents | Fault]:
+    """Yield values up to the end's character, in portions.
+
+    A fault comes after the values before it.
+    """
     texts: list[bytes] = []
     parsed: list[object] = []
     size = 0
@@ -273,7 +276,7 @@ def _gathered(values: Values, *, between: str, end: str) -> Iterator[Events | Fa
             texts.append(text)
             parsed.append(value)
             size += len(text)
-            # what is parsed takes ten times as much as its text
+            # Parsed values take ten times as much memory as their text.
             if size > CHUNK_BYTES or len(texts) >= EVENTS_PER_BATCH:
                 yield parsed_events(texts, parsed)
                 texts, parsed, size = [], [], 0
@@ -290,7 +293,7 @@ def _gathered(values: Values, *, between: str, end: str) -> Iterator[Events | Fa
 
 
 def _is_schema(value: object) -> bool:
-    """Whether a file's only value is the schema of other files, in Avro's own words."""
+    """Return whether a file's only value is an Avro schema of other files."""
     return (
         isinstance(value, dict)
         and value.get("type") == "record"
@@ -299,24 +302,25 @@ def _is_schema(value: object) -> bool:
     )
 
 
-# Which table events are about, and when: of many at once.
+# The tables and times of many events at once.
 
 _SAMPLES = 8
-"""Events that are asked which tables there are: nearly all files have the events of one."""
+"""How many events are sampled for their tables: nearly all files have the events of one table."""
 _SOURCE, _TIME = "source_metadata", "source_timestamp"
 _LONGEST_TIME = 40
 _BLANK, _QUOTE = b' "'
-_TOLD = pa.struct(
+_NAMED_FIELDS = pa.struct(
     [(_SOURCE, pa.struct([(name, pa.string()) for name in NAMES])), (_TIME, pa.string())]
 )
 
 
-def familiar_events(array: pa.BinaryArray, shapes: Shapes) -> Events | None:
-    """Events with what is known of those that look like the ones before them; None if none does.
+def familiar_events(array: pa.BinaryArray, shapes: Shapes) -> FileEvents | None:
+    """Match events against known shapes and find their claims and times; None if none matches.
 
-    The expression of a shape finds them, with the table's names in their places: see `pattern`.
+    The regular expression of a shape matches them, with the table's names in their places: see
+    `pattern`.
     """
-    claims, found = np.full(len(array), -1), list[bytes]()
+    claims, tables = np.full(len(array), -1), list[bytes]()
     for place in np.unique(np.linspace(0, len(array) - 1, _SAMPLES, dtype=np.int64)).tolist():
         names = _names(array[place].as_py()) if claims[place] < 0 else None
         claim = claim_of(*names.values()) if names is not None else None
@@ -326,34 +330,34 @@ def familiar_events(array: pa.BinaryArray, shapes: Shapes) -> Events | None:
         left = np.flatnonzero(claims < 0)
         texts = array if len(left) == len(array) else array.take(pa.array(left))
         named = {f"{_SOURCE}.{name}": text for name, text in names.items()}
-        claims[left[familiar(texts, shape, named, plain=_TIME)]] = len(found)
-        found.append(claim)
+        claims[left[familiar(texts, shape, named, plain=_TIME)]] = len(tables)
+        tables.append(claim)
     times = _times(array, claims)
-    known = (claims >= 0) & ~nulls(times)
-    if not known.any():
+    matched = (claims >= 0) & ~nulls(times)
+    if not matched.any():
         return None
-    told = pa.array(claims, mask=~known)
-    return Events(array, pa.array(found, pa.binary()).take(told), times, known)
+    codes = pa.array(claims, mask=~matched)
+    return FileEvents(array, pa.array(tables, pa.binary()).take(codes), times, matched)
 
 
 def _names(event: bytes) -> dict[str, str | None] | None:
-    """The names of the table that an event tells; None where they are no texts."""
+    """Return the names of the table in an event; None if they are no texts."""
     try:
         source = orjson.loads(event)[_SOURCE]
         names = {name: source.get(name) for name in NAMES}
     except (orjson.JSONDecodeError, LookupError, TypeError, AttributeError):
         return None
-    return names if all(isinstance(each, str | None) for each in names.values()) else None
+    return names if all(isinstance(name, str | None) for name in names.values()) else None
 
 
 def _times(array: pa.BinaryArray, claims: Positions) -> pa.Int64Array:
-    """The times of events that have a claim; null for the others, and where it is unusual."""
+    """Return the times of events with a claim; null for the others and for unusual times."""
     rows = np.flatnonzero(claims >= 0)
     if not len(rows):
         return pa.nulls(len(array), pa.int64())
     texts = array if len(rows) == len(array) else array.take(pa.array(rows))
     key = f'"{_TIME}":'.encode()
-    # the expression says that the first of this name is the one, and that it is ASCII
+    # The shape's expression ensures that the first field of this name is the right one, in ASCII.
     place = pc.find_substring(texts, pattern=key).to_numpy() + len(key)
     _, offsets, content = texts.buffers()
     data = np.frombuffer(content, np.uint8)
@@ -361,29 +365,29 @@ def _times(array: pa.BinaryArray, claims: Positions) -> pa.Int64Array:
     start = start + (data[start] == _BLANK) + 1
     window = start[:, None] + np.arange(_LONGEST_TIME)
     ends = data[np.minimum(window, len(data) - 1)] == _QUOTE
-    found = slices(texts, start, start + np.argmax(ends, axis=1)).cast(pa.string())
-    usual = usual_moments(found)
-    times = _micros(found) if usual is None else pa.array(usual)
+    texts_of_times = slices(texts, start, start + np.argmax(ends, axis=1)).cast(pa.string())
+    usual = usual_moments(texts_of_times)
+    times = _micros(texts_of_times) if usual is None else pa.array(usual)
     where = np.full(len(array), -1)
     where[rows] = np.arange(len(rows))
     return times.take(pa.array(where, mask=where < 0))
 
 
-def told_events(array: pa.BinaryArray) -> Events | None:
-    """Events that Arrow reads all at once, less what nobody asks for; None for others."""
-    told = read_texts(array, _TOLD)
-    if told is None:
+def told_events(array: pa.BinaryArray) -> FileEvents | None:
+    """Let Arrow read the tables and times of all events at once; None if it cannot."""
+    fields = read_texts(array, _NAMED_FIELDS)
+    if fields is None:
         return None
-    metadata, times = told.flatten()
+    metadata, times = fields.flatten()
     names = metadata.flatten()
     # tables are few: each combination of names becomes a claim once
     claims, rows = combined(map(coded, names), len(array))
-    found = [claim_of(*(each[row].as_py() for each in names)) for row in rows]
-    return Events(array, pa.array(found, pa.binary()).take(pa.array(claims)), _micros(times))
+    tables = [claim_of(*(column[row].as_py() for column in names)) for row in rows]
+    return FileEvents(array, pa.array(tables, pa.binary()).take(pa.array(claims)), _micros(times))
 
 
 def _micros(times: pa.StringArray) -> pa.Int64Array:
-    """Texts as times, each different one once."""
+    """Parse texts as times, each distinct text once."""
     coded = times.dictionary_encode()
-    found = [micros(text) for text in coded.dictionary.to_pylist()]
-    return pa.array(found, pa.int64()).take(coded.indices)
+    parsed = [micros(text) for text in coded.dictionary.to_pylist()]
+    return pa.array(parsed, pa.int64()).take(coded.indices)

@@ -1,4 +1,4 @@
-"""Parquet files, in which a row is an event: given as JSON, because no row has bytes of its own."""
+"""Parquet files in which each row is an event; events are given as JSON, as rows have no bytes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from distributary.decode.change.rows import carried_types
 from distributary.delta.parquet import INT96_UNIT
 from distributary.errors import ErrorCode
 from distributary.registry.wire import read_varint, read_zigzag
@@ -22,17 +23,17 @@ from distributary.source.files.avro import MOST_BLOCK_BYTES
 from distributary.source.files.bytes import (
     BYTES_PER_BATCH,
     MOST_LETTER_BYTES,
-    Events,
     Fault,
+    FileEvents,
     FileFaultError,
     parsed_events,
+    typed_events,
 )
 
-# The pages of a Parquet file by their headers: what they unpack to, before anything is unpacked.
-#
-# What the footer says about sizes is not checked by anybody; a reader unpacks the pages, each of
-# the size that its own header names. A header is Thrift's compact protocol, of which this reads
-# as much as it needs.
+# The sizes of a Parquet file's pages by their headers, before anything is unpacked.
+# The sizes in the footer are not verified by readers, which unpack each page to the size that its
+# own header names. A header is in Thrift's compact protocol, of which only the needed part is read
+# here.
 
 _HEADER_BYTES = 1024
 _MOST_HEADER_BYTES = 16 * 1024 * 1024
@@ -40,24 +41,25 @@ _MOST_LEVELS = 10
 _DICTIONARY = 2
 _UNPACKED, _PACKED = 2, 3
 _VALUES = {5: "data", 7: "dictionary", 8: "data, second version"}
-"""Fields of a header that are headers of their own; the first field of each counts values."""
+"""The fields of a header that are headers themselves; the first field of each is a count of
+values."""
 
 
 @dataclass(slots=True)
 class Pages:
-    """What the pages of a column hold, in one group of rows."""
+    """The sizes of a column's pages in one row group."""
 
     bytes: int = 0
-    """Unpacked, all together."""
+    """The unpacked bytes of all pages."""
     largest: int = 0
-    """Unpacked, the largest of them."""
+    """The unpacked bytes of the largest page."""
     dictionary: int = 0
-    """Unpacked, the one with the values that others point to."""
+    """The unpacked bytes of the dictionary page."""
     values: int = 0
 
 
 def pages_of(file: BinaryIO, chunk: Any) -> Pages:
-    """The pages of a column; ValueError where they make no sense."""
+    """Read the sizes of a column's pages; raise ValueError if they are invalid."""
     start = chunk.data_page_offset
     if chunk.has_dictionary_page and chunk.dictionary_page_offset:
         start = min(start, chunk.dictionary_page_offset)
@@ -79,7 +81,7 @@ def pages_of(file: BinaryIO, chunk: Any) -> Pages:
 
 
 def _header(file: BinaryIO, start: int) -> tuple[dict[tuple[int, ...], int], int]:
-    """The numbers in the header that begins here, by their path, and its size."""
+    """Read the numbers in the header that begins here, by their path, and the header's size."""
     most = _HEADER_BYTES
     while True:
         file.seek(start)
@@ -94,7 +96,7 @@ def _header(file: BinaryIO, start: int) -> tuple[dict[tuple[int, ...], int], int
 
 
 def _struct(data: bytes, at: int, path: tuple[int, ...], into: dict[tuple[int, ...], int]) -> int:
-    """Note the numbers of a struct, and of those in it; gives what comes behind it."""
+    """Collect the numbers of a struct and of its inner structs; return the position after it."""
     field = 0
     while data[at]:
         kind, step = data[at] & 15, data[at] >> 4
@@ -127,8 +129,8 @@ def _value(
             return at + size
         case 12:
             return _struct(data, at, path, into)
-    # the headers of pages have no lists
-    raise ValueError("the header of a page has a field of a kind that it cannot have")
+    # The headers of pages have no lists.
+    raise ValueError("the header of a page has a field of an invalid type")
 
 
 _MAGIC = b"PAR1"
@@ -136,18 +138,21 @@ _MOST_ROWS = 4096
 _MOST_FOOTER_BYTES = 32 * 1024 * 1024
 _MOST_COLUMNS = 20_000
 _MOST_ITEMS = 16 * 1024 * 1024
-"""Of one column, in the lists of a group of rows: all of them could be those of one row."""
+"""The most items of one column in the lists of a row group: one row could have all of them."""
 _MOST_TEXT_BYTES = 64 * 1024 * 1024
 _NO_COUNT = "Not yet implemented"
-"""What the library says of encodings that it can only copy."""
+"""The library's message for encodings that it can only copy."""
 
 
-def read_parquet(file: BinaryIO, wait: Callable[[], bool], most: int) -> Iterator[Events | Fault]:
-    """The rows of a file; while it is not whole and `wait` says so, it may become whole.
+def read_parquet(
+    file: BinaryIO, wait: Callable[[], bool], most: int, *, typed: bool = False
+) -> Iterator[FileEvents | Fault]:
+    """Read the rows of a file; while it is incomplete, `wait` decides whether to check again.
 
-    A group of rows that has more than `most` bytes is not begun.
+    A row group of more than `most` bytes is not read. With `typed`, events carry the types of their
+    columns.
     """
-    # the footer is written last: without it the file is only begun
+    # The footer is written last: without it the file is incomplete.
     while not (whole := _tail(file)[0]) and wait():
         pass
     try:
@@ -155,43 +160,43 @@ def read_parquet(file: BinaryIO, wait: Callable[[], bool], most: int) -> Iterato
             raise _LargeError(f"the footer has {footer} bytes")
         with pq.ParquetFile(file, coerce_int96_timestamp_unit=INT96_UNIT) as parquet:
             for batch in _batches(file, parquet, most):
-                yield from map(_events, _pieces(batch))
+                yield from map(_typed_events if typed else _events, _pieces(batch))
     except MemoryError:
         raise
     except _LargeError as error:
         reason = f"Parquet: {error}"
         raise FileFaultError(ErrorCode.FILE_TOO_LARGE, reason, beginning(file)) from error
     except (OSError, ValueError, ArithmeticError, RecursionError, pa.ArrowException) as error:
-        # where the store is at fault, and not the file, this fails too
+        # If the store is at fault, and not the file, this fails too.
         data = beginning(file)
-        begun = data.startswith(_MAGIC) and not whole
-        code = ErrorCode.FILE_TRUNCATED if begun else ErrorCode.FILE_CORRUPT
+        cut_short = data.startswith(_MAGIC) and not whole
+        code = ErrorCode.FILE_TRUNCATED if cut_short else ErrorCode.FILE_CORRUPT
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise FileFaultError(code, f"Parquet: {reason}", data) from error
 
 
 def beginning(file: BinaryIO) -> bytes:
-    """As much of a file as a dead letter holds."""
+    """Return as much of a file's beginning as a dead letter holds."""
     file.seek(0)
     return file.read(MOST_LETTER_BYTES)
 
 
 class _LargeError(Exception):
-    """A part of the file unpacks to more than can be held."""
+    """An error for a part of a file that unpacks to too many bytes."""
 
 
 def _tail(file: BinaryIO) -> tuple[bool, int]:
-    """Whether a file is whole, and how long its footer is."""
+    """Return whether a file is complete, and the length of its footer."""
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - len(_MAGIC) - 4))
     tail = file.read()
     length = int.from_bytes(tail[:4], "little")
-    # one that is longer than its file is no footer at all, which the library says
+    # A footer that is longer than its file is invalid, which the library reports.
     return tail.endswith(_MAGIC), length if length < size else 0
 
 
 def _batches(file: BinaryIO, parquet: pq.ParquetFile, most: int) -> Iterator[pa.RecordBatch]:
-    """One group of rows after the other: damage in one does not hide those before it."""
+    """Yield the rows group by group: damage in one group does not hide those before it."""
     if parquet.metadata.num_columns > _MOST_COLUMNS:
         raise _LargeError(f"there are {parquet.metadata.num_columns} columns")
     for number in range(parquet.metadata.num_row_groups):
@@ -201,7 +206,7 @@ def _batches(file: BinaryIO, parquet: pq.ParquetFile, most: int) -> Iterator[pa.
 
 
 def _rows_at_once(file: BinaryIO, metadata: pq.FileMetaData, number: int, most: int) -> int:
-    """How many rows of a group can be unpacked together."""
+    """Return how many rows of a group can be unpacked together."""
     group = metadata.row_group(number)
     size, longest, in_lists = 0, 0, False
     texts: dict[str, int] = {}
@@ -216,12 +221,12 @@ def _rows_at_once(file: BinaryIO, metadata: pq.FileMetaData, number: int, most: 
         if listed and pages.values > _MOST_ITEMS:
             raise _LargeError(f"lists have {pages.values} items")
         if "DELTA_BYTE_ARRAY" in chunk.encodings:
-            # each text may begin as the one before it does
+            # Each text may share its beginning with the text before it.
             longest += pages.largest
         elif chunk.physical_type == "FIXED_LEN_BYTE_ARRAY":
             longest += int(column.length)
         elif chunk.physical_type == "BYTE_ARRAY" and column.logical_type.type != "DECIMAL":
-            # a text that is stored once may stand in every row
+            # A text that is stored once may occur in every row.
             at_once = pages.values if listed else _MOST_ROWS
             if pages.dictionary * at_once > _MOST_TEXT_BYTES:
                 texts[chunk.path_in_schema] = pages.dictionary
@@ -241,17 +246,17 @@ def _rows_at_once(file: BinaryIO, metadata: pq.FileMetaData, number: int, most: 
         if _NO_COUNT not in str(error):
             raise
     if in_lists:
-        raise _LargeError("how long the texts in lists are cannot be known")
-    # none is longer than all of them
+        raise _LargeError("the length of texts in lists is unknown")
+    # No text is longer than all of them together.
     return max(1, min(rows, _MOST_TEXT_BYTES // sum(texts.values())))
 
 
 def _rows_of_texts(
     file: BinaryIO, number: int, texts: Mapping[str, int], in_lists: bool, rows: int, most: int
 ) -> int | None:
-    """The same for columns whose texts are stored once: they are counted without being copied.
+    """Return the rows to unpack together, by counting dictionary texts without copying them.
 
-    None where they can only be copied.
+    None if they can only be copied.
     """
     columns = list(texts)
     with pq.ParquetFile(file, read_dictionary=columns, arrow_extensions_enabled=False) as parquet:
@@ -268,25 +273,25 @@ def _rows_of_texts(
                 size = sum(map(_text_bytes, _dictionaries(batch.columns)))
                 total, largest = total + size, max(largest, size)
                 if total > most or (rows == 1 and size > MOST_BLOCK_BYTES):
-                    raise _LargeError(f"texts that are stored once become {total} bytes and more")
+                    raise _LargeError(f"dictionary texts expand to {total} bytes and more")
             if largest <= _MOST_TEXT_BYTES or rows == 1:
                 return rows
             rows = max(1, min(rows // 2, rows * _MOST_TEXT_BYTES // largest))
 
 
 def _all_short(first: pa.RecordBatch, texts: Mapping[str, int], rows: int) -> bool:
-    """Whether rows stay small even if each has the longest of a column's texts.
+    """Return whether rows stay small even if each has the longest text of each column.
 
-    Only if the first row comes with all of them: a length stands before each.
+    True only if the first row comes with the whole dictionary, where a length precedes each text.
     """
     lengths = [pc.binary_length(array.dictionary) for array in _dictionaries(first.columns)]
-    sizes = [(pc.sum(each).as_py() or 0) + 4 * len(each) for each in lengths]
-    longest = sum(pc.max(each).as_py() or 0 for each in lengths)
+    sizes = [(pc.sum(column).as_py() or 0) + 4 * len(column) for column in lengths]
+    longest = sum(pc.max(column).as_py() or 0 for column in lengths)
     return sizes == list(texts.values()) and longest * rows <= _MOST_TEXT_BYTES
 
 
 def _dictionaries(arrays: Iterable[pa.Array]) -> Iterator[pa.DictionaryArray]:
-    """Columns of texts, wherever they are nested."""
+    """Yield dictionary columns, wherever they are nested."""
     for array in arrays:
         if isinstance(array, pa.DictionaryArray):
             yield array
@@ -303,7 +308,7 @@ def _text_bytes(array: pa.DictionaryArray) -> int:
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Rows as JSON take several times as much: those that are long come a few at a time."""
+    """Cut a batch of long rows: as JSON, rows take several times as much memory."""
     if batch.nbytes <= BYTES_PER_BATCH or batch.num_rows < 2:
         yield batch
         return
@@ -312,15 +317,41 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     yield from _pieces(batch.slice(half))
 
 
-def _events(batch: pa.RecordBatch) -> Events | Fault:
+def _events(batch: pa.RecordBatch) -> FileEvents | Fault:
     if batch.num_rows == 1 and batch.nbytes > MOST_LETTER_BYTES:
         return Fault(ErrorCode.FILE_TOO_LARGE, f"a row has {batch.nbytes} bytes", None)
     rows = batch.to_pylist()
     return parsed_events([as_json(row).encode() for row in rows], rows)
 
 
+def _typed_events(batch: pa.RecordBatch) -> FileEvents | Fault:
+    if batch.num_rows == 1 and batch.nbytes > MOST_LETTER_BYTES:
+        return Fault(ErrorCode.FILE_TOO_LARGE, f"a row has {batch.nbytes} bytes", None)
+    types = carried_types({field.name: _word(field.type) for field in batch.schema})
+    return typed_events([as_json(row).encode() for row in batch.to_pylist()], types)
+
+
+def _word(type_: pa.DataType) -> str:
+    """Return the word for a type, of which `as_json` writes the values."""
+    if pa.types.is_decimal(type_):
+        return f"decimal({type_.precision},{type_.scale})"
+    kinds = pa.types
+    words = (
+        (kinds.is_boolean, "bool"),
+        (kinds.is_uint64, "uint64"),
+        (kinds.is_integer, "int64"),
+        (kinds.is_floating, "float64"),
+        (kinds.is_date, "date"),
+        (kinds.is_timestamp, "timestamp"),
+        (kinds.is_binary, "hex"),
+        (kinds.is_large_binary, "hex"),
+        (kinds.is_fixed_size_binary, "hex"),
+    )
+    return next((word for test, word in words if test(type_)), "text")
+
+
 def as_json(value: object) -> str:
-    """A value of a row as JSON text; decimals are numbers of all their digits, bytes are hex."""
+    """Format a value of a row as JSON; decimals keep all digits, bytes are hex."""
     match value:
         case None | bool() | int() | str():
             return json.dumps(value, ensure_ascii=False)

@@ -1,11 +1,11 @@
 """Change files in a folder or a bucket, in the order in which they were found.
 
-A position is `{files: n}`: the first n files of the catalogue are done. The catalogue is part of
-the checkpoint and only grows, so that a position means the same files for ever, wherever a file
-that comes late may lie. A file that changes after it was found is found again, as another one.
+A position is `{files: n}`: the first n files of the list are done. The list is part of the
+checkpoint and only grows, so that a position always means the same files, wherever a late file may
+be. A file that changes after it was found is found again, as a new file.
 
-In the ranges of a batch an offset is `n << 32 | fingerprint of the first n files`: two catalogues
-that differ do not agree on any offset past the difference.
+In the ranges of a batch an offset is `n << 32 | fingerprint of the first n files`: two different
+lists do not agree on any offset past the difference.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from distributary.config.source import FilesSource as FilesSourceConfig
+from distributary.config.sources.files import FilesSourceConfig
 from distributary.errors import (
     DistributaryError,
     DivergedError,
@@ -40,8 +40,8 @@ from distributary.source.base import BatchInput, Position, files_of, line_with, 
 from distributary.source.files.avro import read_avro
 from distributary.source.files.bytes import (
     BucketFiles,
-    Events,
     Fault,
+    FileEvents,
     FileFaultError,
     Files,
     LocalFiles,
@@ -51,64 +51,68 @@ from distributary.source.files.bytes import (
     is_young,
     too_large,
 )
-from distributary.source.files.catalogue import Catalogue, CataloguedFile, FoundFile, Walk, Wanted
+from distributary.source.files.csv import read_csv
+from distributary.source.files.file_list import FileFilter, FileList, FoundFile, ListedFile, Walk
 from distributary.source.files.json import read_json
 from distributary.source.files.parquet import beginning, read_parquet
 from distributary.store.base import local_path
 
-# Runs in tasks: opens change files, and gives their events as raw records.
-#
+# The reader that runs in tasks: it opens change files and yields their events as raw records.
 # A record's topic is the file's path, its partition the file's number, its offset the event's
-# number in the file. A file that cannot be read, or not to its end, gives one record more, with
-# the reason in its headers: nothing that was found is passed over in silence.
+# number in the file. A file that cannot be read, or not to its end, gives one more record with the
+# reason in its headers, so that no found file is skipped silently.
 
 _MOST_TIMES = 100
-"""No format takes so little for real events."""
+"""The ratio of unpacked to stored bytes that no format reaches with real events."""
 _EVENT_BYTES = 512
-"""What an event takes on its way, beside its own bytes: millions of empty ones are many bytes."""
+"""The memory of an event besides its own bytes: millions of empty events take much."""
 _HEADERS = RAW.field("headers").type
 Opened = TypeVar("Opened")
 
 
 @dataclass(frozen=True, slots=True)
 class FilesReader:
-    """Opens a task's files one after the other."""
+    """A reader that opens a task's files one after the other."""
 
     files: Files
     format: str
     schemas: str
-    """The folder that takes the schemas of Avro files; every worker sees it."""
+    """The folder for the schemas of Avro files; every worker sees it."""
     settle_seconds: float
-    tasks: Sequence[Sequence[CataloguedFile]]
+    tasks: Sequence[Sequence[ListedFile]]
     max_unpacked_bytes: int = 1 << 30
-    """What a file may become, or 100 times its size where that is more."""
+    """The most unpacked bytes of a file, or 100 times its size if that is more."""
     max_payload_bytes: int = 16 << 20
-    """Larger events are dead letters anyway."""
+    """The size above which events become dead letters anyway."""
+    typed: bool = False
+    """Whether events carry the types of their columns: files of Parquet and CSV in DMS' layout."""
+    csv_null: str = "NULL"
+    """The text that stands for null in CSV."""
     shapes: Shapes | None = None
-    """What events looked like until now: then it is told of each whether it looks like them."""
+    """The known shapes of events; if they are given, matching events are marked."""
 
     def knowing(self, shapes: Shapes) -> FilesReader:
-        """The same for a task that knows what events looked like until now."""
-        # in files of Avro and Parquet that says their schema
+        """Return a reader that marks the events which match a known shape."""
+        # Files of Avro and Parquet have schemas, so shapes are not needed.
         return replace(self, shapes=shapes) if self.format == "json" else self
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Each incoming row is the number of a task."""
+        """Read the files of the tasks whose numbers are in `batches`."""
         patience = Patience(self.settle_seconds)
         for file in files_of(batches, self.tasks):
             yield from self._records(file, patience)
 
-    def _records(self, file: CataloguedFile, patience: Patience) -> Iterator[pa.RecordBatch]:
+    def _records(self, file: ListedFile, patience: Patience) -> Iterator[pa.RecordBatch]:
         row = 0
         try:
-            for found in self._events(file, patience):
-                batch = self._raw(found, file, row)
+            for part in self._events(file, patience):
+                batch = self._raw(part, file, row)
                 yield batch
                 row += batch.num_rows
         except FileFaultError as error:
             yield self._raw(Fault(error.code, error.reason, error.data), file, row)
         except (FileNotFoundError, PermissionError) as error:
-            reason = f"the file was listed, and cannot be opened: {type(error).__name__}"
+            reason = f"the file was listed, but cannot be opened: {type(error).__name__}"
             yield self._raw(Fault(ErrorCode.FILE_UNREADABLE, reason, None), file, row)
         except MemoryError:
             reason = "there is not enough memory to read the file any further"
@@ -116,54 +120,57 @@ class FilesReader:
         except OSError as error:
             raise self.files.unavailable(error, file.path) from error
 
-    def _events(self, file: CataloguedFile, patience: Patience) -> Iterator[Events | Fault]:
+    def _events(self, file: ListedFile, patience: Patience) -> Iterator[FileEvents | Fault]:
         most = max(self.max_unpacked_bytes, _MOST_TIMES * file.size)
         if self.format == "parquet":
             with _opened(partial(self.files.open, file.path, anywhere=True), patience) as parquet:
-                found = read_parquet(parquet, self._wait(file, patience), most)
-                yield from _within(most, found, partial(beginning, parquet))
+                wait = self._wait(file, patience)
+                parts = read_parquet(parquet, wait, most, typed=self.typed)
+                yield from _within(most, parts, partial(beginning, parquet))
             return
         data = _opened(partial(PlainBytes, self.files, file.path, patience), patience)
         try:
             content = content_of(data, most)
             if self.format == "avro":
-                found = read_avro(content, partial(keep_schema, self.schemas))
+                parts = read_avro(content, partial(keep_schema, self.schemas))
+            elif self.format == "csv":
+                parts = read_csv(content, self.max_payload_bytes, self.csv_null)
             else:
-                found = read_json(content, self.max_payload_bytes, self.shapes)
-            yield from _within(most, found, partial(data.rest, 0))
+                parts = read_json(content, self.max_payload_bytes, self.shapes)
+            yield from _within(most, parts, partial(data.rest, 0))
         finally:
             data.close()
 
-    def _raw(self, found: Events | Fault, file: CataloguedFile, row: int) -> pa.RecordBatch:
-        batch = _raw(found, file, row)
+    def _raw(self, part: FileEvents | Fault, file: ListedFile, row: int) -> pa.RecordBatch:
+        batch = _raw(part, file, row)
         if self.shapes is None:
             return batch
-        familiar = found.familiar if isinstance(found, Events) else None
+        familiar = part.familiar if isinstance(part, FileEvents) else None
         flags = np.zeros(batch.num_rows, np.bool_) if familiar is None else familiar
         return batch.append_column(FAMILIAR, pa.array(flags))
 
-    def _wait(self, file: CataloguedFile, patience: Patience) -> Callable[[], bool]:
-        """Waits for a file that may still be being written."""
+    def _wait(self, file: ListedFile, patience: Patience) -> Callable[[], bool]:
+        """Return a function that waits for a file that may still be being written."""
         if not self.files.grows or not is_young(file.modified_ns / 1e9):
             return lambda: False
         return partial(patience.wait, time.monotonic())
 
 
 def _within(
-    most: int, found: Iterator[Events | Fault], letter: Callable[[], bytes]
-) -> Iterator[Events | Fault]:
-    """What was found in a file, until that is more than a file may become."""
+    most: int, parts: Iterator[FileEvents | Fault], letter: Callable[[], bytes]
+) -> Iterator[FileEvents | Fault]:
+    """Yield the parts of a file; raise FileFaultError when they exceed `most` bytes."""
     left = most
-    for each in found:
-        events = len(each.values) if isinstance(each, Events) else 1
-        left -= each.size + events * _EVENT_BYTES
+    for part in parts:
+        events = len(part.values) if isinstance(part, FileEvents) else 1
+        left -= part.size + events * _EVENT_BYTES
         if left < 0:
             raise FileFaultError(ErrorCode.FILE_TOO_LARGE, too_large(most), letter())
-        yield each
+        yield part
 
 
 def _opened(opening: Callable[[], Opened], patience: Patience) -> Opened:
-    """A file that is not there may be back in a moment, where its writer replaces it."""
+    """Open a file; wait if it is missing, because its writer may be replacing it."""
     began = time.monotonic()
     while True:
         try:
@@ -173,24 +180,24 @@ def _opened(opening: Callable[[], Opened], patience: Patience) -> Opened:
                 raise
 
 
-def _raw(found: Events | Fault, file: CataloguedFile, row: int) -> pa.RecordBatch:
+def _raw(part: FileEvents | Fault, file: ListedFile, row: int) -> pa.RecordBatch:
     modified_us = file.modified_ns // 1000
-    if isinstance(found, Fault):
-        headers = [(FAULT_HEADER, str(found.code)), (REASON_HEADER, printable(found.reason))]
+    if isinstance(part, Fault):
+        headers = [(FAULT_HEADER, str(part.code)), (REASON_HEADER, printable(part.reason))]
         pairs = [{"key": name, "value": text.encode()} for name, text in headers]
-        events = Events(
-            pa.array([found.data], pa.binary()), pa.nulls(1, pa.binary()), pa.nulls(1, pa.int64())
+        events = FileEvents(
+            pa.array([part.data], pa.binary()), pa.nulls(1, pa.binary()), pa.nulls(1, pa.int64())
         )
-        told = pa.array([pairs], _HEADERS)
+        header_lists = pa.array([pairs], _HEADERS)
     else:
-        events, told = found, pa.nulls(len(found.values), _HEADERS)
+        events, header_lists = part, pa.nulls(len(part.values), _HEADERS)
     count = len(events.values)
-    # names come from outside: what is no text cannot be in a column of texts
+    # Names come from outside: bytes that are no text are escaped.
     topic = file.path.encode("utf-8", "backslashreplace").decode()
     arrays = [
         events.claims,
         events.values,
-        told,
+        header_lists,
         pa.repeat(pa.scalar(topic, pa.string()), count),
         pa.repeat(pa.scalar(file.number, pa.int32()), count),
         pa.array(np.arange(row, row + count, dtype=np.int64)),
@@ -200,11 +207,11 @@ def _raw(found: Events | Fault, file: CataloguedFile, row: int) -> pa.RecordBatc
 
 
 MOST_EVENTS = 1 << 31
-"""In one file: their number is not known before they are read."""
+"""The most events of one file; their number is not known before they are read."""
 
 
 class FilesSource:
-    """Reads files as they come."""
+    """A source that reads files as they arrive."""
 
     def __init__(
         self,
@@ -221,7 +228,7 @@ class FilesSource:
         self._schemas = schemas
         self._files = files_at(config.root, storage_options or {})
         self._settle = config.settle.total_seconds()
-        self._wanted = Wanted(config.format, config.include, config.exclude, config.start_date)
+        self._wanted = FileFilter(config.format, config.include, config.exclude, config.start_date)
         self._listing = (
             self._files
             if isinstance(self._files, BucketFiles)
@@ -229,45 +236,48 @@ class FilesSource:
         )
 
     @cached_property
-    def _catalogue(self) -> Catalogue:
-        return Catalogue(self._folder)
+    def _file_list(self) -> FileList:
+        return FileList(self._folder)
 
     def first(self) -> Position:
-        """Before the first file that will be found."""
+        """Return the position before the first file."""
         return {"files": 0}
 
     def newest(self) -> Position:
-        """Behind every file that is there now and complete; waits a moment for young ones."""
-        self._catalogue.put_together()
-        self._catalogue.append(self._settled(self._new()))
+        """Return the position after all complete files; wait a moment for young ones."""
+        self._file_list.put_together()
+        self._file_list.append(self._settled(self._new()))
         self._listing.confirm()
-        return {"files": len(self._catalogue)}
+        return {"files": len(self._file_list)}
 
     def advance(self, start: Position, until: Position) -> Position | None:
-        """As many files as the limits allow, one at least."""
+        """Return the end of a batch of files: as many as the limits allow, at least one."""
         begin = self._number(start)
         most = min(int(until["files"]), begin + self._config.max_files_per_batch)
-        taken = self._within_bytes(self._catalogue.files(begin, most))
+        taken = self._within_bytes(self._file_list.files(begin, most))
         return self._position(begin + len(taken)) if taken else None
 
     def retrace(self, start: Position, ranges: Sequence[SourceRange]) -> Position:
-        """The files that a batch of before covered, if the catalogue still has the same ones."""
+        """Return the end of a batch that covered these ranges.
+
+        Raise DivergedError for other files.
+        """
         offset = max((r.end for r in ranges), default=self._offset(int(start["files"])))
         end = offset >> FINGERPRINT_BITS
-        if end > len(self._catalogue) or self._offset(end) != offset:
+        if end > len(self._file_list) or self._offset(end) != offset:
             raise DivergedError(
-                "a batch of before covered other files than the catalogue has now",
+                "an earlier batch covered other files than the list has now",
                 where=str(self._folder),
-                evidence=f"it ended with file {end}",
-                next_step="put the newest copy of the checkpoint back, or `reset` the pipeline",
+                evidence=f"the batch ended with file {end}",
+                next_step="restore the newest backup of the checkpoint, or `reset` the pipeline",
             )
         return self._position(end)
 
     def open(self, spark: SparkSession, start: Position, end: Position) -> BatchInput:
-        """The files between two positions, spread over tasks by size."""
+        """Open the files between two positions, spread over tasks by size."""
         begun, ended = self._number(start), self._number(end)
-        files = self._catalogue.files(begun, ended)
-        # opening a file costs something too, however small it is
+        files = self._file_list.files(begun, ended)
+        # Opening a file has a cost too, however small the file is.
         tasks = spread(
             files, parallelism(spark), weight=lambda f: f.size + 65_536, order=lambda f: f.number
         )
@@ -283,20 +293,23 @@ class FilesSource:
         )
 
     def peek(self, start: Position) -> Iterator[pa.RecordBatch]:
-        """The next events, at most a batch of files; the catalogue stays as it is."""
+        """Read the next events, at most of a batch of files; the list is not changed."""
         begin, most = self._number(start), self._config.max_files_per_batch
-        files = self._catalogue.files(begin, begin + most)
+        files = self._file_list.files(begin, begin + most)
         if len(files) < most:
             new = sorted(self._new(), key=attrgetter("path"))[: most - len(files)]
             files += [
-                CataloguedFile(number, file.path, file.size, file.modified_ns, 0)
-                for number, file in enumerate(new, len(self._catalogue))
+                ListedFile(number, file.path, file.size, file.modified_ns, 0)
+                for number, file in enumerate(new, len(self._file_list))
             ]
         files = self._within_bytes(files)
         yield from self._reader([files])(iter([pa.record_batch({"task": [0]})]))
 
     def survey(self) -> tuple[list[FoundFile], int]:
-        """All files that are read, by path, and how many others lie there; the first is opened."""
+        """Return all files of the source and the number of other files.
+
+        Open the first as a test.
+        """
         there = list(self._listing.files())
         wanted = sorted(filter(self._wanted, there), key=attrgetter("path"))
         if wanted:
@@ -309,43 +322,43 @@ class FilesSource:
         return wanted, len(there) - len(wanted)
 
     def explain(self, error: Exception) -> DistributaryError | None:
-        """What a failure of Spark's job means, where it is about the files."""
+        """Return the error for a failed Spark job if the files or schemas are the cause."""
         text = str(error)
         if "SourceUnavailableError" in text:
             return SourceUnavailableError(
                 "the store of change files stopped answering in the middle of a batch",
                 where=self._config.root,
                 evidence=line_with("SOURCE_UNAVAILABLE", text),
-                next_step="nothing of the batch is half done: it is tried again",
+                next_step="the batch is tried again: nothing of it is half done",
             )
         if "RegistryUnavailableError" in text:
             return LakeUnavailableError(
-                "a task could not keep the schema of a change file",
+                "a task could not store the schema of a change file",
                 where=str(self._schemas),
                 evidence=line_with("seen:", text),
-                next_step="every worker must be able to write into the checkpoint's folder",
+                next_step="give every worker write access to the checkpoint's folder",
             )
         return None
 
     def _new(self) -> list[FoundFile]:
-        found = filter(self._wanted, self._listing.files())
-        return [file for file in found if not self._catalogue.knows(file)]
+        listed = filter(self._wanted, self._listing.files())
+        return [file for file in listed if not self._file_list.knows(file)]
 
     def _settled(self, files: Sequence[FoundFile]) -> list[FoundFile]:
-        """The files that are complete, as far as that can be seen, by path."""
+        """Return the files that seem complete, by path; wait for young ones."""
         since = time.time() - self._settle
         young = [f for f in files if not f.whole and f.modified_ns / 1e9 > since]
         if not young or not self._settle:
             return sorted(files, key=attrgetter("path"))
         newest = max(f.modified_ns for f in young) / 1e9
-        # a clock that is ahead, here or where files are written, does not stop everything
+        # A clock that is ahead, here or at the writer, must not stop everything.
         time.sleep(min(self._settle, newest - since))
         changed = {f.path for f in young if not _same(f, self._listing.look(f.path))}
         return sorted((f for f in files if f.path not in changed), key=attrgetter("path"))
 
-    def _within_bytes(self, files: Sequence[CataloguedFile]) -> list[CataloguedFile]:
+    def _within_bytes(self, files: Sequence[ListedFile]) -> list[ListedFile]:
         left = self._config.max_bytes_per_batch
-        taken: list[CataloguedFile] = []
+        taken: list[ListedFile] = []
         for file in files:
             if taken and file.size > left:
                 break
@@ -354,33 +367,37 @@ class FilesSource:
         return taken
 
     def _position(self, files: int) -> Position:
-        return {"files": files, "chain": self._catalogue.chain(files)}
+        return {"files": files, "chain": self._file_list.chain(files)}
 
     def _number(self, position: Position) -> int:
-        """Return how many files were read; raise if the catalogue has other files by now."""
+        """Return how many files were read; raise DivergedError if the list has other files."""
         files, chain = int(position["files"]), position.get("chain")
-        if files > len(self._catalogue):
-            raise self._mixture(f"a position behind file {files}, of {len(self._catalogue)}")
-        # positions of the version before have none
-        if chain is not None and chain != self._catalogue.chain(files):
-            raise self._mixture(f"the first {files} files are not those that were read")
+        if files > len(self._file_list):
+            raise self._mixture(
+                f"the position is after file {files}, the list has {len(self._file_list)}"
+            )
+        # Positions of an earlier version have no fingerprint.
+        if chain is not None and chain != self._file_list.chain(files):
+            raise self._mixture(f"the first {files} files differ from the files that were read")
         return files
 
     def _mixture(self, evidence: str) -> DivergedError:
         return DivergedError(
-            "the checkpoint has read files that its catalogue does not have",
+            "the checkpoint has read files that are not in its list of files",
             where=str(self._folder),
             evidence=evidence,
-            next_step="the checkpoint is a mixture of two copies: restore one of them whole",
+            next_step="the checkpoint is a mixture of two backups: restore one of them whole",
         )
 
     def _offset(self, files: int) -> int:
-        return files << FINGERPRINT_BITS | self._catalogue.chain(files)
+        return files << FINGERPRINT_BITS | self._file_list.chain(files)
 
-    def _reader(self, tasks: Sequence[Sequence[CataloguedFile]]) -> FilesReader:
+    def _reader(self, tasks: Sequence[Sequence[ListedFile]]) -> FilesReader:
         return FilesReader(
             files=self._files,
             format=self._config.format,
+            typed=self._config.layout == "dms",
+            csv_null=self._config.csv_null,
             schemas=str(self._schemas),
             settle_seconds=self._settle,
             tasks=tasks,
@@ -390,7 +407,7 @@ class FilesSource:
 
 
 def files_at(address: str, options: Mapping[str, str]) -> Files:
-    """The files below an address."""
+    """Return the file system of an address."""
     folder = local_path(address)
     return BucketFiles(address.rstrip("/"), options) if folder is None else LocalFiles(str(folder))
 

@@ -1,1 +1,1 @@
-"""What the page asks for, one module for each kind of thing."""
+"""The API of the page, with one module for each kind of data."""

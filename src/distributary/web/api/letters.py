@@ -1,4 +1,4 @@
-"""`/api/dead-letters`, `/api/dead-letters/{id}`: what could not be ingested, and why."""
+"""`/api/dead-letters`, `/api/dead-letters/{id}`: dead letters and their reasons."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from distributary.errors import DistributaryError
 from distributary.model.deadletter import DeadLetterStatus
 from distributary.observe.deadletters import find_letter, hexdump
 from distributary.web.answers import Reads, parts_of, some, text, whole, wrong
-from distributary.web.reading import Reading
+from distributary.web.reading import LakeReader
 
 _COLUMNS = (
     *("id", "pipeline", "topic", "partition", "offset", "type", "schema_id", "stage"),
@@ -28,8 +28,8 @@ _SHORT = 200
 _ALL = "all"
 
 
-def reads(lake: Reading) -> Reads:
-    """The addresses of this module."""
+def reads(lake: LakeReader) -> Reads:
+    """Return the addresses of this module."""
 
     def letters(request: Request) -> dict[str, Any]:
         _warm_up()
@@ -58,15 +58,15 @@ def reads(lake: Reading) -> Reads:
     return {"/api/dead-letters": letters, "/api/dead-letters/{id}": letter}
 
 
-def _counts(lake: Reading, pipeline: str | None) -> dict[str, int]:
+def _counts(lake: LakeReader, pipeline: str | None) -> dict[str, int]:
     sums = Counter({str(status): 0 for status in DeadLetterStatus})
     for name, letters in lake.letters(pipeline).items():
         sums.update(letters.count_by_status(pipeline=name))
     return sums
 
 
-def _reasons(lake: Reading, status: str | None, pipeline: str | None) -> list[dict[str, Any]]:
-    found = [
+def _reasons(lake: LakeReader, status: str | None, pipeline: str | None) -> list[dict[str, Any]]:
+    reasons = [
         {
             "pipeline": name,
             **some(reason, "code", "count", "first_seen", "last_seen", "example"),
@@ -76,22 +76,22 @@ def _reasons(lake: Reading, status: str | None, pipeline: str | None) -> list[di
         for name, letters in lake.letters(pipeline).items()
         for reason in letters.reasons(status=status, pipeline=name)
     ]
-    return sorted(found, key=lambda r: (-r["count"], r["code"]))
+    return sorted(reasons, key=lambda r: (-r["count"], r["code"]))
 
 
 def _letters(
-    lake: Reading, status: str | None, *, limit: int, pipeline: str | None, **wanted: Any
+    lake: LakeReader, status: str | None, *, limit: int, pipeline: str | None, **wanted: Any
 ) -> list[dict[str, Any]]:
     wanted |= {"status": status, "limit": limit, "columns": _COLUMNS}
-    found = [
+    rows = [
         row
         for name, letters in lake.letters(pipeline).items()
         for row in letters.select(pipeline=name, **wanted).to_pylist()
     ]
-    return [r | {"error_message": (r["error_message"] or "")[:_SHORT]} for r in found[:limit]]
+    return [r | {"error_message": (r["error_message"] or "")[:_SHORT]} for r in rows[:limit]]
 
 
-def _whole(lake: Reading, letter: Mapping[str, Any]) -> dict[str, Any]:
+def _whole(lake: LakeReader, letter: Mapping[str, Any]) -> dict[str, Any]:
     # these import Spark, without starting it
     from distributary.engine.pipeline import Pipeline
     from distributary.operations.replay import look_inside
@@ -100,7 +100,7 @@ def _whole(lake: Reading, letter: Mapping[str, Any]) -> dict[str, Any]:
     try:
         seen = look_inside(Pipeline(lake.settings(letter["pipeline"])), letter)
     except DistributaryError as error:
-        # the registry is away, or the file is not trusted: the bytes must do
+        # the registry does not answer, or the file is not trusted: only the bytes are shown
         seen, why = look_inside(None, letter), parts_of(error)
     return {
         "letter": {name: letter[name] for name in (*_COLUMNS, "timestamp", "error_position")},
@@ -122,7 +122,7 @@ def _whole(lake: Reading, letter: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def _warm_up() -> None:
-    """Whoever looks at the list looks at a record next, and that needs slow imports."""
+    """Import slow modules in the background: after the list, a record is usually opened."""
 
     def load() -> None:
         from distributary.operations import replay as insight  # noqa: F401
@@ -131,7 +131,7 @@ def _warm_up() -> None:
 
 
 def _short(data: bytes | None) -> dict[str, Any] | None:
-    """Bytes as text where they are text, else as hex."""
+    """Return bytes as text if they are text, else as hex."""
     if data is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""`/api/overview`, `/api/pipelines`, `/api/series`, `/api/healing`, `/api/batches`: how it goes."""
+"""`/api/overview`, `/api/pipelines`, `/api/series`, `/api/healing`, `/api/batches`: progress."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from distributary.config.show import as_json
 from distributary.errors import DistributaryError
 from distributary.model.deadletter import MAY_HEAL
 from distributary.observe.health import Health
+from distributary.observe.ledger.rows import BatchRow
 from distributary.observe.pulse import Backlog
-from distributary.observe.rows import BatchRow
 from distributary.observe.status import PipelineStatus
 from distributary.threads import begun
 from distributary.web.answers import Reads, not_found, parts_of, some, text, whole, wrong
 from distributary.web.drawing import COLUMNS, WINDOWS, of_pipelines
-from distributary.web.reading import Lately, Reading
+from distributary.web.reading import LakeReader, Lately
 
 _BATCHES = 20
 _MOST_TABLES = 200
 _MOST_RANGES = 200
 _MOST_DIGITS = 19
-"""A number of so many may be larger than the ledger holds."""
+"""A number with so many digits may exceed the ledger's integers."""
 _HEALING_SECONDS = 20.0
 _PATIENCE_SECONDS = 10.0
 
 
-def reads(lake: Reading) -> Reads:
-    """The addresses of this module."""
-    healing = Healing(lake)
+def reads(lake: LakeReader) -> Reads:
+    """Return the addresses of this module."""
+    healing = HealingCache(lake)
 
     def overview(request: Request) -> dict[str, Any]:
         now = lake.status()
@@ -43,7 +43,7 @@ def reads(lake: Reading) -> Reads:
             "release": __version__,
             "now": datetime.now(UTC),
             "unavailable": now.unavailable,
-            "pipelines": [_short(each) for each in now.pipelines],
+            "pipelines": [_short(status) for status in now.pipelines],
         }
 
     def pipeline(request: Request) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def reads(lake: Reading) -> Reads:
             )
         if not found:
             raise not_found(
-                "there is no such batch in the ledger",
+                "the ledger has no such batch",
                 f"{name} {digits}",
                 next_step="it is not finished yet, or so old that only its sums are kept",
             )
@@ -119,15 +119,18 @@ def reads(lake: Reading) -> Reads:
     }
 
 
-class Healing:
-    """Whether dead letters would decode now: asked in the background, of a registry far away."""
+class HealingCache:
+    """The number of dead letters that would decode now, determined in the background."""
 
-    def __init__(self, lake: Reading) -> None:
+    def __init__(self, lake: LakeReader) -> None:
         self._lake = lake
         self._known: Lately[dict[str, Any]] = Lately(_HEALING_SECONDS)
 
     def of(self, status: PipelineStatus) -> dict[str, Any]:
-        """`count` of those that would be rows now; null where nobody can say, and `why`."""
+        """Return the `count` of dead letters that would become rows now.
+
+        Null with `why` if unknown.
+        """
         codes = {reason.code for reason in status.dead_letters.reasons}
         if not codes & MAY_HEAL:
             return {"count": 0, "by_reason": {}, "why": None}
@@ -140,20 +143,20 @@ class Healing:
         return {"count": None, "by_reason": {}, "why": None}
 
 
-def _healable(lake: Reading, status: PipelineStatus) -> dict[str, Any]:
+def _healable(lake: LakeReader, status: PipelineStatus) -> dict[str, Any]:
     # these import Spark, without starting it
     from distributary.engine.pipeline import Pipeline
     from distributary.operations.replay import healable
 
     try:
-        found = healable(Pipeline(lake.settings(status.name)))
+        result = healable(Pipeline(lake.settings(status.name)))
     except DistributaryError as error:
         return {"count": None, "by_reason": {}, "why": parts_of(error)}
-    return {"count": found.count, "by_reason": dict(found.by_reason), "why": None}
+    return {"count": result.count, "by_reason": dict(result.by_reason), "why": None}
 
 
 def _short(status: PipelineStatus) -> dict[str, Any]:
-    """What the first page shows of a pipeline."""
+    """Return the data of a pipeline for the first page."""
     names = ("name", "state", "file", "as_of", "failure", "totals", "balanced", "equation", "rows")
     more = ("under_way", "records_per_second", "lag", "lag_in_words", "dead_letters", "parked")
     counts = ("total", "missing", "behind", "parked", "stale", "absent", "healthy")
@@ -182,7 +185,7 @@ def _short_batch(batch: BatchRow) -> dict[str, Any]:
     return some(batch, *names, "lag_records", "batches")
 
 
-def _whole(lake: Reading, batch: BatchRow) -> dict[str, Any]:
+def _whole(lake: LakeReader, batch: BatchRow) -> dict[str, Any]:
     tables = sorted(lake.ledger.batch_tables(batch), key=lambda t: (-t.records, t.table))
     names = ("life", "started_at", "steps", "stages", "bytes", "files")
     touched = ("table", "role", "records", "rows", "bytes", "outcome", "version", "error")

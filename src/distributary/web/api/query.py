@@ -1,7 +1,7 @@
 """`/api/query`: one SELECT, answered by our own command in a process of its own.
 
-A process can be ended whatever it is doing, and its memory is its own: a statement that is too much
-for the engine takes neither the dashboard nor its other pages with it.
+A process can be ended at any time and has its own memory: a statement that is too expensive affects
+neither the dashboard nor its other pages.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ MOST_ROWS = 500
 SECONDS = 20
 _MEMORY = "512MiB"
 _ADDRESSES = 4 << 30
-"""What the process may map, libraries and all: an ordinary answer takes 2.8 GB of that."""
+"""The address space of the process, with libraries: an ordinary answer needs 2.8 GB."""
 _START_SECONDS = 20
-"""Until the command has begun, on a machine that is busy."""
+"""The time until the command has started, on a busy machine."""
 _WIDEST = 300
 _MOST_BYTES = 32 << 20
 _AT_ONCE = 2
@@ -51,7 +51,7 @@ class Queries:
         self._running: set[subprocess.Popen[bytes]] = set()
 
     def routes(self) -> list[Route]:
-        """The address of this module."""
+        """Return the address of this module."""
 
         async def ask(request: Request) -> Response:
             try:
@@ -67,7 +67,7 @@ class Queries:
         return [Route("/api/query", ask, methods=["POST"])]
 
     def close(self) -> None:
-        """Ends what still runs: it changes nothing."""
+        """Kill running statements; they change nothing."""
         for process in list(self._running):
             _kill(process)
 
@@ -77,7 +77,7 @@ class Queries:
                 "other statements are being answered",
                 code=ErrorCode.ACTION_RUNNING,
                 evidence=f"{_AT_ONCE} at a time",
-                next_step="wait a moment and ask again",
+                next_step="wait a moment and send it again",
             )
         try:
             return _answered(self._run(sql))
@@ -91,7 +91,7 @@ class Queries:
                 if hasattr(resource, "prlimit"):
                     with suppress(OSError):
                         resource.prlimit(process.pid, resource.RLIMIT_AS, (_ADDRESSES, _ADDRESSES))
-                said, _ = process.communicate(
+                output, _ = process.communicate(
                     sql.encode("utf-8", "replace"), timeout=SECONDS + _START_SECONDS
                 )
             except subprocess.TimeoutExpired:
@@ -99,39 +99,39 @@ class Queries:
             finally:
                 _kill(process)
                 self._running.discard(process)
-        if len(said) > _MOST_BYTES:
-            raise _stopped(f"an answer of {len(said):,} bytes")
+        if len(output) > _MOST_BYTES:
+            raise _stopped(f"an answer of {len(output):,} bytes")
         with suppress(ValueError):
-            found = json.loads(said)
-            if isinstance(found, dict):
-                return found
-        # killed from outside, or by an engine that could not go on
+            document = json.loads(output)
+            if isinstance(document, dict):
+                return document
+        # the process was killed, or the engine gave up
         raise _stopped(f"the process ended with {process.returncode}")
 
 
-def _answered(found: Mapping[str, Any]) -> Response:
-    error = found.get("error")
+def _answered(document: Mapping[str, Any]) -> Response:
+    error = document.get("error")
     if not isinstance(error, dict):
-        return answer(found)
-    # what stays at home: the path of a log, and addresses of pages
-    told = {name: error.get(name) for name in _PARTS}
+        return answer(document)
+    # not sent: the path of a log, and addresses of pages
+    parts = {name: error.get(name) for name in _PARTS}
     with suppress(ValueError):
-        return answer({"error": told}, status=STATUS.get(ErrorCode(str(told["code"])), 500))
-    return answer({"error": told}, status=500)
+        return answer({"error": parts}, status=STATUS.get(ErrorCode(str(parts["code"])), 500))
+    return answer({"error": parts}, status=500)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
     with suppress(OSError):
-        # it leads a group of its own
+        # the process leads a process group of its own
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def _stopped(evidence: str) -> DistributaryError:
     return DistributaryError(
-        "the answer would cost more than it may",
+        "the answer exceeds its limits",
         code=ErrorCode.QUERY_STOPPED,
         where="SQL",
         evidence=evidence,
-        next_step="ask for less, or ask in a terminal: `distributary query`",
+        next_step="select less, or use `distributary query` in a terminal",
     )

@@ -1,4 +1,4 @@
-"""`/api/search`, `/api/errors`: names, where a record went, and what a code means."""
+"""`/api/search`, `/api/errors`: names, the path of a record, and the meaning of error codes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from starlette.requests import Request
 from distributary.errors import DistributaryError, ErrorCode, glossary, meanings
 from distributary.observe.deadletters import find_letter
 from distributary.observe.log_format import plain
-from distributary.observe.trace import Coordinates, Place, trace_offset
+from distributary.observe.trace import Coordinates, RowPlace, trace_offset
 from distributary.web.answers import Reads, not_found, text
-from distributary.web.reading import Reading
+from distributary.web.reading import LakeReader
 
 _MOST = 12
 _SHORTEST_ID = 4
@@ -27,15 +27,15 @@ _HEX = frozenset("0123456789abcdef")
 Hit = dict[str, str]
 
 
-def reads(lake: Reading) -> Reads:
-    """The addresses of this module."""
+def reads(lake: LakeReader) -> Reads:
+    """Return the addresses of this module."""
 
     def search(request: Request) -> dict[str, Any]:
-        asked = (text(request, "q") or "").strip()
-        where = Coordinates.parse(asked)
-        hits = [*_letters(lake, asked), *_codes(asked), *_named(lake, asked)] if asked else []
+        query = (text(request, "q") or "").strip()
+        where = Coordinates.parse(query)
+        hits = [*_letters(lake, query), *_codes(query), *_named(lake, query)] if query else []
         trace = None if where is None else _story(lake, where)
-        return {"q": asked, "hits": hits[:_MOST], "trace": trace}
+        return {"q": query, "hits": hits[:_MOST], "trace": trace}
 
     def errors(request: Request) -> dict[str, Any]:
         words = [{"word": word, "meaning": text} for word, text in glossary().items()]
@@ -50,56 +50,56 @@ def reads(lake: Reading) -> Reads:
             "now": datetime.now(UTC),
             **_one(code),
             "letters": [
-                {"pipeline": each.name, "count": reason.count, "last_seen": reason.last_seen}
-                for each in now.pipelines
-                for reason in each.dead_letters.reasons
+                {"pipeline": pipeline.name, "count": reason.count, "last_seen": reason.last_seen}
+                for pipeline in now.pipelines
+                for reason in pipeline.dead_letters.reasons
                 if reason.code == code
             ],
             "failures": [
-                {"pipeline": each.name, **each.failure}
-                for each in now.pipelines
-                if each.failure is not None and each.failure.get("code") == code
+                {"pipeline": pipeline.name, **pipeline.failure}
+                for pipeline in now.pipelines
+                if pipeline.failure is not None and pipeline.failure.get("code") == code
             ],
         }
 
     return {"/api/search": search, "/api/errors": errors, "/api/errors/{code}": error}
 
 
-def _story(lake: Reading, at: Coordinates) -> dict[str, Any]:
+def _story(lake: LakeReader, at: Coordinates) -> dict[str, Any]:
     lake.require()
-    found = trace_offset(lake.lake, at)
-    batches = tuple(replace(batch, ranges=()) for batch in found.batches)
-    places = tuple(replace(place, values=_values(place)) for place in found.places)
-    return replace(found, batches=batches, places=places).as_dict()
+    trace = trace_offset(lake.lake, at)
+    batches = tuple(replace(batch, ranges=()) for batch in trace.batches)
+    places = tuple(replace(place, values=_values(place)) for place in trace.places)
+    return replace(trace, batches=batches, places=places).as_dict()
 
 
-def _values(place: Place) -> dict[str, str]:
-    """What the row holds, cut: a payload may be megabytes."""
+def _values(place: RowPlace) -> dict[str, str]:
+    """Return the values of a row, cut: a payload may have megabytes."""
     known = [(name, plain(value)) for name, value in place.values.items() if value is not None]
     return {name: str(value)[:_LONGEST_VALUE] for name, value in known[:_MOST_VALUES]}
 
 
-def _named(lake: Reading, asked: str) -> Iterator[Hit]:
-    wanted = asked.casefold()
+def _named(lake: LakeReader, query: str) -> Iterator[Hit]:
+    wanted = query.casefold()
     for pipeline in lake.status().pipelines:
         if wanted in pipeline.name.casefold():
             yield _hit("pipeline", pipeline.name, pipeline.state, "/pipelines/")
-    # what begins with it comes before what only has it somewhere
+    # names that begin with the query come before names that contain it
     fitting = [t for t in lake.tables() if wanted in f"{t.table}\0{t.type}".casefold()]
     fitting.sort(key=lambda t: (not t.table.casefold().startswith(wanted), t.table))
     for table in fitting[:_MOST]:
         yield _hit("table", table.table, f"{table.rows or 0:,} rows", "/tables/")
 
 
-def _codes(asked: str) -> Iterator[Hit]:
-    wanted = asked.upper().replace(" ", "_")
+def _codes(query: str) -> Iterator[Hit]:
+    wanted = query.upper().replace(" ", "_")
     for code in ErrorCode:
         if wanted in code and len(wanted) >= _SHORTEST_ID:
-            yield _hit("error code", str(code), "what it means", "/errors/")
+            yield _hit("error code", str(code), "its meaning", "/errors/")
 
 
-def _letters(lake: Reading, asked: str) -> Iterator[Hit]:
-    prefix = asked.lower()
+def _letters(lake: LakeReader, query: str) -> Iterator[Hit]:
+    prefix = query.lower()
     if len(prefix) < _SHORTEST_ID or not _HEX.issuperset(prefix):
         return
     with suppress(DistributaryError):

@@ -1,4 +1,4 @@
-"""`/api/session`, `/api/login`, `/api/logout`, `/api/links`: who is looking."""
+"""`/api/session`, `/api/login`, `/api/logout`, `/api/links`: logging in and out."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from distributary.web.answers import (
     unexpected,
     wrong,
 )
-from distributary.web.jobs import Action, Job, Jobs, Wish
-from distributary.web.reading import Reading
+from distributary.web.jobs import Job, JobAction, Jobs, Wish
+from distributary.web.reading import LakeReader
 
 
 def routes(access: Access, *, cookie: str) -> list[Route]:
-    """The addresses of this module."""
+    """Return the addresses of this module."""
 
     def session(request: Request) -> Response:
         known = request.cookies.get(cookie)
@@ -59,9 +59,9 @@ def routes(access: Access, *, cookie: str) -> list[Route]:
                 await asyncio.sleep(SLOW_SECONDS)
                 return too_often()
             wrong_token = DistributaryError(
-                "this is not the token, or the link was used before",
+                "the token is wrong, or the link was used before",
                 code=ErrorCode.ACCESS_DENIED,
-                next_step="look where the dashboard was started: the token's file or variable",
+                next_step="look up the token where the dashboard was started: its file or variable",
             )
             return refuse(wrong_token, status=401)
         made = access.new_session()
@@ -86,7 +86,7 @@ def routes(access: Access, *, cookie: str) -> list[Route]:
     def link(request: Request) -> Response:
         if not access.required:
             return answer({"path": "/", "seconds": None})
-        # after the sign: browsers do not send that part, so that it is in no log on the way
+        # after the number sign: browsers do not send that part, so that no log contains it
         path = f"/login#once={access.new_link()}"
         return answer({"path": path, "seconds": int(LINK_SECONDS)}, status=201)
 
@@ -107,14 +107,14 @@ def _lets_in(access: Access, body: dict[str, Any], *, client: str) -> bool:
     return isinstance(token, str) and access.accepts(token, client=client)
 
 
-# `/api/jobs`: replay, discard and resume, tried first and then done.
+# `/api/jobs`: replay, discard and resume, each with a dry run first.
 
 _LONGEST = 500
 _NAMES = tuple(f.name for f in fields(Wish) if f.name != "action")
 
 
-def job_routes(lake: Reading, jobs: Jobs) -> list[Route]:
-    """The addresses of this module."""
+def job_routes(lake: LakeReader, jobs: Jobs) -> list[Route]:
+    """Return the addresses of the jobs."""
 
     def every(request: Request) -> dict[str, Any]:
         return {"jobs": jobs.every()}
@@ -142,7 +142,7 @@ def job_routes(lake: Reading, jobs: Jobs) -> list[Route]:
     ]
 
 
-def _start(lake: Reading, jobs: Jobs, body: Mapping[str, Any]) -> Job:
+def _start(lake: LakeReader, jobs: Jobs, body: Mapping[str, Any]) -> Job:
     wish = _wish(lake, body)
     dry_run, after = body.get("dry_run") is True, body.get("after", "")
     if not isinstance(after, str):
@@ -150,19 +150,26 @@ def _start(lake: Reading, jobs: Jobs, body: Mapping[str, Any]) -> Job:
     return jobs.start(wish, dry_run=dry_run, after=after)
 
 
-def _wish(lake: Reading, body: Mapping[str, Any]) -> Wish:
+def _wish(lake: LakeReader, body: Mapping[str, Any]) -> Wish:
     given = {name: body.get(name) or "" for name in _NAMES}
     for name, value in given.items():
         if not isinstance(value, str) or len(value) > _LONGEST or "\0" in value:
             raise wrong(name, "not a text of at most 500 characters")
-    if body.get("action") not in list(Action):
-        raise wrong("action", f"one of {', '.join(Action)}")
-    wish = Wish(action=Action(body["action"]), **given)
-    if wish.action is Action.RESUME:
-        # its pipeline is the one that parked it
+    if body.get("action") not in list(JobAction):
+        raise wrong("action", f"one of {', '.join(JobAction)}")
+    wish = Wish(action=JobAction(body["action"]), **given)
+    if wish.action is JobAction.RESUME:
+        # the pipeline is the one that parked the table
         table = lake.table(wish.table)
-        return Wish(action=wish.action, pipeline=table.pipeline, table=table.table)
+        if wish.source_was not in ("", "replaced", "repeated"):
+            raise wrong("source_was", "replaced, repeated or nothing")
+        return Wish(
+            action=wish.action,
+            pipeline=table.pipeline,
+            table=table.table,
+            source_was=wish.source_was,
+        )
     lake.pipeline(wish.pipeline)
-    if wish.action is Action.DISCARD and not wish.note.strip():
-        raise wrong("note", "it says why they are given up, and is empty")
+    if wish.action is JobAction.DISCARD and not wish.note.strip():
+        raise wrong("note", "it is empty; a reason for discarding is required")
     return wish

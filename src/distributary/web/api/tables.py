@@ -13,10 +13,10 @@ from starlette.requests import Request
 from distributary.errors import DistributaryError
 from distributary.model.table import ChangeKind, Role
 from distributary.observe.health import Health, TableHealth, open_listed, with_measures
-from distributary.observe.rows import SchemaRow, TableSummary
+from distributary.observe.ledger.rows import SchemaRow, TableSummary
 from distributary.web.answers import Reads, some, text, whole, wrong
 from distributary.web.drawing import MOST_ROWS, events_of, of_table, preview
-from distributary.web.reading import Reading
+from distributary.web.reading import LakeReader
 
 _MOST = 200
 _COMMITS_LOOKED_AT = 2000
@@ -37,8 +37,8 @@ _KEYS: dict[str, Callable[[TableHealth], Any]] = {
 }
 
 
-def reads(lake: Reading) -> Reads:
-    """The addresses of this module."""
+def reads(lake: LakeReader) -> Reads:
+    """Return the addresses of this module."""
 
     def tables(request: Request) -> dict[str, Any]:
         sort = text(request, "sort") or "health"
@@ -126,17 +126,17 @@ def reads(lake: Reading) -> Reads:
 
 def _fits(item: TableHealth, request: Request) -> bool:
     table, wanted = item.table, request.query_params
-    asked = (text(request, "q") or "").casefold()
-    if asked and asked not in table.table.casefold() and asked not in table.type.casefold():
+    query = (text(request, "q") or "").casefold()
+    if query and query not in table.table.casefold() and query not in table.type.casefold():
         return False
     same = {"pipeline": table.pipeline, "role": table.role, "health": str(item.health)}
     return all(wanted.get(name) in (None, "", value) for name, value in same.items())
 
 
-def _measured(lake: Reading, shown: list[TableHealth]) -> list[dict[str, Any]]:
-    """Rows as a page needs them; merged tables are asked how many rows they have."""
+def _measured(lake: LakeReader, shown: list[TableHealth]) -> list[dict[str, Any]]:
+    """Return rows for a page, with the number of rows of merged tables."""
     tables = [item.table for item in shown]
-    found = with_measures(lake.lake, tables)
+    summaries = with_measures(lake.lake, tables)
     return [
         {
             "table": replace(table, schema_ids=()),
@@ -144,24 +144,24 @@ def _measured(lake: Reading, shown: list[TableHealth]) -> list[dict[str, Any]]:
             "health": item.health,
             "overdue": item.overdue,
         }
-        for item, table in zip(shown, found, strict=True)
+        for item, table in zip(shown, summaries, strict=True)
     ]
 
 
-def _about(lake: Reading, table: TableSummary) -> dict[str, Any]:
-    """Columns and schemas; a table that cannot be opened still has a page."""
+def _about(lake: LakeReader, table: TableSummary) -> dict[str, Any]:
+    """Return columns and schemas; a table that cannot be opened still has a page."""
     path = lake.path_of(table)
     try:
-        found = open_listed(table.table, path)
+        readable = open_listed(table.table, path)
     except DistributaryError as error:
         return {"columns": [], "schema_ids": table.schema_ids, "error": error.as_dict()}
     added = _added(lake, table)
-    columns = [column | {"added": added.get(column["name"])} for column in found.columns]
-    return {"columns": columns, "schema_ids": table.schema_ids, "table_version": found.version}
+    columns = [column | {"added": added.get(column["name"])} for column in readable.columns]
+    return {"columns": columns, "schema_ids": table.schema_ids, "table_version": readable.version}
 
 
-def _added(lake: Reading, table: TableSummary) -> dict[str, dict[str, Any]]:
-    """Columns that came after the table was made: when, and with which batch."""
+def _added(lake: LakeReader, table: TableSummary) -> dict[str, dict[str, Any]]:
+    """Return the columns that were added later, with time and batch."""
 
     def make() -> dict[str, dict[str, Any]]:
         return {
@@ -173,8 +173,8 @@ def _added(lake: Reading, table: TableSummary) -> dict[str, dict[str, Any]]:
     return lake.remember(("added", table.pipeline, table.table), "schemas", make=make)
 
 
-def _refused(lake: Reading, table: TableSummary) -> list[dict[str, Any]]:
-    """Open dead letters of the table's type, by reason: rows that might have been here."""
+def _refused(lake: LakeReader, table: TableSummary) -> list[dict[str, Any]]:
+    """Return open dead letters of the table's type by reason."""
     if not table.type or table.role == Role.DEAD_LETTERS:
         return []
 
@@ -189,7 +189,7 @@ def _refused(lake: Reading, table: TableSummary) -> list[dict[str, Any]]:
     return lake.for_letters(("refused", table.pipeline, table.type), make)
 
 
-def _commits(lake: Reading, table: TableSummary) -> dict[str, Any]:
+def _commits(lake: LakeReader, table: TableSummary) -> dict[str, Any]:
     newest = max((b.batch for b in lake.ledger.batches(table.pipeline, last=1)), default=0)
     since = max(newest - _COMMITS_LOOKED_AT, 0)
     rows = lake.ledger.commits(table.table, pipeline=table.pipeline, since=since)
@@ -198,7 +198,7 @@ def _commits(lake: Reading, table: TableSummary) -> dict[str, Any]:
     return {"points": of_table(rows), "commits": commits, "looked_at": len(rows)}
 
 
-# How tables got their columns.
+# The history of tables' columns.
 
 _SIGNS: dict[str, str] = {
     ChangeKind.TABLE_CREATED: "+",
@@ -211,21 +211,21 @@ _SIGNS: dict[str, str] = {
 }
 
 
-def _of(lake: Reading, table: str, pipeline: str) -> list[SchemaRow]:
+def _of(lake: LakeReader, table: str, pipeline: str) -> list[SchemaRow]:
     rows = lake.ledger.schema_history(table, pipeline=pipeline)
-    # a type may have the name of another type's table
+    # a type can have the name of another type's table
     return [row for row in rows if row.table == table]
 
 
 def _versions(rows: Sequence[SchemaRow]) -> list[dict[str, Any]]:
-    """Lines that one schema brought in one batch belong together; the newest first."""
+    """Group the lines that one schema brought in one batch, the newest first."""
 
     def key(row: SchemaRow) -> tuple[Any, ...]:
         return (row.at, row.pipeline, row.batch, row.table, row.schema_id, row.schema)
 
     ordered = sorted(rows, key=key)
-    found = [_version(list(lines)) for _, lines in groupby(ordered, key)]
-    return found[::-1]
+    versions = [_version(list(lines)) for _, lines in groupby(ordered, key)]
+    return versions[::-1]
 
 
 def _version(lines: list[SchemaRow]) -> dict[str, Any]:
@@ -237,7 +237,7 @@ def _lines(rows: Iterable[SchemaRow]) -> Iterable[dict[str, Any]]:
     for row in rows:
         if row.kind == ChangeKind.TABLE_CREATED:
             yield {"sign": "+", "text": "table", "action": row.action}
-            # its columns one by one: one line of all of them is no diff
+            # its columns one by one: a single line with all of them is no diff
             for column in _split(row.after):
                 yield {"sign": "+", "text": column, "action": ""}
             continue
@@ -246,7 +246,7 @@ def _lines(rows: Iterable[SchemaRow]) -> Iterable[dict[str, Any]]:
 
 
 def _split(columns: str) -> list[str]:
-    """`a int, b struct<x: int, y: int>` at its outer commas."""
+    """Split `a int, b struct<x: int, y: int>` at its outer commas."""
     parts, depth, start = [], 0, 0
     for at, character in enumerate(columns):
         depth += (character in "<(") - (character in ">)")

@@ -1,4 +1,4 @@
-// What is asked of the server, and what it refuses.
+// Requests to the server, and its errors.
 
 export class Refused extends Error {
   constructor(error, status) {
@@ -16,7 +16,7 @@ export async function session() {
   return found;
 }
 
-// what is asked for, as the end of an address; nothing is said of what is empty
+// parameters as the query of an address, without empty ones
 export function asked(query) {
   const kept = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
   return kept.length ? `?${new URLSearchParams(kept)}` : "";

@@ -1,5 +1,5 @@
-// Lines over time as SVG: axes, a crosshair that follows pointer or arrow keys, and words for ears.
-// A click, or Enter, leads to what a point is about.
+// Time series as SVG: axes, a crosshair that follows pointer or arrow keys, and text for screen readers.
+// A click, or Enter, opens the batch of a point.
 
 import { h, s } from "./dom.js";
 import { clock, compact } from "./format.js";
@@ -69,7 +69,7 @@ export function chart({ title, note = "", series, format = compact, tell = forma
   function open() {
     const place = at < 0 ? null : places.get(times[at]);
     if (!place) return;
-    // as if it were a link, so that whoever minds the addresses of the page hears of it
+    // like a link, so that the page's own navigation handles it
     const way = h("a", { href: place, hidden: true });
     figure.append(way);
     way.click();
@@ -150,7 +150,7 @@ function columns(series, scale, base, width) {
   return group;
 }
 
-// stretches between nulls: a line over what nobody measured would be a lie
+// segments between nulls: a line across missing measurements would be wrong
 function runs(points) {
   const found = [[]];
   for (const point of points) {

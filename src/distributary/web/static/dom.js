@@ -1,4 +1,4 @@
-// Elements made by hand. Text goes in as text and as nothing else: there is no way to pass markup.
+// Elements built by hand. Text is only ever inserted as text, never as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -30,7 +30,7 @@ export function add(element, children) {
   return element;
 }
 
-// in place of what was there; what is null is left out, as with `h`
+// replaces the content; null is left out, as with `h`
 export function put(element, ...children) {
   element.replaceChildren();
   return add(element, children);
@@ -50,7 +50,7 @@ export function link(path, ...children) {
   return h("a", { href: path }, ...children);
 }
 
-// Puts new content in place of old without taking away what somebody is in the middle of.
+// Replaces content without disturbing the part that the user is working with.
 export function swap(container, fresh) {
   const active = document.activeElement;
   const held = active && active.id && container.contains(active) ? active : null;

@@ -1,4 +1,4 @@
-// Numbers and times for people.
+// Numbers and times as text.
 
 const whole = new Intl.NumberFormat("en");
 const brief = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
@@ -67,7 +67,7 @@ export function spelled(type) {
   }
 }
 
-// one word of a command, whatever is in it
+// one quoted word of a command
 export function shellQuoted(text) {
   return /^[\w./:-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }

@@ -1,4 +1,4 @@
-// Replay, discard, resume: first it is shown what would happen, then somebody says yes.
+// Replay, discard, resume: a dry run shows the effects, then the user confirms.
 
 import { get, post, Refused } from "./api.js";
 import { h, put } from "./dom.js";
@@ -8,13 +8,34 @@ import { badge, facts, problem } from "./parts.js";
 const NAMES = { replay: "Replay", discard: "Discard", resume: "Resume" };
 const LOOK_MILLISECONDS = 600;
 
+// why a source went back in its log, as for `resume --source-was`: the button and its meaning
+const ANSWERS = {
+  replaced: ["Another server took over…", "Another server took over, with new positions",
+    "From the first of these events on, all events of the source count as newer than the rows of the table, whatever their positions. Choose this after a failover, a restored dump or a new server."],
+  repeated: ["Old events were sent again…", "Old events were sent again",
+    "The events that go back change no row: the table stays as it is. Choose this if the connector has sent old events again."],
+};
+const WENT_BACK = "SOURCE_WENT_BACK: ";
+
+// the parked batches of a table with their reason, and the buttons for them
+export function parkedReason(pipeline, table, error, writable) {
+  const button = (words, more, kind) => h("button", { type: "button", class: kind, disabled: !writable,
+    onclick: () => propose({ action: "resume", pipeline, table, ...more }) }, words);
+  if (!error.startsWith(WENT_BACK)) return [h("span", { class: "muted" }, error), " ", button("Resume…", {}, "primary")];
+  return h("div", { class: "went-back" },
+    h("p", {}, "The source went back in its log, and its events do not show why. None of them is in this table yet."),
+    h("ul", {}, error.slice(WENT_BACK.length).split("; ").map((line) => h("li", {}, line))),
+    h("p", {}, "What has happened?"),
+    h("div", { class: "buttons" }, Object.entries(ANSWERS).map(([word, [words]]) => button(words, { source_was: word }, null))));
+}
+
 export function about(wish) {
   if (wish.action === "resume") return `table ${wish.table}`;
   const what = wish.id ? `dead letter ${wish.id}` : wish.reason ? `dead letters with ${wish.reason}` : "all open dead letters";
   return wish.type ? `${what} of type ${wish.type}` : what;
 }
 
-// what a job found out or did, in one sentence
+// the result of a job, in one sentence
 export function outcome(job) {
   const found = job.result || {};
   if (typeof found.error === "string") return `Still parked: ${found.error}`;
@@ -31,17 +52,17 @@ export function outcome(job) {
     return job.dry_run ? `${counted(found.selected || 0, "dead letter")} would be discarded.` : `${number(found.discarded || 0)} discarded.`;
   }
   const waiting = found.waiting || { batches: 0, records: 0 };
-  if (!waiting.batches) return "Nothing waits for this table.";
+  if (!waiting.batches) return "No batch of this table is parked.";
   const much = `${counted(waiting.batches, "batch", "batches")} with ${counted(waiting.records, "record")}`;
   return job.dry_run ? `${much} would be published.` : `${number(found.published)} of ${much} published.`;
 }
 
-// a command that did its best in vain is over, not done
+// a command whose attempt failed has ended, but is not done
 function state(job) {
   return typeof (job.result || {}).error === "string" ? "parked" : job.state;
 }
 
-// how many things a trial says would change
+// the number of changes that a dry run reports
 function worth(job) {
   const found = job.result || {};
   if (job.wish.action === "replay") return found.replayed || 0;
@@ -53,7 +74,8 @@ export function propose(wish) {
   const body = h("div", { class: "steps" });
   const dialog = h("dialog", { class: "ask", "aria-labelledby": "ask-title" },
     h("h2", { id: "ask-title" }, `${NAMES[wish.action]} ${about(wish)}`),
-    facts([["pipeline", wish.pipeline]]), body);
+    facts([["pipeline", wish.pipeline], ["answer", ANSWERS[wish.source_was]?.[1]]]),
+    wish.source_was ? h("p", { class: "muted" }, ANSWERS[wish.source_was][2]) : null, body);
   dialog.addEventListener("close", () => dialog.remove());
   document.body.append(dialog);
   dialog.showModal();
@@ -61,7 +83,7 @@ export function propose(wish) {
   else tryOut(dialog, body, wish);
 }
 
-// the second half of a double click was meant for the button that stood here before
+// the second click of a double click was meant for the button before
 function close(dialog, word = "Cancel") {
   return h("button", { type: "button", class: "plain", onclick: (event) => { if (event.detail < 2) dialog.close(); } }, word);
 }
@@ -73,31 +95,31 @@ function askNote(dialog, body, wish) {
       event.preventDefault();
       if (note.value.trim()) tryOut(dialog, body, { ...wish, note: note.value.trim() });
     },
-  }, h("label", { for: "note" }, "Why are they given up? The records stay where they are, with this note."), note,
-  h("div", { class: "buttons" }, close(dialog), h("button", { type: "submit" }, "Show what would happen"))));
+  }, h("label", { for: "note" }, "Why are they discarded? The records stay in the table, with this note."), note,
+  h("div", { class: "buttons" }, close(dialog), h("button", { type: "submit" }, "Preview"))));
   note.focus();
 }
 
 async function tryOut(dialog, body, wish) {
-  const job = await follow(dialog, body, { ...wish, dry_run: true }, "Trying it out: nothing is changed.");
+  const job = await follow(dialog, body, { ...wish, dry_run: true }, "Dry run: nothing is changed.");
   if (!job) return;
   const useful = worth(job) > 0;
   const yes = h("button", { type: "button", class: wish.action === "discard" ? "danger" : "primary", id: "confirm" }, NAMES[wish.action]);
   yes.addEventListener("click", () => carryOut(dialog, body, wish, job.id));
   put(body, h("p", { class: "verdict" }, outcome(job)),
-    useful ? null : h("p", { class: "muted" }, "There is nothing that could be done now."),
+    useful ? null : h("p", { class: "muted" }, "Nothing can be done now."),
     h("div", { class: "buttons" }, close(dialog, useful ? "Cancel" : "Close"), useful ? yes : null));
   if (useful) yes.focus();
 }
 
 async function carryOut(dialog, body, wish, after) {
-  const job = await follow(dialog, body, { ...wish, dry_run: false, after }, "Working. You can close this: it goes on.");
+  const job = await follow(dialog, body, { ...wish, dry_run: false, after }, "Working. You can close this: the work continues.");
   if (!job) return;
   put(body, h("p", { class: "verdict" }, badge(state(job)), " ", outcome(job)),
     h("div", { class: "buttons" }, close(dialog, "Close")));
 }
 
-// starts a job and shows what it says until it ends; null if it failed or nobody looks any more
+// starts a job and shows its output until it ends; null if it failed or the dialog was closed
 async function follow(dialog, body, wish, words) {
   const said = h("pre", { class: "said", "aria-live": "polite" });
   put(body, h("p", { class: "busy" }, words), said, h("div", { class: "buttons" }, close(dialog, "Close")));

@@ -1,4 +1,4 @@
-// Changes as they come: by server-sent events, or by asking now and then where these do not work.
+// Notifications of changes: by server-sent events, or by polling if these do not work.
 
 const ASK_SECONDS = 5;
 const AGAIN_SECONDS = 20;

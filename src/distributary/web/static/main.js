@@ -1,4 +1,4 @@
-// The shell: which page an address is, and what happens when something changes.
+// The shell: selects the view of an address, and reloads it when something changes.
 
 import { post, Refused, session } from "./api.js";
 import { h, swap } from "./dom.js";
@@ -59,7 +59,7 @@ function decode(part) {
   }
 }
 
-// a new place, or (`replace`) the same one looked at differently: then whoever types goes on typing
+// a new address, or (`replace`) another form of the same one: then the user can keep typing
 function go(address, { replace = false } = {}) {
   history[replace ? "replaceState" : "pushState"](null, "", address);
   show({ moved: !replace });
@@ -71,7 +71,7 @@ async function show({ moved = false } = {}) {
   markPlace();
   if (!found) {
     document.title = "Not found · Distributary";
-    main.replaceChildren(problem({ what: "There is no such page.", evidence: decode(location.pathname), next_step: "Begin at the overview." }),
+    main.replaceChildren(problem({ what: "This page does not exist.", evidence: decode(location.pathname), next_step: "Go to the overview." }),
       h("p", {}, h("a", { href: "/" }, "Overview")));
     return;
   }
@@ -96,10 +96,10 @@ async function show({ moved = false } = {}) {
   }
 }
 
-// what is on the page is asked for again; what did not change is left alone
+// the data of the page is loaded again; unchanged parts stay
 async function refresh() {
   if (!page || page.view.still) return;
-  // a plot that somebody reads is left alone: the next news comes in seconds
+  // a plot that is being read stays: the next change comes within seconds
   if (main.querySelector(".plot:hover, .plot:focus-visible")) return;
   const mine = turn;
   const { view, params } = page;
@@ -122,7 +122,7 @@ function settled(data) {
 function fail(failure) {
   if (!(failure instanceof Refused)) {
     console.error(failure);
-    main.replaceChildren(problem({ what: "The page itself has failed.", evidence: String(failure), next_step: "Load it again." }, () => location.reload()));
+    main.replaceChildren(problem({ what: "The page has failed.", evidence: String(failure), next_step: "Reload it." }, () => location.reload()));
     return;
   }
   if (failure.status === 401) {
@@ -190,7 +190,7 @@ function wireTheme() {
     try {
       localStorage.setItem("theme", next);
     } catch {
-      // it holds until the page is left
+      // the choice lasts until the page is closed
     }
     tell();
   });
@@ -210,7 +210,7 @@ function wireLive() {
     changed: (what) => {
       if (what.includes("jobs")) showTray(tray);
       if (!what.includes("lake")) return;
-      // many batches a second are still one picture a second
+      // many batches a second cause one update a second
       clearTimeout(waiting);
       waiting = setTimeout(() => { last = Date.now(); refresh(); }, Math.max(0, 1000 - (Date.now() - last)));
     },
@@ -220,12 +220,12 @@ function wireLive() {
 async function begin() {
   wire();
   const asked = session();
-  // only a login has to know first what proves that it comes from this page
+  // only a login needs the page's own token first
   const shown = location.pathname === "/login" ? asked.then(() => show()) : show();
   try {
     const known = await asked;
     await shown;
-    // whoever is not logged in has been sent to the login by the first refusal
+    // the first refusal has sent a client without a login to the login page
     if (!known.logged_in) return;
     wireAccount(known);
     wireLive();

@@ -1,4 +1,4 @@
-// Pieces that several pages are made of.
+// Components of several pages.
 
 import { address, h, link } from "./dom.js";
 import { ago, clock, counted, duration, number } from "./format.js";
@@ -26,7 +26,7 @@ export function code(word) {
   return h("a", { class: "code", href: address("errors", word) }, word || "unknown");
 }
 
-// `one` of the documentation's words: what stands between backticks is code
+// a text of the documentation: parts between backticks are code
 export function prose(text) {
   const plain = String(text || "").replaceAll("\\|", "|").replace(/\[([^\]]*)\]\([^)]*\)/g, "$1");
   return plain.split("`").map((part, n) => (n % 2 ? h("code", {}, part) : part));
@@ -57,7 +57,7 @@ export function problem(error, retry) {
     retry ? h("button", { type: "button", onclick: retry }, "Try again") : null);
 }
 
-// what is tried again: since when, how often, and when next
+// the failure that is being retried: since when, how often, and the next attempt
 export function retrying(failure) {
   const next = failure.next_try ? new Date(failure.next_try) : null;
   return h("p", { class: "banner bad", role: "status" }, h("b", {}, "Retrying."), " ", code(failure.code), ` ${failure.what}`,
@@ -73,12 +73,12 @@ export function failed(failure) {
     failure.next_step ? [h("br", {}), h("b", {}, "What to do: "), prose(failure.next_step)] : null);
 }
 
-// the batch that is being worked on
+// the batch under way
 export function underWay(batch) {
   return h("span", {}, `#${number(batch.batch)}`, batch.records === null ? null : ` of ${counted(batch.records, "record")}`, `, step ${batch.step}, began `, since(batch.started_at));
 }
 
-// what was measured longer ago than this is shown with its time
+// older measurements than this are shown with their time
 const OLD_MILLISECONDS = 10_000;
 
 export function lagOf(each) {
@@ -90,11 +90,11 @@ export function lagOf(each) {
     old ? h("span", { class: "muted" }, " as of ", since(lag.lag_at)) : null);
 }
 
-// from produced to readable; null where nobody knows
+// from produced to readable; null if unknown
 export function freshnessOf(lag) {
   const off = lag.event_seconds === null || lag.event_seconds === undefined ? null
     : h("span", { class: "muted" }, ` (its own time is ${duration(Math.abs(lag.event_seconds))} ${lag.event_seconds > 0 ? "back" : "ahead"})`);
-  if (lag.lag_seconds === null) return off ? h("span", {}, "unknown: the newest record was not seen to come", off) : null;
+  if (lag.lag_seconds === null) return off ? h("span", {}, "unknown: the arrival of the newest record was not observed", off) : null;
   return h("span", {}, off ? `at most ${duration(lag.lag_seconds)} from reaching the source to readable` : `${duration(lag.lag_seconds)} from produced to readable`, off);
 }
 
@@ -131,7 +131,7 @@ export function equation(totals, balanced) {
   parts.forEach(([name, count], n) => {
     if (!count) return;
     const piece = h("i", { class: `p${n}`, title: `${name} ${number(count)}` });
-    // what is there at all must be visible
+    // a part above zero must be visible
     piece.style.flexGrow = String(Math.max(count / whole, 0.008));
     bar.append(piece);
   });

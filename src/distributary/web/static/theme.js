@@ -1,10 +1,10 @@
-// runs before anything is painted, so that nobody sees the wrong colours flash
+// runs before the first paint, so that the wrong colours never flash
 (() => {
   let chosen = null;
   try {
     chosen = localStorage.getItem("theme");
   } catch {
-    // no storage: the system's choice holds
+    // without storage the system's setting applies
   }
   if (chosen === "light" || chosen === "dark") {
     document.documentElement.dataset.theme = chosen;

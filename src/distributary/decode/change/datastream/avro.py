@@ -16,7 +16,8 @@ from distributary.decode.avro.decoder import AvroDecoder
 from distributary.decode.avro.schema import MAX_FIELDS, decimal
 from distributary.decode.base import DecodeLimits, Gathered, Mask, nulls
 from distributary.decode.change import values
-from distributary.decode.change.base import Events, column_names
+from distributary.decode.change.base import column_names
+from distributary.decode.change.datastream.events import DatastreamEvents
 from distributary.decode.change.values import MAX_DIMENSIONS, TOO_DEEP, Read, arrays
 from distributary.errors import DecodeError, ErrorCode, InvalidSchemaError
 from distributary.evolve.unified import json_texts
@@ -26,13 +27,13 @@ from distributary.model.table import Column, Origin
 from distributary.registry.compile.avro import logical_words
 from distributary.registry.compile.avro_schema import (
     Array,
+    AvroRecord,
     Enum,
     Fixed,
     Map,
     Name,
     Named,
     Primitive,
-    Record,
     Schema,
     Type,
     Union,
@@ -80,7 +81,7 @@ class PrivateCopy:
         return {"type": "record", "name": self._name(), "fields": fields}
 
     def beside_null(self, given: Type, inner: Any) -> Any:
-        """What a type without null becomes, with the null where the type has it."""
+        """Return the copied type, with null again if the type had it."""
         if not isinstance(given, Union):
             return inner
         return ["null" if _is_null(each) else inner for each in given.branches]
@@ -109,7 +110,7 @@ class PrivateCopy:
     def _definition(self, full: str, named: Named) -> dict[str, Any]:
         name = self._written[full] = self._name()
         match named:
-            case Record(fields=fields):
+            case AvroRecord(fields=fields):
                 written = [
                     {"name": f.name if _LEGAL.fullmatch(f.name) else f"field{i}", "type": wire}
                     for i, f in enumerate(fields)
@@ -127,7 +128,7 @@ class PrivateCopy:
 
 
 def size(given: Any) -> int:
-    """How many fields of records and branches of unions a type has in it."""
+    """Return the number of record fields and union branches in a type."""
     if isinstance(given, list):
         return len(given) + sum(map(size, given))
     if not isinstance(given, dict):
@@ -143,7 +144,7 @@ _INTEGERS = ("int", "long")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TypePlan:
     """How a value of the source is read."""
 
     wire: Any
@@ -190,21 +191,21 @@ _RECORDS: Mapping[str, tuple[tuple[str, ...], _Made]] = {
 _ARRAY = ("nestedArray", "elementValue")
 
 
-class Planner(PrivateCopy):
+class TypePlanner(PrivateCopy):
     """Plans the values of one schema."""
 
-    def plan(self, given: Type) -> Plan | None:
-        """How values of a type are read; None for one that is only ever null."""
+    def plan(self, given: Type) -> TypePlan | None:
+        """Return how values of a type are read; None for one that is always null."""
         only = _only(given)
         if all(map(_is_null, only.branches if isinstance(only, Union) else [only])):
             return None
         record = self._schema.resolve(only)
-        plan = self._record(record) if isinstance(record, Record) else _leaf(only)
+        plan = self._record(record) if isinstance(record, AvroRecord) else _leaf(only)
         if plan is None:
-            return Plan(self.whole(given))
+            return TypePlan(self.whole(given))
         return replace(plan, wire=self.beside_null(given, plan.wire))
 
-    def _record(self, record: Record) -> Plan | None:
+    def _record(self, record: AvroRecord) -> TypePlan | None:
         name = short_name(record.name).replace("_", "").lower()
         names = tuple(field.name for field in record.fields)
         if name.startswith("multidimensionalarray") and names == _ARRAY:
@@ -218,9 +219,9 @@ class Planner(PrivateCopy):
             fits = fits and all(kind in (*_INTEGERS, "string") for kind in kinds)
         elif name == "year":
             fits = fits and kinds == ["int"]
-        return Plan(self.record(kinds), *made) if made is not None and fits else None
+        return TypePlan(self.record(kinds), *made) if made is not None and fits else None
 
-    def _array(self, element: Type) -> Plan | None:
+    def _array(self, element: Type) -> TypePlan | None:
         plan = self.plan(element)
         if plan is None:
             return None
@@ -230,17 +231,17 @@ class Planner(PrivateCopy):
         for _ in range(MAX_DIMENSIONS):
             wire = self.record([["null", {"type": "array", "items": wire}], plan.wire])
         is_json = _meaning(_only(element)) == "json"
-        return Plan(wire, arrays(plan.read, is_json=is_json), pa.string(), "JSON array")
+        return TypePlan(wire, arrays(plan.read, is_json=is_json), pa.string(), "JSON array")
 
 
-def _leaf(given: Type) -> Plan | None:
+def _leaf(given: Type) -> TypePlan | None:
     logical = given.logical if isinstance(given, Primitive) else None
     if logical is not None and logical.name == "decimal":
         value = decimal(logical.precision, logical.scale, None)
         read = values.decimals(logical.precision, logical.scale)
-        return Plan("bytes", read, value.type, value.unit)
+        return TypePlan("bytes", read, value.type, value.unit)
     made = _LOGICAL.get((_kind(given), _meaning(given)))
-    return Plan(_kind(given), *made) if made else None
+    return TypePlan(_kind(given), *made) if made else None
 
 
 _LABEL = re.compile(r"^field R\d+\.\w+: ")
@@ -257,15 +258,15 @@ class _Payload:
     column: Column
 
 
-class _Layout(Planner):
+class _Layout(TypePlanner):
     """Where everything is in the private copy of a schema."""
 
-    def __init__(self, schema: Schema, event: Record) -> None:
+    def __init__(self, schema: Schema, event: AvroRecord) -> None:
         super().__init__(schema)
         self.top: dict[str, str] = {}
         self.records: dict[str, str] = {}
         self.metadata: dict[str, str] = {}
-        self.plans: list[tuple[str, str, Plan]] = []
+        self.plans: list[tuple[str, str, TypePlan]] = []
         """Name, field in the private copy, and type of the payload's columns."""
         self.unit = 1_000
         fields = enumerate(event.fields)
@@ -279,7 +280,7 @@ class _Layout(Planner):
                 self.unit = 1
             return self.bare(given)
         record = self._schema.resolve(only)
-        if not isinstance(record, Record):
+        if not isinstance(record, AvroRecord):
             return self.bare(given)
         self.records[name] = place
         if name == "payload":
@@ -306,7 +307,7 @@ class AvroEvents:
         except InvalidSchemaError as error:
             raise _unfit(error.what, "the schema is not usable Avro") from error
         event = schema.resolve(schema.top)
-        if not isinstance(event, Record):
+        if not isinstance(event, AvroRecord):
             raise _unfit("it is not a record")
         layout = _Layout(schema, event)
         if size(layout.private) > MAX_FIELDS:
@@ -322,7 +323,7 @@ class AvroEvents:
         self.metadata = frozenset(self._metadata)
         self.expansion = self._inner.expansion
 
-    def decode(self, payloads: pa.BinaryArray, gathered: Gathered) -> Iterator[Events]:
+    def decode(self, payloads: pa.BinaryArray, gathered: Gathered) -> Iterator[DatastreamEvents]:
         """Take events apart; what cannot be read has failed."""
         decoded = self._inner.decode(payloads)
         # the names of the private copy mean nothing to anybody
@@ -339,9 +340,9 @@ class AvroEvents:
             column = Column(self.names[name], type_, comment, origin=Origin(name))
             yield _Payload(place, plan.read, column)
 
-    def _events(self, batch: pa.RecordBatch, positions: Any) -> Events:
+    def _events(self, batch: pa.RecordBatch, positions: Any) -> DatastreamEvents:
         top = {name: batch.column(p) for name, p in self._top.items() if p in self._inside}
-        told, metadata = _parts(batch, self._records.get("source_metadata"))
+        has_source, metadata = _parts(batch, self._records.get("source_metadata"))
         filled, payload = _parts(batch, self._records.get("payload"))
         keys = top.pop("sort_keys", None)
         columns, lost, offsets = [], {}, {}
@@ -352,20 +353,20 @@ class AvroEvents:
                 lost[each.column.name] = reading.lost
             if reading.offsets:
                 offsets[each.column.name] = reading.offsets
-        return Events(
+        return DatastreamEvents(
             positions=positions,
             top=top,
             sort_keys=None if keys is None else sort_keys_json(keys),
             metadata={n: metadata[p] for n, p in self._metadata.items() if p in metadata},
             payload=tuple(columns),
-            told=told,
+            has_source=has_source,
             filled=filled,
             unit=self._unit,
             lost=lost,
             offsets=offsets,
         )
 
-    def _without_too_deep(self, events: Events, gathered: Gathered) -> Events:
+    def _without_too_deep(self, events: DatastreamEvents, gathered: Gathered) -> DatastreamEvents:
         deep = {row for rows in events.lost.values() for row, v in rows.items() if v is TOO_DEEP}
         kept = np.ones(len(events), np.bool_)
         for row in deep:
@@ -385,7 +386,7 @@ def _unfit(evidence: str, what: str = "the schema is not that of change events")
 
 
 def _parts(batch: pa.RecordBatch, place: str | None) -> tuple[Mask, dict[str, pa.Array]]:
-    """Which rows have a record, and its fields."""
+    """Return which rows have a record, and its fields."""
     if place is None or place not in batch.schema.names:
         return np.zeros(batch.num_rows, np.bool_), {}
     array = batch.column(place)

@@ -30,15 +30,14 @@ from distributary.decode.base import (
 )
 from distributary.decode.change.base import (
     ROW_ID,
-    SKIPPED,
-    Events,
     Keys,
     content_hashes,
     with_members,
 )
 from distributary.decode.change.datastream.avro import AvroEvents
+from distributary.decode.change.datastream.events import SKIPPED, DatastreamEvents
 from distributary.decode.change.datastream.json import JsonEvents
-from distributary.decode.change.order.kinds import (
+from distributary.decode.change.datastream.order import (
     datastream_places,
     is_backfill,
     kind_of,
@@ -68,11 +67,7 @@ class DatastreamDecoder:
         schema: WriterSchema,
         settings: ChangeSettings,
         limits: DecodeLimits,
-        *,
-        key: WriterSchema | None = None,
     ) -> None:
-        """Events of Datastream have their keys in them: a schema of others has no use."""
-        del key
         self._settings = settings
         self._inner = _taken_apart(schema, limits)
         numbered = (_ROW_ID,) if "row_id" in self._inner.metadata else ()
@@ -87,7 +82,9 @@ class DatastreamDecoder:
         hashes: pa.Array | None = None
         for events in self._inner.decode(array, gathered):
             judge = _Judge(events, gathered)
-            judge.refuse(~events.told, ErrorCode.NO_SOURCE_METADATA, "it does not name its source")
+            judge.refuse(
+                ~events.has_source, ErrorCode.NO_SOURCE_METADATA, "it does not name its source"
+            )
             judge.refuse(~events.filled, ErrorCode.NO_PAYLOAD, "it has no payload")
             whole = events if judge.good.all() else events.only(judge.good)
             if len(whole):
@@ -96,10 +93,10 @@ class DatastreamDecoder:
         return gathered.decoded()
 
     def _add(
-        self, events: Events, array: pa.BinaryArray, hashes: pa.Array, gathered: Gathered
+        self, events: DatastreamEvents, array: pa.BinaryArray, hashes: pa.Array, gathered: Gathered
     ) -> None:
         """Add events that have a source and a payload, as far as they can be put in order."""
-        count, settings, told = len(events), self._settings, frozenset(events.metadata)
+        count, settings, metadata_names = len(events), self._settings, frozenset(events.metadata)
         methods = _texts_of(events.top.get("read_method"), count)
         coded = pc.dictionary_encode(methods, null_encoding="encode")
         codes, names = coded.indices.to_numpy(), coded.dictionary.to_pylist()
@@ -109,7 +106,7 @@ class DatastreamDecoder:
         change = pc.utf8_upper(_texts_of(events.metadata.get("change_type"), count))
         micros, untimed = moments(events.top.get("source_timestamp"), count, unit=events.unit)
         ts = with_halves_together(events, micros // 1_000, change)
-        databases = [kind_of(name, settings, told) for name in names]
+        databases = [kind_of(name, settings, metadata_names) for name in names]
         place = _placed(events, codes, databases, ts)
         if settings.backfill == "before_cdc":
             # positions order the changes of one log, and times do not: MySQL's are those of
@@ -156,7 +153,7 @@ class DatastreamDecoder:
         else:
             gathered.add(batch.filter(pa.array(judge.good)), events.positions[judge.good])
 
-    def _null_in_key(self, events: Events, keys: Keys) -> Mask:
+    def _null_in_key(self, events: DatastreamEvents, keys: Keys) -> Mask:
         place = {column.name: index for index, column in enumerate(self._inner.columns)}
         found = np.zeros(len(events), np.bool_)
         for code, names in enumerate(keys.names):
@@ -164,7 +161,9 @@ class DatastreamDecoder:
                 found |= (keys.codes == code) & nulls(events.payload[index])
         return found
 
-    def _left_out(self, events: Events, keys: Keys, array: pa.BinaryArray, null: Mask) -> Mask:
+    def _left_out(
+        self, events: DatastreamEvents, keys: Keys, array: pa.BinaryArray, null: Mask
+    ) -> Mask:
         """Events without a column of their key, among those in which one is null.
 
         In JSON a column that other events have looks null in one that does not have it.
@@ -200,7 +199,7 @@ def _taken_apart(schema: WriterSchema, limits: DecodeLimits) -> AvroEvents | Jso
 class _Judge:
     """Refuses events, each for the first reason there is."""
 
-    def __init__(self, events: Events, gathered: Gathered) -> None:
+    def __init__(self, events: DatastreamEvents, gathered: Gathered) -> None:
         self._positions, self._gathered = events.positions, gathered
         self.good: Mask = np.ones(len(events), np.bool_)
 
@@ -225,7 +224,9 @@ def _flags(array: pa.Array | None, count: int) -> Mask:
     return truths(array) if is_flag else np.zeros(count, np.bool_)
 
 
-def _placed(events: Events, codes: Positions, databases: list[str], ts: Positions) -> Place:
+def _placed(
+    events: DatastreamEvents, codes: Positions, databases: list[str], ts: Positions
+) -> Place:
     """Positions, each read as the kind of its database has them."""
     first, *others = dict.fromkeys(databases)
     place = datastream_places(events, first, ts)
@@ -299,7 +300,7 @@ def usual_moments(array: pa.StringArray) -> Positions | None:
 # The key of each event: which columns, as the source says, under their names in the log.
 
 
-def keys_of(events: Events, names: Mapping[str, str]) -> Keys:
+def keys_of(events: DatastreamEvents, names: Mapping[str, str]) -> Keys:
     """The key of each event; `names` are the columns in the log by their names in the source."""
     folded = {name.casefold(): column for name, column in reversed(list(names.items()))}
     lists = [events.metadata.get(part) for part in ("primary_keys", "replication_index")]
@@ -335,7 +336,7 @@ def _names(array: pa.Array) -> pa.ListArray:
 
 
 def _distinct(lists: list[pa.Array], count: int) -> tuple[Positions, list[tuple[str | None, ...]]]:
-    """Which list of names each event has, the first that is not empty, and the different ones."""
+    """Return the index of each event's first non-empty list of names, and the distinct lists."""
     texts: pa.Array = pa.repeat(pa.scalar("[]", pa.string()), count)
     for each in reversed(lists):
         filled = pc.fill_null(pc.greater(pc.list_value_length(each), 0), False)
@@ -356,7 +357,7 @@ _Few = tuple[str, Positions, Sequence[str]]
 """Name, number of the value by row, and the values as JSON."""
 
 
-def envelopes(events: Events) -> pa.StringArray:
+def envelopes(events: DatastreamEvents) -> pa.StringArray:
     """The envelope of each event, without what has a column of its own."""
     text, count = events.envelope, len(events)
     if text is None:

@@ -21,7 +21,8 @@ from distributary.decode.base import (
     nulls,
     origins,
 )
-from distributary.decode.change.base import SKIPPED, Events, column_names
+from distributary.decode.change.base import column_names
+from distributary.decode.change.datastream.events import SKIPPED, DatastreamEvents
 from distributary.decode.json.decoder import JsonDecoder
 from distributary.decode.json.infer import mask_list, unmasked
 from distributary.decode.json.text import parse, render
@@ -63,7 +64,7 @@ def _flat(schema: Any) -> Any:
 
 
 def _simple(schema: Any) -> bool:
-    """Whether Arrow reads a column in the same way as the careful decoder."""
+    """Return whether Arrow reads a column in the same way as the careful decoder."""
     types = _types(schema) - {"null"}
     if types == {"integer", "number"}:
         types = {"number"}
@@ -125,7 +126,7 @@ class JsonEvents:
             return set()
         return {self.names[name] for name in payload or () if name in self.names}
 
-    def decode(self, payloads: pa.BinaryArray, gathered: Gathered) -> Iterator[Events]:
+    def decode(self, payloads: pa.BinaryArray, gathered: Gathered) -> Iterator[DatastreamEvents]:
         """Take events apart; what cannot be read has failed."""
         left = np.ones(len(payloads), np.bool_)
         if self._quick is not None:
@@ -145,30 +146,30 @@ class JsonEvents:
 
     def _quickly(
         self, decoded: Decoded, positions: Positions, lists: pa.StringArray
-    ) -> tuple[Events, Mask]:
+    ) -> tuple[DatastreamEvents, Mask]:
         """The events, and which of them have nothing where there was never anything before."""
         batch = decoded.ok
         top = dict(zip(self._top, batch.columns, strict=True))
-        told, metadata = _members(top.pop(SOURCE, None), self._metadata, batch.num_rows)
+        has_source, metadata = _members(top.pop(SOURCE, None), self._metadata, batch.num_rows)
         filled, payload = _members(top.pop(PAYLOAD, None), self._payload, batch.num_rows)
         top.pop(KEYS, None)
         good = np.ones(batch.num_rows, np.bool_)
         for name in self._void:
             good &= nulls(payload.pop(name))
-        events = Events(
+        events = DatastreamEvents(
             positions=positions,
             top=top,
             sort_keys=lists.take(pa.array(positions)) if lists.null_count < len(lists) else None,
             metadata=metadata,
             payload=tuple(payload.values()),
-            told=told,
+            has_source=has_source,
             filled=filled,
         )
         return events, good
 
     def _carefully(
         self, payloads: pa.BinaryArray, rows: Positions, gathered: Gathered
-    ) -> Iterator[Events]:
+    ) -> Iterator[DatastreamEvents]:
         decoded = self._careful.decode(payloads.take(pa.array(rows)))
         positions, batch = gathered.take(decoded, rows), decoded.ok
         if not batch.num_rows:
@@ -177,13 +178,13 @@ class JsonEvents:
         rests = [parse((text or "{}").encode(), max_depth=_DEPTH) for text in texts]
         sources = [rest.get(SOURCE) for rest in rests]
         filled, payload = self._careful_payload(batch)
-        yield Events(
+        yield DatastreamEvents(
             positions=positions,
             top={name: _strings([rest.get(name) for rest in rests]) for name in _STRINGS},
             sort_keys=_strings([rest.get(KEYS) for rest in rests]),
             metadata=_metadata([s if isinstance(s, dict) else {} for s in sources]),
             payload=payload,
-            told=np.array([isinstance(source, dict) for source in sources], np.bool_),
+            has_source=np.array([isinstance(source, dict) for source in sources], np.bool_),
             filled=filled,
             envelope=_strings([{n: v for n, v in r.items() if n not in SKIPPED} for r in rests]),
         )
@@ -201,14 +202,14 @@ def _quick(
 ) -> dict[str, Any] | None:
     """A schema that Arrow can follow; None where the events are not simple enough."""
     columns = {n: _TEXT if _types(s) == {"null"} else s for n, s in payload.items()}
-    told = {name: _expected(name, each) for name, each in source.items()}
+    expected = {name: _expected(name, each) for name, each in source.items()}
     parts = {n: _expected(n, each) for n, each in top.items() if n not in (SOURCE, PAYLOAD)}
     some = any(_types(each) != {"null"} for each in payload.values())
-    simple = some and told and all(map(_simple, payload.values()))
-    if not simple or not all(told.values()) or not all(parts.values()):
+    simple = some and expected and all(map(_simple, payload.values()))
+    if not simple or not all(expected.values()) or not all(parts.values()):
         return None
     # in the order of the events' own parts
-    known = dict.fromkeys(top) | parts | {SOURCE: _closed(told), PAYLOAD: _closed(columns)}
+    known = dict.fromkeys(top) | parts | {SOURCE: _closed(expected), PAYLOAD: _closed(columns)}
     return _closed(known, null=False)
 
 
@@ -225,7 +226,7 @@ def _members(
 
 
 def _metadata(sources: list[dict[str, Any]]) -> dict[str, pa.Array]:
-    """What events say about their source, whatever types it has."""
+    """Return the source fields of events, whatever their types."""
     arrays: dict[str, pa.Array] = {}
     for name in dict.fromkeys(name for source in sources for name in source):
         found = [source.get(name) for source in sources]

@@ -1,7 +1,7 @@
 """Events of Debezium, in JSON or Avro, with an envelope or flattened, as rows of a log table.
 
 A delete has the image of the row before it, of which only the key is known for sure. A truncate is
-a row of nulls. What tells nothing about any row, such as a tombstone behind a delete, gives no row.
+a row of nulls. A message about no row, such as a tombstone behind a delete, gives no row.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ from pyarrow import types as kinds
 from distributary.decode.avro.decoder import AvroDecoder
 from distributary.decode.base import DecodeLimits, Gathered, Mask, Positions, truths
 from distributary.decode.change.base import Keys, column_names, content_hashes
+from distributary.decode.change.connect_frames import HEAD, NECK, without_schema
 from distributary.decode.change.debezium.json import ConnectJson, InferredJson
 from distributary.decode.change.debezium.messages import (
-    HEAD,
-    NECK,
-    Events,
+    DebeziumEvents,
     KeyReader,
     fill,
     keyed,
@@ -36,14 +35,14 @@ from distributary.decode.change.debezium.messages import (
     sound,
     tombstones,
     with_keys_for_rows,
-    without_schema,
 )
+from distributary.decode.change.debezium.order import debezium_places
 from distributary.decode.change.debezium.schema import (
     DELETE,
     READ,
     TRUNCATE,
+    EventShape,
     Parts,
-    Shape,
     avro_type,
     connect_type,
     unusable,
@@ -51,7 +50,7 @@ from distributary.decode.change.debezium.schema import (
 from distributary.decode.change.debezium.values import (
     NEW_KEY,
     OLD_KEY,
-    Plan,
+    ValuePlan,
     contents,
     envelopes,
     halves,
@@ -59,7 +58,6 @@ from distributary.decode.change.debezium.values import (
     plan,
     source_times,
 )
-from distributary.decode.change.order.kinds import debezium_places
 from distributary.decode.change.order.place import Place, sequence, ties
 from distributary.errors import ErrorCode
 from distributary.evolve.types import compact
@@ -149,7 +147,7 @@ _ITEMS = {
 
 
 def unchanged(array: pa.Array) -> Mask | None:
-    """Which values stand for one that was not sent; None for none of them."""
+    """Return which values stand for one that was not sent; None for none of them."""
     type_, rows = array.type, np.arange(len(array))
     if array.null_count == len(array):
         return None
@@ -187,20 +185,20 @@ class OldKeys:
     """Reads the keys that rows had before, which a header has as the connector shows them."""
 
     def __init__(
-        self, columns: Mapping[str, tuple[pa.DataType, Plan]], names: Mapping[str, str]
+        self, columns: Mapping[str, tuple[pa.DataType, ValuePlan]], names: Mapping[str, str]
     ) -> None:
-        """What the source's columns are read as, and what they are called in the log."""
+        """Store the types and the log's names of the source's columns."""
         self._columns, self._names = columns, names
 
     def read(self, keys: Mapping[int, Any]) -> dict[int, Any]:
         """Keys by row; one that does not fit the columns stays as it came."""
         found = dict(keys)
-        told = {row: key for row, key in keys.items() if self._is_key(key)}
-        for row in told:
+        usable = {row: key for row, key in keys.items() if self._is_key(key)}
+        for row in usable:
             found[row] = {}
-        for column in dict.fromkeys(column for key in told.values() for column in key):
-            rows = [row for row, key in told.items() if column in key]
-            values = self._shown(column, [told[row][column] for row in rows])
+        for column in dict.fromkeys(column for key in usable.values() for column in key):
+            rows = [row for row, key in usable.items() if column in key]
+            values = self._shown(column, [usable[row][column] for row in rows])
             for row, value in zip(rows, values, strict=True):
                 found[row][self._names[column]] = value
         return found
@@ -255,12 +253,12 @@ _HALF = 8
 
 
 def identities(
-    events: Events, place: Place, names: Sequence[str], *, keyed: Mask, flat: bool
+    events: DebeziumEvents, place: Place, names: Sequence[str], *, keyed: Mask, flat: bool
 ) -> tuple[pa.StringArray, pa.Int64Array]:
-    """The id of each event, empty for those that have none, and a hash of what it says.
+    """Return the id of each event, empty for those without one, and a hash of its content.
 
-    `names` are the columns of the rows. What is `flat` has no envelope: the times that it tells may
-    be the connector's own.
+    `names` are the columns of the rows. A `flat` event has no envelope: its times may be the
+    connector's own.
     """
     known = keyed & place.known
     kind = _own_positions(events.parts.source)
@@ -292,17 +290,17 @@ def _ids(numbers: Sequence[Positions], digests: Positions, known: Mask) -> pa.St
 
 
 def _own_positions(source: Mapping[str, pa.Array]) -> tuple[str, ...]:
-    """What a change's own position is made of; nothing where it may share it with others."""
+    """Return the parts of a change's own position; empty if changes may share it."""
     kind = next((parts for parts in _OWN_POSITIONS if parts[0] in source), ())
     return kind if all(part in source for part in kind) else ()
 
 
-def _said(events: Events, times: Sequence[str]) -> pa.BinaryArray:
+def _said(events: DebeziumEvents, times: Sequence[str]) -> pa.BinaryArray:
     """All that an event says about its change, as JSON, and the key of its message."""
     parts = events.parts
-    told = [parts.source[name] for name in (*_TOLD, *times) if name in parts.source]
+    source_fields = [parts.source[name] for name in (*_TOLD, *times) if name in parts.source]
     before = [array for name, array in parts.rest if name == "before"]
-    arrays = [pa.array(parts.codes), *told, *before, *parts.row]
+    arrays = [pa.array(parts.codes), *source_fields, *before, *parts.row]
     numbered = [str(number) for number in range(len(arrays))]
     texts = rest_as_json(pa.RecordBatch.from_arrays(arrays, numbered), numbered)
     keys = pc.fill_null(events.message("key"), b"")
@@ -327,7 +325,7 @@ class DebeziumDecoder:
         self._inner = _inner(schema, limits)
         self._is_json = schema.format is Format.JSON
         self._frame = HEAD + schema.body + NECK
-        self._shape = Shape(self._inner.type, self._inner.raw)
+        self._shape = EventShape(self._inner.type, self._inner.raw)
         self._keys = KeyReader(key, limits)
         fields, raw = self._shape.row, self._shape.raw
         kept = [i for i, field in enumerate(fields) if field.type.kind != "void"]
@@ -358,7 +356,9 @@ class DebeziumDecoder:
         decoded = self._inner.decode(bare.take(pa.array(rows)) if silent.any() else bare)
         positions = gathered.take(decoded, rows)
         if len(positions):
-            self._add(Events(self._shape.apart(decoded.ok), positions, array, raw), gathered)
+            self._add(
+                DebeziumEvents(self._shape.apart(decoded.ok), positions, array, raw), gathered
+            )
         if silent.any():
             self._add_tombstones(np.flatnonzero(silent), array, raw, gathered)
         return gathered.decoded()
@@ -378,9 +378,9 @@ class DebeziumDecoder:
             rest=(),
             ordered=False,
         )
-        self._add(Events(parts, positions, array, raw), gathered)
+        self._add(DebeziumEvents(parts, positions, array, raw), gathered)
 
-    def _add(self, events: Events, gathered: Gathered) -> None:
+    def _add(self, events: DebeziumEvents, gathered: Gathered) -> None:
         events = sound(events, self._schema, gathered)
         events, keys = keyed(events, self._keys, self._names, gathered)
         names = [field.name for field in self._shape.row]
@@ -396,7 +396,9 @@ class DebeziumDecoder:
             batch = self._changes(events, keys, place, gone, lost) + rows
             gathered.add(pa.RecordBatch.from_arrays(batch, schema=self._schema), events.positions)
 
-    def _rows(self, events: Events) -> tuple[list[pa.Array], list[Mask | None], dict[str, Any]]:
+    def _rows(
+        self, events: DebeziumEvents
+    ) -> tuple[list[pa.Array], list[Mask | None], dict[str, Any]]:
         """The columns of the table, where their values were not sent, and what fits in none."""
         columns: list[pa.Array] = []
         gone: list[Mask | None] = []
@@ -415,7 +417,7 @@ class DebeziumDecoder:
 
     def _changes(
         self,
-        events: Events,
+        events: DebeziumEvents,
         keys: Keys,
         place: Place,
         gone: list[Mask | None],

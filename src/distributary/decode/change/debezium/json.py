@@ -20,7 +20,7 @@ from distributary.decode.base import DecodeLimits, Gathered, Positions, nulls, o
 from distributary.decode.change.debezium.schema import (
     DECIMAL,
     OTHER,
-    Field,
+    DebeziumField,
     Type,
     is_told,
     unusable,
@@ -100,7 +100,7 @@ def decoder(schema: dict[str, Any], limits: DecodeLimits) -> JsonDecoder:
 
 
 def json_schema(type_: Type, *, loose: bool = False) -> dict[str, Any]:
-    """What JSON of a type looks like; `loose` lets pass what may be written in several ways."""
+    """Return the JSON Schema of a type; `loose` accepts values with several notations."""
     if type_.kind == "other" or (loose and _is_odd(type_)):
         return {}
     match type_.kind:
@@ -158,7 +158,7 @@ def _float(number: Any) -> float | None:
 
 
 def _decimal(number: Any, type_: Type) -> str | None:
-    """The number's bytes in base64, as Connect has decimals unless it was told otherwise."""
+    """Return the number's bytes in base64, Connect's default for decimals."""
     if number is None or isinstance(number, str):
         return number
     if isinstance(number, bool):
@@ -231,11 +231,11 @@ def _with_flat_rows(members: dict[str, Shape]) -> dict[str, Shape]:
     if "op" not in members or "connector" not in _properties(source) or not images:
         return {name: s if is_told(name) else _column(s) for name, s in members.items()}
     # an event that has something else there is no reason to read the others in another way
-    told = {
+    patterns = {
         name: _TEXT if name in _TEXTS and "string" in shape.get("type", ()) else shape
         for name, shape in _properties(source).items()
     }
-    members = members | {"source": _closed(told), "op": _TEXT}
+    members = members | {"source": _closed(patterns), "op": _TEXT}
     joined = NOTHING
     for each in images:
         joined = join(joined, each)
@@ -244,7 +244,7 @@ def _with_flat_rows(members: dict[str, Shape]) -> dict[str, Shape]:
 
 
 def _column(shape: Shape) -> Shape:
-    """What the columns of an object are depends on more than its shape: it is JSON text."""
+    """Return a shape whose columns do not follow from its structure alone: it becomes JSON text."""
     types = shape.get("type")
     return ANYTHING if types == "object" or (types and "object" in types) else shape
 
@@ -283,5 +283,5 @@ def _type(members: dict[str, Shape]) -> Type:
     for name, shape in members.items():
         inner = _properties(shape)
         kind = _type(inner) if inner else Type("void") if shape == NOTHING else OTHER
-        fields.append(Field(name, kind))
+        fields.append(DebeziumField(name, kind))
     return Type("struct", fields=tuple(fields))

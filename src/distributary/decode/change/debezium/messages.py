@@ -1,12 +1,11 @@
-"""What a message is about before its row is looked at: which table, or nothing of the kind.
+"""The kind and the table of a message, determined before its row is decoded.
 
 Beside changes a connector writes heartbeats, the beginnings and ends of transactions, statements
-that changed a schema, messages that somebody put into PostgreSQL's log, and tombstones.
+that changed a schema, messages that programs wrote into PostgreSQL's log, and tombstones.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -35,6 +34,7 @@ from distributary.decode.base import (
     where,
 )
 from distributary.decode.change.base import Keys, claim, with_values_at
+from distributary.decode.change.connect_frames import NONE, split_connect
 from distributary.decode.change.debezium.schema import (
     DELETE,
     MESSAGE,
@@ -49,72 +49,13 @@ from distributary.decode.change.debezium.schema import (
 from distributary.decode.json.columns import read_texts
 from distributary.decode.json.text import parse
 from distributary.errors import DecodeError, ErrorCode
+from distributary.model.change import HEARTBEATS
 from distributary.model.record import Format, WriterSchema
 from distributary.registry.wire import payloads, split
 
-# JSON of Kafka Connect may carry its schema: `{"schema":...,"payload":...}`. Thousands of messages
-# begin with the same kilobytes; of each different schema the text is looked at once.
-
-HEAD, NECK = b'{"schema":', b',"payload":'
-NONE = -1
-_MANY = 32
-"""Schemas of one array, from which on each message is looked at by itself."""
-_MOST_NECKS = 20
-_NULL, _END = b"null", b"}"
-
-
-@dataclass(frozen=True, slots=True)
-class Frames:
-    """Messages, taken apart."""
-
-    codes: Positions
-    """For each message the number of its schema, or NONE."""
-    schemas: tuple[bytes, ...]
-    """The texts of the different schemas."""
-    payloads: pa.BinaryArray
-    """What is left without the schema; a message without one as it is."""
-
-
-def split_connect(values: pa.BinaryArray) -> Frames:
-    """Take messages apart; those that are not of this form, or null, stay as they are."""
-    array = values if values.type == pa.binary() else values.cast(pa.binary())
-    codes = np.full(len(array), NONE, np.int64)
-    found: dict[bytes, int] = {}
-    left = np.flatnonzero(_framed(array, HEAD))
-    while len(left) and len(found) < _MANY:
-        text = schema_of(array[int(left[0])].as_py())
-        if text is None:
-            left = left[1:]
-            continue
-        chosen = _framed(array.take(pa.array(left)), HEAD + text + NECK)
-        codes[left[chosen]] = found.setdefault(text, len(found))
-        left = left[~chosen]
-    for row in left.tolist():
-        text = schema_of(array[row].as_py())
-        if text is not None:
-            codes[row] = found.setdefault(text, len(found))
-    return Frames(codes, tuple(found), _payloads(array, codes, tuple(found)))
-
-
-def without_schema(values: pa.BinaryArray, frame: bytes) -> pa.BinaryArray:
-    """The payloads of messages that begin so; the others as they are."""
-    framed = _framed(values, frame)
-    if not framed.any():
-        return values
-    return pc.if_else(pa.array(framed), pc.binary_slice(values, len(frame), -1), values)
-
-
-def _framed(values: pa.BinaryArray, frame: bytes) -> Mask:
-    """Which messages begin so, end as an object does, and have something in between."""
-    found = truths(pc.starts_with(values, frame))
-    if found.any():
-        long = pc.greater(pc.binary_length(values), len(frame) + 1)
-        found = found & truths(pc.and_(long, pc.ends_with(values, _END)))
-    return found
-
 
 def tombstones(payloads: pa.BinaryArray, *, is_json: bool) -> Mask:
-    """Which messages have no value: Connect writes `null` where there is a schema for it."""
+    """Return which messages have no value: with a schema, Connect writes `null`."""
     lengths = pc.fill_null(pc.binary_length(payloads), 0)
     silent = truths(pc.equal(lengths, 0))
     if is_json and pc.any(pc.equal(lengths, len(_NULL)), min_count=0).as_py():
@@ -122,48 +63,7 @@ def tombstones(payloads: pa.BinaryArray, *, is_json: bool) -> Mask:
     return silent
 
 
-def schema_of(value: bytes) -> bytes | None:
-    """The schema that a message carries; None if it is not of this form."""
-    if not value.startswith(HEAD) or not value.endswith(_END):
-        return None
-    end = 0
-    # parameters and defaults of a schema may hold anything, also what looks like its end
-    for _ in range(_MOST_NECKS):
-        end = value.find(NECK, end + 1)
-        text = value[len(HEAD) : end]
-        if end > 0 and _is_schema(text):
-            return text if len(value) > end + len(NECK) + 1 else None
-    return None
-
-
-def _is_schema(text: bytes) -> bool:
-    if text == _NULL:
-        return True
-    try:
-        return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
-        return False
-
-
-def _payloads(
-    array: pa.BinaryArray, codes: Positions, schemas: tuple[bytes, ...]
-) -> pa.BinaryArray:
-    bare = np.flatnonzero(codes == NONE)
-    if len(bare) == len(array):
-        return array
-    parts, places = [array.take(pa.array(bare))], [bare]
-    for code, schema in enumerate(schemas):
-        start, rows = len(HEAD) + len(schema) + len(NECK), np.flatnonzero(codes == code)
-        if len(rows) == len(array):
-            return pc.binary_slice(array, start, -1)
-        parts.append(pc.binary_slice(array.take(pa.array(rows)), start, -1))
-        places.append(rows)
-    order = np.argsort(np.concatenate(places), kind="stable")
-    return pa.concat_arrays(parts).take(pa.array(order))
-
-
-HEARTBEATS = "__debezium-heartbeat"
-"""How the topics of heartbeats begin, unless a connector is told otherwise."""
+_NULL = b"null"
 _MAX_DEPTH = 100
 _SOURCE = ("connector", "db", "schema", "table", "collection")
 _FLAT = tuple(f"__{prefix}{word}" for prefix in ("source_", "") for word in _SOURCE[1:])
@@ -183,7 +83,7 @@ _HISTORY = b'"databaseName"'
 _WITHOUT_SCHEMAS = ("mysql", "mariadb", "mongodb", "vitess")
 
 
-class Kind(StrEnum):
+class MessageKind(StrEnum):
     """What a message is."""
 
     CHANGE = "change"
@@ -194,12 +94,12 @@ class Kind(StrEnum):
     TOMBSTONE = "tombstone"
 
 
-KINDS = tuple(Kind)
+KINDS = tuple(MessageKind)
 _BY_NAME = {
-    "Heartbeat": Kind.HEARTBEAT,
-    "TransactionMetadataValue": Kind.TRANSACTION,
-    "SchemaChangeValue": Kind.SCHEMA_CHANGE,
-    "MessageValue": Kind.MESSAGE,
+    "Heartbeat": MessageKind.HEARTBEAT,
+    "TransactionMetadataValue": MessageKind.TRANSACTION,
+    "SchemaChangeValue": MessageKind.SCHEMA_CHANGE,
+    "MessageValue": MessageKind.MESSAGE,
 }
 
 
@@ -214,10 +114,10 @@ class Looked:
 
 
 def look(topics: pa.StringArray, values: pa.BinaryArray, *, by_topic: bool = False) -> Looked:
-    """What messages in JSON are, without the schemas that they may carry.
+    """Return the kinds of JSON messages, without the schemas that they may contain.
 
-    With `by_topic`, what has no envelope is named after its topic, as a tombstone has to be. A text
-    that is no JSON counts as a change: whoever decodes it will say what is wrong with it.
+    With `by_topic`, messages without an envelope are named after their topic, as tombstones must
+    be. Text that is not JSON counts as a change: the decoder reports the error.
     """
     found = [Looked(np.zeros(0, np.int64), pa.array([], pa.string()))]
     quick = partial(read_texts, type_=_LOOKED_AT)
@@ -238,7 +138,7 @@ def _looked(
     kinds = _kinds(topics, values, operation, parts[0])
     codes, rows = combined(map(coded, (topics, *parts, *flat)), len(values))
     claims = [_claim(topics[row].as_py(), read[row].as_py(), by_topic=by_topic) for row in rows]
-    about = np.isin(kinds, (KINDS.index(Kind.CHANGE), KINDS.index(Kind.TOMBSTONE)))
+    about = np.isin(kinds, (KINDS.index(MessageKind.CHANGE), KINDS.index(MessageKind.TOMBSTONE)))
     return Looked(kinds, pa.array(claims, pa.string()).take(pa.array(codes, mask=~about)))
 
 
@@ -246,18 +146,21 @@ def _kinds(
     topics: pa.StringArray, values: pa.BinaryArray, operation: pa.Array, connector: pa.Array
 ) -> Positions:
     bare = nulls(connector)
-    kinds = np.full(len(values), KINDS.index(Kind.CHANGE), np.int64)
-    kinds[~bare & nulls(operation)] = KINDS.index(Kind.SCHEMA_CHANGE)
-    kinds[~bare & truths(pc.equal(operation, "m"))] = KINDS.index(Kind.MESSAGE)
+    kinds = np.full(len(values), KINDS.index(MessageKind.CHANGE), np.int64)
+    kinds[~bare & nulls(operation)] = KINDS.index(MessageKind.SCHEMA_CHANGE)
+    kinds[~bare & truths(pc.equal(operation, "m"))] = KINDS.index(MessageKind.MESSAGE)
     if bare.any():
-        for pattern, kind in ((_BEAT, Kind.HEARTBEAT), (_TRANSACTION, Kind.TRANSACTION)):
+        for pattern, kind in (
+            (_BEAT, MessageKind.HEARTBEAT),
+            (_TRANSACTION, MessageKind.TRANSACTION),
+        ):
             kinds[bare & truths(pc.match_substring_regex(values, pattern))] = KINDS.index(kind)
         # a connector's own history of schemas has no word about the connector
         for row in where(bare & truths(pc.match_substring(values, _HISTORY))):
             if _is_history(values[row].as_py()):
-                kinds[row] = KINDS.index(Kind.SCHEMA_CHANGE)
-    kinds[truths(pc.starts_with(topics, HEARTBEATS))] = KINDS.index(Kind.HEARTBEAT)
-    kinds[tombstones(values, is_json=True)] = KINDS.index(Kind.TOMBSTONE)
+                kinds[row] = KINDS.index(MessageKind.SCHEMA_CHANGE)
+    kinds[truths(pc.starts_with(topics, HEARTBEATS))] = KINDS.index(MessageKind.HEARTBEAT)
+    kinds[tombstones(values, is_json=True)] = KINDS.index(MessageKind.TOMBSTONE)
     return kinds
 
 
@@ -278,10 +181,10 @@ def _peeked(value: bytes | None) -> dict[str, Any] | None:
     if not isinstance(event, dict):
         return None
     source = event.get("source")
-    told = _texts(source, _SOURCE) if isinstance(source, dict) else None
+    texts = _texts(source, _SOURCE) if isinstance(source, dict) else None
     # only what has no operation at all tells of something else than rows
     operation = {} if event.get("op") is None else {"op": ""}
-    return {"source": told} | operation | _texts(event, ("op", *_FLAT))
+    return {"source": texts} | operation | _texts(event, ("op", *_FLAT))
 
 
 def _texts(given: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, str]:
@@ -289,11 +192,11 @@ def _texts(given: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, str]:
 
 
 def _claim(topic: str, event: Mapping[str, Any] | None, *, by_topic: bool) -> str | None:
-    told = event or {}
-    source = told.get("source") or {}
+    fields = event or {}
+    source = fields.get("source") or {}
     if source.get("connector"):
         return claim({**source, "database": source.get("db")})
-    flat = {word: told.get(f"__source_{word}") or told.get(f"__{word}") for word in _SOURCE[1:]}
+    flat = {word: fields.get(f"__source_{word}") or fields.get(f"__{word}") for word in _SOURCE[1:]}
     if not by_topic and (flat["table"] or flat["collection"]):
         return claim({**flat, "database": flat["db"]})
     return topic_claim(topic)
@@ -309,14 +212,21 @@ def topic_claim(topic: str, connector: str = "") -> str | None:
     return claim(names | {"database": around[-2] if len(around) > 1 else ""})
 
 
-def schema_kind(schema: WriterSchema) -> Kind:
-    """What messages of a schema are; DecodeError if it is no schema of Connect's or Avro's."""
+def schema_kind(schema: WriterSchema) -> MessageKind:
+    """Return the kind of a schema's messages.
+
+    DecodeError if it is not a schema of Connect or Avro.
+    """
     name = type_of(schema).name.rpartition(".")
-    return _BY_NAME.get(name[2], Kind.CHANGE) if name[0].startswith("io.debezium") else Kind.CHANGE
+    return (
+        _BY_NAME.get(name[2], MessageKind.CHANGE)
+        if name[0].startswith("io.debezium")
+        else MessageKind.CHANGE
+    )
 
 
 def schema_claim(schema: WriterSchema, topic: str) -> str | None:
-    """The table of changes whose messages nobody can look into without their schema."""
+    """Return the table of changes whose messages cannot be read without their schema."""
     source = type_of(schema).member("source")
     connector = source.name.split(".")[-2] if source and source.name.count(".") else ""
     return topic_claim(topic, connector)
@@ -330,11 +240,6 @@ def type_of(schema: WriterSchema) -> Type:
         return connect_type(json.loads(schema.body))
     except (ValueError, RecursionError) as error:
         raise unusable(type(error).__name__) from error
-
-
-def connect_guid(text: bytes) -> bytes:
-    """16 bytes that stand for the schema that messages carry."""
-    return hashlib.sha256(text).digest()[:16]
 
 
 # The key of a message is JSON, with a schema or without, or Avro in the registry's frame.
@@ -371,7 +276,7 @@ class KeyReader:
         return Keys(codes, (*by_schema, *some.names))
 
     def values(self, keys: pa.BinaryArray) -> list[dict[str, Any] | None]:
-        """What keys hold, by column, as the events themselves would say it."""
+        """Return the values of keys by column, in the events' own form."""
         if self._decoder is None or self._names is None:
             return [_object(key) for key in split_connect(keys).payloads.to_pylist()]
         found: list[dict[str, Any] | None] = [None] * len(keys)
@@ -447,7 +352,7 @@ def fill(column: pa.Array, rows: Sequence[int], values: Sequence[Any]) -> pa.Arr
 
 
 @dataclass(frozen=True, slots=True)
-class Events:
+class DebeziumEvents:
     """Decoded events of one array."""
 
     parts: Parts
@@ -467,13 +372,13 @@ class Events:
         return self.own(chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks))
 
     def own(self, array: pa.Array) -> pa.Array:
-        """What of an array with one element for each payload belongs to the events."""
+        """Return the elements of a per-payload array that belong to the events."""
         # positions go up: as many as there are means all of them
         whole = len(self.positions) == len(array)
         return array if whole else array.take(pa.array(self.positions))
 
-    def only(self, kept: Mask) -> Events:
-        """Those that a mask selects."""
+    def only(self, kept: Mask) -> DebeziumEvents:
+        """Return the events selected by `kept`."""
         if kept.all():
             return self
         return replace(self, parts=self.parts.only(kept), positions=self.positions[kept])
@@ -484,8 +389,8 @@ class Events:
             gathered.fail(position, code, reason)
 
 
-def sound(events: Events, schema: pa.Schema, gathered: Gathered) -> Events:
-    """Those that tell of a row; the others have failed, or say nothing."""
+def sound(events: DebeziumEvents, schema: pa.Schema, gathered: Gathered) -> DebeziumEvents:
+    """Return the events that have a row; the others have failed, or have none."""
     codes = events.parts.codes
     unknown, silent = codes == UNKNOWN, codes == MESSAGE
     empty = events.parts.absent & (codes != DELETE) & ~unknown & ~silent
@@ -503,9 +408,9 @@ def say_nothing(count: int, schema: pa.Schema, gathered: Gathered) -> None:
 
 
 def keyed(
-    events: Events, reader: KeyReader, columns: Mapping[str, str], gathered: Gathered
-) -> tuple[Events, Keys]:
-    """Those whose key is among their columns, and the key as the log calls it."""
+    events: DebeziumEvents, reader: KeyReader, columns: Mapping[str, str], gathered: Gathered
+) -> tuple[DebeziumEvents, Keys]:
+    """Return the events whose key is among their columns, and the key with the log's names."""
     keys = reader.read(events.message("key"))
     # a truncate has no key
     codes = np.where(events.parts.codes == TRUNCATE, len(keys.names), keys.codes)
@@ -521,8 +426,8 @@ def keyed(
 
 
 def with_keys_for_rows(
-    events: Events, keys: Keys, reader: KeyReader, names: Sequence[str], gathered: Gathered
-) -> tuple[Events, Keys]:
+    events: DebeziumEvents, keys: Keys, reader: KeyReader, names: Sequence[str], gathered: Gathered
+) -> tuple[DebeziumEvents, Keys]:
     """Deletes without an image of the row have what the key of their message holds."""
     missing = np.flatnonzero(events.parts.absent & (events.parts.codes == DELETE))
     if not len(missing):
@@ -531,18 +436,20 @@ def with_keys_for_rows(
     row, bad = list(events.parts.row), np.zeros(len(events), np.bool_)
     bad[[int(at) for at, each in zip(missing, held, strict=True) if not each]] = True
     for index, name in enumerate(names):
-        told = [(int(at), e[name]) for at, e in zip(missing, held, strict=True) if e and name in e]
-        if told:
-            row[index] = _filled(row[index], told, bad)
+        filled = [
+            (int(at), e[name]) for at, e in zip(missing, held, strict=True) if e and name in e
+        ]
+        if filled:
+            row[index] = _filled(row[index], filled, bad)
     events = replace(events, parts=replace(events.parts, row=tuple(row)))
     reason = "it has neither a row nor a key that could be one"
     events.fail(bad, ErrorCode.NO_PAYLOAD, reason, gathered)
     return events.only(~bad), Keys(keys.codes[~bad], keys.names)
 
 
-def _filled(column: pa.Array, told: Sequence[tuple[int, Any]], bad: Mask) -> pa.Array:
-    rows = [at for at, _ in told]
-    filled = fill(column, rows, [value for _, value in told])
+def _filled(column: pa.Array, filled_known: Sequence[tuple[int, Any]], bad: Mask) -> pa.Array:
+    rows = [at for at, _ in filled_known]
+    filled = fill(column, rows, [value for _, value in filled_known])
     if filled is None:
         bad[rows] = True
     return column if filled is None else filled

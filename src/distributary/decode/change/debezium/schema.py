@@ -63,7 +63,7 @@ class Type:
     name: str = ""
     """What it means: `io.debezium.time.Date`."""
     parameters: Mapping[str, str] = field(default_factory=dict)
-    fields: tuple[Field, ...] = ()
+    fields: tuple[DebeziumField, ...] = ()
     item: Type | None = None
     """Of arrays, and of maps with texts for keys."""
 
@@ -73,7 +73,7 @@ class Type:
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class DebeziumField:
     """A field of a struct."""
 
     name: str
@@ -93,7 +93,7 @@ def connect_type(given: Any, level: int = 0) -> Type:
         case "struct":
             members = given.get("fields")
             fields = tuple(
-                Field(_text(each.get("field")), connect_type(each, level + 1))
+                DebeziumField(_text(each.get("field")), connect_type(each, level + 1))
                 for each in (members if isinstance(members, list) else ())
                 if isinstance(each, dict)
             )
@@ -128,9 +128,13 @@ def _avro_type(schema: avro.Schema, given: avro.Type, level: int) -> Type | None
             if len(real) > 1:
                 return OTHER
             return _avro_type(schema, real[0], level) if real else None
-        case avro.Record(name=name, fields=fields):
+        case avro.AvroRecord(name=name, fields=fields):
             types = [_avro_type(schema, each.type, level + 1) for each in fields]
-            made = [Field(f.name, t) for f, t in zip(fields, types, strict=True) if t is not None]
+            made = [
+                DebeziumField(f.name, t)
+                for f, t in zip(fields, types, strict=True)
+                if t is not None
+            ]
             return Type("struct", name, fields=tuple(made))
         case avro.Array(items):
             return Type("array", item=_avro_type(schema, items, level + 1))
@@ -176,8 +180,8 @@ def _text(given: Any) -> str:
 
 
 def _texts(given: Any) -> dict[str, str]:
-    told = given.items() if isinstance(given, dict) else ()
-    return {str(key): value for key, value in told if isinstance(value, str)}
+    items = given.items() if isinstance(given, dict) else ()
+    return {str(key): value for key, value in items if isinstance(value, str)}
 
 
 def unusable(evidence: str) -> DecodeError:
@@ -229,7 +233,7 @@ class Parts:
     """Whether deletes tell their position as well, so that positions can be compared."""
 
     def only(self, kept: Mask) -> Parts:
-        """Those that a mask selects."""
+        """Return the parts selected by `kept`."""
         mask = pa.array(kept)
         return Parts(
             self.codes[kept],
@@ -241,7 +245,7 @@ class Parts:
         )
 
 
-class Shape:
+class EventShape:
     """The parts of events of one schema."""
 
     def __init__(self, type_: Type, raw: Sequence[pa.DataType]) -> None:
@@ -250,7 +254,7 @@ class Shape:
         self.flat = not is_envelope(type_)
         if self.flat:
             self._row = [i for i, f in enumerate(type_.fields) if not is_told(f.name)]
-            self.row: tuple[Field, ...] = tuple(type_.fields[i] for i in self._row)
+            self.row: tuple[DebeziumField, ...] = tuple(type_.fields[i] for i in self._row)
             self.raw = tuple(raw[i] for i in self._row)
             if not self.row:
                 raise unusable("a row of it would have no columns")
@@ -260,7 +264,7 @@ class Shape:
             self.raw = tuple(raw[image].field(i).type for i in range(len(self.row)))
 
     def _image(self, type_: Type, raw: Sequence[pa.DataType]) -> int:
-        """Where the row is; both images are of one type."""
+        """Return the position of the row; both images have one type."""
         found = [self._place[name] for name in ("after", "before") if name in self._place]
         # where nothing but truncates was seen, nothing is known of any row
         void = all(type_.fields[i].type.kind == "void" for i in found)
@@ -271,7 +275,7 @@ class Shape:
 
     @property
     def tombstones_delete(self) -> bool:
-        """Whether only a message without a value tells that a row is gone."""
+        """Return whether only a message without a value marks a deleted row."""
         return self.flat and f"{_PREFIX}deleted" not in self._place
 
     def apart(self, batch: pa.RecordBatch) -> Parts:
@@ -300,27 +304,27 @@ class Shape:
 
     def _flattened(self, batch: pa.RecordBatch) -> Parts:
         columns = dict(zip(self._names, batch.columns, strict=True))
-        told = {name: array for name, array in columns.items() if is_told(name)}
-        gone = _truths(told.get(f"{_PREFIX}deleted"), batch.num_rows)
-        operations = told.get(f"{_PREFIX}op")
+        envelope = {name: array for name, array in columns.items() if is_told(name)}
+        gone = _truths(envelope.get(f"{_PREFIX}deleted"), batch.num_rows)
+        operations = envelope.get(f"{_PREFIX}op")
         # without a word about it, a row is as it is from now on
         codes = np.full(batch.num_rows, UPDATE) if operations is None else _codes(operations)
         codes = np.where(gone, DELETE, codes)
         # what is said of the source goes before what the connector says of itself
-        bare = {n.removeprefix(_PREFIX): a for n, a in told.items()}
+        bare = {n.removeprefix(_PREFIX): a for n, a in envelope.items()}
         short = bare | {n.removeprefix("source_"): a for n, a in bare.items() if "source_" in n}
         return Parts(
             codes,
             tuple(batch.column(index) for index in self._row),
             np.zeros(batch.num_rows, np.bool_),
             short,
-            tuple(told.items()),
+            tuple(envelope.items()),
             not self.tombstones_delete,
         )
 
 
 def is_envelope(type_: Type) -> bool:
-    """Whether events of a type have an envelope around the row."""
+    """Return whether events of a type have an envelope around the row."""
     source = type_.member("source")
     if source is None or type_.member("op") is None:
         return False
@@ -329,7 +333,7 @@ def is_envelope(type_: Type) -> bool:
 
 
 def is_told(name: str) -> bool:
-    """Whether a field of a flattened event comes from its envelope."""
+    """Return whether a field of a flattened event comes from its envelope."""
     if not name.startswith(_PREFIX):
         return False
     word = name.removeprefix(_PREFIX)

@@ -24,7 +24,7 @@ from distributary.decode.change import values
 from distributary.decode.change.base import with_members
 from distributary.decode.change.debezium.schema import DECIMAL, PRECISION, Parts, Type
 from distributary.decode.change.order.place import Place
-from distributary.decode.change.values import Read, Reading
+from distributary.decode.change.values import Read, ValueReading
 from distributary.decode.json import columns
 from distributary.evolve.types import compact, with_values
 from distributary.evolve.unified import json_texts, rest_as_json
@@ -37,10 +37,10 @@ _LARGEST_SCALE = 20_000
 _EXACT = Context(prec=200_000)
 
 
-def binary(array: pa.Array) -> Reading:
+def binary(array: pa.Array) -> ValueReading:
     """Bytes; JSON has them in base64."""
     if pa.types.is_binary(array.type):
-        return Reading(array)
+        return ValueReading(array)
     read = partial(binascii.a2b_base64, strict_mode=True)
     return values.one_by_one(array, read, pa.binary())
 
@@ -48,10 +48,10 @@ def binary(array: pa.Array) -> Reading:
 def after_binary(read: Read) -> Read:
     """Reads bytes that may still be base64."""
 
-    def reading(array: pa.Array) -> Reading:
+    def reading(array: pa.Array) -> ValueReading:
         first = binary(array)
         second = read(first.array)
-        return Reading(second.array, first.lost | second.lost)
+        return ValueReading(second.array, first.lost | second.lost)
 
     return reading
 
@@ -59,9 +59,9 @@ def after_binary(read: Read) -> Read:
 def cast(type_: pa.DataType) -> Read:
     """Reads values of another width."""
 
-    def read(array: pa.Array) -> Reading:
+    def read(array: pa.Array) -> ValueReading:
         try:
-            return Reading(array if array.type == type_ else array.cast(type_))
+            return ValueReading(array if array.type == type_ else array.cast(type_))
         except pa.ArrowInvalid:
 
             def fitting(value: Any) -> Any:
@@ -75,13 +75,13 @@ def cast(type_: pa.DataType) -> Read:
 def scaled(read: Read, *, by: int = 1, parts: int = 1) -> Read:
     """Reads numbers of units that are so many microseconds, or of which so many are one."""
 
-    def reading(array: pa.Array) -> Reading:
+    def reading(array: pa.Array) -> ValueReading:
         whole = array.cast(pa.int64())
         if parts > 1:
             # of moments before 1970 as well the one below
             whole = pa.array(whole.fill_null(0).to_numpy() // parts, mask=nulls(array))
         done = read(pc.multiply(whole, by) if by > 1 else whole)
-        return Reading(done.array, {row: array[row].as_py() for row in done.lost})
+        return ValueReading(done.array, {row: array[row].as_py() for row in done.lost})
 
     return reading
 
@@ -89,32 +89,34 @@ def scaled(read: Read, *, by: int = 1, parts: int = 1) -> Read:
 def instants(*, factor: int = 1, parts: int = 1) -> Read:
     """Reads moments in units of so many microseconds, or of which so many are one."""
 
-    def read(array: pa.Array) -> Reading:
+    def read(array: pa.Array) -> ValueReading:
         done = scaled(values.instants(factor), parts=parts)(array)
-        told = {row: values.INFINITIES.get(v * factor // parts, v) for row, v in done.lost.items()}
-        return Reading(done.array, told)
+        rescued = {
+            row: values.INFINITIES.get(v * factor // parts, v) for row, v in done.lost.items()
+        }
+        return ValueReading(done.array, rescued)
 
     return read
 
 
 def moments(read: Callable[[pa.Array], pa.Array], *, suffix: str = "") -> Read:
-    """Reads texts; one that is no moment is null, and told."""
+    """Return a reader of texts as times; other texts become null and are kept as rescued values."""
 
-    def reading(array: pa.Array) -> Reading:
+    def reading(array: pa.Array) -> ValueReading:
         found = read(pc.utf8_rtrim(array, suffix) if suffix else array)
         bad = nulls(found) & ~nulls(array)
-        return Reading(found, {row: array[row].as_py() for row in where(bad)})
+        return ValueReading(found, {row: array[row].as_py() for row in where(bad)})
 
     return reading
 
 
-def without_zone(array: pa.Array) -> Reading:
+def without_zone(array: pa.Array) -> ValueReading:
     """Times of day that are said to be UTC, and are of no zone."""
-    return Reading(pc.utf8_rtrim(array, "Z"))
+    return ValueReading(pc.utf8_rtrim(array, "Z"))
 
 
 def integer(text: str) -> int | None:
-    """A whole number that a schema tells as text."""
+    """Return a whole number that a schema has as text."""
     try:
         return int(text)
     except ValueError:
@@ -126,15 +128,15 @@ def digits(scale: int) -> Read:
     return lambda array: _numbers(array, pa.repeat(pa.scalar(scale), len(array)))
 
 
-def variable(array: pa.StructArray) -> Reading:
+def variable(array: pa.StructArray) -> ValueReading:
     """Records of a scale and of a number without it."""
     scales, numbers = array.flatten()
     first = binary(numbers)
     second = _numbers(first.array, scales)
-    return Reading(second.array, first.lost | second.lost)
+    return ValueReading(second.array, first.lost | second.lost)
 
 
-def _numbers(array: pa.Array, scales: pa.Array) -> Reading:
+def _numbers(array: pa.Array, scales: pa.Array) -> ValueReading:
     texts: list[str | None] = []
     lost: dict[int, Any] = {}
     for row, (data, scale) in enumerate(zip(array.to_pylist(), scales.to_pylist(), strict=True)):
@@ -144,7 +146,7 @@ def _numbers(array: pa.Array, scales: pa.Array) -> Reading:
             if text is None:
                 lost[row] = [scale, data.hex()]
         texts.append(text)
-    return Reading(pa.array(texts, pa.string()), lost)
+    return ValueReading(pa.array(texts, pa.string()), lost)
 
 
 def _number(data: bytes, scale: int) -> str | None:
@@ -159,10 +161,10 @@ def bits(length: str) -> Read:
     wanted = integer(length) or 0
     width = wanted if 0 < wanted < _LONGEST_BITS else 1
 
-    def read(array: pa.Array) -> Reading:
+    def read(array: pa.Array) -> ValueReading:
         numbers = (None if b is None else int.from_bytes(b, "little") for b in array.to_pylist())
         texts = [None if number is None else f"{number:0{width}b}" for number in numbers]
-        return Reading(pa.array(texts, pa.string()))
+        return ValueReading(pa.array(texts, pa.string()))
 
     return after_binary(read)
 
@@ -185,7 +187,7 @@ _PLAIN = {
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ValuePlan:
     """How the values of a column are read."""
 
     read: Read
@@ -193,27 +195,27 @@ class Plan:
     note: str = ""
 
 
-def plan(type_: Type, raw: pa.DataType) -> Plan:
-    """How values of a type become a column; `raw` is what the decoder inside makes of them."""
+def plan(type_: Type, raw: pa.DataType) -> ValuePlan:
+    """Return how values of a type become a column; `raw` is the inner decoder's type."""
     if type_.kind == "other" or not _agrees(type_, raw):
-        return Plan(values.same, raw)
+        return ValuePlan(values.same, raw)
     named = _NAMED.get((type_.kind, type_.name))
     if named is not None:
         return named
     if type_.kind == "bytes" and type_.name == DECIMAL:
         return _decimal(type_.parameters)
     if type_.kind == "bytes" and type_.name == f"{_DATA}Bits":
-        return Plan(bits(type_.parameters.get("length", "")), pa.string(), "bits")
+        return ValuePlan(bits(type_.parameters.get("length", "")), pa.string(), "bits")
     match type_.kind:
         case "struct":
             return _struct(type_, raw)
         case "array" | "map" if type_.item is not None:
             return _collection(type_.item, raw)
-    return Plan(_PLAIN_READS[type_.kind], _PLAIN[type_.kind])
+    return ValuePlan(_PLAIN_READS[type_.kind], _PLAIN[type_.kind])
 
 
 def _agrees(type_: Type, raw: pa.DataType) -> bool:
-    """Whether the decoder inside kept the shape: it writes as JSON what is too deep or too wide."""
+    """Return whether the inner decoder kept the structure, and did not write JSON."""
     match type_.kind:
         case "struct":
             return bool(pa.types.is_struct(raw)) and raw.num_fields == len(type_.fields)
@@ -224,26 +226,26 @@ def _agrees(type_: Type, raw: pa.DataType) -> bool:
     return True
 
 
-def _decimal(parameters: Mapping[str, str]) -> Plan:
+def _decimal(parameters: Mapping[str, str]) -> ValuePlan:
     scale, precision = (integer(parameters.get(key, "")) for key in ("scale", PRECISION))
     scale = scale or 0
     width = MOST_DIGITS if precision is None else precision
     if not 0 <= scale <= width <= MOST_DIGITS or width < 1:
         note = f"decimal({precision or '?'},{scale}) as text"
-        return Plan(after_binary(digits(scale)), pa.string(), note)
-    return Plan(after_binary(values.decimals(width, scale)), pa.decimal128(width, scale))
+        return ValuePlan(after_binary(digits(scale)), pa.string(), note)
+    return ValuePlan(after_binary(values.decimals(width, scale)), pa.decimal128(width, scale))
 
 
-def _struct(type_: Type, raw: pa.DataType) -> Plan:
+def _struct(type_: Type, raw: pa.DataType) -> ValuePlan:
     if type_.name == f"{_DATA}VariableScaleDecimal" and len(type_.fields) == 2:
-        return Plan(variable, pa.string(), "number as text")
+        return ValuePlan(variable, pa.string(), "number as text")
     if type_.name.startswith(_AS_JSON):
-        return Plan(lambda array: Reading(json_texts(array)), pa.string(), "JSON text")
+        return ValuePlan(lambda array: ValueReading(json_texts(array)), pa.string(), "JSON text")
     plans = [plan(f.type, raw.field(i).type) for i, f in enumerate(type_.fields)]
     names = [raw.field(i).name for i in range(raw.num_fields)]
     made = pa.struct([pa.field(n, p.type) for n, p in zip(names, plans, strict=True)])
 
-    def read(array: pa.StructArray) -> Reading:
+    def read(array: pa.StructArray) -> ValueReading:
         readings = [p.read(child) for p, child in zip(plans, array.flatten(), strict=True)]
         lost: dict[int, Any] = {}
         for name, each in zip(names, readings, strict=True):
@@ -251,17 +253,19 @@ def _struct(type_: Type, raw: pa.DataType) -> Plan:
                 lost.setdefault(row, {})[name] = value
         children = [each.array for each in readings]
         mask = array.is_null() if array.null_count else None
-        return Reading(pa.StructArray.from_arrays(children, fields=list(made), mask=mask), lost)
+        return ValueReading(
+            pa.StructArray.from_arrays(children, fields=list(made), mask=mask), lost
+        )
 
-    return Plan(read, made)
+    return ValuePlan(read, made)
 
 
-def _collection(item: Type, raw: pa.DataType) -> Plan:
+def _collection(item: Type, raw: pa.DataType) -> ValuePlan:
     is_map = pa.types.is_map(raw)
     inner = plan(item, raw.item_type if is_map else raw.value_type)
     made = pa.map_(pa.string(), inner.type) if is_map else pa.list_(inner.type)
 
-    def read(array: pa.Array) -> Reading:
+    def read(array: pa.Array) -> ValueReading:
         lists = compact(array)
         reading = inner.read(lists.items if is_map else lists.values)
         content = reading.array
@@ -273,36 +277,40 @@ def _collection(item: Type, raw: pa.DataType) -> Plan:
         lost: dict[int, Any] = {}
         for row, value in zip(rows, reading.lost.values(), strict=True):
             lost.setdefault(row, []).append(value)
-        return Reading(found, lost)
+        return ValueReading(found, lost)
 
-    return Plan(read, made, inner.note)
+    return ValuePlan(read, made, inner.note)
 
 
-_DAYS = Plan(values.dates, pa.date32())
+_DAYS = ValuePlan(values.dates, pa.date32())
 _WALL = "wall clock, said to be UTC"
-_MILLIS = Plan(instants(factor=1_000), TIMESTAMP, _WALL)
+_MILLIS = ValuePlan(instants(factor=1_000), TIMESTAMP, _WALL)
 _CLOCK = "time of day"
 _SPAN = "hours, minutes and seconds"
-_NAMED: Mapping[tuple[str, str], Plan] = {
+_NAMED: Mapping[tuple[str, str], ValuePlan] = {
     ("int32", f"{_TIME}Date"): _DAYS,
     ("int32", f"{_CONNECT}Date"): _DAYS,
-    ("string", f"{_TIME}IsoDate"): Plan(moments(columns.dates, suffix="Z"), pa.date32()),
+    ("string", f"{_TIME}IsoDate"): ValuePlan(moments(columns.dates, suffix="Z"), pa.date32()),
     ("int64", f"{_TIME}Timestamp"): _MILLIS,
     ("int64", f"{_CONNECT}Timestamp"): _MILLIS,
-    ("int64", f"{_TIME}MicroTimestamp"): Plan(instants(), TIMESTAMP, _WALL),
-    ("int64", f"{_TIME}NanoTimestamp"): Plan(instants(parts=1_000), TIMESTAMP, _WALL),
-    ("string", f"{_TIME}IsoTimestamp"): Plan(moments(columns.instants), TIMESTAMP, _WALL),
-    ("string", f"{_TIME}ZonedTimestamp"): Plan(moments(columns.instants), TIMESTAMP),
+    ("int64", f"{_TIME}MicroTimestamp"): ValuePlan(instants(), TIMESTAMP, _WALL),
+    ("int64", f"{_TIME}NanoTimestamp"): ValuePlan(instants(parts=1_000), TIMESTAMP, _WALL),
+    ("string", f"{_TIME}IsoTimestamp"): ValuePlan(moments(columns.instants), TIMESTAMP, _WALL),
+    ("string", f"{_TIME}ZonedTimestamp"): ValuePlan(moments(columns.instants), TIMESTAMP),
     **{
-        ("int32", f"{space}Time"): Plan(scaled(values.spans, by=1_000), pa.string(), _CLOCK)
+        ("int32", f"{space}Time"): ValuePlan(scaled(values.spans, by=1_000), pa.string(), _CLOCK)
         for space in (_TIME, _CONNECT)
     },
-    ("int64", f"{_TIME}MicroTime"): Plan(values.spans, pa.string(), _CLOCK),
-    ("int64", f"{_TIME}NanoTime"): Plan(scaled(values.spans, parts=1_000), pa.string(), _CLOCK),
-    ("string", f"{_TIME}IsoTime"): Plan(without_zone, pa.string(), _CLOCK),
-    ("int64", f"{_TIME}MicroDuration"): Plan(values.spans, pa.string(), _SPAN),
-    ("int64", f"{_TIME}NanoDuration"): Plan(scaled(values.spans, parts=1_000), pa.string(), _SPAN),
-    ("string", f"{_DATA}Json"): Plan(values.same, pa.string(), "JSON text"),
+    ("int64", f"{_TIME}MicroTime"): ValuePlan(values.spans, pa.string(), _CLOCK),
+    ("int64", f"{_TIME}NanoTime"): ValuePlan(
+        scaled(values.spans, parts=1_000), pa.string(), _CLOCK
+    ),
+    ("string", f"{_TIME}IsoTime"): ValuePlan(without_zone, pa.string(), _CLOCK),
+    ("int64", f"{_TIME}MicroDuration"): ValuePlan(values.spans, pa.string(), _SPAN),
+    ("int64", f"{_TIME}NanoDuration"): ValuePlan(
+        scaled(values.spans, parts=1_000), pa.string(), _SPAN
+    ),
+    ("string", f"{_DATA}Json"): ValuePlan(values.same, pa.string(), "JSON text"),
 }
 _PLAIN_READS: Mapping[str, Read] = {
     **{kind: cast(type_) for kind, type_ in _PLAIN.items()},
@@ -324,33 +332,17 @@ Headers = Mapping[int, bytes]
 
 
 def source_times(parts: Parts, arrived: pa.Array) -> pa.Array:
-    """When the source made each change; for one that does not say it, when it was written down."""
+    """Return the source's time of each change; the time of writing for one without it."""
     times: pa.Array = pa.nulls(len(arrived), TIMESTAMP)
     rest = {name.removeprefix("__"): array for name, array in parts.rest}
     # of flattened events, in whatever unit, before the connector's own time
     own = {name.removeprefix("source_"): rest[name] for name in rest if name.startswith("source_")}
-    for told in (own, parts.source, rest):
+    for fields in (own, parts.source, rest):
         for name, read in _UNITS:
-            array = told.get(name)
+            array = fields.get(name)
             if array is not None and kinds.is_integer(array.type) and times.null_count:
                 times = pc.coalesce(times, read(array).array)
     return pc.coalesce(times, arrived.cast(TIMESTAMP)) if times.null_count else times
-
-
-_FLAT = '{"__'
-"""What the envelope of a flattened event begins with, if anything came with its row."""
-_SOURCE_TIME = r'"__source_ts_[mun]s":-?[0-9]+[,}]'
-
-
-def without_source_time(envelopes: pa.ChunkedArray) -> Mask:
-    """Which flattened events have a time that is not their source's, by what came with them.
-
-    It is the connector's or Kafka's then, and another one when the change is sent again.
-    """
-    flat = truths(pc.starts_with(envelopes, _FLAT))
-    if flat.any():
-        flat = flat & ~truths(pc.match_substring_regex(envelopes, _SOURCE_TIME))
-    return flat
 
 
 def headers_of(headers: pa.ListArray, name: str) -> Headers:
@@ -384,7 +376,7 @@ def envelopes(
 
 
 def contents(headers: Headers) -> dict[int, Any]:
-    """What headers hold: JSON, or what can be shown of it."""
+    """Return the contents of headers: JSON, or a readable form."""
     return {row: _content(value) for row, value in headers.items()}
 
 
@@ -398,9 +390,9 @@ def _content(value: bytes | None) -> Any:
 
 
 def halves(deletes: Mask, new_keys: Headers, place: Place) -> Any:
-    """0 for the row that a change of key removes, 1 for all else.
+    """Return 0 for the row that a change of key removes, 1 for all else.
 
-    Where no position puts the two halves together, the order of the topic tells which is first.
+    If no position joins the two halves, the order of the topic decides which is first.
     """
     half = np.ones(len(deletes), np.int64)
     half[[*new_keys]] = 0

@@ -35,7 +35,7 @@ class Place(NamedTuple):
 
     @property
     def known(self) -> Mask:
-        """Which events have a position."""
+        """Return which events have a position."""
         mask: Mask = (self.a != 0) | (self.b != 0) | (self.c != 0)
         return mask
 

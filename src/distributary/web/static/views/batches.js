@@ -1,4 +1,4 @@
-// What batches did: their records, their steps, their tables.
+// Batches: their records, steps and tables.
 
 import { get } from "../api.js";
 import { address, h, link } from "../dom.js";
@@ -21,14 +21,14 @@ export const batch = {
   load: ([pipeline, number]) => get(address("api", "batches", pipeline, number)),
   render: (data, page) => h("div", { class: "page" },
     heading("batch", `${page.params[0]} #${page.params[1]}`, link(address("pipelines", page.params[0]), "pipeline")),
-    data.batches.length > 1 ? h("p", { class: "muted" }, "This number was used more than once: the stream and replays, and every life of the checkpoint, count for themselves.") : null,
+    data.batches.length > 1 ? h("p", { class: "muted" }, "Several batches have this number: the stream and replays, and every life of the checkpoint, have their own numbers.") : null,
     data.batches.map(one)),
 };
 
 function one(each) {
   return h("section", {},
     h("div", { class: "head" }, h("h2", {}, each.lane === "stream" ? "Stream" : each.lane === "replay" ? "Replay of dead letters" : each.lane), h("div", { class: "aside" }, h("span", { class: "muted" }, "finished ", since(each.finished_at)))),
-    each.batches > 1 ? h("p", { class: "banner" }, `Old batches are kept as sums: this is the sum of ${number(each.batches)} batches up to this one.`) : null,
+    each.batches > 1 ? h("p", { class: "banner" }, `Old batches are kept as sums: these are the sums of ${number(each.batches)} batches up to this one.`) : null,
     equation(each.counts, each.balanced),
     steps(each),
     facts([
@@ -46,7 +46,7 @@ function one(each) {
       { label: "From", right: true, cell: (row) => number(row.start) },
       { label: "To", right: true, cell: (row) => number(row.end) },
       { label: "Records", right: true, cell: (row) => number(row.records) },
-    ], each.ranges, { caption: "What was read" }), rest(each.all_ranges - each.ranges.length, "partition")),
+    ], each.ranges, { caption: "Source ranges" }), rest(each.all_ranges - each.ranges.length, "partition")),
     section("Tables", null, grid([
       { label: "Table", cell: (row) => tableLink(row.table) },
       { label: "Outcome", cell: (row) => badge(row.outcome) },
@@ -62,7 +62,7 @@ function rest(count, noun) {
   return count > 0 ? h("p", { class: "muted" }, `and ${counted(count, `more ${noun}`)}`) : null;
 }
 
-// where the time went
+// the time of each step
 function steps(each) {
   const whole = Math.max(each.seconds, STEPS.reduce((sum, name) => sum + each.steps[name], 0), 0.001);
   const bar = h("div", { class: "share steps", role: "img", "aria-label": `Steps: ${STEPS.map((name) => `${name} ${duration(each.steps[name])}`).join(", ")}` });

@@ -1,4 +1,4 @@
-// What the codes mean.
+// The meaning of error codes.
 
 import { get } from "../api.js";
 import { address, h, link } from "../dom.js";
@@ -25,7 +25,7 @@ export const error = {
   load: ([code]) => get(address("api", "errors", code)),
   render: (data) => h("div", { class: "page" },
     heading("error code", data.code, link("/errors", "all codes")),
-    h("p", { class: "verdict" }, data.meaning ? prose(data.meaning) : "The documentation says nothing about it."),
+    h("p", { class: "verdict" }, data.meaning ? prose(data.meaning) : "The documentation does not describe this code."),
     data.next_step ? h("p", {}, h("b", {}, "What to do: "), prose(data.next_step)) : null,
     data.failures.map((failure) => (failure.attempts === undefined
       ? section(`Pipeline ${failure.pipeline} ended with it`, since(failure.at), problem(failure))
@@ -34,6 +34,6 @@ export const error = {
       { label: "Pipeline", cell: (row) => link(address("pipelines", row.pipeline), row.pipeline) },
       { label: "Open", right: true, cell: (row) => number(row.count) },
       { label: "Last seen", right: true, cell: (row) => since(row.last_seen) },
-      { label: "", cell: (row) => link(`/dead-letters?${new URLSearchParams({ reason: data.code, pipeline: row.pipeline })}`, "look at them") },
+      { label: "", cell: (row) => link(`/dead-letters?${new URLSearchParams({ reason: data.code, pipeline: row.pipeline })}`, "show them") },
     ], data.letters, { caption: "Dead letters" }) : empty("No dead letter has this reason.", ""))),
 };

@@ -1,4 +1,4 @@
-// Dead letters: why, how many, which, and what to do about them.
+// Dead letters: their reasons and records, with the actions for them.
 
 import { asked, get } from "../api.js";
 import { address, h, link } from "../dom.js";
@@ -20,7 +20,7 @@ export const letters = {
       heading("", "Dead letters", h("span", { class: "muted" }, counted(data.counts.open || 0, "open dead letter", "open dead letters"))),
       readOnly(data),
       h("div", { class: "filters" }, select("status", "Status", data.status, states, (value) => change({ status: value })),
-        narrowed.map((name) => h("button", { type: "button", class: "chip", onclick: () => change({ [name]: "" }), title: "Take this filter away" }, `${name}: ${spelled(query[name])} ×`))),
+        narrowed.map((name) => h("button", { type: "button", class: "chip", onclick: () => change({ [name]: "" }), title: "Remove this filter" }, `${name}: ${spelled(query[name])} ×`))),
       data.reasons.length ? [
         section("By reason", null, reasons(data, query, change)),
         section("Records", h("span", { class: "muted" }, `the first ${number(data.letters.length)}`), list(data.letters)),
@@ -38,7 +38,7 @@ export const letter = {
     return h("div", { class: "page" },
       heading("dead letter", each.id, badge(each.status), code(each.error_code)),
       readOnly(data),
-      h("p", { class: "verdict" }, each.error_message || "The decoder said nothing."),
+      h("p", { class: "verdict" }, each.error_message || "The decoder gave no message."),
       open ? h("div", { class: "buttons" },
         h("button", { type: "button", class: "primary", disabled: !data.writable, onclick: () => propose({ ...wish, action: "replay" }) }, "Replay…"),
         h("button", { type: "button", disabled: !data.writable, onclick: () => propose({ ...wish, action: "discard" }) }, "Discard…")) : null,
@@ -52,8 +52,8 @@ export const letter = {
         ["key", bytes(data.key)],
         ...data.headers.map((header) => [`header ${header.key}`, bytes(header.value)]),
       ]),
-      section("Decoded, as far as it can be read", data.with_schema ? null : h("span", { class: "muted" }, `without its schema: ${data.without_schema.what}; ${data.without_schema.next_step}`),
-        data.decoded ? h("pre", { class: "decoded", tabindex: "0" }, data.decoded) : empty("Nothing of it can be read.", "The bytes are below.")),
+      section("Decoded, as far as possible", data.with_schema ? null : h("span", { class: "muted" }, `without its schema: ${data.without_schema.what}; ${data.without_schema.next_step}`),
+        data.decoded ? h("pre", { class: "decoded", tabindex: "0" }, data.decoded) : empty("The record cannot be decoded.", "The bytes are below.")),
       section("Bytes", data.bytes === null ? null : h("span", { class: "muted" }, counted(data.bytes, "byte"), data.payload_start ? `, payload from byte ${number(data.payload_start)}` : ""),
         data.hex.length ? h("pre", { class: "hex", tabindex: "0" }, data.hex.map((line) => h("span", { class: /^ *\^\^/.test(line) ? "mark" : null }, `${line}\n`))) : empty(data.bytes === null ? "The record has no value (null)." : "The value is empty.", "")),
       h("p", { class: "muted" }, "The same in a terminal: ", command(`distributary dlq show ${each.id} --lake ${shellQuoted(data.lake)}`)));
@@ -107,7 +107,7 @@ function list(found) {
 
 function none(data, all) {
   if (all) return empty(`No ${data.status === "all" ? "" : data.status} dead letters here.`, "Another status or fewer filters may show some.");
-  return empty("There are no dead letters.", "Every record that was read is in a table. That is how it should be.");
+  return empty("There are no dead letters.", "Every record that was read is in a table.");
 }
 
 function bytes(found) {

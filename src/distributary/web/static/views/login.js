@@ -1,4 +1,4 @@
-// The token is sent once; what stays is a cookie that no script can read.
+// The token is sent once; afterwards there is a cookie that no script can read.
 
 import { post, Refused } from "../api.js";
 import { h } from "../dom.js";
@@ -8,7 +8,7 @@ export const login = {
   title: () => "Log in",
   still: true,
   load: async () => {
-    // a link that works once; what stands after the sign was never sent to the server
+    // a link that works once; the part after the number sign was never sent to the server
     const once = new URLSearchParams(location.hash.slice(1)).get("once");
     if (!once) return { refused: null };
     history.replaceState(null, "", location.pathname + location.search);
@@ -46,6 +46,6 @@ export const login = {
 
 function leave() {
   const to = new URLSearchParams(location.search).get("to") || "/";
-  // nowhere but here
+  // only addresses of this page
   location.assign(/^\/(?![/\\])/.test(to) && !to.startsWith("/login") ? to : "/");
 }

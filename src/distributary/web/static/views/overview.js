@@ -4,7 +4,7 @@ import { get } from "../api.js";
 import { chart } from "../chart.js";
 import { address, h, link } from "../dom.js";
 import { compact, counted, duration, number, shellQuoted } from "../format.js";
-import { propose } from "../jobs.js";
+import { parkedReason } from "../jobs.js";
 import { badge, batchLink, code, command, empty, equation, facts, failed, freshnessOf, lagOf, retrying, section, select, since, tableLink, underWay, waits } from "../parts.js";
 
 export const WINDOWS = [["15m", "15 minutes"], ["1h", "1 hour"], ["6h", "6 hours"], ["24h", "24 hours"], ["7d", "7 days"], ["all", "everything"]];
@@ -12,7 +12,7 @@ export const WINDOWS = [["15m", "15 minutes"], ["1h", "1 hour"], ["6h", "6 hours
 export const overview = {
   title: () => "Overview",
   load: async (params, query) => {
-    // the overview knows what to say while the lake does not answer, a chart does not
+    // only the overview handles a lake that does not answer; charts do not
     const away = (refused) => {
       if (refused.error?.code !== "LAKE_UNAVAILABLE") throw refused;
       return null;
@@ -34,20 +34,20 @@ export const overview = {
 };
 
 export function readOnly(data) {
-  return data.writable ? null : h("p", { class: "banner warn" }, h("b", {}, "This lake is read-only here."), " Everything can be looked at; replay, discard and resume would fail.");
+  return data.writable ? null : h("p", { class: "banner warn" }, h("b", {}, "This lake is read-only here."), " You can view everything; replay, discard and resume would fail.");
 }
 
 function unavailable(data) {
   const why = data.unavailable;
-  return why ? h("p", { class: "banner bad", role: "status" }, h("b", {}, "The lake does not answer."), " What follows was read before; a pipeline that keeps its progress elsewhere is shown as it is now. ",
+  return why ? h("p", { class: "banner bad", role: "status" }, h("b", {}, "The lake does not answer."), " The data below was read earlier; a pipeline whose checkpoint is elsewhere is shown in its current state. ",
     code(why.code), ` ${why.evidence || why.what}`) : null;
 }
 
 function nothing(data) {
   return h("div", { class: "page" }, h("h1", { tabindex: "-1" }, "Overview"),
     empty("Nothing has run in this lake yet.", ["This page shows ", h("code", {}, data.lake), ". As soon as a pipeline runs there, it appears here by itself."],
-      h("p", {}, "To have a pipeline written for a topic of yours: ", command("distributary init --kafka HOST:PORT --topic TOPIC")),
-      h("p", {}, "To look around first, make a lake of games: ", command("distributary demo games")),
+      h("p", {}, "To create a pipeline file for your topic: ", command("distributary init --kafka HOST:PORT --topic TOPIC")),
+      h("p", {}, "To look around first, create a demo lake: ", command("distributary demo games")),
       h("p", {}, "To run a pipeline file: ", command("distributary run pipeline.yaml"))));
 }
 
@@ -66,7 +66,7 @@ function tiles(pipelines) {
     tile("Pipelines", number(pipelines.length), states.length ? states.map(([state, count]) => `${count} ${state}`).join(", ") : "none is running", null, bad ? "bad" : ""),
     tile("Tables", compact(sum((each) => each.tables.total)), tableNote({ missing, behind, parked: parkedTables, stale }, sum((each) => each.tables.healthy)), "/tables", missing || behind || parkedTables ? "bad" : stale ? "warn" : ""),
     tile("Records", compact(sum((each) => each.totals.read)), `${compact(sum((each) => each.rows))} rows in tables`, "/tables?sort=rows&order=desc"),
-    tile("Speed", fast.length ? `${compact(sum((each) => each.records_per_second))}/s` : "–", fast.length ? "records, while in a batch" : "nothing is read now", null),
+    tile("Speed", fast.length ? `${compact(sum((each) => each.records_per_second))}/s` : "–", fast.length ? "records, while in a batch" : "no batch is running", null),
     tile("Dead letters", compact(open), open ? "open" : "none open", "/dead-letters", open ? "warn" : ""),
     tile("Parked", compact(parked), parkedTables ? `records, ${counted(parkedTables, "table")}` : "no table", parkedTables ? "/tables?health=parked" : null, parked ? "bad" : ""));
 }
@@ -81,32 +81,32 @@ function tile(label, value, note, path, tone = "") {
   return path ? h("a", { class: "tile", href: path }, inner) : h("div", { class: "tile" }, inner);
 }
 
-const LOST = { missing: "is not there, though batches were written to it", behind: "lacks batches that were written to it" };
+const LOST = { missing: "does not exist, although batches were written to it", behind: "lacks batches that were written to it" };
 
 function attention(data) {
   const lines = data.pipelines.flatMap((each) => [
     ...trouble(each),
     ...each.parked.slice(0, 5).map((table) => parked(each, table, data.writable)),
     ...each.tables.worst.filter((table) => LOST[table.health]).slice(0, 5).map((table) => h("li", {}, badge(table.health), " ", tableLink(table.table), ` ${LOST[table.health]}: `, command(`distributary verify ${shellQuoted(table.table)} --lake ${shellQuoted(data.lake)}`))),
-    ...each.tables.worst.filter((table) => table.health === "stale").slice(0, 3).map((table) => h("li", {}, badge("stale"), " ", tableLink(table.table), h("span", { class: "muted" }, " has been quiet much longer than usual: last commit ", since(table.last_commit)))),
+    ...each.tables.worst.filter((table) => table.health === "stale").slice(0, 3).map((table) => h("li", {}, badge("stale"), " ", tableLink(table.table), h("span", { class: "muted" }, " has had no commit for much longer than usual: last commit ", since(table.last_commit)))),
   ]);
   return lines.length ? section("Needs attention", null, h("ul", { class: "attention" }, lines)) : null;
 }
 
-// a failure of the run before the one that goes on is no trouble
+// a failure of the run before the current one is not shown
 function trouble(each) {
   const name = link(address("pipelines", each.name), each.name);
   if (each.state === "retrying") return [h("li", {}, badge("retrying"), " ", name, retrying(each.failure))];
   if (each.state === "failed" && each.failure) return [h("li", {}, badge("failed"), " ", name, failed(each.failure))];
   if (each.state === "crashed" || each.state === "failed") {
-    return [h("li", {}, badge(each.state), " ", name, " ended without saying why; nothing is half done. To start it: ", command(`distributary run ${shellQuoted(each.file || "pipeline.yaml")}`))];
+    return [h("li", {}, badge(each.state), " ", name, " ended without a message; no batch is half written. To start it: ", command(`distributary run ${shellQuoted(each.file || "pipeline.yaml")}`))];
   }
   return [];
 }
 
 export function parked(pipeline, table, writable) {
-  return h("li", {}, badge("parked"), " ", tableLink(table.table), ` ${waits(table)} wait, the first since `, since(table.since), ": ", h("span", { class: "muted" }, table.error), " ",
-    h("button", { type: "button", disabled: !writable, onclick: () => propose({ action: "resume", pipeline: pipeline.name, table: table.table }) }, "Resume…"));
+  return h("li", {}, badge("parked"), " ", tableLink(table.table), ` ${waits(table)} wait, the first since `, since(table.since), ": ",
+    parkedReason(pipeline.name, table.table, table.error, writable));
 }
 
 function card(each, data) {
@@ -133,7 +133,7 @@ export function windowChoice(value, page) {
 
 const GAP_MILLISECONDS = 120_000;
 
-// the newest batches of `pipelines` may be old: what was measured since then comes behind them
+// the newest batches of `pipelines` may be old: later measurements follow them
 export function plots(series, pipelines) {
   const lines = (name) => series.pipelines.map((each) => ({
     name: each.name,
@@ -144,11 +144,11 @@ export function plots(series, pipelines) {
     const last = line.points.length ? line.points[line.points.length - 1][0] : 0;
     const at = now?.lag_at ? Date.parse(now.lag_at) : 0;
     if (at <= last) return line;
-    // what nobody measured in between stays empty
+    // times without measurements stay empty
     const gap = at - last > GAP_MILLISECONDS ? [[(at + last) / 2, null, null]] : [];
     return { ...line, points: [...line.points, ...gap, [at, now.lag_records, null]] };
   });
-  // where nothing runs, all that there is ends with what was seen last, not with an empty stretch until now
+  // if nothing runs, the chart ends with the last batch, not with an empty stretch until now
   const over = series.window === "all" && !pipelines.some((each) => each.state === "running" || each.state === "retrying");
   const seen = lag.flatMap((line) => line.points.map(([time]) => time));
   const span = { from: series.pipelines.length ? Date.parse(series.from) : null, to: over && seen.length ? Math.max(...seen) : Date.parse(series.to) };

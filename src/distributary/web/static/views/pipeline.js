@@ -1,4 +1,4 @@
-// One pipeline: how it stands, how it got there, what waits.
+// One pipeline: its state, its history, and its parked tables.
 
 import { get } from "../api.js";
 import { address, h, link } from "../dom.js";
@@ -6,6 +6,8 @@ import { counted, duration, number, shellQuoted, size } from "../format.js";
 import { propose } from "../jobs.js";
 import { badge, batchLink, code, command, empty, equation, facts, freshnessOf, grid, heading, lagOf, problem, retrying, section, since, tableLink, underWay } from "../parts.js";
 import { parked, plots, readOnly, windowChoice } from "./overview.js";
+
+const MOST_CONNECTORS = 5;
 
 export const pipeline = {
   title: ([name]) => name,
@@ -29,6 +31,7 @@ export const pipeline = {
         ["batch under way", each.under_way ? underWay(each.under_way) : null],
         ["lag", lagOf(each)],
         ["freshness", freshnessOf(each.lag)],
+        ["heartbeat", each.heartbeats.length ? heartbeats(each.heartbeats) : null],
         ["speed", each.records_per_second ? `${number(each.records_per_second)} records/s` : null],
         ["rows", `${number(each.rows)} in ${counted(each.tables.total, "table")}`],
         ["slowest step", each.lag.slowest_step ? `${each.lag.slowest_step}, ${Math.round(each.lag.slowest_share * 100)} % of the time` : null],
@@ -48,6 +51,13 @@ export const pipeline = {
   },
 };
 
+// the last heartbeat of each connector, the longest silent first
+function heartbeats(all) {
+  const some = all.slice(0, MOST_CONNECTORS).map((beat) => h("div", {}, `${beat.connector}: last one sent `, since(beat.at),
+    beat.looked_at ? ["; checked for a newer one ", since(beat.looked_at)] : "; newer ones may not be read yet"));
+  return [some, all.length > some.length ? h("div", { class: "muted" }, `${counted(all.length - some.length, "connector")} more with later heartbeats`) : null];
+}
+
 function upkeep(last) {
   const words = [counted(last.tables, "table")];
   if (last.files_after < last.files_before) words.push(`${number(last.files_before)} files became ${number(last.files_after)}`);
@@ -56,12 +66,12 @@ function upkeep(last) {
   return h("span", { class: last.error ? "warn" : null }, since(last.at), ": ", words.join(", "), last.error ? `; ${last.error}` : null);
 }
 
-// what a state means in which nothing runs
+// the meaning of states without a running process
 const ENDS = {
-  done: "Its last run came to its end by itself: it had read what was there.",
+  done: "Its last run ended by itself: it had read all available records.",
   stopped: "Its last run was stopped, by a person or a signal.",
   failed: "Its last run ended with an error.",
-  crashed: "The process of its last run ended without a word: it was killed, or the machine went down. Nothing is half done.",
+  crashed: "The process of its last run ended without a message: it was killed, or the machine went down. No batch is half written.",
   new: "It has not run yet.",
   unknown: "Its checkpoint is not here, so this page cannot see whether it runs.",
 };
@@ -79,12 +89,12 @@ function partitions(backlog, all) {
 function log(lines) {
   if (!lines.length) return empty("Nothing was logged yet.", "A run writes its last lines here while it runs.");
   const text = h("pre", { class: "log", tabindex: "0", role: "region", "aria-label": "Log", "data-scroll": "log" }, lines.join("\n"));
-  // the newest line is at the end; whoever has scrolled stays there
+  // the newest line is at the end; a scrolled position stays
   requestAnimationFrame(() => { if (!text.scrollTop) text.scrollTop = text.scrollHeight; });
   return text;
 }
 
-// settings are read when somebody wants to see them, once
+// settings are loaded once, when they are opened
 const known = new Map();
 
 function settings(each) {
@@ -111,13 +121,13 @@ function origin(from) {
   return [from.kind, from.name, from.line ? `line ${from.line}` : ""].filter(Boolean).join(" ");
 }
 
-// whether letters would decode now is asked of a registry: the page does not wait for it
+// the registry is asked whether dead letters would decode now: the page does not wait for it
 async function offer(hint, each, writable) {
   if (!each.dead_letters.reasons.length) return;
   try {
     const healing = await get("/api/healing", { pipeline: each.name });
     if (healing.why?.code === "FILE_NOT_TRUSTED") {
-      hint.replaceChildren(h("p", { class: "muted" }, `Whether dead letters would decode now is not known: ${healing.why.what}; ${healing.why.next_step}.`));
+      hint.replaceChildren(h("p", { class: "muted" }, `It is unknown whether dead letters would decode now: ${healing.why.what}; ${healing.why.next_step}.`));
     }
     if (!healing.count) return;
     const reasons = Object.keys(healing.by_reason);
@@ -125,7 +135,7 @@ async function offer(hint, each, writable) {
     hint.replaceChildren(h("p", { class: "banner ok" }, h("b", {}, `${counted(healing.count, "dead letter")} would decode now.`), " ",
       h("button", { type: "button", class: "primary", disabled: !writable, onclick: () => propose(wish) }, "Replay…")));
   } catch {
-    // nobody can say: nothing is offered
+    // unknown: no action is offered
   }
 }
 
@@ -153,7 +163,7 @@ function rules(found) {
 
 function worst(each) {
   const shown = each.tables.shown;
-  if (!shown.length) return empty("No tables yet.", "They are made by the first batch.");
+  if (!shown.length) return empty("No tables yet.", "The first batch creates them.");
   return h("div", {}, grid([
     { label: "Table", cell: (row) => tableLink(row.table.table) },
     { label: "Health", cell: (row) => badge(row.health) },
@@ -164,7 +174,7 @@ function worst(each) {
 }
 
 export function batchGrid(rows, pipeline = null) {
-  if (!rows.length) return empty("No batch is finished yet.", "The first one appears here by itself.");
+  if (!rows.length) return empty("No batch is finished yet.", "The first one will appear here.");
   const columns = [
     { label: "Batch", cell: (row) => [batchLink(row.pipeline, row.batch), row.lane === "stream" ? null : h("span", { class: "muted" }, ` ${row.lane}`)] },
     { label: "Pipeline", cell: (row) => link(address("pipelines", row.pipeline), row.pipeline) },

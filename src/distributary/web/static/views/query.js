@@ -10,12 +10,12 @@ const NUMBER = /^(u?int|float|double|decimal|half)/;
 
 export const query = {
   title: () => "Query",
-  // what somebody types is not taken away by a batch that arrives
+  // a new batch must not replace the text that a user types
   still: true,
   load: () => get("/api/tables", { sort: "table", size: NAMES }),
   render: (data, page) => {
     const box = h("textarea", { id: "sql", rows: "5", maxlength: "20000", spellcheck: "false", "aria-label": "SQL", placeholder: "select * from …" });
-    // an address may bring a statement along; whether it is asked is up to whoever reads it
+    // an address may contain a statement; the user decides whether to run it
     box.value = page.query.sql || "";
     const result = h("div", { id: "answer", "aria-live": "polite" });
     const button = h("button", { type: "button", class: "primary", onclick: () => run() }, "Run");
@@ -24,7 +24,7 @@ export const query = {
       if (!sql || button.disabled) return;
       history.replaceState(null, "", `/query?sql=${encodeURIComponent(sql)}`);
       button.disabled = true;
-      put(result, h("p", { class: "muted", role: "status" }, "Asking…"));
+      put(result, h("p", { class: "muted", role: "status" }, "Running…"));
       const began = performance.now();
       try {
         put(result, answer(await post("/api/query", { sql }), performance.now() - began));

@@ -1,4 +1,4 @@
-// How tables got their columns, as a diff.
+// The history of tables' columns, as a diff.
 
 import { get } from "../api.js";
 import { address, h } from "../dom.js";

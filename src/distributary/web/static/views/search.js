@@ -1,4 +1,4 @@
-// A name, a code, an id; or topic/partition/offset: where is my record?
+// Search by name, code or id; or by topic/partition/offset, to trace a record.
 
 import { get } from "../api.js";
 import { address, h, link } from "../dom.js";
@@ -15,8 +15,8 @@ export const search = {
     data.trace ? story(data.trace) : null,
     data.hits.length ? section("Found", null, h("ul", { class: "hits" }, data.hits.map((hit) => h("li", {},
       h("span", { class: "kind" }, hit.kind), link(hit.href, hit.label), h("span", { class: "muted" }, hit.detail))))) : null,
-    data.trace || data.hits.length ? null : empty(data.q ? "Nothing has this name." : "Type something above.",
-      ["Tables and types, pipelines, error codes, ids of dead letters; and ", h("code", {}, "topic/partition/offset"), " tells where a record went."])),
+    data.trace || data.hits.length ? null : empty(data.q ? "No results." : "Type a search above.",
+      ["Tables and types, pipelines, error codes, ids of dead letters; and ", h("code", {}, "topic/partition/offset"), " traces a record."])),
 };
 
 function story(trace) {

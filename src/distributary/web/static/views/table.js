@@ -1,10 +1,10 @@
-// One table: its rows, its columns, its commits, and what did not get in.
+// One table: its rows, columns and commits, and the dead letters of its type.
 
 import { get, Refused } from "../api.js";
 import { chart } from "../chart.js";
 import { address, h, link } from "../dom.js";
 import { counted, duration, number, size, spelled } from "../format.js";
-import { propose } from "../jobs.js";
+import { parkedReason } from "../jobs.js";
 import { badge, batchLink, code, command, empty, facts, grid, heading, problem, section, since } from "../parts.js";
 import { readOnly } from "./overview.js";
 
@@ -43,15 +43,15 @@ export const table = {
         ["folder", h("span", { class: "path" }, data.path)],
       ]),
       section("Rows", h("span", { class: "muted" }, "those of the newest commit first"), preview(data.rows, data.about)),
-      data.refused.length ? section("Not let in", null, refused(data.refused, each)) : null,
+      data.refused.length ? section("Dead letters of this type", null, refused(data.refused, each)) : null,
       data.expectations.length ? section("Expectations", null, rules(data.expectations)) : null,
       section("Commits", null, commits(data.commits, each)),
-      section("Columns", link(address("schemas", each.table), "how it got them"), columns(data.about, each.pipeline)));
+      section("Columns", link(address("schemas", each.table), "schema history"), columns(data.about, each.pipeline)));
   },
 };
 
 const KINDS = ["insert", "update", "delete", "read", "truncate"];
-// tables that merges rewrite: the ledger counts no rows for them
+// tables that merges rewrite: the ledger has no counts of their rows
 const DERIVED = ["merged", "history"];
 
 function ids(found) {
@@ -61,8 +61,7 @@ function ids(found) {
 
 function waiting(each, writable) {
   return h("div", { class: "banner bad" }, h("b", {}, "Parked."), ` ${counted(each.parked_records, "record")} in ${counted(each.parked_batches, "batch", "batches")} wait: `,
-    h("span", {}, each.error), " ",
-    h("button", { type: "button", class: "primary", disabled: !writable, onclick: () => propose({ action: "resume", pipeline: each.pipeline, table: each.table }) }, "Resume…"));
+    parkedReason(each.pipeline, each.table, each.error, writable));
 }
 
 // a column that came after the table was made, within the last day
@@ -75,7 +74,7 @@ function isNew(column) {
 function preview(rows, about) {
   if (rows.error) return problem(rows.error);
   if (!rows.rows.length) return empty("The table has no rows.", "They appear here as soon as a batch brings some.");
-  // our own columns are grey: they are about the record, not in it
+  // our own columns are grey: they describe the record and are not part of it
   const shown = rows.columns.map((column, n) => ({
     label: column.name, right: column.kind === "number",
     cell: (row) => (row[n] === null ? h("span", { class: "null" }, "null") : h("span", { class: column.name.startsWith("_") ? "muted" : column.kind }, row[n])),
@@ -93,11 +92,11 @@ function refused(found, each) {
     { label: "Reason", cell: (row) => code(row.code) },
     { label: "Open dead letters", right: true, cell: (row) => number(row.count) },
     { label: "Last seen", right: true, cell: (row) => since(row.last_seen) },
-    { label: "", cell: (row) => link(`/dead-letters?${new URLSearchParams({ reason: row.code, type: each.type, pipeline: each.pipeline })}`, "look at them") },
+    { label: "", cell: (row) => link(`/dead-letters?${new URLSearchParams({ reason: row.code, type: each.type, pipeline: each.pipeline })}`, "show them") },
   ], found, { caption: "Records of this type that are dead letters" });
 }
 
-// what the rules for its rows have found, over all batches
+// the results of the rules for its rows, over all batches
 function rules(found) {
   return grid([
     { label: "Rule", cell: (row) => h("span", { class: "name" }, row.rule) },
@@ -113,9 +112,9 @@ function rules(found) {
 function commits(data, each) {
   if (!data.commits.length) return empty("No commit is known.", "Only sums are kept of old batches.");
   const at = (name) => [{ name: "", points: data.points.map((point) => [Date.parse(point.at), point[name], address("batches", each.pipeline, point.batch)]) }];
-  // a table that is made of a log is rewritten: what a commit brought are events
+  // a table that is built from a log is rewritten: its commits are counted in events
   const changes = data.commits.some((row) => row.events !== null);
-  // up to now, unless it has been quiet for longer than all that there is to see
+  // up to now, unless its last commit is older than the shown period
   const times = data.points.map((point) => Date.parse(point.at));
   const [first, last] = [Math.min(...times), Math.max(...times)];
   const span = { to: Date.now() - last > last - first ? null : Date.now() };

@@ -1,0 +1,142 @@
+"""The heart of a merge: which event, row or tombstone of a key counts. Pure.
+
+The events of a batch, the rows that they meet and what is remembered of deleted rows are numbers to
+compare: the highest wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from distributary.changes.events import Events, Flags, Ints, KeyIndex, ranks
+
+NOBODY = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The rows of a table that agree with an event of the batch on some key."""
+
+    seq: pa.StructArray
+    groups: Sequence[Ints]
+    """For each key definition the group of each row, or -1."""
+    owner: Ints
+    """The number of the definition that was in force at each row's place."""
+    live: Flags
+    """Not deleted (softly)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What is remembered of rows that are gone, as far as the batch speaks of them."""
+
+    seq: pa.StructArray
+    owner: Ints
+    groups: Ints
+    """By the definition of the memory itself."""
+    truncated: pa.StructArray
+    """Places at which the whole table was emptied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """All that is in the groups of one definition, whoever it is: events, then rows, then memory.
+
+    `who` are the numbers of events, then those of rows counted on from there, NOBODY for memory.
+    """
+
+    who: Ints
+    group: Ints
+    power: Ints
+    rank: Ints
+
+    def top(self, count: int) -> Flags:
+        """Return which members are the strongest of their group."""
+        strongest: Flags = self.power == highest_by(self.group, self.power, count)[self.group]
+        return strongest
+
+
+class Contest:
+    """Events, rows and memories with their ranks and powers: the higher power wins."""
+
+    def __init__(
+        self,
+        events: Events,
+        *,
+        keys: Sequence[KeyIndex],
+        owner: Ints,
+        known: Known,
+        memory: Memory,
+    ) -> None:
+        self.events, self.keys, self.owner = events, keys, owner
+        self.known, self.memory = known, memory
+        self.rank, self.known_rank, self.memory_rank, self.truncated_rank = ranks(
+            [events.seq, known.seq, memory.seq, memory.truncated]
+        )
+        self.emptied_before = int(self.truncated_rank.max(initial=NOBODY))
+        emptied_now = self.rank[events.truncates].max(initial=NOBODY)
+        self.emptied = max(self.emptied_before, int(emptied_now))
+        """The rank of the last truncate; what is below it is gone."""
+        # at one place a row stands above an event, which must be newer to replace it; a memory
+        # stands above all but the delete that left it, which may come again after a crash
+        self.power = 4 * self.rank + 2 * events.deletes
+        self.known_power = 4 * self.known_rank + 3
+        self.memory_power = 4 * self.memory_rank + 1
+        self.valid = owner >= 0
+        self._sides: dict[tuple[int, bool], Side] = {}
+
+    @cached_property
+    def twins(self) -> Flags:
+        """Events at the place of another one about the same row, which counts instead."""
+        twins = np.zeros(len(self.owner), np.bool_)
+        for number, index in enumerate(self.keys):
+            own = np.flatnonzero(self.owner == number)
+            place = index.groups[own] * (self.rank.max(initial=0) + 1) + self.rank[own]
+            _, inverse, counts = np.unique(place, return_inverse=True, return_counts=True)
+            shared = counts[inverse] > 1
+            if shared.any():
+                own, place = own[shared], place[shared]
+                order = np.lexsort((self.events.preference(own), place))
+                twins[own[order][:-1][np.diff(place[order]) == 0]] = True
+        return twins
+
+    def side(self, number: int, *, own: bool) -> Side:
+        """Return the members of a definition's groups.
+
+        With `own`, only those under that definition.
+        """
+        found = self._sides.get((number, own))
+        if found is None:
+            found = self._sides[number, own] = self._side(number, own=own)
+        return found
+
+    def _side(self, number: int, *, own: bool) -> Side:
+        index, size = self.keys[number], len(self.owner)
+        heard = self.valid & ~self.twins
+        met = self.known.groups[number] >= 0
+        if own:
+            heard &= self.owner == number
+            met &= self.known.owner == number
+        event, row = np.flatnonzero(heard), np.flatnonzero(met)
+        mine = np.flatnonzero(self.memory.owner == number)
+        groups = [index.groups[event], self.known.groups[number][row], self.memory.groups[mine]]
+        powers = [self.power[event], self.known_power[row], self.memory_power[mine]]
+        rank = [self.rank[event], self.known_rank[row], self.memory_rank[mine]]
+        return Side(
+            who=np.concatenate([event, size + row, np.full(len(mine), NOBODY)]),
+            group=np.concatenate(groups),
+            power=np.concatenate(powers),
+            rank=np.concatenate(rank),
+        )
+
+
+def highest_by(groups: Ints, powers: Ints, count: int) -> Ints:
+    """Return the highest power of each group; NOBODY for an empty group."""
+    highest = np.full(count, NOBODY, np.int64)
+    np.maximum.at(highest, groups, powers)
+    return highest

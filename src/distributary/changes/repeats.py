@@ -1,0 +1,219 @@
+"""What the log of a table says about events that go back: sent before, later, or unknown.
+
+Positions are of one server's log. A transaction keeps its number in the logs of all servers that
+have it, so numbers decide where events carry them; an equal row of the log decides elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from distributary.changes.copies import files_at
+from distributary.changes.events import Definition, Flags, Ints, KeyIndex
+from distributary.decode.change.envelope import (
+    Transaction,
+    is_snapshot,
+    transaction_of,
+    without_source_time,
+)
+from distributary.delta.log import DataFile, Snapshot, snapshot_of
+from distributary.model.change import SEQ
+from distributary.model.incarnation import UNKNOWN, integers, positions
+
+STATEMENT_US = 60_000_000
+"""Microseconds by which a statement may be older than one that was committed before it. MySQL's
+times are those of statements, and one that waits for a lock gives up after 50 seconds."""
+Arrival = tuple[int, int, int, str]
+"""Batch, partition, offset and topic."""
+Position = tuple[int, ...]
+"""a, b, c of a place."""
+_ARRIVAL = ("_batch", "_partition", "_offset")
+_PLACES = pa.schema(
+    [
+        pa.field("_seq", SEQ),
+        pa.field("_hash", pa.int64()),
+        pa.field("_source_ts", pa.timestamp("us", "UTC")),
+        pa.field("_batch", pa.int64()),
+        pa.field("_topic", pa.string()),
+        pa.field("_partition", pa.int32()),
+        pa.field("_offset", pa.int64()),
+    ]
+)
+_ENVELOPE = pa.schema([pa.field("_envelope", pa.string())])
+
+
+class GoingBack(NamedTuple):
+    """Events that go back, and for each the change of the same row before it."""
+
+    events: pa.Table
+    """With the columns of the key and of the change."""
+    positions: Ints
+    """Of the changes before: a, b, c, one row each."""
+    times: Ints
+    """Of the changes before, in microseconds; UNKNOWN where they are not known."""
+
+
+class Findings(NamedTuple):
+    """What is known of each event that goes back."""
+
+    again: Flags
+    """It was sent before."""
+    later: Flags
+    """Its transaction comes after that of the change before it."""
+    snapshot: Flags
+    """It is a row of a whole snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Logged:
+    """An event of the log that is about the same row."""
+
+    arrival: Arrival
+    """In the order in which events came in."""
+    position: Position
+    time: int
+    """In microseconds; UNKNOWN where it is not the source's."""
+    hash: int
+    """Of content, transaction and time: all but the position, which is the server's own."""
+    envelope: str
+
+    @property
+    def transaction(self) -> Transaction | None:
+        return transaction_of(_parsed(self.envelope))
+
+    @property
+    def is_snapshot(self) -> bool:
+        return is_snapshot(_parsed(self.envelope))
+
+    def is_copy_of(self, other: _Logged) -> bool:
+        """Return whether two events at one position are one change, sent in two shapes."""
+        if self.time != other.time and UNKNOWN not in (self.time, other.time):
+            # two servers may have one row at one position, but not in one moment
+            return False
+        mine, its = self.transaction, other.transaction
+        return mine is None or its is None or mine == its
+
+
+class _Row:
+    """The events of the log about one row."""
+
+    def __init__(self) -> None:
+        self._by_arrival: dict[Arrival, _Logged] = {}
+        self._by_position: dict[Position, list[_Logged]] = {}
+        self._first: dict[int, Arrival] = {}
+        """When each content came in first, by its hash."""
+
+    def add(self, event: _Logged) -> None:
+        self._by_arrival[event.arrival] = event
+        self._by_position.setdefault(event.position, []).append(event)
+        self._first[event.hash] = min(event.arrival, self._first.get(event.hash, event.arrival))
+
+    def at(self, arrival: Arrival) -> _Logged | None:
+        """Return the event that came in at a place."""
+        return self._by_arrival.get(arrival)
+
+    def has_before(self, event: _Logged) -> bool:
+        """Return whether an event came in before, at this position or at another."""
+        if self._first[event.hash] < event.arrival:
+            return True
+        there = self._by_position[event.position]
+        return any(other.arrival < event.arrival and event.is_copy_of(other) for other in there)
+
+    def last_at(self, position: Position, before: _Logged) -> _Logged | None:
+        """Return the last event at a position that came in before another event."""
+        there = self._by_position.get(position, ())
+        earlier = (other for other in there if other.arrival < before.arrival)
+        return max(earlier, key=lambda other: other.arrival, default=None)
+
+
+def look_up(going: GoingBack, definition: Definition, log_path: str) -> Findings:
+    """Find out what the log knows of events that go back, which are in the log themselves."""
+    size = going.events.num_rows
+    again, later, snapshot = (np.zeros(size, np.bool_) for _ in range(3))
+    log = snapshot_of(log_path)
+    if log is None or not size:
+        return Findings(again, later, snapshot)
+    index = KeyIndex(going.events.select([*definition]), definition)
+    times = np.concatenate([integers(going.events, "_source_ts"), going.times])
+    rows = _rows_of(log, index, definition, times, going.events.schema)
+    for number, arrival in enumerate(_arrivals(going.events)):
+        row = rows.get(int(index.groups[number]))
+        event = row.at(arrival) if row is not None else None
+        if row is None or event is None:
+            continue
+        snapshot[number] = event.is_snapshot
+        again[number] = row.has_before(event)
+        before = row.last_at(tuple(going.positions[number].tolist()), event)
+        if before is not None and not again[number]:
+            again[number], later[number] = _by_transactions(event, before)
+    return Findings(again, later, snapshot)
+
+
+def _by_transactions(event: _Logged, before: _Logged) -> tuple[bool, bool]:
+    """Return whether an event is of an older transaction, and whether of a later one.
+
+    It is neither where numbers begin anew, as after `RESET MASTER`: lower ones have a later time.
+    Nor where a replica has not got the last transactions of its primary: it gives their numbers to
+    others, at about the same time.
+    """
+    one, other = event.transaction, before.transaction
+    if one is None or other is None or one.domain != other.domain:
+        return False, False
+    timed = UNKNOWN not in (event.time, before.time)
+    slack = 0 if one.server == other.server else STATEMENT_US
+    older = one.number < other.number and timed and event.time <= before.time - slack
+    return older, one.number > other.number
+
+
+def _rows_of(
+    log: Snapshot, index: KeyIndex, definition: Definition, times: Ints, schema: pa.Schema
+) -> dict[int, _Row]:
+    """Read the events about the rows of an index, by group."""
+    have = {field["name"] for field in log.fields}
+    rows: dict[int, _Row] = {}
+    if not have.issuperset(definition):
+        return rows
+    key = pa.schema([schema.field(name) for name in definition])
+    for file in files_at(log, times):
+        table = log.read(file, pa.schema([*key, *_PLACES]), lenient=True)
+        groups = index.find(table)
+        met = np.flatnonzero(groups >= 0)
+        if len(met):
+            logged = _logged(log, file, table.take(pa.array(met)), met)
+            for group, event in zip(groups[met].tolist(), logged, strict=True):
+                rows.setdefault(group, _Row()).add(event)
+    return rows
+
+
+def _logged(log: Snapshot, file: DataFile, rows: pa.Table, places: Ints) -> Iterator[_Logged]:
+    """Build the events of some rows of a file, which were read without their envelopes."""
+    texts = log.read(file, _ENVELOPE, lenient=True).column(0).take(pa.array(places))
+    texts = texts.fill_null("{}")
+    lasting = ~without_source_time(texts)
+    times = np.where(lasting, integers(rows, "_source_ts"), UNKNOWN).tolist()
+    hashes = integers(rows, "_hash").tolist()
+    positioned = map(tuple, positions(rows).tolist())
+    for values in zip(_arrivals(rows), positioned, times, hashes, texts.to_pylist(), strict=True):
+        yield _Logged(*values)
+
+
+def _parsed(text: str) -> Mapping[str, Any]:
+    """Parse an envelope; one that is no object says nothing."""
+    try:
+        envelope = json.loads(text)
+    except ValueError:
+        return {}
+    return envelope if isinstance(envelope, dict) else {}
+
+
+def _arrivals(rows: pa.Table) -> list[Arrival]:
+    """Return where each event came in, in the order of arrival."""
+    columns = [integers(rows, name).tolist() for name in _ARRIVAL]
+    topics = rows.column("_topic").fill_null("").to_pylist()
+    return list(zip(*columns, topics, strict=True))

@@ -1,0 +1,307 @@
+"""What is asked of a database whose changes a lake keeps, and the address under which it is found.
+
+A comparison needs a consistent snapshot and a place in the database's log. A change that the
+snapshot shows may stand in the log before a change that it does not show: transactions commit in
+another order than they write. So a snapshot has two places. All changes before the lower one are in
+it, no change from the higher one on, and what is in between is unknown.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from importlib import import_module
+from typing import Protocol
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import pyarrow as pa
+
+from distributary.errors import (
+    ConfigError,
+    ErrorCode,
+    SetupError,
+    SourceError,
+    SourceUnavailableError,
+    missing,
+)
+
+Position = tuple[int, int, int]
+"""A place in a database's log: a, b, c of `_seq`."""
+
+
+class ValueType(StrEnum):
+    """The kinds of values of a database; each comes as one Arrow type."""
+
+    INTEGER = "integer"
+    BOOLEAN = "boolean"
+    FLOAT = "float"
+    DOUBLE = "double"
+    DECIMAL = "decimal"
+    """As text."""
+    TEXT = "text"
+    JSON = "json"
+    """As text."""
+    BYTES = "bytes"
+    DATE = "date"
+    TIMESTAMP = "timestamp"
+    """The time on a clock of no zone."""
+    INSTANT = "instant"
+    """A moment, in UTC."""
+    TIME = "time"
+    """Microseconds since midnight, which may be negative or more than a day."""
+    BITS = "bits"
+    """As text of 0 and 1."""
+    OTHER = "other"
+    """As text that is compared only with text."""
+    UNKNOWN = "unknown"
+    """Not read at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceColumn:
+    """A column of a database's table."""
+
+    name: str
+    type: ValueType
+    digits: int | None = None
+    """Digits behind the point, of decimals and of times."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """A table of a database, as the database describes it."""
+
+    database: str
+    schema: str
+    """Empty where the database has no schemas."""
+    name: str
+    columns: tuple[SourceColumn, ...]
+    key: tuple[str, ...]
+    """The columns of its primary key, in the key's order; empty: it has none."""
+
+    @property
+    def title(self) -> str:
+        """Return the name for people."""
+        return ".".join(filter(None, (self.database, self.schema, self.name)))
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A consistent snapshot in the order of its database's log."""
+
+    low: Position
+    """Every change before it is in the snapshot."""
+    high: Position
+    """No change from here on is in the snapshot."""
+    at_us: int
+    """The database's time, in microseconds since 1970."""
+    text: str
+    """The lower place in the database's own words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A replication slot, and how much of the log it holds back."""
+
+    name: str
+    active: bool
+    bytes: int
+    lost: bool = False
+    """The database has removed log that the slot still needs."""
+
+
+class Database(Protocol):
+    """A connection to a database, which reads one snapshot after the other."""
+
+    address: str
+    """Where it is, without a password."""
+
+    def describe(self, names: Sequence[str]) -> SourceTable:
+        """Return the table with these names: database, schema, table. Raises ConfigError."""
+
+    def open(self, patience: float) -> Moment:
+        """Begin a consistent snapshot; one that was open before ends."""
+
+    def read(
+        self,
+        table: SourceTable,
+        *,
+        after: Mapping[str, object] | None = None,
+        most: int | None = None,
+        part: float | None = None,
+    ) -> Iterator[pa.Table]:
+        """Read rows of the snapshot in columns of `ARROW`, piece by piece.
+
+        `most` rows come in the order of the key, those after a row with other values of it; `part`
+        is the share of all rows that is chosen by chance.
+        """
+
+    def count(self, table: SourceTable) -> int:
+        """Return how many rows the snapshot has."""
+
+    def slots(self) -> list[Slot]:
+        """Return the replication slots; empty where the database has none."""
+
+    def close(self) -> None:
+        """End the snapshot and the connection."""
+
+
+ARROW: Mapping[ValueType, pa.DataType] = {
+    ValueType.INTEGER: pa.int64(),
+    ValueType.BOOLEAN: pa.bool_(),
+    ValueType.FLOAT: pa.float32(),
+    ValueType.DOUBLE: pa.float64(),
+    ValueType.DECIMAL: pa.string(),
+    ValueType.TEXT: pa.string(),
+    ValueType.JSON: pa.string(),
+    ValueType.BYTES: pa.binary(),
+    ValueType.DATE: pa.date32(),
+    ValueType.TIMESTAMP: pa.timestamp("us"),
+    ValueType.INSTANT: pa.timestamp("us", "UTC"),
+    ValueType.TIME: pa.int64(),
+    ValueType.BITS: pa.string(),
+    ValueType.OTHER: pa.string(),
+}
+"""The Arrow type in which values of each kind are read."""
+
+
+# Addresses: `postgresql://user:password@host:port/database`.
+
+_REFERENCE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a database is, and who asks."""
+
+    scheme: str
+    host: str
+    port: int | None
+    user: str
+    password: str = field(repr=False)
+    database: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def shown(self) -> str:
+        """Return the address without password and options."""
+        port = f":{self.port}" if self.port else ""
+        return f"{self.scheme}://{self.host}{port}/{self.database}"
+
+
+def parse_address(text: str) -> Address:
+    """Read an address. Raises ConfigError, which does not show it."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in os.environ:
+            raise ConfigError(
+                f"the variable {name} is not set",
+                code=ErrorCode.CONFIG_MISSING_VARIABLE,
+                where="--source",
+                next_step=f"set {name}",
+            )
+        return os.environ[name]
+
+    try:
+        parts = urlsplit(_REFERENCE.sub(value, text))
+        port = parts.port
+    except ValueError:
+        raise _unfit("it is no address") from None
+    if parts.scheme not in DATABASES:
+        raise _unfit(f"its scheme is not one of {', '.join(DATABASES)}")
+    if not parts.hostname or not parts.path.strip("/"):
+        raise _unfit("it names no host or no database")
+    variable = DATABASES[parts.scheme].password_variable
+    return Address(
+        parts.scheme,
+        parts.hostname,
+        port,
+        unquote(parts.username or ""),
+        unquote(parts.password or os.environ.get(variable, "")),
+        unquote(parts.path.strip("/")),
+        dict(parse_qsl(parts.query)),
+    )
+
+
+def _unfit(evidence: str) -> ConfigError:
+    return ConfigError(
+        "the address of the source cannot be used",
+        where="--source",
+        evidence=evidence,
+        next_step="write postgresql://USER:${PASSWORD}@HOST:PORT/DATABASE, or mysql:// or "
+        "mariadb://, and set the variable PASSWORD",
+    )
+
+
+# The databases that are known.
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    module: str
+    """The module with a function `connect`."""
+    password_variable: str
+    """The variable in which the database's own tools look for a password."""
+
+
+DATABASES: Mapping[str, _Entry] = {
+    "postgresql": _Entry("distributary.changes.source.postgres", "PGPASSWORD"),
+    "mysql": _Entry("distributary.changes.source.mysql", "MYSQL_PWD"),
+    "mariadb": _Entry("distributary.changes.source.mysql", "MYSQL_PWD"),
+}
+"""The databases by the scheme of their addresses."""
+
+
+def connect(address: Address) -> Database:
+    """Connect to a database. Raises SetupError where its driver is not installed."""
+    try:
+        module = import_module(DATABASES[address.scheme].module)
+    except ImportError as error:
+        raise SetupError(
+            "the driver of this database is not installed",
+            code=ErrorCode.EXTRA_MISSING,
+            where=address.shown,
+            evidence=str(error),
+            next_step="pip install 'distributary[source]'",
+        ) from None
+    opened: Callable[[Address], Database] = module.connect
+    return opened(address)
+
+
+@contextmanager
+def failing(address: Address, errors: type[Exception]) -> Iterator[None]:
+    """Turn a driver's errors into ours, without what they may show of the password."""
+    try:
+        yield
+    except errors as error:
+        text = " ".join(str(error).split())[:500]
+        if address.password:
+            text = text.replace(address.password, "***")
+        lost = any(word in text.lower() for word in ("connect", "server has gone", "terminat"))
+        made = SourceUnavailableError if lost else SourceError
+        raise made(
+            "the source database did not answer" if lost else "the source database refused",
+            where=address.shown,
+            evidence=text,
+            next_step="check the address, the user's rights, and that the server runs",
+        ) from None
+
+
+def not_there(title: str, known: Sequence[str], address: str) -> ConfigError:
+    """Return the error for a table that the database does not have."""
+    return missing("the source has no such table", title, known, where=address, command="name it")
+
+
+def waiting(patience: float, *, pause: float = 0.1) -> Iterator[None]:
+    """Yield again and again until the time is over."""
+    deadline = time.monotonic() + patience
+    yield
+    while time.monotonic() < deadline:
+        time.sleep(pause)
+        yield

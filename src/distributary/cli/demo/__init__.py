@@ -1,1 +1,0 @@
-"""`demo`: simulated records, a pipeline that ingests them, and what came of it."""

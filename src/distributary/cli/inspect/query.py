@@ -1,0 +1,284 @@
+"""`query` and `head`: rows of the lake's tables, asked for in SQL or by a table's name."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from distributary.cli.command.lakes import find_lake, find_table
+from distributary.cli.command.output import Paper, counted
+from distributary.cli.command.verb import (
+    LOOK,
+    FileOption,
+    Invocation,
+    LakeOption,
+    TableArgument,
+    argument,
+    option,
+    single,
+    verb,
+)
+from distributary.observe.log_format import cut, one_line
+
+if TYPE_CHECKING:
+    from distributary.operations.query import QueryLimits, Questions, ResultColumn
+
+app = single(LOOK)
+
+_MOST_SHOWN = 1000
+_WIDEST = 60
+"""Characters of a value where people read it; `--json` and `--csv` have all of it."""
+_PROMPT, _GOES_ON = "sql> ", "...> "
+_LEAVES = frozenset({"exit", "quit", "\\q", ".quit", ".exit"})
+
+Width = Annotated[
+    int | None,
+    option(
+        "--width",
+        "Cut values after so many characters; 60 in a table, whole in --json and --csv.",
+        metavar="CHARACTERS",
+        min=1,
+    ),
+]
+Csv = Annotated[bool, option("--csv", "Print comma-separated values with a header.")]
+Timeout = Annotated[str, option("--timeout", "How long an answer may take.", metavar="DURATION")]
+Memory = Annotated[str, option("--memory", "How much memory it may take.", metavar="SIZE")]
+
+
+@verb(
+    app,
+    'query "select type, count(*) from bronze_events group by 1" --lake distributary-demo',
+    'query "show tables" --lake distributary-demo --csv',
+)
+def query(
+    call: Invocation,
+    sql: Annotated[
+        str | None,
+        argument("One SELECT; else standard input, or a prompt in a terminal.", metavar="SQL"),
+    ] = None,
+    as_csv: Csv = False,
+    limit: Annotated[
+        int | None,
+        option(
+            "--limit -n",
+            "Print at most so many rows; 0 for all. 1,000 when left out, all with --csv.",
+            metavar="ROWS",
+            min=0,
+        ),
+    ] = None,
+    timeout: Timeout = "60s",
+    memory: Memory = "2GiB",
+    width: Width = None,
+    lake: LakeOption = None,
+    file: FileOption = None,
+) -> None:
+    """Ask the tables in SQL, by their names. It only reads, and needs no JVM."""
+    from distributary.operations.query import Questions
+
+    shape = _shape(call, as_csv, width)
+    bounds = _bounds(call, limit, timeout, memory, unlimited=as_csv)
+    found = find_lake(call, lake, file)
+    questions = Questions(found.path)
+    if sql is None and sys.stdin.isatty():
+        _converse(call, questions, bounds, shape)
+        return
+    _answer(call, questions, sys.stdin.read() if sql is None else sql, bounds, shape)
+
+
+@verb(app, "head bronze_events --lake distributary-demo", "head bronze_events -n 3 --json")
+def head(
+    call: Invocation,
+    table: TableArgument,
+    count: Annotated[
+        int, option("--rows -n", "How many.", metavar="ROWS", min=1, max=_MOST_SHOWN)
+    ] = 10,
+    as_csv: Csv = False,
+    width: Width = None,
+    lake: LakeOption = None,
+    file: FileOption = None,
+) -> None:
+    """The newest rows of a table, the newest first."""
+    from distributary.operations.query import Questions, ResultColumn, newest
+
+    shape = _shape(call, as_csv, width)
+    found = find_lake(call, lake, file)
+    questions = Questions(found.path)
+    name = table.casefold()
+    if name not in questions.places:
+        # by its type, or an error that names those that are spelled alike
+        name = find_table(found.ledger().tables(schema_ids=False), table).table.casefold()
+    opened = questions.open(name)
+    rows = newest(opened, count)
+    columns = tuple(ResultColumn(field.name, str(field.type)) for field in rows.schema)
+    about = {"table": questions.places[name][0], "table_version": opened.version}
+    _show(call, columns, _values(rows.to_pydict().values()), shape, about)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """How rows are to be printed."""
+
+    as_csv: bool
+    width: int | None
+
+
+def _shape(call: Invocation, as_csv: bool, width: int | None) -> _Shape:
+    if as_csv and call.out.is_json:
+        raise call.usage("--csv and --json exclude each other.")
+    return _Shape(as_csv, width)
+
+
+def _values(columns: Iterable[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
+    return zip(*columns, strict=True)
+
+
+def _bounds(
+    call: Invocation, limit: int | None, timeout: str, memory: str, *, unlimited: bool
+) -> QueryLimits:
+    from distributary.config.base import parse_size
+    from distributary.operations.query import QueryLimits
+
+    try:
+        size = parse_size(memory)
+    except ValueError as error:
+        raise call.usage(f"--memory {error}.") from None
+    usual = None if unlimited else _MOST_SHOWN
+    rows = usual if limit is None else limit or None
+    return QueryLimits(seconds=call.seconds("--timeout", timeout), memory=size, rows=rows)
+
+
+def _answer(
+    call: Invocation, questions: Questions, sql: str, bounds: QueryLimits, shape: _Shape
+) -> None:
+    from distributary.cli.command.log_file import report
+    from distributary.errors import DistributaryError
+
+    def end(error: DistributaryError) -> None:
+        # nothing else stops the engine; a statement only reads, so that nothing is left half done
+        report(call.out, error, call.log)
+        call.out.stdout.flush()
+        os._exit(error.exit_code)
+
+    with questions.ask(sql, bounds, overdue=end) as answer:
+        _show(call, answer.columns, answer.rows(), shape, {}, lambda: {"more": answer.more})
+        if answer.more and not call.out.is_json:
+            call.out.note(f"only the first {counted(bounds.rows or 0, 'row')}: --limit says more")
+
+
+def _show(
+    call: Invocation,
+    columns: Sequence[ResultColumn],
+    rows: Iterable[Sequence[Any]],
+    shape: _Shape,
+    about: Mapping[str, Any],
+    after: Callable[[], Mapping[str, Any]] = dict,
+) -> None:
+    """Rows as they are wanted; `after` says what is known once all of them were taken."""
+    if shape.as_csv:
+        written = csv.writer(call.out.stdout, lineterminator="\n")
+        written.writerow([column.name for column in columns])
+        for row in rows:
+            written.writerow([_cut(_text(value), shape.width) for value in row])
+        call.out.stdout.flush()
+    elif call.out.is_json:
+        names = [column.name for column in columns]
+        named = [
+            {name: _json(value, shape.width) for name, value in zip(names, row, strict=True)}
+            for row in rows
+        ]
+        data = {**about, "columns": columns, "rows": named, **after()}
+        call.out.show(data, lambda paper: None)
+    else:
+        width = shape.width or _WIDEST
+        shown = [[_cut(_text(value), width) for value in row] for row in rows]
+        call.out.show({}, lambda paper: _draw(paper, columns, shown))
+
+
+def _draw(paper: Paper, columns: Sequence[ResultColumn], rows: Sequence[Sequence[str]]) -> None:
+    if paper.fancy and len(columns) * 4 > paper.console.width:
+        # a table that no screen is wide enough for: a line for each value
+        for number, row in enumerate(rows, 1):
+            paper.line(f"row {number}")
+            for column, value in zip(columns, row, strict=True):
+                paper.row(column.name, value, width=28)
+        return
+    # names of columns come from records, and from whoever wrote the statement
+    headers = [one_line(column.name) + ">" * _is_number(column.type) for column in columns]
+    paper.table(headers, rows, indent=0)
+
+
+def _is_number(type_name: str) -> bool:
+    return type_name.startswith(("int", "uint", "float", "double", "decimal", "half"))
+
+
+def _cut(text: str, width: int | None) -> str:
+    return text if width is None else cut(text, width)
+
+
+def _text(value: Any) -> str:
+    """A value in one piece: nothing for null, JSON for what has parts."""
+    from distributary.operations.query import json_value
+
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict | list):
+        return json.dumps(json_value(value), ensure_ascii=False)
+    known = json_value(value)
+    # what JSON has no word for: infinity, and what is no number
+    return "" if value is None else str(value) if known is None else str(known)
+
+
+def _json(value: Any, width: int | None) -> Any:
+    from distributary.operations.query import json_value
+
+    known = json_value(value)
+    if width is None or not isinstance(known, str | dict | list):
+        return known
+    text = known if isinstance(known, str) else json.dumps(known, ensure_ascii=False)
+    return known if len(text) <= width else cut(text, width)
+
+
+# A prompt.
+
+
+def _converse(call: Invocation, questions: Questions, bounds: QueryLimits, shape: _Shape) -> None:
+    """Statement after statement, each up to its semicolon, until the end of input."""
+    from distributary.cli.command.log_file import report
+    from distributary.errors import DistributaryError
+
+    with suppress(ImportError):
+        # arrow keys and history, where Python has them
+        import readline  # noqa: F401
+    tables = counted(len(questions.places), "table")
+    call.out.note(f"{tables}; end a statement with ;  and leave with Ctrl-D. Try: show tables;")
+    for sql in _statements(call):
+        try:
+            _answer(call, questions, sql, bounds, shape)
+        except DistributaryError as error:
+            report(call.out, error, call.log)
+        except KeyboardInterrupt:
+            call.out.note("stopped")
+
+
+def _statements(call: Invocation) -> Iterator[str]:
+    lines: list[str] = []
+    while True:
+        call.out.margin.console.file.write(_GOES_ON if lines else _PROMPT)
+        call.out.margin.console.file.flush()
+        try:
+            line = input()
+        except EOFError:
+            call.out.margin.line("")
+            return
+        if not lines and line.strip().lower().rstrip(";") in _LEAVES:
+            return
+        lines = [*lines, line] if lines or line.strip() else []
+        if line.rstrip().endswith(";"):
+            yield "\n".join(lines)
+            lines = []

@@ -1,0 +1,660 @@
+"""`status`: how the pipelines of a lake stand, on one screen, whether or not they run."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from distributary.cli.command.lakes import Lake, find_lake, loaded_of, open_registry, require_lake
+from distributary.cli.command.output import (
+    Paper,
+    Words,
+    ago,
+    brief,
+    clock,
+    counted,
+    duration,
+    number,
+    since,
+    styled,
+)
+from distributary.cli.command.verb import (
+    LOOK,
+    Invocation,
+    LakeOption,
+    OptionalFile,
+    option,
+    single,
+    verb,
+)
+from distributary.errors import DistributaryError, ErrorCode, LakeUnavailableError
+from distributary.observe.log_format import cut, listed, plain
+from distributary.threads import begun
+
+if TYPE_CHECKING:
+    from distributary.config.load import Loaded
+    from distributary.observe.health import Ranking
+    from distributary.observe.ledger.rows import RuleStatus
+    from distributary.observe.pipelines import CatalogState, UpkeepState
+    from distributary.observe.pulse import UnderWay
+    from distributary.observe.status import (
+        Forecast,
+        PipelineStatus,
+        SourceHeartbeat,
+        SourceTables,
+        SourceTableStatus,
+    )
+
+
+app = single(LOOK)
+
+_STATE_COLOURS = {
+    "running": "green",
+    "retrying": "bold red",
+    "crashed": "bold red",
+    "failed": "bold red",
+    "stopped": "yellow",
+    "done": "green",
+}
+_HEALTH_COLOURS = {
+    "missing": "bold red",
+    "behind": "bold red",
+    "parked": "red",
+    "refusing": "red",
+    "doubtful": "yellow",
+    "stale": "yellow",
+    "absent": "dim",
+    "healthy": "green",
+}
+_RULE_COLOURS = {"warn": "yellow", "dead_letter": "yellow", "fail": "red"}
+_LABEL = 14
+_OLD_SECONDS = 10.0
+"""What was measured longer ago is shown with its time."""
+_TELLS_RECORDS = ("catching_up", "holding", "behind")
+"""Forecasts whose words say how many records are left."""
+_RARE = ("truncate",)
+"""Kinds of change that get a column only where there are any."""
+_MOST_RULES = 20
+_MOST_TABLES = 3
+_BROKER_SECONDS, _REGISTRY_SECONDS = 4.0, 5.0
+"""How long the answer of a server is waited for."""
+_T = TypeVar("_T")
+
+Partition = tuple[str, int]
+
+
+@verb(app, "status --lake distributary-demo", "status distributary-demo/games.yaml --partitions")
+def status(
+    call: Invocation,
+    file: OptionalFile = None,
+    lake: LakeOption = None,
+    partitions: Annotated[
+        bool, option("--partitions", "How far each partition was read; asks the broker.")
+    ] = False,
+) -> int:
+    """Lag, freshness, rows, dead letters and parked tables."""
+    from distributary.engine.progress.claim import liveness
+    from distributary.observe.pipelines import unfinished_removal
+    from distributary.observe.status import status as status_of
+
+    found = find_lake(call, lake, file, empty=file is not None)
+    try:
+        require_lake(found)
+        now = status_of(found.path, pipeline=found.pipeline, liveness=liveness)
+    except LakeUnavailableError as error:
+        if found.pipeline is None:
+            raise
+        return _show_without_lake(call, found, error)
+    for one in now.pipelines:
+        if unfinished_removal(found.path, one.name):
+            call.out.warn(
+                f"a reset or clean of {one.name} was begun and has not ended: its next run ends it"
+            )
+    healable = {p.name: _find_healable(call, found, p) for p in now.pipelines}
+    read = {p.name: _find_partitions(call, found, p) for p in now.pipelines if partitions}
+    data = now.as_dict()
+    for each in data["pipelines"]:
+        each["healable"] = plain(healable[each["name"]])
+        if partitions:
+            each["partitions"] = plain(read[each["name"]])
+
+    def draw(paper: Paper) -> None:
+        paper.line(styled(f"lake {found.path} ({found.found_by})", "dim"))
+        if not now.pipelines:
+            paper.line("no pipeline has finished a batch here yet")
+        for each in now.pipelines:
+            _draw_pipeline(paper, each, now.now, healable[each.name], found)
+        for name, lags in read.items():
+            paper.line(styled(f"partitions of {name}", "bold"))
+            _draw_partitions(paper, lags)
+
+    call.out.show(data, draw)
+    return 0
+
+
+def _show_without_lake(call: Invocation, lake: Lake, error: LakeUnavailableError) -> int:
+    """Show a pipeline's status from its checkpoint alone, while the lake does not answer."""
+    from distributary.engine.progress.claim import liveness
+    from distributary.observe.status import RUNS, Live, live_of
+
+    live = live_of(lake.checkpoint, liveness) if lake.keeps_elsewhere else Live()
+    now = datetime.now(UTC)
+    under_way = live.pulse.under_way if live.pulse and live.state in RUNS else None
+    known = {
+        "name": lake.pipeline,
+        "state": live.state,
+        "checkpoint": lake.checkpoint,
+        "failure": live.failure,
+        "backlog": live.pulse.backlog if live.pulse else None,
+        "under_way": under_way,
+    }
+    details = {key: value for key, value in error.as_dict().items() if key != "context"}
+    data = {"version": 1, "lake": lake.path, "now": now, "unavailable": details}
+
+    def draw(paper: Paper) -> None:
+        paper.line(styled(f"lake {lake.path} ({lake.found_by})", "dim"))
+        paper.line(
+            styled(lake.pipeline or "", "bold"),
+            "  ",
+            styled(live.state, _STATE_COLOURS.get(live.state, "")),
+        )
+        if live.failure is not None:
+            _draw_failure(paper, live.failure, now)
+        if under_way is not None:
+            paper.row("batch", _under_way(under_way, now))
+        paper.row("lake", styled("it does not answer: rows, lag and tables are not known", "red"))
+        paper.row("", cut(call.out.mask(f"{error.what}: {error.evidence}"), 300))
+
+    call.out.show(plain(data | {"pipelines": [known]}), draw)
+    return error.exit_code
+
+
+def _draw_pipeline(
+    paper: Paper, each: PipelineStatus, now: datetime, healable: Healable | None, lake: Lake
+) -> None:
+    as_of = f"as of {clock(each.as_of, now=now)}, {ago(each.age_seconds)}"
+    paper.line(
+        styled(each.name, "bold"),
+        "  ",
+        styled(each.state, _STATE_COLOURS.get(each.state, "")),
+        f"  {as_of if each.as_of else 'no batch finished yet'}",
+    )
+    if each.failure is not None:
+        _draw_failure(paper, each.failure, now)
+    rate = f", {number(each.records_per_second)} records/s" if each.records_per_second else ""
+    paper.row("records", styled(each.equation, "" if each.balanced else "bold red"))
+    if each.under_way is not None:
+        paper.row("batch", _under_way(each.under_way, now))
+    paper.row("lag", _lag(each, now))
+    if freshness := _freshness(each.lag):
+        paper.row("freshness", freshness)
+    _draw_heartbeats(paper, each.heartbeats, now)
+    paper.row("rows", f"{number(each.rows)} in {counted(each.tables.total, 'table')}{rate}")
+    if each.changes is not None:
+        paper.row("changes", kinds(each.changes.changes))
+    _draw_dead_letters(paper, each, healable)
+    _draw_parked(paper, each, now, lake)
+    _draw_catalog(paper, each.catalog, now)
+    _draw_upkeep(paper, each.upkeep, now)
+    _draw_lost(paper, each.tables, lake)
+    _draw_kinds(paper, each, lake)
+    _draw_rules(paper, each.expectations, now)
+    if each.changes is not None:
+        _draw_source_tables(paper, each.changes, now)
+    elif each.tables.shown:
+        _draw_tables(paper, each.tables, now)
+
+
+def _draw_failure(paper: Paper, failure: Mapping[str, Any], now: datetime) -> None:
+    when = since(datetime.fromisoformat(failure["at"]), now=now) if failure.get("at") else ""
+    what = styled(cut(f"{failure.get('code')}: {failure.get('what')}", 200), "bold red")
+    again = "attempts" in failure
+    if again:
+        tries = counted(failure["attempts"], "attempt")
+        when = f"first {when}, {tries}, next try {_next_try(failure, now)}"
+    paper.row(
+        "retrying" if again else "failed",
+        what.append(f", {when}" if when else "", style="not bold dim"),
+    )
+    if failure.get("next_step"):
+        paper.row("", cut(failure["next_step"], 200))
+
+
+def _next_try(failure: Mapping[str, Any], now: datetime) -> str:
+    if failure["next_try"] is None:
+        return "unknown"
+    left = (datetime.fromisoformat(failure["next_try"]) - now).total_seconds()
+    return f"in {duration(left)}" if left > 0 else "now"
+
+
+def _under_way(batch: UnderWay, now: datetime) -> str:
+    size = "" if batch.records is None else f" of {counted(batch.records, 'record')}"
+    spent = max((now - batch.started_at).total_seconds(), 0.0)
+    return f"{batch.batch}{size} under way for {duration(spent)}, step {batch.step}"
+
+
+def _lag(each: PipelineStatus, now: datetime) -> str:
+    known = each.lag
+    parts = [each.lag_in_words]
+    if known.lag_records is not None and known.trend not in _TELLS_RECORDS:
+        parts.append(counted(known.lag_records, "record"))
+    if known.lag_at is not None and (now - known.lag_at).total_seconds() > _OLD_SECONDS:
+        parts.append(f"as of {since(known.lag_at, now=now)}")
+    return "; ".join(parts)
+
+
+def _freshness(known: Forecast) -> str:
+    """Say how long the newest record took to become readable, and what its own time is."""
+    off = known.event_seconds
+    own = "" if off is None else f"its own time is {duration(abs(off))} {_direction(off)}"
+    if known.lag_seconds is None:
+        return f"unknown: the newest record was not seen to come, and {own}" if own else ""
+    took = duration(known.lag_seconds)
+    if own:
+        return f"newest record readable at most {took} after it reached the source; {own}"
+    return f"newest record readable {took} after it was produced"
+
+
+def _draw_heartbeats(paper: Paper, beats: Sequence[SourceHeartbeat], now: datetime) -> None:
+    """Say when each connector was heard last; the longest silent ones where there are many."""
+    for position, beat in enumerate(beats[:_MOST_TABLES]):
+        paper.row("" if position else "heartbeat", _heartbeat(beat, now))
+    if len(beats) > _MOST_TABLES:
+        others = counted(len(beats) - _MOST_TABLES, "connector")
+        paper.row("", styled(f"{others} more were heard later", "dim"))
+
+
+def _heartbeat(beat: SourceHeartbeat, now: datetime) -> str:
+    last = f"{beat.connector}: last one sent {since(beat.at, now=now)}"
+    if beat.looked_at is None:
+        return f"{last}; newer ones may not be read yet"
+    if (now - beat.looked_at).total_seconds() > _OLD_SECONDS:
+        return f"{last}; looked for a newer one {since(beat.looked_at, now=now)}"
+    return last
+
+
+def _direction(seconds: float) -> str:
+    return "back" if seconds > 0 else "ahead"
+
+
+def _draw_dead_letters(paper: Paper, each: PipelineStatus, healable: Healable | None) -> None:
+    by_status = each.dead_letters.by_status
+    reasons = listed((f"{r.code} {r.count:,}" for r in each.dead_letters.reasons), most=4)
+    others = ", ".join(
+        f"{count:,} {name}" for name, count in by_status.items() if name != "open" and count
+    )
+    text = f"{by_status.get('open', 0):,} open"
+    text += f": {reasons}" if reasons else ""
+    text += f"; {others}" if others else ""
+    paper.row("dead letters", text)
+    if healable is None:
+        unknown = "whether any would decode now could not be found out: -v says why"
+        paper.row("", styled(unknown, "dim"))
+    elif healable.count:
+        would = f"{counted(healable.count, 'dead letter')} would decode now: "
+        paper.row("", styled(would + healable.command, "green"))
+
+
+def _draw_parked(paper: Paper, each: PipelineStatus, now: datetime, lake: Lake) -> None:
+    waiting = sum(table.records for table in each.parked)
+    tables = counted(len(each.parked), "table")
+    paper.row("parked", f"{counted(waiting, 'record')} for {tables}" if waiting else "0")
+    for table in each.parked[:5]:
+        paper.line(
+            "    ",
+            styled(table.table, "bold red"),
+            f"  {counted(table.records, 'record')} in {counted(table.batches, 'batch', 'batches')}"
+            f", since {since(table.since, now=now)}: {cut(table.error, 200)}",
+        )
+        if table.lost_batches:
+            gone = counted(table.lost_batches, "batch", "batches")
+            paper.line(styled(f"      gone from the folder of parked batches: {gone}", "red"))
+            paper.line(f"      distributary verify {table.table}{lake.flag}")
+            continue
+        resume = f"      distributary resume {table.table}{lake.flag}"
+        if not table.error.startswith(f"{ErrorCode.SOURCE_WENT_BACK}:"):
+            paper.line(resume)
+            continue
+        paper.line(f"{resume} --source-was replaced   # another server took over")
+        paper.line(f"{resume} --source-was repeated   # old events were sent again")
+
+
+def _draw_upkeep(paper: Paper, found: UpkeepState | None, now: datetime) -> None:
+    if found is None:
+        return
+    parts = [f"{since(found.at, now=now)}: {counted(found.tables, 'table')}"]
+    if found.files_after < found.files_before:
+        parts.append(f"{number(found.files_before)} files became {number(found.files_after)}")
+    if found.files_deleted:
+        parts.append(f"{counted(found.files_deleted, 'file')} deleted")
+    if found.left:
+        parts.append(f"{counted(found.left, 'table')} next time")
+    if found.failed:
+        parts.append(f"{counted(found.failed, 'table')} failed: {cut(found.error, 200)}")
+    paper.row("upkeep", styled(", ".join(parts), "yellow" if found.error else ""))
+
+
+def _draw_catalog(paper: Paper, found: CatalogState | None, now: datetime) -> None:
+    if found is None:
+        return
+    text = f"{counted(found.registered, 'table')} in {found.place} ({found.type})"
+    waiting = f", {counted(found.waiting, 'table')} wait" if found.waiting else ""
+    paper.row("catalog", styled(text + waiting, "yellow" if found.problems else ""))
+    for problem in found.problems[:_MOST_TABLES]:
+        paper.line(
+            "    ",
+            styled(problem.table or found.place, "bold red"),
+            f"  {problem.code} since {since(problem.since, now=now)}: {cut(problem.error, 300)}",
+        )
+        paper.line(f"      {cut(problem.next_step, 200)}")
+
+
+def _draw_lost(paper: Paper, tables: Ranking, lake: Lake) -> None:
+    parts = {"missing": tables.missing, "behind what was written": tables.behind}
+    text = ", ".join(f"{counted(n, 'table')} {what}" for what, n in parts.items() if n)
+    if text:
+        paper.row("lost", styled(f"{text}: distributary verify --all{lake.flag}", "bold red"))
+
+
+def _draw_kinds(paper: Paper, each: PipelineStatus, lake: Lake) -> None:
+    """Tables that refuse most records, and columns whose kind may be the wrong one."""
+    file = shlex.quote(each.file or "FILE")
+    letters = each.dead_letters.open_by_type
+    refusing = [item.table for item in each.tables.shown if item.health == "refusing"]
+    if each.tables.refusing:
+        text = f"{counted(each.tables.refusing, 'table')} with more dead letters than rows"
+        paper.row("refusing", styled(text, "bold red"))
+    for table in refusing[:_MOST_TABLES]:
+        rows = counted(table.rows or 0, "row")
+        paper.line(
+            "    ",
+            styled(table.table, "bold red"),
+            f"  {counted(letters[table.type], 'dead letter')}, {rows}",
+        )
+        paper.line(f"      distributary dlq list --type {shlex.quote(table.type)}{lake.flag}")
+        mismatches = (r for r in each.dead_letters.reasons if r.code == "PAYLOAD_MISMATCH")
+        if each.infers and any(table.type in reason.types for reason in mismatches):
+            paper.line(f"      distributary schema retype {table.table} COLUMN KIND {file}")
+    if each.doubts:
+        text = f"{counted(len(each.doubts), 'column')} of a kind that not all values had"
+        paper.row("doubtful", styled(text, "yellow"))
+    for doubt in each.doubts[:_MOST_TABLES]:
+        others = ", ".join(f"{n:,} {name}" for name, n in doubt.values.items())
+        paper.line(
+            "    ",
+            styled(f"{doubt.table}.{doubt.column}", "bold yellow"),
+            f"  is {doubt.kind}: {others}",
+        )
+        column = shlex.quote(doubt.column)
+        paper.line(f"      distributary schema retype {doubt.table} {column} KIND {file}")
+
+
+def _draw_tables(paper: Paper, ranking: Ranking, now: datetime) -> None:
+    paper.table(
+        ("TABLE", "HEALTH", "ROWS>", "LAST COMMIT", "BATCHES>", "COLUMNS>"),
+        (
+            (
+                item.table.table,
+                styled(item.health, _HEALTH_COLOURS[item.health]),
+                number(item.table.rows),
+                since(item.table.last_commit, now=now),
+                number(item.table.batches),
+                number(item.table.columns),
+            )
+            for item in ranking.shown
+        ),
+    )
+    if ranking.healthy_not_shown:
+        paper.line(f"  and {number(ranking.healthy_not_shown)} healthy")
+
+
+def kinds(changes: Mapping[str, int]) -> str:
+    """`insert 244, update 547, delete 139`."""
+    counts_text = ", ".join(f"{op} {count:,}" for op, count in changes.items() if count)
+    return counts_text or "none yet"
+
+
+def _draw_source_tables(paper: Paper, found: SourceTables, now: datetime) -> None:
+    """One line per table of the source, those furthest behind first."""
+    ops = [op for op, count in found.changes.items() if count or op not in _RARE]
+    numbers = ["ROWS>", *(f"{op.upper()}>" for op in ops)]
+    paper.table(
+        ("TABLE", *numbers, "LAST EVENT", "LAG>"),
+        (list(_source_cells(table, ops, now)) for table in found.shown),
+    )
+    more = found.total - len(found.shown)
+    if more:
+        paper.line(f"  and {more:,} more, with less lag")
+    if any(table.rows is None for table in found.shown):
+        paper.line(
+            styled(
+                "  ROWS -: only the log is kept, because no key is known or no row has come", "dim"
+            )
+        )
+
+
+def _source_cells(table: SourceTableStatus, ops: list[str], now: datetime) -> Iterator[Words]:
+    yield styled(table.table, "red") if table.parked_events else table.table
+    yield number(table.rows)
+    yield from (number(table.changes.get(op, 0)) for op in ops)
+    yield since(table.last_event, now=now)
+    behind = f"parked {table.parked_events:,}" if table.parked_events else ""
+    yield styled(behind, "red") if behind else brief(table.lag_seconds)
+
+
+def _draw_rules(paper: Paper, rules: Sequence[RuleStatus], now: datetime) -> None:
+    """Expectations that were broken first, one line a rule."""
+    for index, rule in enumerate(rules[:_MOST_RULES]):
+        paper.line(
+            styled(f"  {'' if index else 'expectations':{_LABEL}}", "dim"),
+            styled(rule.rule, "bold"),
+            f" ({rule.action}): ",
+            styled(_found(rule, now), _RULE_COLOURS.get(rule.action, "") if rule.violated else ""),
+        )
+        if rule.unfit_tables:
+            one, more = rule.unfit[0], rule.unfit_tables - 1
+            others = f" and {counted(more, 'other table')}" if more else ""
+            text = f"not applied to {one.table}{others}: {cut(one.unfit, 200)}"
+            paper.line(f"  {'':{_LABEL}}", styled(text, "yellow"))
+    paper.more(len(rules) - _MOST_RULES, "rule", indent=f"  {'':{_LABEL}}")
+
+
+def _found(rule: RuleStatus, now: datetime) -> str:
+    tables = counted(rule.tables, "table")
+    if not rule.checked:
+        return "no row checked yet"
+    if not rule.violated:
+        return f"kept by {counted(rule.checked, 'row')} of {tables}"
+    worst = ", ".join(f"{one.table} {one.violated:,}" for one in rule.violating[:_MOST_TABLES])
+    more = rule.violating_tables - _MOST_TABLES
+    text = f"broken by {rule.violated:,} of {counted(rule.checked, 'row')}: {worst}"
+    text += f" and {counted(more, 'more table')}" if more > 0 else ""
+    if rule.last_violated is not None:
+        text += f"; last {since(rule.last_violated, now=now)}"
+    example = rule.violating[0].example
+    return f"{text}, such as {cut(example, 100)}" if example else text
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """One partition."""
+
+    topic: str
+    partition: int
+    next_offset: int | None
+    """The first offset that was not read yet; None before the first batch."""
+    oldest: int | None
+    newest: int | None
+    """One past the newest record; None when the broker did not say it."""
+    lag: int | None
+    """Offsets between the two; None when the broker did not say it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """All partitions of a pipeline."""
+
+    asked: str
+    """`broker`, or `ledger` where there was no broker to ask or it did not answer."""
+    reason: str
+    """Why the broker was not asked."""
+    partitions: tuple[PartitionLag, ...]
+
+    @property
+    def lag(self) -> int | None:
+        """Over all partitions."""
+        lags = [each.lag for each in self.partitions]
+        known = [lag for lag in lags if lag is not None]
+        return sum(known) if known and len(known) == len(lags) else None
+
+
+def _find_partitions(call: Invocation, lake: Lake, status: PipelineStatus) -> Partitions:
+    """Return a pipeline's partitions from the ledger, completed by its broker."""
+    read: dict[Partition, int] = {}
+    if status.last_batch is not None:
+        # a reset begins a new life, with offsets of its own
+        rows = lake.ledger().read_ranges(status.name, life=status.last_batch.life).to_pylist()
+        read = {(row["topic"], row["partition"]): row["end"] for row in rows}
+    ends, reason = _ask_broker(call, lake, status)
+    if ends is None:
+        known = [PartitionLag(*one, end, None, None, None) for one, end in sorted(read.items())]
+        return Partitions("ledger", reason, tuple(known))
+    every = sorted({*read, *ends[1]})
+    return Partitions("broker", "", tuple(_partition_lag(one, read, *ends) for one in every))
+
+
+def _partition_lag(
+    one: Partition,
+    read: Mapping[Partition, int],
+    oldest: Mapping[Partition, int],
+    newest: Mapping[Partition, int],
+) -> PartitionLag:
+    position, first, end = read.get(one), oldest.get(one), newest.get(one)
+    # what was never read waits from its beginning, and what is deleted waits no more
+    lag = None if end is None else max(end - max(position or 0, first or 0), 0)
+    return PartitionLag(*one, position, first, end, lag)
+
+
+def _ask_broker(
+    call: Invocation, lake: Lake, status: PipelineStatus
+) -> tuple[tuple[Mapping[Partition, int], Mapping[Partition, int]] | None, str]:
+    """The oldest and the newest offsets; else why they are not known."""
+    from distributary.source.entry import entry_of
+
+    try:
+        source = loaded_of(call, lake, name=status.name, needs=("source",)).config.source
+    except DistributaryError as error:
+        return None, error.what
+    problems: list[str] = []
+
+    def ask() -> tuple[Mapping[Partition, int], Mapping[Partition, int]] | None:
+        return entry_of(source).bounds(source)
+
+    def failed(error: Exception) -> None:
+        problems.append(getattr(error, "what", type(error).__name__))
+
+    if not source.servers:
+        return None, f"a source of type {source.type} has no broker"
+    ends = _answer(ask, failed, seconds=_BROKER_SECONDS)
+    reason = next(iter(problems), "the broker does not answer")
+    return ends, "" if ends else f"{reason} ({source.servers})"
+
+
+def _answer(
+    ask: Callable[[], _T], failed: Callable[[Exception], None], *, seconds: float
+) -> _T | None:
+    """Return a server's answer, if it arrives in time: it must not delay the other output."""
+    try:
+        return begun(ask, name="question").result(timeout=seconds)
+    except TimeoutError:
+        failed(TimeoutError(f"no answer within {seconds:.0f} s"))
+    except Exception as error:
+        failed(error)
+    return None
+
+
+def _draw_partitions(paper: Paper, found: Partitions) -> None:
+    """A row per partition, those furthest behind first."""
+    rows = sorted(found.partitions, key=lambda p: (-(p.lag or 0), p.topic, p.partition))
+    paper.table(
+        ("TOPIC", "PARTITION>", "NEXT>", "NEWEST>", "LAG>"),
+        (
+            (
+                each.topic,
+                str(each.partition),
+                number(each.next_offset),
+                number(each.newest),
+                styled(number(each.lag), "yellow" if each.lag else ""),
+            )
+            for each in rows
+        ),
+    )
+    if found.asked == "ledger":
+        paper.line(styled(f"  as of the last batch: {found.reason}", "dim"))
+    elif found.lag is not None:
+        count = counted(len(rows), "partition")
+        paper.line(f"  {counted(found.lag, 'offset')} behind in {count}, by the broker")
+
+
+@dataclass(frozen=True, slots=True)
+class Healable:
+    """Open dead letters that a replay would bring into their tables."""
+
+    count: int
+    by_reason: Mapping[str, int] = field(default_factory=dict)
+    command: str = ""
+
+
+def _find_healable(call: Invocation, lake: Lake, status: PipelineStatus) -> Healable | None:
+    """Return the number of dead letters that would decode; None if it cannot be determined now."""
+    from distributary.model.deadletter import MAY_HEAL
+
+    if MAY_HEAL.isdisjoint(reason.code for reason in status.dead_letters.reasons):
+        return Healable(0)
+
+    def failed(error: Exception) -> None:
+        text = f"healing of {status.name} unknown: {error}"
+        refused = getattr(error, "code", None) is ErrorCode.FILE_NOT_TRUSTED
+        (call.out.warn if refused else call.out.step)(text)
+
+    return _answer(lambda: _ask_registry(call, lake, status), failed, seconds=_REGISTRY_SECONDS)
+
+
+def _ask_registry(call: Invocation, lake: Lake, status: PipelineStatus) -> Healable:
+    from distributary.observe.pipelines import DECODING
+
+    loaded = loaded_of(call, lake, name=status.name, needs=DECODING)
+    if not _may_decode(lake, status, loaded):
+        return Healable(0)
+    # all that decodes takes a while to import
+    from distributary.engine.pipeline import Pipeline
+    from distributary.operations.replay import healable
+
+    found = healable(Pipeline(loaded))
+    one = f" --reason {next(iter(found.by_reason))}" if len(found.by_reason) == 1 else ""
+    command = f"distributary dlq replay{one} --lake {shlex.quote(lake.path)}"
+    return Healable(found.count, dict(found.by_reason), command)
+
+
+def _may_decode(lake: Lake, status: PipelineStatus, loaded: Loaded) -> bool:
+    """Return whether a schema that dead letters wait for exists; decoders are loaded only then."""
+    from distributary.model.deadletter import MAY_HEAL
+    from distributary.observe.deadletters import letter_tables
+    from distributary.registry.base import has_schema
+
+    settings = loaded.config.registry
+    tables = letter_tables(lake.path, pipeline=status.name)
+    letters = tables.get(status.name)
+    if settings is None or letters is None:
+        return True
+    # one that is away is away: `status` is not to wait for a second answer
+    registry = open_registry(settings, attempts=1)
+    columns = [
+        letters.select(reason=reason, pipeline=status.name, columns=("schema_id",))["schema_id"]
+        for reason in sorted(MAY_HEAL)
+    ]
+    wanted = {id for column in columns for id in column.to_pylist() if id is not None}
+    return any(has_schema(registry, id) for id in sorted(wanted))

@@ -1,0 +1,1 @@
+"""Commands that keep a lake well: verify, mend, send dead letters again, compact, back up."""

@@ -1,0 +1,431 @@
+"""`verify`: tables against the ledger, their own logs, and the databases that they come from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+from distributary.cli.command.lakes import Lake, find_lake, find_table, pipeline_of
+from distributary.cli.command.output import (
+    NORMAL,
+    Paper,
+    Words,
+    counted,
+    duration,
+    number,
+    styled,
+)
+from distributary.cli.command.verb import (
+    LOOK,
+    AsOf,
+    DryRun,
+    FileOption,
+    Invocation,
+    LakeOption,
+    PipelineName,
+    Yes,
+    argument,
+    complete_tables,
+    option,
+    single,
+    verb,
+)
+from distributary.cli.upkeep.repair import microseconds, moment_of
+from distributary.cli.upkeep.source import (
+    Healing,
+    HealOption,
+    SampleOption,
+    SourceOption,
+    WaitOption,
+    compare_tables,
+    share_of,
+)
+from distributary.errors import ConfigError, DamagedFileError, DistributaryError
+from distributary.observe.log_format import cut, plain
+
+if TYPE_CHECKING:
+    from distributary.engine.pipeline import Pipeline
+    from distributary.observe.ledger.rows import TableSummary
+    from distributary.observe.verify.gaps import LaneCheck
+    from distributary.observe.verify.tables import TableCheck
+    from distributary.operations.repair.verify_table import Checked
+
+
+app = single(LOOK)
+
+_SHOWN = 15
+_MOST_DIFFERENCES = 10
+_LONGEST = 40
+_NOTES = 10
+"""Lines about progress where nobody watches a terminal."""
+_THREADS = 16
+"""Tables that are looked at side by side: most of the time is spent waiting for storage."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyResult:
+    """What was found out about one table."""
+
+    check: TableCheck
+    merged: Checked | None = None
+    """Of a table of current rows: the comparison with its log."""
+
+    @property
+    def agrees(self) -> bool:
+        """Return whether no check has a finding."""
+        return self.check.agrees and (self.merged is None or self.merged.verified.agrees)
+
+
+@verb(app, "verify --all --lake distributary-demo", "verify --all --deep --lake distributary-demo")
+def verify(
+    call: Invocation,
+    tables: Annotated[
+        list[str] | None,
+        argument("Names of tables.", metavar="TABLE", autocompletion=complete_tables),
+    ] = None,
+    everything: Annotated[bool, option("--all", "Every table of the lake.")] = False,
+    deep: Annotated[
+        bool,
+        option(
+            "--deep",
+            "Read every file, too, and look at where each row came from: no record twice, none "
+            "missing.",
+        ),
+    ] = False,
+    as_of: AsOf = None,
+    source: SourceOption = None,
+    sample: SampleOption = None,
+    wait: WaitOption = "60s",
+    heal: HealOption = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    lake: LakeOption = None,
+    pipeline: PipelineName = None,
+    file: FileOption = None,
+) -> int:
+    """Prove that tables hold what was written to them.
+
+    Every table: is it there, with the batches, the rows and the files that the ledger and its
+    own log say; with --deep also record by record. A merged table of change data is computed
+    once more from its log and compared value by value. With --source, it is compared with the
+    database that it comes from, while the stream goes on; --heal brings the rows that differ
+    into the log and the table. Exit code 1 if one differs. Without --heal nothing is changed.
+    """
+    from distributary.model.table import Role
+
+    if everything == bool(tables):
+        raise call.usage("name tables, or say --all, and not both.")
+    if deep and as_of is not None:
+        raise call.usage("--deep compares what is there now: leave --as-of out.")
+    share, patience = share_of(call, sample), call.seconds("--wait", wait)
+    if source and (deep or as_of is not None):
+        raise call.usage("--source compares what is there now: leave --deep and --as-of out.")
+    if share is not None and not source:
+        raise call.usage("--sample goes with --source.")
+    if heal and (not source or share is not None):
+        raise call.usage("--heal goes with --source, and without --sample.")
+    moment = moment_of(call, as_of)
+    found = find_lake(call, lake, file)
+    known = found.ledger().tables(pipeline or found.pipeline, schema_ids=False)
+    chosen = [find_table(known, name) for name in tables] if tables else list(known)
+    if source:
+        return compare_tables(
+            call,
+            found,
+            chosen,
+            source,
+            everything=everything,
+            sample=share,
+            wait=patience,
+            healing=Healing(dry_run=dry_run, yes=yes) if heal else None,
+        )
+    if as_of is not None:
+        other = next((table for table in chosen if table.role != Role.MERGED), None)
+        if other is not None and not everything:
+            raise ConfigError(
+                f"{other.table} is not a merged table: only these can be computed as of a moment",
+                where="--as-of",
+                evidence=f"its role is {other.role}",
+                next_step="leave --as-of out",
+            )
+        chosen = [table for table in chosen if table.role == Role.MERGED]
+    done = _results(
+        call, found, chosen, everything=everything, deep=deep, as_of_us=microseconds(moment)
+    )
+    lanes = _lanes(call, found, chosen, deep=deep) if as_of is None else []
+    agree = all(one.agrees for one in done) and all(lane.agrees for lane in lanes)
+    data = {
+        "lake": found.path,
+        "as_of": moment,
+        "deep": deep,
+        "agree": agree,
+        "tables": [_document(one) for one in done],
+        "lanes": [{**plain(lane), "agrees": lane.agrees} for lane in lanes],
+    }
+    call.out.show(data, lambda paper: _draw_results(paper, done, lanes, found))
+    return 0 if agree else 1
+
+
+def _lanes(
+    call: Invocation, lake: Lake, chosen: Sequence[TableSummary], *, deep: bool
+) -> list[LaneCheck]:
+    """Look for gaps in the ledger's batches of the pipelines that write to these tables."""
+    from distributary.observe.pipelines import registrations
+    from distributary.observe.verify.gaps import check_lanes, parking_folder
+
+    pipelines = sorted({table.pipeline for table in chosen})
+    cards = {card.name: card.checkpoint for card in registrations(lake.path)}
+    parking = {name: parking_folder(lake.path, name, cards.get(name, "")) for name in pipelines}
+    found = check_lanes(lake.ledger(), pipelines, every_range=deep, parking=parking)
+    return [_without_accepted_losses(call, lake, one) for one in found]
+
+
+def _without_accepted_losses(call: Invocation, lake: Lake, one: LaneCheck) -> LaneCheck:
+    """Leave out stretches that the source had lost, where its settings accept that."""
+    left = tuple(finding for finding in one.findings if finding.kind != "range_gap")
+    if len(left) == len(one.findings):
+        return one
+    try:
+        source = pipeline_of(call, lake, name=one.pipeline, needs=("lake",)).config.source
+    except DistributaryError:
+        return one
+    accepts = not getattr(source, "fail_on_data_loss", True)
+    accepts = accepts or getattr(source, "on_replaced", "stop") == "read"
+    return replace(one, findings=left) if accepts else one
+
+
+def _results(
+    call: Invocation,
+    lake: Lake,
+    chosen: Sequence[TableSummary],
+    *,
+    everything: bool,
+    deep: bool,
+    as_of_us: int | None,
+) -> list[VerifyResult]:
+    """Each table once, however many pipelines write to it."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from distributary.model.table import Role
+    from distributary.observe.pipelines import registrations
+    from distributary.observe.verify.coordinates import coordinates
+    from distributary.observe.verify.files import check_files
+    from distributary.observe.verify.tables import check_table, unreadable, written_tables
+
+    ledger = lake.ledger()
+    cards = registrations(lake.path)
+    every = written_tables(
+        lake.path,
+        ledger.last_commits(),
+        parked=Counter((row.pipeline, row.table) for row in ledger.parked()),
+        files={card.name: card.file for card in cards},
+    )
+    summaries = {(table.pipeline, table.table): table for table in chosen}
+    wanted = [t for t in every if any((c.pipeline, c.table) in summaries for c in t.commits)]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        checks = list(pool.map(check_table, wanted))
+    if deep:
+        with coordinates(ledger, every) as place, _progress(call, len(wanted)) as tell:
+            for at, table in enumerate(wanted):
+                tell(at, table.table)
+                checks[at] = place.check(table, check_files(table, checks[at]))
+    pipelines: dict[str, Pipeline] = {}
+
+    def compare(known: TableSummary, check: TableCheck) -> VerifyResult:
+        # brings Spark with it, which other tables are verified without
+        from distributary.operations.repair.verify_table import verify_table
+
+        name = known.pipeline
+        if name not in pipelines:
+            pipelines[name] = pipeline_of(call, lake, name=name, needs=("lake",))
+        cdc = pipelines[name].config.cdc
+        if everything and cdc is not None and not cdc.log:
+            note = "its values were not compared: cdc.log is false, so that no log is kept"
+            return VerifyResult(check.with_more(notes=[note]))
+        compared = verify_table(pipelines[name], known, as_of_us=as_of_us)
+        return VerifyResult(check.with_more(compared=["values, by its log"]), compared)
+
+    done, merged = [], sum(table.role == Role.MERGED for table in wanted)
+    with _progress(call, merged) as tell:
+        at = 0
+        for table, check in zip(wanted, checks, strict=True):
+            if table.role != Role.MERGED or any(f.kind == "damaged" for f in check.findings):
+                done.append(VerifyResult(check))
+                continue
+            tell(at, table.table)
+            at += 1
+            owners = (summaries.get((c.pipeline, c.table)) for c in table.commits)
+            try:
+                done.append(compare(next(filter(None, owners)), check))
+            except DamagedFileError as error:
+                # one table that cannot be read must not hide all others
+                done.append(VerifyResult(check.with_more(findings=[unreadable(table, error)])))
+    return done
+
+
+@contextmanager
+def _progress(call: Invocation, total: int) -> Iterator[Callable[[int, str], None]]:
+    from rich.live import Live
+
+    def text(at: int, table: str) -> str:
+        return f"verifying {at + 1:,} of {total:,}: {table}"
+
+    if call.out.margin.fancy and call.out.verbosity == NORMAL:
+        with Live(console=call.out.margin.console, transient=True) as live:
+            yield lambda at, table: live.update(styled(text(at, table), "dim"))
+        return
+
+    def note(at: int, table: str) -> None:
+        if total > _NOTES and at % -(-total // _NOTES) == 0:
+            call.out.note(text(at, table))
+
+    yield note
+
+
+def _document(one: VerifyResult) -> dict[str, Any]:
+    check = replace(one.check, seconds=round(one.check.seconds, 3))
+    data: dict[str, Any] = {**plain(check), "agrees": one.agrees}
+    if one.merged is None:
+        return data
+    found = one.merged.verified
+    return data | {
+        "log": one.merged.log,
+        "rows": found.found,
+        "rows_by_log": found.expected,
+        "checksum": found.found_checksum,
+        "checksum_by_log": found.expected_checksum,
+        "missing": found.missing,
+        "extra": found.extra,
+        "different": found.different,
+        "differences": plain(found.differences[:_MOST_DIFFERENCES]),
+        "parked_batches": one.merged.parked_batches,
+        "unfinished_batch": one.merged.unfinished,
+        "seconds": round(found.seconds, 3),
+    }
+
+
+def _draw_results(
+    paper: Paper, done: Sequence[VerifyResult], lanes: Sequence[LaneCheck], lake: Lake
+) -> None:
+    """Print tables with findings first, then the others, then a summary line."""
+    if not done:
+        paper.line("there is no table here: nothing to verify")
+        return
+    order = sorted(done, key=lambda one: (one.agrees, one.check.table))
+    merged = [one.merged for one in order if one.merged is not None]
+    others = [one.check for one in order if one.merged is None]
+    if others:
+        paper.table(
+            ("TABLE", "KIND", "ROWS>", "BY THE LEDGER>", "FILES>", "COMPARED", "RESULT", "TIME>"),
+            map(_check_cells, others[:_SHOWN]),
+            indent=0,
+        )
+        paper.more(len(others) - _SHOWN)
+    if merged:
+        paper.table(
+            ("TABLE", "ROWS>", "BY THE LOG>", "CHECKSUM", "BY THE LOG>", "RESULT", "TIME>"),
+            map(_merged_cells, merged[:_SHOWN]),
+            indent=0,
+        )
+        paper.more(len(merged) - _SHOWN)
+    for one in order[:_SHOWN]:
+        _draw_findings(paper, one.check)
+        if one.merged is not None and not one.merged.verified.agrees:
+            _draw_differences(paper, one.merged, lake)
+    gaps = [finding for lane in lanes for finding in lane.findings]
+    for finding in gaps[:_SHOWN]:
+        paper.line("")
+        paper.line(styled("ledger", "bold"), ": ", styled(finding.what, "bold red"))
+        paper.line(f"  seen: {finding.evidence}")
+        paper.line(f"  next: {finding.next_step}")
+    _draw_sum(paper, done, gaps=len(gaps))
+
+
+def _check_cells(one: TableCheck) -> list[Words]:
+    kinds = ", ".join(finding.kind.replace("_", " ") for finding in one.findings)
+    return [
+        one.table,
+        one.role.replace("_", " "),
+        number(one.rows),
+        number(one.rows_by_ledger),
+        number(one.files),
+        ", ".join(one.compared) or "-",
+        styled("agree", "green") if one.agrees else styled(kinds, "bold red"),
+        duration(one.seconds),
+    ]
+
+
+def _merged_cells(one: Checked) -> list[Words]:
+    found = one.verified
+    result = styled("agree", "green")
+    if not found.agrees:
+        parts = {"missing": found.missing, "extra": found.extra, "different": found.different}
+        text = ", ".join(f"{count:,} {what}" for what, count in parts.items() if count)
+        result = styled(text, "bold red")
+    return [
+        found.table,
+        number(found.found),
+        number(found.expected),
+        found.found_checksum,
+        found.expected_checksum,
+        result,
+        duration(found.seconds),
+    ]
+
+
+def _draw_findings(paper: Paper, one: TableCheck) -> None:
+    for finding in one.findings:
+        paper.line("")
+        paper.line(styled(one.table, "bold"), ": ", styled(finding.what, "bold red"))
+        paper.line(f"  at: {one.path}")
+        paper.line(f"  seen: {finding.evidence}")
+        paper.line(f"  next: {finding.next_step}")
+    for note in one.notes:
+        paper.line(styled(f"{one.table}: {note}", "dim"))
+
+
+def _draw_differences(paper: Paper, one: Checked, lake: Lake) -> None:
+    found = one.verified
+    paper.line("")
+    paper.line(styled(found.table, "bold"), f": what differs from {one.log}")
+    paper.table(
+        ("KEY", "COLUMN", "EXPECTED", "FOUND"),
+        (
+            (
+                cut(each.key, _LONGEST),
+                each.column or "(the row)",
+                "-" if each.expected is None else cut(each.expected, _LONGEST),
+                "-" if each.found is None else cut(each.found, _LONGEST),
+            )
+            for each in found.differences[:_MOST_DIFFERENCES]
+        ),
+    )
+    if one.parked_batches:
+        waiting = counted(one.parked_batches, "batch", "batches")
+        paper.line(f"  {waiting} wait for it: distributary resume {found.table}{lake.flag}")
+    elif one.unfinished:
+        paper.line("  a batch is half way: run the pipeline, or wait for it, and verify again")
+    else:
+        fixing = f"distributary rebuild {found.table}{lake.flag}"
+        paper.line(f"  to make it what its log says: {fixing}")
+
+
+def _draw_sum(paper: Paper, done: Sequence[VerifyResult], *, gaps: int) -> None:
+    differing = sum(not one.agrees for one in done)
+    merged = [one.merged.verified for one in done if one.merged is not None]
+    rows = sum(one.check.rows or 0 for one in done if one.merged is None)
+    rows += sum(found.expected for found in merged)
+    tables = counted(len(done), "table")
+    if differing:
+        verb = "differs" if differing == 1 else "differ"
+        paper.line(styled(f"{differing:,} of {tables} {verb}", "bold red"))
+        return
+    if gaps:
+        paper.line(styled(f"{tables} agree with a ledger that has gaps", "bold red"))
+        return
+    logs = "" if not merged else " and with their logs"
+    text = f"{tables}, {counted(rows, 'row')}: agree with the ledger{logs}"
+    paper.line(styled(text, "bold green"))

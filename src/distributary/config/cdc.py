@@ -1,0 +1,104 @@
+"""The settings of change data."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from datetime import timedelta
+from typing import Literal, NamedTuple
+
+from pydantic import Field
+
+from distributary.config.base import Conflict, Duration, Section, Text, Texts
+
+Carrier = Literal["files", "messages"]
+"""How a source brings events: in files that another system writes, or one in each record."""
+CARRIERS: Mapping[str, tuple[Carrier, ...]] = {
+    "datastream": ("files",),
+    "debezium": ("messages",),
+    "maxwell": ("messages", "files"),
+    "canal": ("messages",),
+    "dms": ("files",),
+}
+"""How events of each format come."""
+
+
+_SECTIONS = ("dms",)
+"""Formats with settings of their own, in a section of their name."""
+
+
+class DmsOptions(NamedTuple):
+    """The settings of AWS DMS, as its decoder takes them."""
+
+    keys: tuple[tuple[str, tuple[str, ...]], ...]
+    """Columns of the key, by pattern of `schema.table`."""
+    timestamp: str
+    sequence: str
+
+
+class DmsConfig(Section):
+    """Settings for files of AWS DMS, which do not say some things about their tables."""
+
+    keys: Mapping[Text, Texts] = Field(
+        default_factory=dict, examples=[{"shop.orders": ["id"], "shop.*": ["id"]}]
+    )
+    """Columns of the primary key, by `schema.table` with the wildcards `*` and `?`. The first
+    pattern that fits counts; a table without a key has a log only."""
+    timestamp: Text | None = Field(default=None, examples=["dms_timestamp"])
+    """Column with the time of the change (`TimestampColumnName` of the endpoint)."""
+    sequence: Text | None = Field(default=None, examples=["transact_id"])
+    """Column with a whole number that orders the changes, such as `AR_H_CHANGE_SEQ`. Without it the
+    names of the files and the rows in them give the order."""
+
+    @property
+    def options(self) -> DmsOptions:
+        """Return the settings in a form that decoders can be cached by."""
+        keys = tuple((pattern, tuple(columns)) for pattern, columns in self.keys.items())
+        return DmsOptions(keys, self.timestamp or "", self.sequence or "")
+
+
+class Cdc(Section):
+    """Settings that turn change events into a log of changes and a table of current rows."""
+
+    format: Literal["datastream", "debezium", "maxwell", "canal", "dms"]
+    """Format of the change events."""
+    source_type: Text | None = Field(default=None, examples=["postgresql"])
+    """Kind of database (mysql, postgresql, oracle, sqlserver), where the events do not name it."""
+    dms: DmsConfig | None = None
+    """Settings for files of AWS DMS."""
+    log: bool = True
+    """Keep every event unchanged in `<table>_log`. `rebuild` and `verify` need it."""
+    deletes: Literal["hard", "soft"] = "hard"
+    """hard: a deleted row is removed; soft: the row stays and is marked as deleted."""
+    deletes_as: Literal["rewrite", "vectors"] = "rewrite"
+    """How a deleted or changed row is removed from a large file of the table of current rows.
+    rewrite: the file is written again without the row; vectors: a deletion vector, a small file
+    beside it, marks the row. Readers of the table must then support deletion vectors."""
+    backfill: Literal["before_cdc", "by_timestamp"] = "before_cdc"
+    """before_cdc: a backfilled row loses against any change of the same row; by_timestamp: the
+    later of the two wins, so that a new backfill can repair lost rows."""
+    evolution: Literal["mergeSchema", "overwriteSchema", "none"] = "mergeSchema"
+    """What to do when the columns of a source table change. mergeSchema: add new columns;
+    overwriteSchema: keep the new columns only; none: leave the table unchanged."""
+    keep_tombstones: Duration = Field(default=timedelta(days=7), examples=["7d"])
+    """How long deleted rows are remembered, so that a late, older change does not bring a row
+    back."""
+    tombstones: Literal["skip", "delete"] = "skip"
+    """Meaning of a Kafka message with a key and no value. delete: the row with this key was
+    deleted. Use it for flattened Debezium events, which by default report deletes in no other way;
+    tables are then named after the topic. skip: the message is ignored. After events with an
+    envelope the message is always ignored."""
+    history: bool = False
+    """Also keep every version of a row in `<table>_history`, with the times between which it was
+    valid."""
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Yield settings of another format."""
+        for name in _SECTIONS:
+            if name != self.format and getattr(self, name) is not None:
+                yield (name,), f"has no effect here: it is for format: {name}"
+
+    @property
+    def options(self) -> Hashable:
+        """Return the settings that only this format has; None without any."""
+        section = getattr(self, self.format) if self.format in _SECTIONS else None
+        return None if section is None else section.options

@@ -1,0 +1,28 @@
+"""The table of deploy targets: the value of `--target`, and the module of each.
+
+A new target is its section in `config/deploy.py`, its module beside this one, and one line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from distributary.deploy.targets.entry import TargetEntry
+
+TARGETS: Mapping[str, str] = {
+    "airflow": "distributary.deploy.targets.airflow",
+    "databricks": "distributary.deploy.targets.databricks",
+    "kubernetes": "distributary.deploy.targets.kubernetes",
+    "spark-submit": "distributary.deploy.targets.spark_submit",
+    "systemd": "distributary.deploy.targets.systemd",
+}
+"""By name: the module with its `ENTRY`, which is imported when it is used."""
+
+
+def target_entry(name: str) -> TargetEntry:
+    """Return what the program asks of a target."""
+    entry: TargetEntry = import_module(TARGETS[name]).ENTRY
+    return entry

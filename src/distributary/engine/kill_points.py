@@ -1,0 +1,31 @@
+"""Places in a batch at which a run can be made to kill or pause itself, for tests and demos."""
+
+from __future__ import annotations
+
+import os
+import signal
+from enum import StrEnum
+
+KILL = "DISTRIBUTARY_KILL_AT"
+"""`after_stage`, or `after_stage:3` for batch 3 only: the process kills itself there (SIGKILL)."""
+PAUSE = "DISTRIBUTARY_PAUSE_AT"
+"""The same, but the process stops there (SIGSTOP) until somebody continues it (SIGCONT)."""
+
+
+class KillPoint(StrEnum):
+    """The moments of a batch, in order."""
+
+    AFTER_PLAN = "after_plan"
+    AFTER_STAGE = "after_stage"
+    AFTER_MANIFEST = "after_manifest"
+    AFTER_FIRST_COMMIT = "after_first_commit"
+    BEFORE_MERGE = "before_merge"
+    BEFORE_SETTLE = "before_settle"
+
+
+def reached(moment: KillPoint, batch: int) -> None:
+    """Die or pause here without a word, if that is what the environment asks for."""
+    for variable, kind in ((KILL, signal.SIGKILL), (PAUSE, signal.SIGSTOP)):
+        wanted, _, number = os.environ.get(variable, "").partition(":")
+        if wanted == moment and number in ("", str(batch)):
+            os.kill(os.getpid(), kind)

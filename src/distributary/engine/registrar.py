@@ -1,0 +1,491 @@
+"""Keeps the catalog in line with the tables, beside the batches and never on their way.
+
+A thread of its own compares what is registered with what should be: all of it when a run begins
+and now and then later, by listing the catalog; after a batch only tables that are new or have
+changed. So what a process that was killed has not registered is found by the next one. What fails
+is tried again with growing pauses, and is written down in the lake for `status`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+from distributary.catalog.base import (
+    CatalogEntry,
+    Found,
+    TableCatalog,
+    entry_of,
+    location_of,
+    taken,
+)
+from distributary.catalog.glue import GlueTables
+from distributary.catalog.spark import SessionCatalog
+from distributary.catalog.unity import UnityTables
+from distributary.config.catalog import (
+    CatalogConfig,
+    GlueCatalogConfig,
+    HiveCatalogConfig,
+    UnityCatalogConfig,
+)
+from distributary.config.pipeline import PipelineConfig
+from distributary.engine.progress.removal import Removal
+from distributary.engine.tables import format_for, table_folder
+from distributary.errors import (
+    CatalogError,
+    CatalogUnavailableError,
+    ConfigError,
+    DistributaryError,
+)
+from distributary.model import layout
+from distributary.model.table import Role, TablePlan
+from distributary.model.table_format import TABLE_FORMATS
+from distributary.observe.events import (
+    BatchSettled,
+    CatalogUpdated,
+    Event,
+    EventBus,
+    Idle,
+    TableResumed,
+)
+from distributary.observe.ledger.ledger import Ledger
+from distributary.observe.pipelines import CatalogState, Unregistered, write_catalog_state
+from distributary.publish.formats.entry import format_entry
+from distributary.store.base import same_place
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from distributary.engine.pipeline import Pipeline
+
+_log = logging.getLogger(__name__)
+
+_LOOK_AGAIN_SECONDS = 900.0
+"""After which all is compared again: somebody may have taken entries away."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0
+_PATIENCE_SECONDS = 60.0
+"""How long the end of a run waits for a catalog that makes no progress."""
+_LAST_PAUSE = 0.5
+_LAST_TRIES = 3
+_SHOWN = 20
+_CONNECT_SECONDS = 5.0
+
+
+def open_catalog(config: PipelineConfig, spark: Callable[[], SparkSession]) -> TableCatalog:
+    """The catalog that the file names; a session is asked for only where it is needed."""
+    catalog = config.lake.registered_in
+    if catalog is None:
+        raise ConfigError("no catalog is named", where="lake.catalog")
+    if isinstance(catalog, UnityCatalogConfig):
+        return UnityTables(catalog)
+    if isinstance(catalog, GlueCatalogConfig):
+        return GlueTables(catalog, config.lake.options)
+    return SessionCatalog(spark(), catalog)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A table that should be registered."""
+
+    name: str
+    path: str
+    format: str
+
+
+class Registrar:
+    """Registers the tables of a run in the background: the catalog never delays the caller."""
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        settings: CatalogConfig,
+        opened: Callable[[], TableCatalog],
+        bus: EventBus,
+        *,
+        known: Callable[[], Iterable[_Wanted]],
+        mask: Callable[[str], str] = str,
+    ) -> None:
+        """`opened` gives the catalog, `known` the tables of earlier runs: to the thread."""
+        self._config, self._settings, self._opened = config, settings, opened
+        self._bus, self._known, self._mask = bus, known, mask
+        self._store = layout.pipeline(config.lake.address, config.name)
+        self._lock = threading.Condition()
+        self._new: dict[str, _Wanted] = {}
+        """What the thread has not taken yet."""
+        self._plans: dict[str, TablePlan] = {}
+        """By table, the plan that was seen last; only the caller's thread uses it."""
+        self._ending = False
+        self._progress = 0
+        self._state = CatalogState(settings.type, ".".join(settings.names), datetime.now(UTC))
+        self._told: CatalogState | None = None
+        # what follows is the thread's own
+        self._catalog: TableCatalog | None = None
+        self._wanted: dict[str, _Wanted] = {}
+        self._todo: dict[str, _Wanted] = {}
+        self._found: dict[str, Found] | None = None
+        self._compared = -math.inf
+        """When all tables were looked at last."""
+        self._failed: dict[str, Unregistered] = {}
+        self._detach = bus.subscribe(self._hear)
+        self._thread = threading.Thread(target=self._work, name="catalog", daemon=True)
+        self._thread.start()
+
+    @property
+    def state(self) -> CatalogState:
+        """Return the state of the catalog."""
+        with self._lock:
+            return self._state
+
+    def want(self, plans: Iterable[TablePlan]) -> None:
+        """These tables are there now, with these columns; returns at once."""
+        hidden = self._config.cdc is not None and not self._config.cdc.log
+        new = {}
+        for plan in plans:
+            # a log that is not kept is nothing to look at
+            if hidden and plan.role is Role.LOG:
+                continue
+            before = self._plans.get(plan.name)
+            self._plans[plan.name] = plan
+            if before is None or (self._settings.keeps_columns and not _alike(before, plan)):
+                new[plan.name] = _Wanted(plan.name, plan.path, plan.format)
+        self._wish(new)
+
+    def _wish(self, new: Mapping[str, _Wanted]) -> None:
+        if new:
+            with self._lock:
+                self._new |= new
+                self._lock.notify_all()
+
+    def close(self, *, patience: float = _PATIENCE_SECONDS) -> None:
+        """Wait for running registrations while they make progress, and end; report the rest."""
+        with self._lock:
+            self._ending = True
+            self._lock.notify_all()
+        seen, deadline = -1, time.monotonic() + patience
+        while self._thread.is_alive() and time.monotonic() < deadline:
+            self._thread.join(0.1)
+            with self._lock:
+                if self._progress != seen:
+                    seen, deadline = self._progress, time.monotonic() + patience
+        self._detach()
+        self._tell()
+
+    def _hear(self, event: Event) -> None:
+        # listeners are told by the thread that runs the batches, and no other
+        if isinstance(event, BatchSettled | Idle):
+            self._tell()
+        elif isinstance(event, TableResumed) and not event.parked:
+            # it may not have been there when its batch was settled
+            path = table_folder(self._config, event.table)
+            self._wish({event.table: _Wanted(event.table, path, self._config.tables.format)})
+
+    def _tell(self) -> None:
+        state = self.state
+        before, self._told = self._told, state
+        same = before is not None and before.summary == state.summary
+        if not same and (state.registered or state.waiting or state.error):
+            self._bus.publish(
+                CatalogUpdated(
+                    pipeline=self._config.name,
+                    catalog=state.place,
+                    registered=state.registered,
+                    waiting=state.waiting,
+                    code=state.code,
+                    error=state.error,
+                )
+            )
+
+    # The thread.
+
+    def _work(self) -> None:
+        failures = 0
+        try:
+            self._begin()
+            while self._take(failures):
+                failures = 0 if self._round() else failures + 1
+                self._note()
+                if self._ending and failures >= _LAST_TRIES:
+                    return
+        except Exception as error:
+            # whatever it is: the data goes on, and somebody must hear of it
+            _log.warning("the catalog is not kept any more", exc_info=True)
+            self._failed[""] = self._problem("", _unexpected(error))
+            self._note()
+        finally:
+            if self._catalog is not None:
+                self._catalog.close()
+
+    def _begin(self) -> None:
+        try:
+            self._todo |= {each.name: each for each in self._known()}
+            self._step()
+        except DistributaryError as error:
+            # the ledger cannot be read: the batches will say so
+            _log.warning("tables of earlier runs are not registered now: %s", error.what)
+
+    def _take(self, failures: int) -> bool:
+        """Wait until there is something to do; False when there is nothing left and it ends."""
+        longer = _FIRST_PAUSE * 2 ** min(failures - 1, 10) if failures else 0.0
+        pause = _LAST_PAUSE if self._ending and failures else min(_LONGEST_PAUSE, longer)
+        until = time.monotonic() + pause
+        with self._lock:
+            while True:
+                self._todo |= self._new
+                self._new = {}
+                now = time.monotonic()
+                if self._ending:
+                    until = min(until, now + _LAST_PAUSE)
+                outdated = bool(self._wanted) and now - self._compared > _LOOK_AGAIN_SECONDS
+                if (self._todo or (outdated and not self._ending)) and now >= until:
+                    return True
+                if "" not in self._failed and self._todo.keys() - self._failed.keys():
+                    # what fails must not hold up what is new
+                    return True
+                if self._ending and not self._todo:
+                    return False
+                wait = until - now if self._todo else _LOOK_AGAIN_SECONDS / 10
+                self._lock.wait(max(0.01, wait))
+
+    def _round(self) -> bool:
+        """Bring all that is wanted into the catalog; True when nothing is left to do."""
+        self._wanted |= self._todo
+        try:
+            catalog = self._catalog = self._catalog or self._opened()
+            outdated = time.monotonic() - self._compared > _LOOK_AGAIN_SECONDS
+            if self._found is None or outdated:
+                catalog.prepare()
+                self._step()
+                self._found = catalog.entries()
+                self._step()
+            if outdated:
+                self._todo = dict(self._wanted)
+                self._compared = time.monotonic()
+            self._failed.pop("", None)
+        except DistributaryError as error:
+            self._failed[""] = self._problem("", error)
+            return False
+        work = partial(self._one, catalog, self._found)
+        with ThreadPoolExecutor(catalog.parallel, "catalog") as pool:
+            errors = dict(zip(self._todo, pool.map(work, self._todo.values()), strict=True))
+        for name, failure in errors.items():
+            if failure is None:
+                self._failed.pop(name, None)
+                del self._todo[name]
+            else:
+                self._failed[name] = self._problem(name, failure)
+        if self._todo:
+            # somebody else may have changed it
+            self._found = None
+        return not self._todo
+
+    def _one(
+        self, catalog: TableCatalog, found: dict[str, Found], wanted: _Wanted
+    ) -> DistributaryError | None:
+        try:
+            self._register(catalog, found, wanted)
+        except DistributaryError as error:
+            return error
+        except Exception as error:
+            return _unexpected(error)
+        finally:
+            self._step()
+        return None
+
+    def _step(self) -> None:
+        """Record progress for the caller that waits for the end."""
+        with self._lock:
+            self._progress += 1
+
+    def _register(self, catalog: TableCatalog, found: dict[str, Found], wanted: _Wanted) -> None:
+        there = found.get(wanted.name.lower())
+        entry = self._entry(wanted)
+        if entry is None:
+            # gone meanwhile: whoever removed it takes care of the entry
+            self._wanted.pop(wanted.name, None)
+            return
+        if there is None:
+            catalog.create(entry)
+        elif not same_place(there.location, entry.location):
+            raise taken(wanted.name, entry, there)
+        elif self._settings.keeps_columns and there.fingerprint != entry.fingerprint:
+            catalog.update(entry)
+        found[wanted.name.lower()] = Found(entry.location, entry.fingerprint)
+
+    def _entry(self, wanted: _Wanted) -> CatalogEntry | None:
+        if self._settings.keeps_columns:
+            return entry_of(wanted.name, wanted.path, self._settings)
+        location = location_of(wanted.path, self._settings.scheme)
+        return CatalogEntry(wanted.name, location, format=wanted.format)
+
+    def _problem(self, name: str, error: DistributaryError) -> Unregistered:
+        before = self._failed.get(name)
+        text = self._mask(f"{error.what}: {error.evidence}" if error.evidence else error.what)
+        return Unregistered(
+            table=name,
+            code=str(error.code),
+            error=text,
+            next_step=self._mask(error.next_step),
+            since=datetime.now(UTC) if before is None else before.since,
+            attempts=1 if before is None else before.attempts + 1,
+        )
+
+    def _note(self) -> None:
+        """Store the state in the lake, and send it as an event."""
+        waiting = set(self._wanted) & (set(self._todo) | set(self._failed))
+        problems = sorted(self._failed.values(), key=lambda each: (each.since, each.table))
+        state = replace(
+            self._state,
+            at=datetime.now(UTC),
+            registered=len(self._wanted) - len(waiting),
+            waiting=len(waiting),
+            problems=tuple(problems[:_SHOWN]),
+        )
+        with self._lock:
+            changed = state.summary != self._state.summary
+            self._state = state
+        if changed or problems:
+            write_catalog_state(self._store, state)
+
+
+def _alike(one: TablePlan, other: TablePlan) -> bool:
+    return one.columns == other.columns and one.comment == other.comment
+
+
+def _unexpected(error: Exception) -> CatalogError:
+    return CatalogError(
+        "something unexpected happened while a table was registered",
+        evidence=f"{type(error).__name__}: {error}"[:300],
+        next_step="it is tried again; --debug shows where",
+    )
+
+
+def start_registrar(
+    config: PipelineConfig,
+    spark: SparkSession,
+    bus: EventBus,
+    *,
+    ledger: Callable[[], Ledger],
+    mask: Callable[[str], str],
+) -> Registrar | None:
+    """Register what is there already and, batch by batch, what comes; None without a catalog."""
+    if config.lake.registered_in is None:
+        return None
+
+    def known() -> Iterable[_Wanted]:
+        hidden = config.cdc is not None and not config.cdc.log
+        for table in ledger().tables(config.name, schema_ids=False):
+            if not (hidden and table.role == Role.LOG):
+                path = layout.place(config.lake.address, table.path)
+                yield _Wanted(table.table, path, format_for(config, table.role))
+
+    return Registrar(
+        config,
+        config.lake.registered_in,
+        lambda: open_catalog(config, lambda: spark),
+        bus,
+        known=known,
+        mask=mask,
+    )
+
+
+# `reset` and `clean`: entries go before the tables do, so that nobody finds an entry without one.
+
+
+def unregister(pipeline: Pipeline, removals: Iterable[Removal]) -> list[str]:
+    """Take the entries of tables away that will be removed; returns their names.
+
+    Only an entry that leads to the table's own folder is ours. Raises CatalogError, before
+    anything is removed, if the catalog cannot be asked.
+    """
+    tables = {each.table: each.path for each in removals if each.kind == "table"}
+    config = pipeline.config
+    if TABLE_FORMATS[config.tables.format].own_catalog and tables:
+        places = [layout.place(pipeline.lake, path) for path in tables.values()]
+        return format_entry(config.tables.format).drop(config, places)
+    settings = config.lake.registered_in
+    if settings is None or not tables or not _outlives_session(config):
+        return []
+    catalog = open_catalog(config, pipeline.session)
+    try:
+        found = catalog.entries()
+        gone = [
+            name
+            for name, path in tables.items()
+            if (entry := found.get(name.lower())) is not None
+            and same_place(entry.location, location_of(path, settings.scheme))
+        ]
+        for name in gone:
+            catalog.drop(name)
+        return gone
+    except CatalogError as error:
+        error.next_step = (
+            "bring the catalog back and try again; or take lake.catalog out of the file, "
+            "and the entries stay"
+        )
+        raise
+    finally:
+        catalog.close()
+
+
+def _outlives_session(config: PipelineConfig) -> bool:
+    """Return whether entries stay after the end of the session that made them."""
+    catalog = config.lake.registered_in
+    if isinstance(catalog, HiveCatalogConfig | UnityCatalogConfig | GlueCatalogConfig):
+        return True
+    own: Mapping[str, str] = config.spark.options
+    metastore = own.get("spark.sql.catalogImplementation") == "hive"
+    return catalog is not None and (
+        catalog.name is not None or config.spark.remote is not None or metastore
+    )
+
+
+def check_catalog(config: PipelineConfig) -> tuple[str, bool]:
+    """Return a description of the catalog without Spark, and whether entries outlive a session.
+
+    Raises CatalogError if the catalog cannot be asked. Nothing is changed.
+    """
+    settings = config.lake.registered_in
+    place = "" if settings is None else ".".join(settings.names)
+    if isinstance(settings, UnityCatalogConfig | GlueCatalogConfig):
+        catalog = open_catalog(config, _no_session)
+        try:
+            return f"{settings.type} has {len(catalog.entries()):,} tables in {place}", True
+        finally:
+            catalog.close()
+    if isinstance(settings, HiveCatalogConfig) and settings.addresses:
+        _reach_one(settings)
+        return f"a metastore answers at {settings.uri}, {place} is looked at by a run", True
+    if _outlives_session(config):
+        return f"{place} is looked at by a run, with Spark", True
+    return f"{place} is forgotten with each Spark session", False
+
+
+def _no_session() -> SparkSession:
+    raise CatalogError("this catalog needs no session")
+
+
+def _reach_one(settings: HiveCatalogConfig) -> None:
+    """Metastores stand in for each other: one is enough."""
+    failures = []
+    for host, port in settings.addresses:
+        try:
+            socket.create_connection((host, port), _CONNECT_SECONDS).close()
+        except OSError as error:
+            failures.append(f"{host}:{port} {error.strerror or type(error).__name__}")
+        else:
+            return
+    raise CatalogUnavailableError(
+        "the Hive metastore cannot be connected to",
+        where=settings.uri or "",
+        evidence="; ".join(failures)[:300],
+        next_step="start it, or correct lake.catalog.uri",
+    )

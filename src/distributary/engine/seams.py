@@ -1,0 +1,115 @@
+"""The implementation of each seam that a pipeline file asks for."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from distributary.config.pipeline import PipelineConfig
+from distributary.decode.change.formats import CHANGE_FORMATS
+from distributary.decode.formats import FORMATS
+from distributary.engine.shards.source import shard_source
+from distributary.engine.tables import table_folder
+from distributary.errors import ConfigError
+from distributary.model.table_format import DELTA
+from distributary.publish.base import MixedPublisher, Publisher
+from distributary.publish.direct import DirectPublisher
+from distributary.publish.formats.entry import format_entry
+from distributary.registry.base import RegistryCalls, SchemaRegistry
+from distributary.registry.cache import CachedRegistry
+from distributary.registry.files import file_schemas_folder, inferred_folder
+from distributary.registry.folder import FileRegistry
+from distributary.registry.http.registry import HttpRegistry
+from distributary.registry.record_schemas import CarriedSchemas, InferredSchemas
+from distributary.source.base import Source
+from distributary.source.entry import SourceEnds, entry_of
+from distributary.store.base import absolute, introduce
+
+
+def make_registry(
+    config: PipelineConfig, *, calls: RegistryCalls | None = None
+) -> SchemaRegistry | None:
+    """The folder or server that keeps the schemas; None where records come without any.
+
+    What a server is asked is counted in `calls`.
+    """
+    settings = config.registry
+    if config.source.own_payload is not None:
+        return entry_of(config.source).schemas(config.source, config)
+    if settings is None and config.infers:
+        return None
+    if settings is None:
+        raise ConfigError(
+            f"payloads of format {config.payload.format if config.payload else '?'} need schemas",
+            where="registry",
+            next_step="set registry.url, or registry.path for a folder of schemas",
+        )
+    if settings.path is not None:
+        return FileRegistry(Path(settings.path))
+    registry = HttpRegistry(settings)
+    if calls is not None:
+        registry.count_in(calls)
+    return CachedRegistry(
+        registry,
+        folder=schema_cache(config),
+        latest_seconds=settings.cache_ttl.total_seconds(),
+    )
+
+
+def make_inferred(config: PipelineConfig, *, trial: bool = False) -> InferredSchemas | None:
+    """Return the inferred schemas; None if every record has a schema."""
+    if not config.infers:
+        return None
+    return InferredSchemas(inferred_folder(_checkpoint(config)), trial=trial)
+
+
+def make_carried(config: PipelineConfig, *, trial: bool = False) -> CarriedSchemas | None:
+    """Schemas that records bring along; None where none do."""
+    language = FORMATS[config.records.format].language
+    if config.cdc is None or not CHANGE_FORMATS[config.cdc.format].carries_schemas(language):
+        return None
+    return CarriedSchemas(file_schemas_folder(_checkpoint(config)), trial=trial)
+
+
+def schema_cache(config: PipelineConfig) -> str:
+    """Return the folder for schemas across runs, one per registry and context."""
+    places = "\n".join(config.registry.places if config.registry else ())
+    registry = hashlib.sha256(places.encode()).hexdigest()[:16]
+    return f"{_checkpoint(config)}/schemas/{registry}"
+
+
+def _checkpoint(config: PipelineConfig) -> str:
+    return absolute(config.checkpoint_path)
+
+
+def make_source(config: PipelineConfig) -> Source:
+    """Return the source of the pipeline."""
+    if config.shard is not None and not config.shard.lands:
+        return shard_source(config, config.shard)
+    source: Source = entry_of(config.source).open(config.source, config)
+    return source
+
+
+def require_source(config: PipelineConfig) -> None:
+    """Raise SourceUnavailableError if the server of a pipeline's source does not answer."""
+    if config.shard is None or config.shard.lands:
+        entry_of(config.source).require(config.source)
+
+
+def make_ends(config: PipelineConfig) -> SourceEnds | None:
+    """Return the ends of the source; None if they are not known by offsets."""
+    if config.shard is not None and not config.shard.lands:
+        return None
+    return entry_of(config.source).ends(config.source, config)
+
+
+def make_publisher(config: PipelineConfig, spark: SparkSession | None = None) -> Publisher:
+    """Return the publisher of a pipeline's tables."""
+    introduce(config.lake.address, config.lake.options)
+    usual = format_entry(config.tables.format).publisher(config, spark)
+    if config.tables.format == DELTA:
+        return usual
+    letters = table_folder(config, config.tables.dead_letters)
+    return MixedPublisher(usual, special={letters: DirectPublisher()})

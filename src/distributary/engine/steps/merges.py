@@ -1,0 +1,365 @@
+"""Step `publish` of change data: tables that are made of a log catch up with it.
+
+Many are merged at once, each as one small task, without a query plan of Spark. A table that cannot
+be merged is for the caller to park, alone: its log goes on, and `resume` merges what it has missed.
+Only what is strictly newer is applied, so that doing a batch again, or too much of a log, changes
+nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from distributary.changes.history import merge_history
+from distributary.changes.rebuild import merge_in_order
+from distributary.changes.shape import Arrival, MergeOrder, Undecided
+from distributary.changes.spark import merge_table_with_spark, needs_spark
+from distributary.config.cdc import Cdc
+from distributary.config.lake import LakeConfig
+from distributary.config.pipeline import PipelineConfig
+from distributary.delta.tables import may_pass
+from distributary.engine.context import RunContext
+from distributary.engine.kill_points import KillPoint, reached
+from distributary.engine.steps.unwritable import BEHIND_OTHERS, in_rounds, park_failed
+from distributary.engine.tables import (
+    LOG,
+    Pending,
+    files_of_commit,
+    log_files,
+    log_of,
+    own_columns,
+    table_folder,
+)
+from distributary.errors import DistributaryError, ErrorCode, LakeUnavailableError, PublishError
+from distributary.model import layout
+from distributary.model.manifest import ASIDE, Manifest, Mark, TableEntry
+from distributary.model.table import Role, TablePlan
+from distributary.publish.base import Outcome, Published, Publisher
+from distributary.publish.parking import park
+from distributary.source.base import parallelism
+from distributary.spark.session import named
+from distributary.stage.exchange import documents_batch, documents_of
+from distributary.stage.guard import keep_zip_directories
+from distributary.stage.job import run_tasks
+from distributary.store.base import at, introduce
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+DERIVED = (Role.MERGED, Role.HISTORY)
+"""Tables that are made of a log."""
+_LONGEST_ERROR = 500
+_DONE, _LEFT = "merged", "left"
+_NO_CDC = "the pipeline file has no section `cdc`"
+
+
+def derived_entries(
+    config: PipelineConfig,
+    entries: Iterable[TableEntry],
+    tables: Mapping[str, TablePlan],
+    pending: Pending,
+) -> tuple[TableEntry, ...]:
+    """Return the entries of the tables that are built from a batch's logs."""
+    if config.cdc is None:
+        return ()
+    logs = {entry.table.name: entry for entry in entries if entry.table.role is Role.LOG}
+    return tuple(
+        TableEntry(
+            table=table,
+            files=(),
+            records=logs[log_of(name)].records,
+            changes=tuple(pending.changes.get(name, ())),
+            events=logs[log_of(name)].events,
+        )
+        for name, table in sorted(tables.items())
+        if table.role in DERIVED and log_of(name) in logs
+    )
+
+
+def merge_of(
+    config: PipelineConfig,
+    cdc: Cdc,
+    entry: TableEntry,
+    mark: Mark,
+    files: Sequence[str],
+    *,
+    undecided: Undecided = "refuse",
+) -> MergeOrder:
+    """Return what a merge needs to know about one table."""
+    log = log_of(entry.table.name)
+    arrival: Arrival = "partitions" if config.source.in_order else "files"
+    if mark.app_id.endswith(tuple(f"/{lane}" for lane in ASIDE)):
+        # what is sent again, or read beside the stream, comes late, whatever the source does
+        arrival = "unknown"
+    is_history = entry.table.role is Role.HISTORY
+    return MergeOrder(
+        table=entry.table.name,
+        role=entry.table.role,
+        path=entry.table.path,
+        tombstones=layout.tombstones(config.lake.address, entry.table.name),
+        files=tuple(files),
+        columns=own_columns(entry.table),
+        app_id=mark.app_id,
+        batch=mark.batch,
+        now_us=time.time_ns() // 1000,
+        deletes=cdc.deletes,
+        deletes_as=cdc.deletes_as,
+        evolution=cdc.evolution,
+        horizon=int(cdc.keep_tombstones.total_seconds()),
+        source_hash=mark.source_hash,
+        comment=entry.table.comment,
+        log=table_folder(config, log) if cdc.log else "",
+        current=table_folder(config, log.removesuffix(LOG)) if is_history else "",
+        arrival=arrival,
+        undecided=undecided,
+    )
+
+
+def merge_all(
+    spark: SparkSession, lake: LakeConfig, merges: Sequence[MergeOrder]
+) -> list[Published]:
+    """Merge tables side by side; the results are in the merges' order.
+
+    What only Spark may write is left to the driver.
+    """
+    if not merges:
+        return []
+    tasks = min(len(merges), parallelism(spark))
+    shares = [merges[number::tasks] for number in range(tasks)]
+    place, options = lake.address, lake.options
+
+    def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        keep_zip_directories()
+        introduce(place, options)
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield documents_batch(map(_merged_in_task, shares[number]))
+
+    results = documents_of(run_tasks(spark, tasks, task))
+    bodies = [json.loads(document) for kind, document in results if kind == _DONE]
+    done = {b["table"]: Published(**b | {"outcome": Outcome(b["outcome"])}) for b in bodies}
+    return [done.get(order.table) or merged(order, spark=spark) for order in merges]
+
+
+def _merged_in_task(order: MergeOrder) -> tuple[str, str]:
+    """Merge a table, and return the document of the result; leave it if only Spark may write it."""
+    if _needs_spark(order):
+        return _LEFT, json.dumps(order.table)
+    return _DONE, json.dumps(asdict(merged(order)))
+
+
+def _needs_spark(order: MergeOrder) -> bool:
+    try:
+        return order.role is Role.MERGED and needs_spark(order)
+    except (DistributaryError, OSError):
+        # the merge itself will say what is wrong with the table
+        return False
+
+
+def merged(order: MergeOrder, *, spark: SparkSession | None = None) -> Published:
+    """Merge one table, by Spark if it is given; one that fails is for the caller to park."""
+    try:
+        if order.role is Role.HISTORY:
+            result = merge_history(order)
+        elif spark is None:
+            result = merge_in_order(order)
+        else:
+            result = merge_table_with_spark(spark, order)
+        outcome = Outcome.SKIPPED if result.skipped else Outcome.PUBLISHED
+        return Published(result.table, outcome, result.version if result.version >= 0 else None)
+    except DistributaryError as error:
+        text = f"{error.code}: {error.evidence or error.what}"
+        passing = isinstance(error, PublishError) and may_pass(error)
+    except Exception as error:
+        # a defect in one table's data must not stop the merges of all others
+        text, passing = f"{type(error).__name__}: {error}", False
+    return Published(order.table, Outcome.PARKED, error=text[:_LONGEST_ERROR], may_pass=passing)
+
+
+def publish_waiting(
+    publisher: Publisher,
+    config: PipelineConfig,
+    entry: TableEntry,
+    mark: Mark,
+    *,
+    spark: SparkSession | None = None,
+    undecided: Undecided = "refuse",
+) -> Published:
+    """Commit the files of an entry that waits, or merge the batch of its log.
+
+    With a session, tables that only Spark may write are merged, too.
+    """
+    if entry.table.role not in DERIVED:
+        return publisher.publish(entry, mark)
+    name, log = entry.table.name, log_of(entry.table.name)
+    path, cdc = table_folder(config, log), config.cdc
+    if cdc is None:
+        raise PublishError(
+            f"table {name} is made of change data, and nothing says how any more",
+            where="cdc",
+            evidence=_NO_CDC,
+            next_step=f"put `cdc` back into the file, then `distributary resume {name}`",
+        )
+    known = publisher.committed(path, mark)
+    if known is None or known.batch < mark.batch:
+        raise PublishError(
+            f"table {name} waits for batch {mark.batch} of its log",
+            where=path,
+            evidence=f"the newest batch of {log} is {'none' if known is None else known.batch}",
+            next_step=f"`distributary resume {log}` comes first",
+        )
+    # a table without any batch of this life may lack what an earlier one has left in the log
+    first = publisher.committed(entry.table.path, mark) is None
+    files = log_files(path, None if first else mark.batch)
+    order = merge_of(config, cdc, entry, mark, files, undecided=undecided)
+    result = merged(order, spark=spark if _needs_spark(order) else None)
+    if result.outcome is Outcome.PARKED:
+        raise PublishError(
+            f"table {name} could not be merged",
+            where=entry.table.path,
+            evidence=result.error,
+            next_step=f"fix it, then `distributary resume {name}`; {log} is complete",
+        )
+    return result
+
+
+def is_behind(context: RunContext, entry: TableEntry, mark: Mark) -> bool:
+    """Return whether a log may hold unmerged events from before this life.
+
+    An earlier life that ended by `reset` may have written to a log without merging it. The next
+    life finds these events in the log, so they are not delivered again. This is checked before the
+    log's own commit.
+    """
+    if (
+        entry.table.role is not Role.LOG
+        or context.progress.lane != "stream"
+        or not entry.table.exists
+    ):
+        return False
+    if entry.table.name in context.publishing.followed:
+        return False
+    known = context.publishing.publisher.committed(entry.table.path, mark)
+    return known is None or known.batch >= mark.batch
+
+
+def derive(
+    context: RunContext,
+    manifest: Manifest,
+    published: tuple[Published, ...],
+    *,
+    queued: set[str],
+    behind: set[str],
+    fresh: bool,
+) -> tuple[Published, ...]:
+    """Bring the tables that are made of a log up to date with it."""
+    mark = Mark(context.progress.app_id, manifest.batch, manifest.source_hash)
+    results = {e.table.name: Published(e.table.name, Outcome.PUBLISHED) for e in manifest.tables}
+    results |= {result.table: result for result in published}
+    entries = {entry.table.name: entry for entry in manifest.tables}
+    merges: list[MergeOrder] = []
+    cdc = context.config.cdc
+    for name, entry in entries.items():
+        if entry.table.role not in DERIVED:
+            continue
+        log = log_of(name)
+        if cdc is None or name in queued or results[log].outcome is Outcome.PARKED:
+            why = BEHIND_OTHERS if name in queued else f"waits for {log}" if cdc else _NO_CDC
+            park(entry, mark, folder=context.publishing.parking, reason=why)
+            results[name] = Published(name, Outcome.PARKED, error=why)
+            continue
+        whole = log in behind
+        files = _files(context, entries[log], mark, results[log], whole=whole, fresh=fresh)
+        if files:
+            merges.append(merge_of(context.config, cdc, entry, mark, files))
+    current = [order for order in merges if order.role is not Role.HISTORY]
+    for result in _merged(context, current, manifest.batch):
+        results[result.table] = _kept(context, entries[result.table], mark, result)
+    # a history asks its table which incarnations of the source there are
+    histories = []
+    for order in merges:
+        table = log_of(order.table).removesuffix(LOG)
+        if order.role is Role.HISTORY and results[table].outcome is Outcome.PARKED:
+            waits = Published(order.table, Outcome.PARKED, error=f"waits for {table}")
+            results[order.table] = _kept(context, entries[order.table], mark, waits)
+        elif order.role is Role.HISTORY:
+            histories.append(order)
+    for result in _merged(context, histories, manifest.batch):
+        results[result.table] = _kept(context, entries[result.table], mark, result)
+    context.publishing.followed.update(_written(entries.values(), results))
+    return tuple(results[entry.table.name] for entry in manifest.tables)
+
+
+def _kept(context: RunContext, entry: TableEntry, mark: Mark, result: Published) -> Published:
+    """Park a table that could not be merged, and return its result."""
+    if result.outcome is not Outcome.PARKED:
+        return result
+    return park_failed(context, entry, mark, result.error)
+
+
+def _merged(context: RunContext, merges: list[MergeOrder], batch: int) -> list[Published]:
+    if not merges:
+        return []
+    context.progress.claim.check()
+    reached(KillPoint.BEFORE_MERGE, batch)
+
+    def some(chosen: Sequence[MergeOrder]) -> list[Published]:
+        with named(context.spark, pipeline=context.config.name, batch=batch, step="merge"):
+            done = merge_all(context.spark, context.config.lake, chosen)
+        if len(chosen) == len(merges):
+            _log_is_there(done)
+        return done
+
+    attempts = context.config.run.publish_attempts
+    return in_rounds(some, merges, again=lambda result: result.may_pass, attempts=attempts)
+
+
+def _files(
+    context: RunContext,
+    log: TableEntry,
+    mark: Mark,
+    published: Published,
+    *,
+    whole: bool,
+    fresh: bool,
+) -> list[str]:
+    """Return the files of a log with the events that its tables need."""
+    path = log.table.path
+    if whole:
+        return log_files(path)
+    if fresh and log.files:
+        moves = context.config.tables.publisher == "spark"
+        if not moves or all(at(path).look(file.path) for file in log.files):
+            return [f"{path}/{file.path}" for file in log.files]
+        # Spark's writer has put the rows into files of its own
+        return files_of_commit(path, published.version or 0) or log_files(path, mark.batch)
+    # decided by another process: what was staged then may lie in other files by now, and what an
+    # older copy of the checkpoint has brought already is not staged again
+    known = context.publishing.publisher.committed(path, mark)
+    return log_files(path, mark.batch) if known and known.batch >= mark.batch else []
+
+
+def _log_is_there(results: list[Published]) -> None:
+    """Raise if no table at all can be merged: the lake does not answer, and the batch must wait."""
+    away = [r for r in results if r.error.startswith(f"{ErrorCode.LAKE_UNAVAILABLE}:")]
+    if len(results) > 1 and len(away) == len(results):
+        raise LakeUnavailableError(
+            "no table can be merged",
+            evidence=away[0].error,
+            next_step="check that the lake can be reached and written to, and has room",
+        )
+
+
+def _written(entries: Iterable[TableEntry], results: dict[str, Published]) -> set[str]:
+    """The logs that have this batch; a table that could not follow is queued until `resume`."""
+    return {
+        entry.table.name
+        for entry in entries
+        if entry.table.role is Role.LOG and results[entry.table.name].outcome is not Outcome.PARKED
+    }

@@ -1,0 +1,28 @@
+"""The result of a check that `doctor` makes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class CheckState(StrEnum):
+    """The outcome of a check."""
+
+    PASS = "pass"  # noqa: S105
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A check with what it needs and what there is."""
+
+    name: str
+    state: CheckState
+    found: str
+    needed: str = ""
+    fix: str = ""
+    """What to type or to do."""
+    tried: str = ""
+    """What was done to find out, where that is more than a look."""

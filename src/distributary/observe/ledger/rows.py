@@ -1,0 +1,564 @@
+"""The ledger's rows as frozen facts, their sums by table and rule, and how they are found."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
+from functools import reduce
+from operator import and_
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distributary.model.change import OP_COLUMNS
+from distributary.model.manifest import FINGERPRINT_BITS, Counts, SourceRange, app_id
+
+PARKED = "parked"
+RESUMED = "resumed"
+"""The outcome of a table that was parked, in the row that says it was published after all."""
+
+ACCEPTED = "accepted"
+"""The outcome of a row that is no batch's: the table counts as it was then, marks and rows."""
+
+BATCH_KEY = ("pipeline", "life", "lane", "batch")
+BatchKey = tuple[str, str, str, int]
+"""Pipeline, life, lane, number."""
+LaneKey = tuple[str, str, str]
+"""Pipeline, life, lane."""
+TableKey = tuple[str, str]
+"""Pipeline, table."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRow:
+    """One settled batch."""
+
+    pipeline: str
+    life: str
+    lane: str
+    batch: int
+    started_at: datetime
+    finished_at: datetime
+    read: int
+    written: int
+    dead_lettered: int
+    parked: int
+    skipped: int
+    rows: int
+    files: int
+    tables: int
+    bytes: int
+    lag_records: int | None
+    lag_seconds: float | None
+    plan_seconds: float
+    stage_seconds: float
+    manifest_seconds: float
+    publish_seconds: float
+    stages: int
+    source_hash: str
+    ranges: tuple[SourceRange, ...] = ()
+    dead_letters: Mapping[str, int] = field(default_factory=dict)
+    batches: int = 1
+    """More than one: the sum of old batches up to this number."""
+    requests: int | None = None
+    """What the driver asked of buckets; None without one, and in rows of before it was counted."""
+    event_seconds: float | None = None
+    """How old its newest record says it is, where that is far from when it was produced."""
+
+    @property
+    def key(self) -> BatchKey:
+        """Return the key of the batch."""
+        return (self.pipeline, self.life, self.lane, self.batch)
+
+    @property
+    def counts(self) -> Counts:
+        """The equation as it was when the batch was settled."""
+        return Counts(self.read, self.written, self.dead_lettered, self.parked, self.skipped)
+
+    @property
+    def seconds(self) -> float:
+        """Return the duration of the batch."""
+        return max((self.finished_at - self.started_at).total_seconds(), 0.0)
+
+    @property
+    def steps(self) -> dict[str, float]:
+        """Seconds by step."""
+        return {
+            "plan": self.plan_seconds,
+            "stage": self.stage_seconds,
+            "manifest": self.manifest_seconds,
+            "publish": self.publish_seconds,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """What one batch did to one table."""
+
+    pipeline: str
+    life: str
+    lane: str
+    batch: int
+    at: datetime
+    table: str
+    role: str
+    type: str
+    path: str
+    records: int
+    counted: bool
+    """A record may be in several tables; in these it counts as written, or as parked."""
+    rows: int
+    bytes: int
+    files: tuple[str, ...]
+    first_offset: int | None
+    last_offset: int | None
+    columns: int
+    schema_ids: tuple[int, ...]
+    version: int | None
+    outcome: str
+    error: str
+    batches: int
+    since: datetime
+    inserts: int | None = None
+    """Of a log, and of tables made of it: its events by kind."""
+    updates: int | None = None
+    deletes: int | None = None
+    reads: int | None = None
+    truncates: int | None = None
+    last_event: datetime | None = None
+    """When the source made the newest change of the batch."""
+    expectations: tuple[Mapping[str, Any], ...] | None = None
+    """What rules have found among its rows, as the ledger has it; None where there are none."""
+
+    @property
+    def key(self) -> BatchKey:
+        """Return the key of its batch."""
+        return (self.pipeline, self.life, self.lane, self.batch)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaRow:
+    """One line of the schema history."""
+
+    pipeline: str
+    batch: int
+    at: datetime
+    type: str
+    table: str
+    schema_id: int
+    schema: str
+    kind: str
+    column: str
+    before: str
+    after: str
+    action: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableSummary:
+    """A table, over all its batches. What is parked is not in its rows."""
+
+    pipeline: str
+    table: str
+    role: str
+    type: str
+    path: str
+    records: int
+    rows: int | None
+    """None: a table that is made of a log and is not there, or does not tell."""
+    bytes: int
+    columns: int
+    batches: int
+    version: int | None
+    first_seen: datetime
+    last_commit: datetime | None
+    """None: everything it ever got is parked."""
+    schema_ids: tuple[int, ...] = ()
+    parked_batches: int = 0
+    parked_records: int = 0
+    error: str = ""
+    """Why it is parked."""
+    changes: Mapping[str, int] = field(default_factory=dict)
+    """Of a log, and of tables made of it: its events by kind. What is parked is not in it."""
+    last_event: datetime | None = None
+    """When the source made the newest change that is in the table."""
+    last_event_at: datetime | None = None
+    """When that change was committed."""
+
+    @property
+    def key(self) -> TableKey:
+        """Return the key of the table: several pipelines may write to a table of the same name."""
+        return (self.pipeline, self.table)
+
+    def freshness(self, now: datetime) -> float | None:
+        """Seconds since its last commit."""
+        return None if self.last_commit is None else (now - self.last_commit).total_seconds()
+
+
+@dataclass(frozen=True, slots=True)
+class LastCommit:
+    """What a lane of a pipeline has written to a table, as far as the ledger has settled it."""
+
+    pipeline: str
+    life: str
+    lane: str
+    table: str
+    role: str
+    type: str
+    path: str
+    batch: int | None
+    """The newest batch with a commit of its own; None: it never had one."""
+    version: int | None
+    """The table's version by that commit."""
+    accepted: int | None
+    """The newest batch when the table was last taken as it is; None: never."""
+    accepted_version: int | None
+    """The table's version then."""
+    since: datetime
+    """When its first batch was settled."""
+    records: int
+    written: int
+    """Rows; what is parked is not among them."""
+    rows: int
+    """The same, corrected by what the table differed by when it was taken as it is."""
+
+    @property
+    def app_id(self) -> str:
+        """Return the application id of the lane's commits."""
+        return app_id(self.pipeline, self.life, self.lane)
+
+    @property
+    def required(self) -> int | None:
+        """The batch that the table must hold; None where it need not hold any."""
+        old = self.batch is None or (self.accepted is not None and self.batch <= self.accepted)
+        return None if old else self.batch
+
+
+@dataclass(frozen=True, slots=True)
+class FoundBatch:
+    """A batch that read a given record, and the tables that may hold it."""
+
+    batch: BatchRow
+    tables: tuple[TableRow, ...]
+
+
+def batches_of(rows: pa.Table) -> tuple[BatchRow, ...]:
+    """The rows of the ledger's `batches`."""
+    return tuple(
+        BatchRow(
+            **row
+            | {"ranges": tuple(SourceRange(**one) for one in row["ranges"] or ())}
+            | {"dead_letters": dict(row["dead_letters"] or ())}
+        )
+        for row in rows.to_pylist()
+    )
+
+
+def tables_of(rows: pa.Table) -> tuple[TableRow, ...]:
+    """The rows of the ledger's `tables`."""
+    return tuple(
+        TableRow(
+            **row
+            | {name: tuple(row[name] or ()) for name in ("files", "schema_ids")}
+            | {"expectations": tuple(row.get("expectations") or ()) or None}
+            | {"error": row["error"] or ""}
+        )
+        for row in rows.to_pylist()
+    )
+
+
+def schemas_of(rows: pa.Table) -> tuple[SchemaRow, ...]:
+    """The rows of the ledger's `schemas`."""
+    return tuple(SchemaRow(**row) for row in rows.to_pylist())
+
+
+# One line per table out of millions of rows: the engine sums, this module names.
+
+NUMBERING_SQL = """
+SELECT pipeline, life, lane, max(batch) AS newest, sum(batches) AS batches
+FROM ledger GROUP BY pipeline, life, lane ORDER BY pipeline, life, lane
+"""
+
+BY_LANE = 'pipeline, life, lane, "table"'
+
+
+def schema_ids_sql(by: str, where: str = "true") -> str:
+    """The schemas of records; `by` is the above, and nothing here is from outside."""
+    ids = f"SELECT {by}, unnest(schema_ids) AS id FROM ledger WHERE {where}"  # noqa: S608
+    return f"SELECT DISTINCT {by}, id FROM ({ids})"  # noqa: S608
+
+
+def rules_sql(by: str, where: str = "true") -> str:
+    """Return the query for the results of rules: the last row counts, with summed counters.
+
+    As with rows, parked batches count from the row with the outcome `resumed`.
+    """
+    return f"""
+        SELECT {by}, r['rule'] AS rule, first_value(r['action'] ORDER BY at DESC) AS action,
+            sum(r['checked']) AS checked, sum(r['violated']) AS violated,
+            first_value(r['unfit'] ORDER BY at DESC) AS unfit,
+            first_value(r['example'] ORDER BY at DESC) FILTER (WHERE r['violated'] > 0) AS example,
+            max(at) FILTER (WHERE r['violated'] > 0) AS last_violated, max(at) AS last_checked
+        FROM (SELECT {by}, at, unnest(expectations) AS r
+              FROM ledger WHERE outcome <> 'parked' AND {where})
+        GROUP BY {by}, r['rule']
+        """  # noqa: S608
+
+
+NO_TABLE = -1
+"""The version of a table that was taken as it is when it was not there."""
+
+
+def summaries(
+    sums: pa.Table,
+    schema_ids: pa.Table | None,
+    parked: Iterable[TableRow],
+    *,
+    pipeline: str | None = None,
+) -> tuple[TableSummary, ...]:
+    """Joins the sums with what is still parked; by name of the table."""
+    ids: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for row in () if schema_ids is None else schema_ids.to_pylist():
+        ids[row["pipeline"], row["table"]].add(row["id"])
+    waiting: dict[tuple[str, str], list[TableRow]] = defaultdict(list)
+    for waits in parked:
+        waiting[waits.pipeline, waits.table].append(waits)
+    result = []
+    plain = {each.name for each in fields(TableSummary)} | {*OP_COLUMNS.values()}
+    for row in sums.select([name for name in sums.column_names if name in plain]).to_pylist():
+        key = (row["pipeline"], row["table"])
+        counts = {op: row.pop(column) for op, column in OP_COLUMNS.items()}
+        if pipeline not in (None, key[0]):
+            continue
+        rows = waiting[key]
+        summary = TableSummary(
+            **row,
+            schema_ids=tuple(sorted(ids[key])),
+            parked_batches=len(rows),
+            parked_records=sum(r.records for r in rows),
+            # why it was parked: batches after the first one only wait behind it
+            error=min(rows, key=lambda r: r.batch).error if rows else "",
+            changes={op: count for op, count in counts.items() if count is not None},
+        )
+        result.append(replace(summary, version=None) if summary.version == NO_TABLE else summary)
+    return tuple(sorted(result, key=lambda table: (table.table, table.pipeline)))
+
+
+# What rules have found, over all batches: the engine sums, this module names. Pure.
+
+_MOST_TABLES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class TableRule:
+    """What one rule has found in one table."""
+
+    pipeline: str
+    table: str
+    rule: str
+    action: str
+    checked: int
+    """Rows for which it was evaluated."""
+    violated: int
+    """Rows that broke it."""
+    unfit: str
+    """Why it could not be applied to the table in its last batch; empty if it was."""
+    example: str
+    """A record that broke it, as `trace` wants it; empty if none did."""
+    last_violated: datetime | None
+    last_checked: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class RuleStatus:
+    """What one rule has found in all tables of a pipeline."""
+
+    rule: str
+    action: str
+    checked: int
+    violated: int
+    tables: int
+    """Tables to which it is applied."""
+    violating: tuple[TableRule, ...]
+    """Those with the most rows that broke it, the worst first."""
+    violating_tables: int
+    """How many there are, shown or not."""
+    unfit: tuple[TableRule, ...]
+    """Some of the tables to which it cannot be applied."""
+    unfit_tables: int
+    last_violated: datetime | None
+
+
+def table_rules(found: pa.Table) -> tuple[TableRule, ...]:
+    """The answer to the query above, by rule and table."""
+    rows = (
+        TableRule(**{**row, "unfit": row["unfit"] or "", "example": row["example"] or ""})
+        for row in found.to_pylist()
+    )
+    return tuple(sorted(rows, key=lambda row: (row.pipeline, row.rule, row.table)))
+
+
+def rule_statuses(rules: Iterable[TableRule]) -> tuple[RuleStatus, ...]:
+    """One line for each rule of a pipeline, those that were broken most first."""
+    by_rule: dict[str, list[TableRule]] = defaultdict(list)
+    for row in rules:
+        by_rule[row.rule].append(row)
+    found = [_status(name, rows) for name, rows in by_rule.items()]
+    return tuple(sorted(found, key=lambda one: (-one.violated, one.rule)))
+
+
+def _status(rule: str, rows: list[TableRule]) -> RuleStatus:
+    broken = sorted((r for r in rows if r.violated), key=lambda r: (-r.violated, r.table))
+    unfit = [r for r in rows if r.unfit]
+    moments = [r.last_violated for r in broken if r.last_violated is not None]
+    return RuleStatus(
+        rule=rule,
+        action=max(rows, key=lambda r: r.last_checked).action,
+        checked=sum(r.checked for r in rows),
+        violated=sum(r.violated for r in rows),
+        tables=len(rows) - len(unfit),
+        violating=tuple(broken[:_MOST_TABLES]),
+        violating_tables=len(broken),
+        unfit=tuple(unfit[:_MOST_TABLES]),
+        unfit_tables=len(unfit),
+        last_violated=max(moments, default=None),
+    )
+
+
+# Which schemas the records of a table, or of a topic, were written with.
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaInUse:
+    """One schema, and what there is of it."""
+
+    id: int
+    subject: str | None
+    """None where nobody knows it any more."""
+    subject_version: int | None
+    rows: int | None
+    """None where the ledger knows only the rows of several schemas together."""
+    first_batch: int | None
+    """None where it is summed up with other old batches."""
+    last_batch: int | None
+    """None where no table has a record of it: all of them are dead letters."""
+    first_seen: datetime | None
+    last_seen: datetime | None
+
+
+def uses_of(
+    found: pa.Table | None, tables: Iterable[tuple[str, str]], history: Iterable[SchemaRow]
+) -> tuple[SchemaInUse, ...]:
+    """The schemas of some tables, each named by its pipeline and its name; by id.
+
+    `found` is what `Ledger.schema_use` says; `history` knows the subjects of ids.
+    """
+    wanted = set(tables)
+    homes = {(r.pipeline, r.schema_id): r.schema for r in history}
+    by_id: dict[int, SchemaInUse] = {}
+    for row in () if found is None else found.to_pylist():
+        pipeline, table = row.pop("pipeline"), row.pop("table")
+        if (pipeline, table) not in wanted:
+            continue
+        # `chess-value v3`, as `WriterSchema.label` writes it
+        subject, mark, version = homes.get((pipeline, row["id"]), "").rpartition(" v")
+        named = (subject, int(version)) if mark and version.isdigit() else (None, None)
+        use = SchemaInUse(subject=named[0], subject_version=named[1], **row)
+        by_id[use.id] = _joined(by_id[use.id], use) if use.id in by_id else use
+    return tuple(by_id[each] for each in sorted(by_id))
+
+
+def with_rows(uses: Iterable[SchemaInUse], counts: Counter[int] | None) -> tuple[SchemaInUse, ...]:
+    """The same with rows that were counted, and with schemas that only the count knows."""
+    if counts is None:
+        return tuple(uses)
+    known = {use.id: replace(use, rows=counts[use.id]) for use in uses}
+    for each in counts.keys() - known.keys():
+        known[each] = SchemaInUse(each, None, None, counts[each], None, None, None, None)
+    return tuple(known[each] for each in sorted(known))
+
+
+def _joined(one: SchemaInUse, other: SchemaInUse) -> SchemaInUse:
+    return SchemaInUse(
+        one.id,
+        one.subject or other.subject,
+        one.subject_version or other.subject_version,
+        None if one.rows is None or other.rows is None else one.rows + other.rows,
+        _least(one.first_batch, other.first_batch),
+        max(one.last_batch or 0, other.last_batch or 0),
+        _least(one.first_seen, other.first_seen),
+        max(filter(None, (one.last_seen, other.last_seen)), default=None),
+    )
+
+
+def _least(one: Any, other: Any) -> Any:
+    return None if one is None or other is None else min(one, other)
+
+
+# Conditions on ledger rows as expressions: values from outside are never part of a text.
+
+
+def text(column: str) -> pc.Expression:
+    """A column of texts, to compare with.
+
+    Merges and updates by deltalake write a newer kind of text into their files, which pyarrow
+    compares with nothing: without the cast a filter fails on the first such file.
+    """
+    return pc.field(column).cast(pa.string())
+
+
+def same(**values: str | int | None) -> pc.Expression | None:
+    """Every named column holds its value; a column whose value is None does not matter."""
+    tests = [
+        (text(name) == str(value)) if isinstance(value, str) else (pc.field(name) == value)
+        for name, value in values.items()
+        if value is not None
+    ]
+    return reduce(and_, tests) if tests else None
+
+
+def both(*tests: pc.Expression | None) -> pc.Expression | None:
+    """All of the tests that there are."""
+    present = [test for test in tests if test is not None]
+    return reduce(and_, present) if present else None
+
+
+def may_hold(offset: int) -> pc.Expression:
+    """Rows of `tables` whose offsets include this one, or are not known."""
+    first, last = pc.field("first_offset"), pc.field("last_offset")
+    return first.is_null() | ((first <= offset) & (last >= offset))
+
+
+def flat_ranges(batches: pa.Table) -> pa.Table:
+    """Return the source ranges of rows of `batches`, each with the number of its `row`."""
+    ranges = batches["ranges"].combine_chunks()
+    flat = pa.Table.from_struct_array(pc.list_flatten(ranges))
+    return flat.append_column("row", pc.list_parent_indices(ranges))
+
+
+def covering(batches: pa.Table, *, topic: str, partition: int, offset: int) -> pa.Table:
+    """Rows of `batches` that read this record."""
+    flat = flat_ranges(batches)
+    hits = ranges_with(flat, topic=topic, partition=partition, offset=offset)
+    return batches.take(pc.unique(hits["row"]))
+
+
+def ranges_with(ranges: pa.Table, *, topic: str, partition: int, offset: int) -> pa.Table:
+    """Rows with `topic`, `partition`, `start` and `end` that hold this record."""
+    hits = ranges.filter(
+        (pc.field("topic") == topic)
+        & (pc.field("partition") == partition)
+        & (pc.field("start") <= offset)
+        & (pc.field("end") > offset)
+    )
+    if not len(hits):
+        # a range of a files source: its topic is a folder, and a record's partition its file
+        first = pc.shift_right(pc.field("start"), pc.scalar(FINGERPRINT_BITS))
+        end = pc.shift_right(pc.field("end"), pc.scalar(FINGERPRINT_BITS))
+        folder = pc.match_substring(pc.field("topic"), "/")
+        hits = ranges.filter(folder & (first <= partition) & (end > partition))
+    return hits

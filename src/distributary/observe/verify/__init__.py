@@ -1,0 +1,1 @@
+"""Whether tables hold what the ledger says: by logs, by coordinates, by bytes, without gaps."""

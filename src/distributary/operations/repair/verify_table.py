@@ -1,0 +1,65 @@
+"""`verify`: compare a merged table with the rows that its log yields; nothing is changed.
+
+A running pipeline commits a log before the tables that are built from it. A state in between would
+look like a difference, so a difference counts only if no batch came in between.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from distributary.changes.rebuild import Verified, verify
+from distributary.engine.pipeline import Pipeline
+from distributary.engine.progress.checkpoint import Manifests
+from distributary.engine.progress.claim import state_of
+from distributary.engine.requests import merged_table
+from distributary.engine.seams import make_publisher
+from distributary.observe.ledger.rows import TableSummary
+
+_TRIES = 3
+_POLL_SECONDS = 0.1
+_PATIENCE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A comparison, with the circumstances for judging it."""
+
+    verified: Verified
+    log: str
+    parked_batches: int = 0
+    """The number of parked batches of the table: their events are in the log already."""
+    unfinished: bool = False
+    """Whether a batch was under way, or was left unfinished by an ended process."""
+
+
+def verify_table(
+    pipeline: Pipeline, known: TableSummary, *, as_of_us: int | None = None
+) -> Checked:
+    """Compare one table with its log, now or as of a moment."""
+    target = merged_table(pipeline.config, known, make_publisher(pipeline.config))
+    manifests = Manifests(pipeline.checkpoint.below("manifests"))
+    for _ in range(_TRIES):
+        before = _between_batches(pipeline, manifests)
+        comparison = verify(target.log_path, target.order, as_of_us=as_of_us)
+        unfinished = manifests.settled() < manifests.newest()
+        if comparison.agrees or (not unfinished and manifests.newest() == before):
+            break
+        if state_of(pipeline.checkpoint) != "running":
+            break
+    else:
+        unfinished = True
+    return Checked(
+        comparison, target.log, known.parked_batches, unfinished and not comparison.agrees
+    )
+
+
+def _between_batches(pipeline: Pipeline, manifests: Manifests) -> int:
+    """Wait until the batch that is under way is settled; return its number."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while manifests.settled() < manifests.newest() and time.monotonic() < deadline:
+        if state_of(pipeline.checkpoint) != "running":
+            break
+        time.sleep(_POLL_SECONDS)
+    return manifests.newest()

@@ -1,0 +1,91 @@
+"""What the program asks of a source beside its settings: the engine's half of its entry.
+
+`config/sources/table.py` lists the sources. Here is what each has to implement, or may: the answers
+of `SourceEntry` are those of a source that has nothing more to offer than its records.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from distributary.config.pipeline import PipelineConfig
+from distributary.config.sources.base import SourceConfig
+from distributary.config.sources.table import SOURCES
+from distributary.errors import ConfigError
+from distributary.model.check import Check
+from distributary.model.record import Partition
+from distributary.registry.base import SchemaRegistry
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from distributary.source.base import Position, Source
+    from distributary.source.sample import Sample
+
+Settings = TypeVar("Settings", bound=SourceConfig)
+
+
+class SourceEnds(Protocol):
+    """The current ends of a source, asked by the thread that measures the lag."""
+
+    def ask(self) -> dict[str, int]:
+        """Return the offset after the newest record, by `topic/partition`.
+
+        Raises SourceUnavailableError.
+        """
+        ...
+
+    def reached(self, position: Position) -> dict[str, int]:
+        """Return the offset after the last record before a position, by `topic/partition`."""
+        ...
+
+
+class SourceEntry(ABC, Generic[Settings]):
+    """The implementation of one source, by what the program asks of it."""
+
+    @abstractmethod
+    def open(self, settings: Settings, config: PipelineConfig) -> Source:
+        """Return the source that a pipeline reads."""
+
+    @abstractmethod
+    def sample(self, settings: Settings) -> Sample:
+        """Read a few records, the oldest and the newest, for `init`."""
+
+    @abstractmethod
+    def checks(
+        self, settings: Settings, config: PipelineConfig
+    ) -> Iterator[tuple[str, Callable[[], Check]]]:
+        """Yield the checks of `doctor`, by name."""
+
+    def require(self, settings: Settings) -> None:
+        """Raise SourceUnavailableError if the source needs a server and it does not answer."""
+
+    def ends(self, settings: Settings, config: PipelineConfig) -> SourceEnds | None:
+        """Return the ends of the source; None if they are not known by offsets."""
+        return None
+
+    def bounds(
+        self, settings: Settings
+    ) -> tuple[Mapping[Partition, int], Mapping[Partition, int]] | None:
+        """Ask the server for the oldest and newest offset of each partition; None without one."""
+        return None
+
+    def schemas(self, settings: Settings, config: PipelineConfig) -> SchemaRegistry | None:
+        """Return the schemas that the source brings along; None if it brings none."""
+        return None
+
+    def stream(self, spark: SparkSession, settings: Settings) -> DataFrame:
+        """Return raw records as a stream of Spark's, with headers as JSON."""
+        raise ConfigError(
+            f"a declarative pipeline cannot read a source of type {settings.type}",
+            where="source.type",
+        )
+
+
+def entry_of(settings: SourceConfig) -> SourceEntry[Any]:
+    """Return the implementation of the source with these settings."""
+    entry: SourceEntry[Any] = import_module(SOURCES[type(settings)]).ENTRY
+    return entry

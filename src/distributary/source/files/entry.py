@@ -1,0 +1,75 @@
+"""A folder or bucket of change files as an entry of the table of sources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from distributary.config.lake import LakeConfig
+from distributary.config.pipeline import PipelineConfig
+from distributary.config.sources.base import storage_options_of
+from distributary.config.sources.files import FilesSourceConfig
+from distributary.model.check import Check, CheckState
+from distributary.model.names import printable
+from distributary.observe.log_format import counted, size
+from distributary.registry.files import file_schemas_folder
+from distributary.registry.record_schemas import FileSchemas
+from distributary.source.entry import SourceEntry
+from distributary.source.files.sample import sample_files
+from distributary.source.files.source import FilesSource
+from distributary.source.sample import Sample
+from distributary.store.base import absolute
+
+
+class FilesEntry(SourceEntry[FilesSourceConfig]):
+    """Change files that another system writes."""
+
+    def open(self, settings: FilesSourceConfig, config: PipelineConfig) -> FilesSource:
+        """Return the source that finds and reads the files."""
+        checkpoint = absolute(config.checkpoint_path)
+        return FilesSource(
+            settings,
+            folder=f"{checkpoint}/files",
+            schemas=file_schemas_folder(checkpoint),
+            storage_options=storage_options_of(settings, config.lake),
+            max_payload_bytes=config.limits.max_payload_bytes,
+        )
+
+    def sample(self, settings: FilesSourceConfig) -> Sample:
+        """Read events of the first and the last file."""
+        return sample_files(settings.root, settings.options)
+
+    def checks(
+        self, settings: FilesSourceConfig, config: PipelineConfig
+    ) -> Iterator[tuple[str, Callable[[], Check]]]:
+        """Yield the check of the folder and its files."""
+        yield "source", lambda: _files(settings, config.lake)
+
+    def schemas(self, settings: FilesSourceConfig, config: PipelineConfig) -> FileSchemas | None:
+        """Return the schemas in the heads of Avro files; None for other formats."""
+        if settings.format != "avro":
+            return None
+        return FileSchemas(file_schemas_folder(absolute(config.checkpoint_path)))
+
+
+ENTRY = FilesEntry()
+
+
+def _files(source: FilesSourceConfig, lake: LakeConfig) -> Check:
+    """Check that the folder or bucket answers, that a file matches, and that it can be opened."""
+    options = storage_options_of(source, lake)
+    # nothing is kept: neither what was found nor a schema
+    wanted, others = FilesSource(source, folder="", schemas="", storage_options=options).survey()
+    needed = f"files in <table>/yyyy/mm/dd/hh/mm/, or anywhere with a suffix of {source.format}"
+    if wanted:
+        held = size(sum(file.size for file in wanted))
+        found = f"{counted(len(wanted), 'file')}, {held}, the first is {printable(wanted[0].path)}"
+        return Check("source", CheckState.PASS, f"{source.root} has {found}", needed)
+    return Check(
+        "source",
+        CheckState.WARN,
+        f"{source.root} has {counted(others, 'file')}, and none of them is read"
+        if others
+        else f"{source.root} has no file yet",
+        needed,
+        "compare path, format, include, exclude and start_date of source with what lies there",
+    )

@@ -1,0 +1,824 @@
+"""Kafka topics as sources: the driver decides the offsets of a batch, tasks read them.
+
+Tasks read the records themselves (`consumer.py`), or through Spark's Kafka connector if a setting
+is only understood by a Java client.
+
+A position is `{offsets: {topic: {partition: next offset}}, ids: {topic: id}}`. A batch may not
+start at the position before it: a partition was new, the broker had deleted records, or a topic was
+created again. Its end position then names the start under `from`, so that the same batch can be
+opened again. A broker gives an id to each topic that is created: offsets of one id say nothing
+about another. Brokers before 2.8 have no ids, and neither have positions of earlier versions.
+
+Manifests also keep `last: {topic: {partition: [offset, checksum]}}`, the last record that was read
+of each partition. A broker that was restored from an older copy keeps the ids of its topics. Once
+it has grown past the position, only this record shows that the topic holds other records now. A run
+compares these records when it starts and after an interruption of the connection.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import math
+import re
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from difflib import get_close_matches
+from functools import partial
+from typing import Any, NoReturn, TypeVar
+
+import pyarrow as pa
+from confluent_kafka import (
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from pyspark.sql import DataFrame, SparkSession, functions
+
+from distributary.config.sources.kafka import KafkaSourceConfig
+from distributary.errors import DistributaryError, ErrorCode, SourceError, SourceUnavailableError
+from distributary.model.manifest import SourceRange
+from distributary.model.record import RAW, LastRecords, Partition, last_records
+from distributary.source.base import (
+    BatchInput,
+    Position,
+    line_with,
+    parallelism,
+    replaced,
+)
+from distributary.source.kafka.consumer import (
+    ALL_BROKERS_DOWN,
+    REFUSED,
+    ConsumerReader,
+    read,
+    refused,
+    shares,
+)
+
+# The driver's questions to a broker about its topics and partitions.
+
+Offsets = dict[Partition, int]
+_Answer = TypeVar("_Answer")
+
+_UNKNOWN = "A" * 22
+"""The id of every topic of a broker without ids (before 2.8): 16 zero bytes."""
+_FEW = 50
+"""The number of topics up to which describing each is cheaper than listing all: describing 1,000
+takes 35 ms, and listing them takes 5 ms, but gives no ids."""
+_BELIEVED_SECONDS = 1.0
+"""How long ids are cached if they take a request of their own."""
+_FIRST_SECONDS = (0.3, 1.5)
+_SECONDS = 10.0
+_NOT_SUPPORTED = -165
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as the broker has it now."""
+
+    partitions: tuple[int, ...]
+    id: str = ""
+    """The topic's id, which changes when the topic is deleted and created again; empty if
+    unknown."""
+
+
+class Broker:
+    """A connection for topics and offsets, opened at the first request."""
+
+    def __init__(
+        self,
+        options: Mapping[str, str],
+        *,
+        committed_only: bool = False,
+        seconds: float = _SECONDS,
+    ) -> None:
+        """Wait up to `seconds` for an answer.
+
+        With `committed_only`, offsets end at open transactions.
+        """
+        self._seconds = seconds
+        self._servers = options["bootstrap.servers"]
+        self._options = dict(options)
+        level = IsolationLevel
+        self._level = level.READ_COMMITTED if committed_only else level.READ_UNCOMMITTED
+        self._error: KafkaError | None = None
+        self._client: AdminClient | None = None
+        self.interruptions = 0
+        """How often a connection was lost, or a question was not answered."""
+        self._believed: tuple[float, Sequence[str], dict[str, Topic]] = (0.0, (), {})
+
+    def partitions(self, topics: Sequence[str], pattern: str | None) -> list[Partition]:
+        """Return the partitions of these topics, or of all topics that match the pattern."""
+        return _partitions(self.topics(topics, pattern))
+
+    def topics(self, names: Sequence[str], pattern: str | None) -> dict[str, Topic]:
+        """Return these topics, or all topics whose name matches the pattern."""
+        if pattern is None and len(names) <= _FEW:
+            # One request for partitions and ids, and not for all topics of the cluster.
+            described = self.described(names)
+            if len(described) == len(names):
+                return {name: described[name] for name in names}
+        listed = self._topics()
+        if pattern is not None:
+            names = sorted(name for name in listed if re.fullmatch(pattern, name))
+        described = self._recently_described(names)
+        chosen = {}
+        for name in names:
+            if name not in listed or listed[name].error is not None:
+                self._no_topic(name, listed)
+            id_ = described[name].id if name in described else ""
+            chosen[name] = Topic(tuple(sorted(listed[name].partitions)), id_)
+        return chosen
+
+    def names(self) -> list[str]:
+        """Return the names of all topics except internal ones."""
+        return sorted(name for name in self._topics() if not name.startswith("__"))
+
+    def described(self, names: Sequence[str]) -> dict[str, Topic]:
+        """Describe these topics; topics that the broker does not know are left out.
+
+        Raises SourceUnavailableError if the broker does not answer.
+        """
+        return self._patiently(lambda client, patience: _described(client, names, patience))
+
+    def cluster(self) -> str:
+        """Return the id of the cluster: another cluster at the same address has another id."""
+        return self._patiently(lambda client, patience: str(_cluster(client, patience)))
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic with all its records; a topic that is not there is no error."""
+        self._patiently(lambda client, patience: _delete(client, topic, patience))
+
+    def earliest(self, partitions: Iterable[Partition]) -> Offsets:
+        """Return the offset of the oldest record in each partition."""
+        return self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+
+    def latest(self, partitions: Iterable[Partition]) -> Offsets:
+        """Return the offset after the newest record of each partition."""
+        return self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+
+    def since(self, partitions: Sequence[Partition], moment_ms: int) -> Offsets:
+        """Return the first offset of each partition at or after a time.
+
+        Its end if there is none.
+        """
+        offsets = self._offsets(partitions, OffsetSpec.for_timestamp(moment_ms))
+        ends = self.latest([one for one in partitions if offsets[one] < 0])
+        return {one: ends.get(one, offset) for one, offset in offsets.items()}
+
+    def _topics(self) -> Mapping[str, Any]:
+        """List all topics."""
+        return self._patiently(lambda client, patience: client.list_topics(timeout=patience).topics)
+
+    def _recently_described(self, names: Sequence[str]) -> dict[str, Topic]:
+        """Describe topics as `described` does, but once a second: polls are more frequent."""
+        moment, cached_names, described = self._believed
+        if time.monotonic() - moment > _BELIEVED_SECONDS or cached_names != names:
+            described = self.described(names)
+            self._believed = time.monotonic(), names, described
+        return described
+
+    def _patiently(self, ask: Callable[[AdminClient, float], _Answer]) -> _Answer:
+        """Send a request; a broker that refuses is not waited for, a silent one is."""
+        client = self._admin()
+        for patience in (*_FIRST_SECONDS, self._seconds):
+            try:
+                return ask(client, patience)
+            except KafkaException as error:
+                # The client delivers errors of its connection only when it is polled.
+                client.poll(0)
+                if self._error is not None or patience == self._seconds:
+                    self._fail(error)
+        raise AssertionError("the last attempt either answers or fails")
+
+    def _offsets(self, partitions: Iterable[Partition], spec: OffsetSpec) -> Offsets:
+        wanted = {TopicPartition(*one): spec for one in partitions}
+        if not wanted:
+            return {}
+        client = self._admin()
+        # delivers what happened to the connection since the question before
+        client.poll(0)
+        try:
+            futures = client.list_offsets(
+                wanted, isolation_level=self._level, request_timeout=self._seconds
+            )
+            return {(tp.topic, tp.partition): f.result().offset for tp, f in futures.items()}
+        except KafkaException as error:
+            self._fail(error)
+
+    def _admin(self) -> AdminClient:
+        if self._client is None:
+            self._error = None
+            options: dict[str, Any] = {**self._options, "error_cb": self._remember, "log_level": 2}
+            self._client = AdminClient(options)
+        return self._client
+
+    def _remember(self, error: KafkaError) -> None:
+        # Errors of the connection are reported here; the request itself only times out.
+        self.interruptions += 1
+        if self._error is None or error.code() != ALL_BROKERS_DOWN:
+            self._error = error
+
+    def _fail(self, error: KafkaException) -> NoReturn:
+        # A client that could not connect may hold on to its last attempt for a long time.
+        self._client = None
+        self.interruptions += 1
+        errors = [e for e in (error.args[0], self._error) if e is not None]
+        # Only the code counts: the text of an outage names the listener, as in `sasl_ssl://`.
+        refusal = next((e for e in errors if e.code() in REFUSED), None)
+        if refusal is not None:
+            raise refused(self._servers, refusal.str()) from error
+        raise SourceUnavailableError(
+            "the broker does not answer",
+            where=self._servers,
+            evidence=errors[-1].str(),
+            next_step="start the broker (for a trial: `distributary dev up`), "
+            "or correct source.bootstrap_servers or source.security",
+        ) from error
+
+    def _no_topic(self, name: str, listed: Mapping[str, Any]) -> NoReturn:
+        near = get_close_matches(name, [t for t in listed if not t.startswith("__")], n=1)
+        raise SourceUnavailableError(
+            f"the topic {name!r} does not exist",
+            where=self._servers,
+            evidence=f"did you mean {near[0]!r}?"
+            if near
+            else f"the broker has {len(listed)} topics",
+            next_step="create the topic, or correct source.topics",
+        )
+
+
+def _described(client: AdminClient, names: Sequence[str], patience: float) -> dict[str, Topic]:
+    if not names:
+        return {}
+    futures = client.describe_topics(TopicCollection(list(names)), request_timeout=patience)
+    topics = {}
+    for name, future in futures.items():
+        try:
+            description = future.result()
+        except KafkaException as error:
+            # Positive codes are the broker's: the topic does not exist, or may not be seen.
+            if error.args[0].code() > 0 or error.args[0].code() == _NOT_SUPPORTED:
+                continue
+            raise
+        id_ = str(description.topic_id)
+        partitions = tuple(sorted(partition.id for partition in description.partitions))
+        topics[name] = Topic(partitions, "" if id_ == _UNKNOWN else id_)
+    return topics
+
+
+def _cluster(client: AdminClient, patience: float) -> str | None:
+    return client.list_topics(timeout=patience).cluster_id
+
+
+def _delete(client: AdminClient, topic: str, patience: float) -> None:
+    try:
+        client.delete_topics([topic], request_timeout=patience)[topic].result()
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise
+
+
+_log = logging.getLogger(__name__)
+_EARLIEST, _LATEST = -2, -1
+_LOST = (
+    *("OffsetOutOfRange", "may have been lost", "FAILED_TO_READ_OFFSET", "KAFKA_DATA_LOSS"),
+    ErrorCode.SOURCE_DATA_LOST,
+)
+_MOST_UNEVEN = 1.25
+"""How much more than its share a task may have to read."""
+_GLANCE_SECONDS = 2.5
+_SAME_PARTITIONS_SECONDS = 15.0
+"""How long the list of partitions is cached."""
+_UNREACHABLE = (
+    *("TimeoutException", "kafka.common.errors", "DisconnectException", "KAFKA_"),
+    ErrorCode.SOURCE_UNAVAILABLE,
+)
+_REFUSED = f"{ErrorCode.SOURCE_INVALID}: "
+"""The beginning of a task's message if librdkafka or the broker refused to read."""
+_SMALL_FETCHES = {"fetch.message.max.bytes": "65536", "queued.min.messages": "1"}
+"""Consumer settings for reading one record of each partition; larger records are read whole."""
+_Ids = Mapping[str, str]
+
+
+def _broker(config: KafkaSourceConfig, *, seconds: float = _SECONDS) -> Broker:
+    level = config.options.get("kafka.isolation.level")
+    committed = level is not None and level.get_secret_value() == "read_committed"
+    return Broker(config.client_options(), committed_only=committed, seconds=seconds)
+
+
+class KafkaEnds:
+    """The current ends of the partitions, over a connection of its own for another thread."""
+
+    def __init__(self, config: KafkaSourceConfig) -> None:
+        self._config = config
+        self._broker = _broker(config, seconds=_GLANCE_SECONDS)
+        self._cached: tuple[float, list[Partition]] = (-math.inf, [])
+
+    def ask(self) -> dict[str, int]:
+        """Return the offset after the newest record by `topic/partition`.
+
+        Raises SourceUnavailableError.
+        """
+        moment, partitions = self._cached
+        if time.monotonic() - moment > _SAME_PARTITIONS_SECONDS:
+            partitions = self._broker.partitions(self._config.topics, self._config.topic_pattern)
+            self._cached = time.monotonic(), partitions
+        return {f"{t}/{p}": offset for (t, p), offset in self._broker.latest(partitions).items()}
+
+    @staticmethod
+    def reached(position: Position) -> dict[str, int]:
+        """Return the first unread offset at a position, by `topic/partition`."""
+        return {f"{t}/{p}": offset for (t, p), offset in _offsets(position).items()}
+
+
+class KafkaSource:
+    """A source that reads topics by ranges of offsets."""
+
+    def __init__(self, config: KafkaSourceConfig) -> None:
+        self._config = config
+        self._is_native = config.is_native
+        self._broker = _broker(config)
+        self._newest: Offsets = {}
+        self._ids: _Ids = {}
+        """The ids of the topics at the last call of `newest`."""
+        self._opened: _Ids = {}
+        """The ids of the topics of the batch that was opened last."""
+        self._ended: dict[str, Offsets] = {}
+        """The last known ends of topics that are gone, by id."""
+        self._warned_about: set[str] = set()
+        """Topics, by name or id, for which a warning was logged."""
+        self._last: LastRecords | None = None
+        """The last records that were read; None before the first position is known."""
+        self._compared_at: int | None = None
+        """The number of interruptions at the last comparison of the last records."""
+        # One group for the whole run, because consumers are cached by group.
+        self._group = _new_group()
+
+    def first(self) -> Position:
+        """Return the start that the settings name.
+
+        Later partitions are read from their beginning.
+        """
+        topics = self._topics()
+        partitions = _partitions(topics)
+        chosen = self._config.starting_offsets
+        if isinstance(chosen, datetime):
+            offsets = self._broker.since(partitions, int(chosen.timestamp() * 1000))
+        elif chosen == "latest":
+            offsets = self._broker.latest(partitions)
+        elif chosen == "earliest":
+            offsets = self._broker.earliest(partitions)
+        else:
+            flat = {(topic, p): at for topic, parts in chosen.items() for p, at in parts.items()}
+            ends = self._broker.latest([one for one in partitions if flat.get(one) == _LATEST])
+            plain = {one: flat[one] for one in partitions if flat.get(one, _EARLIEST) >= 0}
+            offsets = self._broker.earliest(partitions) | plain | ends
+        return _position(offsets, _ids(topics))
+
+    def newest(self) -> Position:
+        """Return the offset after the newest record of all partitions, including new ones."""
+        # Ids are read first: a topic that is replaced after that is noticed when a batch is
+        # verified.
+        topics = self._topics()
+        newest, ids = self._broker.latest(_partitions(topics)), _ids(topics)
+        for topic, id_ in self._ids.items():
+            if ids.get(topic) != id_:
+                self._ended[id_] = {one: o for one, o in self._newest.items() if one[0] == topic}
+        self._newest, self._ids = newest, ids
+        return _position(newest, ids)
+
+    def advance(self, start: Position, until: Position) -> Position | None:
+        """Return the end of a batch that takes a share of every partition's backlog."""
+        ends, before = _offsets(until), _offsets(start)
+        oldest = self._broker.earliest(ends)
+        again = self._recreated(start, until, oldest)
+        self._warn_about_missing(start, until)
+        kept = {one: offset for one, offset in before.items() if one[0] not in again}
+        moved = self._after_losses(kept, ends, oldest)
+        starts = {one: moved.get(one, kept.get(one, oldest[one])) for one in ends}
+        waiting = {one: ends[one] - starts[one] for one in ends if ends[one] > starts[one]}
+        if not waiting:
+            return None
+        taken = _shares(waiting, self._config.max_records_per_batch)
+        reached = kept | starts | {one: starts[one] + count for one, count in taken.items()}
+        jumps = {
+            one: starts[one]
+            for one in ends
+            if (one in taken or one in before) and before.get(one) != starts[one]
+        }
+        return _position(reached, {**start.get("ids", {}), **until.get("ids", {})}, jumps)
+
+    def retrace(self, start: Position, ranges: Sequence[SourceRange]) -> Position:
+        """Return the ends of the ranges as a position."""
+        before = _offsets(start)
+        ends = {(r.topic, r.partition): r.end for r in ranges}
+        jumps = {
+            (r.topic, r.partition): r.start
+            for r in ranges
+            if before.get((r.topic, r.partition)) != r.start
+        }
+        # Only a topic that was created again is read from an earlier offset: its other partitions
+        # start over too, and its id is read with the next batch.
+        again = {one[0] for one, offset in jumps.items() if offset < before.get(one, 0)}
+        kept = {one: offset for one, offset in before.items() if one[0] not in again}
+        ids = {topic: id_ for topic, id_ in start.get("ids", {}).items() if topic not in again}
+        return _position(kept | ends, ids, jumps)
+
+    def open(self, spark: SparkSession, start: Position, end: Position) -> BatchInput:
+        """Open the records between two positions; each task reads its share when it runs."""
+        starts = _offsets(start) | _offsets(end, "from")
+        ends = _offsets(end)
+        ranges = ranges_of(starts, ends)
+        lag = {
+            f"{topic}/{partition}": max(0, newest - ends.get((topic, partition), 0))
+            for (topic, partition), newest in self._newest.items()
+        }
+        topics = {r.topic for r in ranges}
+        self._opened = {t: id_ for t, id_ in end.get("ids", {}).items() if t in topics}
+        native = self._native(spark, ranges) if self._is_native else None
+        return BatchInput(
+            reader=native or raw_records,
+            tasks=1 if native is None else max(1, len(native.tasks)),
+            scan=self._spark(spark, ranges) if native is None else None,
+            ranges=ranges,
+            end=end,
+            counted=False,
+            lag=sum(lag.values()) if lag else None,
+            lag_by_partition=lag,
+            identities=self._opened,
+            end_after=partial(self._end_after, start, end),
+            verify=partial(self._verify, self._opened),
+        )
+
+    def peek(self, start: Position) -> Iterator[pa.RecordBatch]:
+        """Read the next records of every partition, at most one batch of them."""
+        until = self.newest()
+        end = self.advance(start, until)
+        if end is None:
+            return
+        starts = _offsets(start) | _offsets(end, "from")
+        yield from read(self._config.consumer_options(), ranges_of(starts, _offsets(end)))
+
+    def explain(self, error: Exception) -> DistributaryError | None:
+        """Return the error of the source for a failed Spark job, if the broker is the cause."""
+        text = str(error)
+        self._compared_at = None
+        lost = any(sign in text for sign in _LOST)
+        refused = line_with(_REFUSED, text)
+        if not (lost or refused or any(sign in text for sign in _UNREACHABLE)):
+            return None
+        try:
+            self._verify(self._opened, decided=False)
+        except SourceError as cause:
+            if cause.code is not ErrorCode.SOURCE_UNAVAILABLE:
+                return cause
+        if refused:
+            return SourceError(
+                refused.partition(_REFUSED)[2],
+                where=self._config.bootstrap_servers,
+                evidence=_evidence(text),
+                next_step="check source.security, source.options and the user's read permissions",
+            )
+        if lost:
+            return SourceError(
+                "records were deleted at the broker while they were being read",
+                code=ErrorCode.SOURCE_DATA_LOST,
+                where=self._config.bootstrap_servers,
+                evidence=_evidence(text),
+                next_step="give the topic a longer retention, and run again",
+            )
+        return SourceUnavailableError(
+            "the broker stopped answering in the middle of a batch",
+            where=self._config.bootstrap_servers,
+            evidence=_evidence(text),
+            next_step="the batch is tried again: nothing of it is half done",
+        )
+
+    def _topics(self) -> dict[str, Topic]:
+        return self._broker.topics(self._config.topics, self._config.topic_pattern)
+
+    def _verify(self, ids: _Ids, *, decided: bool) -> None:
+        """Raise SourceError if one of these topics was created again.
+
+        A topic that does not exist was not read from since, so the records that were read of it
+        count.
+        """
+        now = _ids(self._broker.described(list(ids)))
+        changed = {topic: id_ for topic, id_ in now.items() if id_ != ids[topic]}
+        if not changed:
+            return
+        changes = [f"{topic}: was {ids[topic]}, is {id_}" for topic, id_ in changed.items()]
+        raise self._replaced(changes, decided=decided)
+
+    def _recreated(self, start: Position, until: Position, oldest: Offsets) -> set[str]:
+        """Return the topics that were created again since `start`.
+
+        Raise SourceError if not allowed.
+        """
+        offsets, ends = _offsets(start), _offsets(until)
+        then, now = start.get("ids", {}), until.get("ids", {})
+        odd = {
+            one[0]
+            for one, offset in offsets.items()
+            if one in ends and not oldest[one] <= offset <= ends[one]
+        }
+        # An id from before the request for offsets does not prove that the topic is the same.
+        self._verify({t: now[t] for t in odd if t in now}, decided=False)
+        again = {t for t, id_ in now.items() if then.get(t, id_) != id_}
+        # Without ids, only a topic that was created again ends before the offsets that were read.
+        again |= {
+            t
+            for (t, p), offset in offsets.items()
+            if offset > ends.get((t, p), offset) and not (t in then and t in now)
+        }
+        changes = [self._before_and_now(topic, start, until) for topic in sorted(again)]
+        other = self._with_other_records(start, ends, oldest, again)
+        changes += [f"{topic}: {why}" for topic, why in sorted(other.items())]
+        again |= other.keys()
+        if again and self._config.on_replaced == "stop":
+            raise self._replaced(changes)
+        self._last = {one: r for one, r in (self._last or {}).items() if one[0] not in again}
+        news = [now.get(topic, topic) for topic in again]
+        if not self._warned_about.issuperset(news):
+            self._warned_about.update(news)
+            # Consumers that Spark has cached may hold records of the old topic.
+            self._group = _new_group()
+            _log.warning(
+                "topics were created again and are read from their beginning: %s", _some(changes)
+            )
+        return again
+
+    def _end_after(self, start: Position, end: Position, last: LastRecords) -> Position:
+        """Return a position together with the last records that were read before it."""
+        known = _last(start) if self._last is None else self._last
+        self._last = known | last
+        nested: dict[str, dict[str, tuple[int, int]]] = {}
+        for (topic, partition), record in sorted(self._last.items()):
+            nested.setdefault(topic, {})[str(partition)] = record
+        return {**end, "last": nested} if nested else end
+
+    def _with_other_records(
+        self, start: Position, ends: Offsets, oldest: Offsets, again: Collection[str]
+    ) -> dict[str, str]:
+        """Return the topics whose last record that was read is another one now, and which.
+
+        Records that are gone, by retention or compaction, prove nothing. A client of Java's reads
+        topics that this process may have no access to: these are not compared.
+        """
+        if self._last is None:
+            self._last = _last(start)
+        interruptions = self._broker.interruptions
+        if not self._is_native or self._compared_at == interruptions:
+            return {}
+        known = {
+            one: record
+            for one, record in self._last.items()
+            if one[0] not in again and one in ends and oldest[one] <= record[0] < ends[one]
+        }
+        ranges = [SourceRange(*one, at, at + 1, 1) for one, (at, _) in sorted(known.items())]
+        options = {**self._config.consumer_options(), **_SMALL_FETCHES}
+        found: LastRecords = {}
+        try:
+            for batch in read(options, ranges) if ranges else ():
+                found |= last_records(batch)
+        except SourceError as error:
+            if error.code is not ErrorCode.SOURCE_DATA_LOST:
+                raise
+            # deleted since the broker was asked for its oldest records: compared next time
+            return {}
+        self._compared_at = interruptions
+        return {
+            one[0]: f"the record at offset {record[0]:,} of partition {one[1]} is another one than "
+            "the one that was read there"
+            for one, record in found.items()
+            if record != known[one]
+        }
+
+    def _before_and_now(self, topic: str, start: Position, until: Position) -> str:
+        offsets = {one: offset for one, offset in _offsets(start).items() if one[0] == topic}
+        then, now = (p.get("ids", {}).get(topic, "unknown") for p in (start, until))
+        ended = self._ended.get(then)
+        lost = (
+            "the number of unread records is unknown"
+            if ended is None
+            else f"{sum(max(0, o - offsets.get(one, 0)) for one, o in ended.items()):,} records "
+            "were seen and not read"
+        )
+        ends = sum(offset for one, offset in _offsets(until).items() if one[0] == topic)
+        return (
+            f"{topic}: read up to {sum(offsets.values()):,} with id {then}, {lost}; "
+            f"the topic ends at {ends:,} with id {now}"
+        )
+
+    def _replaced(self, changes: Sequence[str], *, decided: bool = False) -> SourceError:
+        read, where = self._config.on_replaced == "read", self._config.bootstrap_servers
+        return replaced("topic", where=where, evidence=_some(changes), read=read, decided=decided)
+
+    def _warn_about_missing(self, start: Position, until: Position) -> None:
+        """Log a warning for topics of a pattern that were read and no longer exist."""
+        pattern = self._config.topic_pattern
+        gone = {
+            topic
+            for topic in start.get("offsets", {}).keys() - until.get("offsets", {}).keys()
+            if pattern is not None and re.fullmatch(pattern, topic)
+        }
+        if not gone <= self._warned_about:
+            _log.warning("topics that were read no longer exist: %s", _some(sorted(gone)))
+        self._warned_about |= gone
+
+    def _after_losses(self, offsets: Offsets, ends: Offsets, oldest: Offsets) -> Offsets:
+        """Return later starts for partitions that lost records.
+
+        Raise SourceError if not allowed.
+        """
+        lost = {
+            one: oldest[one] - offset
+            for one, offset in offsets.items()
+            if one in oldest and oldest[one] > offset
+        }
+        cut = [one for one, offset in offsets.items() if one in ends and offset > ends[one]]
+        if not lost and not cut:
+            return {}
+        losses = [f"{t}/{p}: {n:,} records from {offsets[t, p]:,} on" for (t, p), n in lost.items()]
+        losses += [f"{t}/{p}: cut at {ends[t, p]:,}, before {offsets[t, p]:,}" for t, p in cut]
+        total = f"{sum(lost.values()):,} records are lost" if lost else "a log was cut"
+        if self._config.fail_on_data_loss:
+            raise SourceError(
+                f"the broker has deleted records before they were read: {total}",
+                code=ErrorCode.SOURCE_DATA_LOST,
+                where=f"{self._config.bootstrap_servers}, {len(losses)} partitions",
+                evidence=_some(losses),
+                next_step="give the topic a longer retention; to continue without these records, "
+                "set source.fail_on_data_loss: false",
+            )
+        _log.warning("continuing without deleted records: %s; %s", total, _some(losses))
+        return {one: oldest[one] for one in lost} | {one: ends[one] for one in cut}
+
+    def _native(self, spark: SparkSession, ranges: Sequence[SourceRange]) -> ConsumerReader:
+        return ConsumerReader(
+            tasks=shares(ranges, parallelism(spark)),
+            group=self._group,
+            fail_on_data_loss=self._config.fail_on_data_loss,
+            options=self._config.consumer_options(),
+        )
+
+    def _spark(self, spark: SparkSession, ranges: Sequence[SourceRange]) -> DataFrame:
+        if not self._config.fail_on_data_loss:
+            ranges = self._still_there(ranges)
+            if not ranges:
+                return spark.range(0)
+        starts = _nested({(r.topic, r.partition): r.start for r in ranges})
+        ends = _nested({(r.topic, r.partition): r.end for r in ranges})
+        options = {
+            "kafka.group.id": self._group,
+            **self._config.spark_options(),
+            "assign": json.dumps({topic: list(map(int, parts)) for topic, parts in starts.items()}),
+            "startingOffsets": json.dumps(starts),
+            "endingOffsets": json.dumps(ends),
+        }
+        tasks = parallelism(spark)
+        if len(ranges) < tasks:
+            options["minPartitions"] = str(tasks)
+        frame = spark.read.format("kafka").options(**options).load().select(*RAW.names)
+        if alike([r.records for r in ranges], tasks):
+            frame = frame.coalesce(tasks)
+        # Headers as a list of structs take 15 s for 250,000 records on the way to Arrow, even if
+        # empty.
+        return frame.withColumn("headers", functions.to_json("headers"))
+
+    def _still_there(self, ranges: Sequence[SourceRange]) -> tuple[SourceRange, ...]:
+        """Return the parts of ranges that the broker still has.
+
+        Spark's connector cuts a range in two, and fails if nothing is left of the first part.
+        """
+        ends = {(r.topic, r.partition): r.end for r in ranges}
+        starts = {(r.topic, r.partition): r.start for r in ranges}
+        oldest = self._broker.earliest(ends)
+        gone = {one: oldest[one] for one, start in starts.items() if oldest[one] > start}
+        if gone:
+            losses = [f"{t}/{p}: offset {starts[t, p]:,} was due" for t, p in gone]
+            _log.warning("continuing without deleted records: %s", _some(losses))
+        return ranges_of(starts | gone, ends)
+
+
+def raw_records(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Turn Spark's columns into raw records.
+
+    Headers come as JSON; the other columns are cast to the types of raw records.
+    """
+    for batch in batches:
+        columns = [
+            _headers(batch.column(f.name))
+            if f.name == "headers"
+            else batch.column(f.name).cast(f.type)
+            for f in RAW
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=RAW)
+
+
+def _headers(texts: pa.StringArray) -> pa.ListArray:
+    type_ = RAW.field("headers").type
+    if texts.null_count == len(texts):
+        return pa.nulls(len(texts), type_)
+    encoded = texts.dictionary_encode()
+    distinct = pa.array([_parsed(text) for text in encoded.dictionary.to_pylist()], type_)
+    return distinct.take(encoded.indices)
+
+
+def _parsed(text: str) -> list[dict[str, Any]]:
+    # In Spark's JSON a header without a value has no `value`, and bytes are base64.
+    return [
+        {
+            "key": header.get("key"),
+            "value": base64.b64decode(header["value"]) if "value" in header else None,
+        }
+        for header in json.loads(text)
+    ]
+
+
+def ranges_of(starts: Offsets, ends: Offsets) -> tuple[SourceRange, ...]:
+    """Return the ranges between two sets of offsets, without empty ones."""
+    return tuple(
+        SourceRange(*one, starts[one], ends[one], ends[one] - starts[one])
+        for one in sorted(ends)
+        if one in starts and ends[one] > starts[one]
+    )
+
+
+def _position(offsets: Offsets, ids: _Ids, jumps: Offsets | None = None) -> Position:
+    position: dict[str, Any] = {"offsets": _nested(offsets)}
+    if ids:
+        position["ids"] = dict(sorted(ids.items()))
+    return position | {"from": _nested(jumps)} if jumps else position
+
+
+def _nested(offsets: Offsets) -> dict[str, dict[str, int]]:
+    nested: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        nested.setdefault(topic, {})[str(partition)] = offset
+    return nested
+
+
+def _offsets(position: Position, part: str = "offsets") -> Offsets:
+    nested = position.get(part, {})
+    return {(topic, int(p)): int(o) for topic, parts in nested.items() for p, o in parts.items()}
+
+
+def _last(position: Position) -> LastRecords:
+    nested = position.get("last", {})
+    return {
+        (topic, int(p)): (int(offset), int(checksum))
+        for topic, parts in nested.items()
+        for p, (offset, checksum) in parts.items()
+    }
+
+
+def _partitions(topics: Mapping[str, Topic]) -> list[Partition]:
+    return [(name, number) for name, topic in topics.items() for number in topic.partitions]
+
+
+def _ids(topics: Mapping[str, Topic]) -> dict[str, str]:
+    return {name: topic.id for name, topic in topics.items() if topic.id}
+
+
+def _new_group() -> str:
+    return f"distributary-{uuid.uuid4().hex[:12]}"
+
+
+def _some(texts: Sequence[str]) -> str:
+    return "; ".join(texts[:10]) + ("; ..." if len(texts) > 10 else "")
+
+
+def _shares(waiting: Offsets, limit: int) -> Offsets:
+    """Return how many records of each backlog a batch takes: proportional, and at least one."""
+    total = sum(waiting.values())
+    if total <= limit:
+        return waiting
+    return {one: max(1, count * limit // total) for one, count in waiting.items()}
+
+
+def alike(counts: Sequence[int], tasks: int) -> bool:
+    """Return whether the tasks would have about equal work, whichever partitions each reads.
+
+    Every task sorts its records into a run, and each run holds a few records of each type: with
+    fewer runs, a table is assembled from fewer pieces.
+    """
+    most = -(-len(counts) // tasks) * max(counts, default=0)
+    return len(counts) > tasks and 0 < most * tasks <= _MOST_UNEVEN * sum(counts)
+
+
+def _evidence(text: str) -> str:
+    """Return the evidence in a task's error, or the first line about Kafka."""
+    if seen := line_with("  seen: ", text):
+        return seen.removeprefix("seen: ")
+    lines = [line for line in text.splitlines() if "kafka" in line.lower()] or text.splitlines()
+    return lines[0].strip()[:300] if lines else ""

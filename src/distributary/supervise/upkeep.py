@@ -1,0 +1,71 @@
+"""Keeps the tables of pipelines in order beside runs that go on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+from distributary.config.engine import Trigger, TriggerKind
+from distributary.config.load import Loaded
+from distributary.observe.events import EventBus
+from distributary.observe.log_format import LogLine
+from distributary.supervise import supervisor
+from distributary.supervise.process import Tell
+from distributary.supervise.supervisor import Relay, Schedule, beside
+
+_MODESTLY = ("nice", "-n", "10")
+_GRACE = 5.0
+"""Seconds that maintenance may take to end with the run; the next one takes up what is left."""
+
+
+def upkeep(loaded: Loaded, every: timedelta, *, grace: float, tell: Tell) -> Schedule:
+    """Build the schedule of `maintain` for one pipeline."""
+    # so that two of them never follow each other without a pause
+    seconds = max(1, int(every.total_seconds() / 2))
+    command = supervisor.own_command(
+        *("maintain", "--json", "--at-most", f"{seconds}s", "--", str(loaded.path or loaded.file))
+    )
+    return Schedule(
+        "maintain",
+        # what keeps tables in order must not hold up what fills them
+        (*_MODESTLY, *command) if shutil.which("nice") else command,
+        pipeline=loaded.config.name,
+        every=every,
+        grace=grace,
+        tell=tell,
+        mask=loaded.mask,
+        describe=_summary,
+    )
+
+
+@contextmanager
+def maintained(
+    loaded: Loaded, trigger: Trigger, bus: EventBus, write: Callable[[LogLine], None]
+) -> Iterator[None]:
+    """Keep the tables in order beside a run that goes on, as often as the file says."""
+    every = loaded.config.maintain.every
+    if every is None or trigger.kind is TriggerKind.AVAILABLE_NOW:
+        yield
+        return
+    with (
+        Relay(bus, write) as relay,
+        beside(upkeep(loaded, every, grace=_GRACE, tell=relay)),
+    ):
+        yield
+
+
+def _summary(printed: str) -> str:
+    """Summarise in a line what `maintain --json` has printed."""
+    try:
+        report = json.loads(printed)
+        totals = report["totals"]
+        return (
+            f"{totals['tables']:,} tables looked after in {report['seconds']:.1f} s: "
+            f"{totals['files_before']:,} files became {totals['files_after']:,}, "
+            f"{totals['files_deleted']:,} deleted, {totals['failed']:,} tables failed"
+        )
+    except (ValueError, KeyError, TypeError):
+        return printed

@@ -1,0 +1,1 @@
+"""What the lab adds to the command line: `demo`, `dev` and `produce`."""

@@ -1,0 +1,1 @@
+"""What `demo` plays: simulated records, a pipeline that ingests them, and what came of it."""

@@ -1,0 +1,3 @@
+from tests.cli.conftest import cli, own_folder
+
+__all__ = ["cli", "own_folder"]
