@@ -100,7 +100,7 @@ def test_a_click_says_why_a_source_went_back(
     expect(page.get_by_role("button", name="Resume…")).to_have_count(0)
     shown.shoot("went-back")
     page.get_by_role("button", name="Another server took over…").click()
-    expect(page.locator("dialog")).to_contain_text("counts anew")
+    expect(page.locator("dialog")).to_contain_text("count as newer")
     expect(page.locator("dialog .verdict")).to_have_text(
         "2 batches with 3 records would be published.", timeout=MOST_MILLISECONDS
     )
