@@ -32,7 +32,7 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annot
 	--custom-compile-command 'make lock' $(LOCK_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help install java connectors services demo dev-up dev-down test test-slow test-cluster test-properties test-fast faults takeover lint format typecheck docs layers pictures lock sbom dist image bench bench-check soak clean
+.PHONY: help install java connectors services demo dev-up dev-down test test-slow test-cluster test-properties test-fast faults takeover lint format typecheck docs reference layers pictures lock sbom dist image bench bench-check soak clean
 
 ##@ Start
 
@@ -121,6 +121,9 @@ typecheck: $(STAMP) ## Types only
 docs: $(STAMP) ## Build the documentation site into build/site; any warning fails it
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo 'Open build/site/index.html in a browser: no server is needed'
+
+reference: $(STAMP) ## Write docs/reference again, from the code
+	@$(BIN)/python -m tools.docs.reference
 
 layers: $(STAMP) ## Draw the layers of ARCHITECTURE.md again, from the folders and their contract
 	$(BIN)/python -m tools.layers

@@ -11,11 +11,22 @@ from distributary.errors import ErrorCode
 from distributary.model.deadletter import DEAD_LETTER_COLUMNS
 from distributary.observe.metrics import CATALOGUE
 from tests.cli.test_help import EVERY
-from tools.docs import errors, hooks, ledger, metrics
+from tools.docs import errors, ledger, metrics, reference
 from tools.docs.commands import escaped, verbs
-from tools.docs.repository import pipes_in_code, relinked
+from tools.docs.repository import ROOT, pipes_in_code, relinked
 
-PAGES = hooks.generated()
+PAGES = {f"reference/{name}": text for name, text in reference.pages().items()}
+
+
+def test_the_pages_in_the_repository_are_those_of_the_code() -> None:
+    kept = {path.name for path in reference.FOLDER.iterdir()}
+    assert kept == {Path(name).name for name in PAGES}, "`make reference` writes the pages again"
+    stale = [
+        name
+        for name, text in PAGES.items()
+        if (reference.FOLDER / Path(name).name).read_text("utf-8") != text
+    ]
+    assert stale == [], "`make reference` writes the pages again"
 
 
 def test_every_setting_has_a_row() -> None:
@@ -54,7 +65,7 @@ def test_every_code_and_every_exception_has_a_row() -> None:
 
 
 def test_reasons_of_dead_letters_are_those_of_the_page_of_codes() -> None:
-    text = (Path(hooks.ROOT) / "docs" / "errors.md").read_text("utf-8")
+    text = (ROOT / "docs" / "errors.md").read_text("utf-8")
     section = text.partition("## A record")[2].partition("\n## ")[0]
     assert {code for code in ErrorCode if f'"{code}"' in section} == errors.reasons()
 
@@ -68,7 +79,7 @@ def test_every_column_of_the_ledger_has_a_row_and_says_what_it_is() -> None:
 
 
 def test_every_exit_code_is_on_its_page() -> None:
-    page = (Path(hooks.ROOT) / "docs" / "exit-codes.md").read_text("utf-8")
+    page = (ROOT / "docs" / "exit-codes.md").read_text("utf-8")
     codes = {c.exit_code for c in errors.exceptions()} | {0, 130, 143}
     assert [code for code in sorted(codes) if f"| {code} |" not in page] == []
 
