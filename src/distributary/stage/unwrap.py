@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.decode.base import Decoder
-from distributary.decode.change.base import CHANGE, HEARTBEAT, TOMBSTONE, ChangeFormat, Records
+from distributary.decode.change.base import CHANGE, HEARTBEAT, TOMBSTONE, Records
 from distributary.decode.change.formats import CHANGE_FORMATS
 from distributary.decode.formats import FORMATS, decoder_for
 from distributary.decode.json.pattern import shape_in
@@ -415,8 +415,6 @@ def _inner(unwrapped: Unwrapped, plan: TaskPlan) -> Unwrapped:
 
 # Change events: the claim is the source's table, not the topic.
 
-_FRAMED = b"\x01"
-"""The first byte of Avro events from files, in the place of the registry's header."""
 _NAMELESS = "the event does not say which table it is about"
 _NOT_JSON = "the event is not JSON"
 
@@ -432,36 +430,19 @@ def _changes(
     if settings.from_files:
         rows, letters = _without_faults(raw, rows, letters)
     format_ = CHANGE_FORMATS[settings.format]
-    if format_.named_by_reader:
-        return _from_reader(raw, rows, letters, plan)
     unwrapped = _from_frame(raw, rows, letters, plan)
     deletes = settings.tombstones == "delete" and format_.tombstones_may_delete
     if not deletes:
         unwrapped.skipped += len(silent)
     elif len(silent):
         unwrapped = _with_tombstones(unwrapped, raw, silent)
-    if plan.records.format == Format.JSON:
-        return _about_tables(unwrapped, raw, format_, settings)
+    if format_.names_in_records(Format(plan.records.format)):
+        return _about_tables(unwrapped, raw, plan, settings)
     # The schema names the table, and only the driver has the schema.
     keys = pc.fill_null(raw.column("key").take(pa.array(unwrapped.rows)), b"")
     frames = split_v0(keys, protobuf=False)
     unwrapped.keys["key_schema"] = pa.array(np.where(frames.framed, frames.ids, UNFRAMED))
     return unwrapped
-
-
-def _from_reader(
-    raw: pa.RecordBatch, rows: Rows, letters: list[Letter], plan: TaskPlan
-) -> Unwrapped:
-    """Unwrap events of files whose reader wrote the claim into their keys."""
-    claims = raw.column("key").take(pa.array(rows)).cast(pa.string())
-    named = claims.is_valid().to_numpy(zero_copy_only=False)
-    for row in rows[~named].tolist():
-        value = raw.column("value")[row].as_py() or b""
-        if not value.startswith(_FRAMED) and not _is_json(value):
-            letters.append(Letter(row, ErrorCode.NOT_JSON, _NOT_JSON, "unwrap"))
-        else:
-            letters.append(Letter(row, ErrorCode.NO_SOURCE_METADATA, _NAMELESS, "unwrap"))
-    return _from_frame(raw, rows[named], letters, plan, claims.filter(pa.array(named)))
 
 
 def _without_faults(
@@ -515,21 +496,24 @@ def _with_tombstones(unwrapped: Unwrapped, raw: pa.RecordBatch, rows: Rows) -> U
 
 
 def _about_tables(
-    unwrapped: Unwrapped, raw: pa.RecordBatch, format_: ChangeFormat, settings: ChangeSettings
+    unwrapped: Unwrapped, raw: pa.RecordBatch, plan: TaskPlan, settings: ChangeSettings
 ) -> Unwrapped:
-    """Ask the format for the table of each record in JSON, and for the schema that it carries."""
+    """Ask the format for the table of each record, and for the schema that it carries."""
     keys_of_records = raw.column("key").take(pa.array(unwrapped.rows))
     records = Records(unwrapped.keys["claim"], keys_of_records, unwrapped.payloads)
-    named = format_.name_tables(records, settings)
+    named = CHANGE_FORMATS[settings.format].name_tables(records, settings)
     silent = named.kinds == TOMBSTONE
     changes = named.kinds == CHANGE
     if settings.tombstones == "delete":
         changes |= silent
     is_named = named.claims.is_valid().to_numpy(zero_copy_only=False)
-    unwrapped.letters.extend(_nameless(unwrapped, np.flatnonzero(changes & ~is_named)))
+    is_json = plan.records.format == Format.JSON
+    nameless = np.flatnonzero(changes & ~is_named)
+    unwrapped.letters.extend(_nameless(unwrapped, nameless, is_json=is_json))
     guids = [str(guid_of(text)) for text in named.schemas]
     # JSON with a frame is read by its shape, as all other JSON.
-    keys = {"claim": named.claims, "schema_id": _unframed(len(silent))}
+    ids = {"schema_id": _unframed(len(silent))} if is_json else unwrapped.keys
+    keys = {"claim": named.claims} | {name: ids[name] for name in ids if name != "claim"}
     if guids and named.codes is not None:
         codes = np.where((named.codes < 0) | silent, len(guids), named.codes)
         keys["guid"] = _coded(codes, [*guids, ""], pa.string())
@@ -547,11 +531,11 @@ def _about_tables(
     return _only(about_tables, np.flatnonzero(changes & is_named))
 
 
-def _nameless(unwrapped: Unwrapped, places: Rows) -> Iterator[Letter]:
+def _nameless(unwrapped: Unwrapped, places: Rows, *, is_json: bool) -> Iterator[Letter]:
     """Yield the dead letters of records that name no table."""
     for place in places.tolist():
         row = int(unwrapped.rows[place])
-        if _is_json(unwrapped.payloads[place].as_py() or b"null"):
+        if not is_json or _is_json(unwrapped.payloads[place].as_py() or b"null"):
             yield Letter(row, ErrorCode.NO_SOURCE_METADATA, _NAMELESS, "unwrap")
         else:
             yield Letter(row, ErrorCode.NOT_JSON, _NOT_JSON, "unwrap")

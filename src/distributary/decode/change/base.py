@@ -137,8 +137,6 @@ class ChangeFormat(ABC):
     are looked for among them."""
     tombstones_may_delete: ClassVar[bool] = False
     """Whether a key without a value can be the only record of a delete."""
-    named_by_reader: ClassVar[bool] = False
-    """Whether the reader of files writes each event's table into the key of its record."""
 
     @abstractmethod
     def decoder(
@@ -159,8 +157,12 @@ class ChangeFormat(ABC):
         """Return whether records may carry their schemas."""
         return False
 
+    def names_in_records(self, payload: Format) -> bool:
+        """Return whether `name_tables` knows the tables of records; otherwise their schema does."""
+        return payload is Format.JSON
+
     def name_tables(self, records: Records, settings: ChangeSettings) -> Named:
-        """Return the table of each record in JSON: by default, the one that its key names."""
+        """Return the table of each record: by default, the one that its key names."""
         kinds = np.full(len(records.payloads), CHANGE)
         return Named(kinds, records.keys.cast(pa.string()), records.payloads)
 

@@ -14,7 +14,7 @@ from distributary.decode.change.base import (
 )
 from distributary.decode.change.datastream.decoder import DatastreamDecoder
 from distributary.model.change import ChangeSettings
-from distributary.model.record import WriterSchema
+from distributary.model.record import Format, WriterSchema
 
 
 class Datastream(ChangeFormat):
@@ -24,7 +24,6 @@ class Datastream(ChangeFormat):
     label = "Datastream"
     images = ("payload",)
     decoded_together = True
-    named_by_reader = True
 
     def decoder(
         self,
@@ -37,6 +36,10 @@ class Datastream(ChangeFormat):
         """Return the decoder for a schema; events have their keys in them."""
         del keys
         return DatastreamDecoder(schema, settings, limits)
+
+    def names_in_records(self, payload: Format) -> bool:
+        """Return true: the reader of files names the table of an event in Avro, too."""
+        return True
 
     def recognize(self, records: Sequence[Sampled]) -> Recognized | None:
         """Return what the events of files are, by the tables that their reader has found."""
