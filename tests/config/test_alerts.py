@@ -129,6 +129,8 @@ def test_a_variable_can_hold_all_targets(loaded: Load) -> None:
         ),
         ("on: {freshness: 10s}", "alerts.on.freshness", "CONFIG_INVALID"),
         ("on: {silent_source: 10s}", "alerts.on.silent_source", "CONFIG_INVALID"),
+        ("on: {held_log: 0}", "alerts.on.held_log", "CONFIG_INVALID"),
+        ("on: {held_log: 10GiB}", "alerts.on.held_log", "CONFIG_INVALID"),
         ("on: {dead_letters: {share: 0}}", "alerts.on.dead_letters.share", "CONFIG_INVALID"),
         ("on: {dead_letters: {share: 101%}}", "alerts.on.dead_letters.share", "CONFIG_INVALID"),
         ("on: {failures: true}", "alerts.on.failures", "UNKNOWN"),

@@ -16,7 +16,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from distributary.errors import AccountingError, RegistryUnavailableError, SourceUnavailableError
-from distributary.model.change import Heartbeat
+from distributary.model.change import Heartbeat, Slot, SourceSlots
 from distributary.model.manifest import Counts
 from distributary.observe.events import (
     Asked,
@@ -281,6 +281,20 @@ def test_a_connector_is_silent_as_long_as_its_topic_says_so() -> None:
     assert value(metrics, "source_silent_seconds", connector="shop") is None
 
 
+def test_slots_have_series_while_the_database_answers() -> None:
+    slots = (Slot("shop", active=True, bytes=70, database="shop"),)
+    metrics = told(Beat(pipeline="games", slots=SourceSlots(NOON, slots)))
+    assert value(metrics, "source_slot_held_bytes", slot="shop") == 70
+    assert value(metrics, "source_slot_lost", slot="shop") == 0
+    metrics.listen(Beat(pipeline="games", slots=SourceSlots(NOON, slots, "away")))
+    assert value(metrics, "source_slot_held_bytes", slot="shop") is None
+    lost = (replace(slots[0], bytes=0, lost=True),)
+    metrics.listen(Beat(pipeline="games", slots=SourceSlots(NOON, lost)))
+    assert value(metrics, "source_slot_lost", slot="shop") == 1
+    metrics.listen(Beat(pipeline="games"))
+    assert value(metrics, "source_slot_lost", slot="shop") is None
+
+
 def test_what_may_rise_is_there_from_the_start() -> None:
     metrics = told(BatchStarted(pipeline="games", batch=0))
     assert value(metrics, "records_dead_lettered_total", lane="stream") == 0
@@ -378,6 +392,7 @@ def everything() -> Metrics:
         lag_by_partition={"wrapper/0": 3},
         lag_at=NOON,
         heartbeats=beats,
+        slots=SourceSlots(NOON, (Slot("shop", active=True, bytes=7),)),
     )
     events = (away, settled(), RegistryAsked(pipeline="games", calls=(call,)), seen, listed, beat)
     return told(*events)

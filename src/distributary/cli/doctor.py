@@ -152,6 +152,9 @@ def checks_for_file(loaded: Loaded | None, lake: str | None) -> Iterator[Check]:
         yield _guarded("registry", lambda: registry_check(registry))
     for name, check in entry_of(source).checks(source, loaded.config):
         yield _guarded(name, check)
+    if loaded.config.cdc is not None and loaded.config.cdc.source_url is not None:
+        url = loaded.config.cdc.source_url.get_secret_value()
+        yield _guarded("database", lambda: _slots(url))
 
 
 def _guarded(name: str, check: Callable[[], Check]) -> Check:
@@ -316,6 +319,22 @@ def _unreachable(master: str) -> str:
         else:
             return ""
     return f"no master answers: {listed(failed)}"
+
+
+def _slots(url: str) -> Check:
+    """Ask the source database for its replication slots."""
+    from distributary.engine.slots import ask_slots
+
+    slots = ask_slots(url)
+    state = CheckState.WARN if not slots or any(slot.lost for slot in slots) else CheckState.PASS
+    found = listed((f"{s.name} holds back {size(s.bytes)}" for s in slots), most=3)
+    return Check(
+        "database",
+        state,
+        f"{counted(len(slots), 'replication slot')}{': ' * bool(slots)}{found}",
+        "a slot of this database that has lost no log",
+        "look at pg_replication_slots, and at the connector that reads the database",
+    )
 
 
 def _marks(folder: Path, loaded: Loaded | None) -> Check:

@@ -17,6 +17,7 @@ from distributary.config.base import (
     HttpUrl,
     Listed,
     PositiveDuration,
+    PositiveSize,
     Section,
     Share,
     Text,
@@ -196,6 +197,9 @@ class AlertsOn(Section):
     )
     """A Debezium connector that has sent heartbeats sent none for this long. No alert when left
     out."""
+    held_log: PositiveSize | None = Field(default=None, examples=["10GiB"])
+    """A replication slot of the source holds back more log than this, or the database has removed
+    log that the slot still needs. Needs `cdc.source_url`. No alert when left out."""
     invariant: bool = True
     """The record counts of a batch do not add up."""
     schema_: Annotated[bool, Field(alias="schema")] = False

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 from pydantic import Field
 
 from distributary.config.base import Conflict, Duration, Section, Text, Texts
+from distributary.config.database import SlotsUrl
 
 Carrier = Literal["files", "messages"]
 """How a source brings events: in files that another system writes, or one in each record."""
@@ -63,6 +64,12 @@ class Cdc(Section):
     """Format of the change events."""
     source_type: Text | None = Field(default=None, examples=["postgresql"])
     """Kind of database (mysql, postgresql, oracle, sqlserver), where the events do not name it."""
+    source_url: SlotsUrl | None = Field(
+        default=None, examples=["postgresql://reader:${env:SHOP_PASSWORD}@db.example.com/shop"]
+    )
+    """Address of the source database, if it is PostgreSQL. A run asks it every 30 seconds how much
+    log its replication slots hold back; any user may ask. The password may also stand in the
+    variable PGPASSWORD."""
     dms: DmsConfig | None = None
     """Settings for files of AWS DMS."""
     log: bool = True

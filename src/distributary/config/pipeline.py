@@ -146,6 +146,9 @@ class PipelineConfig(Section):
         # tables would exceed the limit before the next batch begins
         if limit is not None and interval is not None and limit <= interval:
             yield ("alerts", "on", "freshness"), "must be longer than the trigger's interval"
+        watches = self.cdc is not None and self.cdc.source_url is not None
+        if self.alerts.on.held_log is not None and not watches:
+            yield ("alerts", "on", "held_log"), "needs cdc.source_url, the source's address"
         if self.spark.remote is not None:
             if self.tables.publisher == "spark":
                 yield ("tables", "publisher"), "must be direct with spark.remote: it needs the JVM"

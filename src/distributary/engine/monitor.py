@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
+from distributary.engine.slots import SlotWatch
 from distributary.errors import DistributaryError, SourceUnavailableError
 from distributary.model.change import Heartbeat
 from distributary.observe.events import (
@@ -152,16 +153,21 @@ class Monitor:
         *,
         checkpoint: Store,
         ends: SourceEnds | None = None,
+        slots: SlotWatch | None = None,
         is_owner: Callable[[], bool] = lambda: True,
         mask: Callable[[str], str] = str,
         every: float = BEAT_SECONDS,
     ) -> None:
         self._pipeline, self._bus, self._checkpoint = pipeline, bus, checkpoint
         self._ends, self._is_owner, self._mask, self._every = ends, is_owner, mask, every
+        self._slots = slots
         self._lock = threading.Lock()
         now = datetime.now(UTC)
         before = read_pulse(checkpoint.address) or Pulse(now)
-        self._pulse = replace(before, trouble=None, under_way=None, began=now, ended="")
+        known = None if slots is None else before.slots
+        self._pulse = replace(
+            before, trouble=None, under_way=None, began=now, ended="", slots=known
+        )
         self._lines = deque(before.lines, maxlen=MOST_LINES)
         self._position: Position | None = None
         self._looks: deque[tuple[datetime, Mapping[str, int]]] = deque(maxlen=_REMEMBERED)
@@ -175,11 +181,15 @@ class Monitor:
 
     def __enter__(self) -> Monitor:
         self._detach = self._bus.subscribe(self._hear)
+        if self._slots is not None:
+            self._slots.__enter__()
         self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._detach()
+        if self._slots is not None:
+            self._slots.__exit__()
         self._ended.set()
         self._wake.set()
         # a question that is not answered ends by itself, and nobody needs the answer any more
@@ -287,6 +297,7 @@ class Monitor:
         while not self._ended.is_set():
             try:
                 self._look()
+                self._take_slots()
                 self._beat()
                 self._write_sometimes()
             except Exception:
@@ -331,6 +342,16 @@ class Monitor:
             seconds = (datetime.now(UTC) - over.since).total_seconds()
             self._bus.publish(Recovered(pipeline=self._pipeline, seconds=seconds))
 
+    def _take_slots(self) -> None:
+        """Take over what the database said of its slots last; an error keeps what was known."""
+        latest = None if self._slots is None else self._slots.latest
+        with self._lock:
+            known = self._pulse.slots
+            if latest is not None and latest.at is None and known is not None:
+                latest = replace(known, error=latest.error)
+            if latest is not None:
+                self._pulse = replace(self._pulse, slots=latest)
+
     def _remember(self, moment: datetime, ends: Mapping[str, int]) -> None:
         """Keep the newest look; of earlier ones, those that are a beat apart."""
         if len(self._looks) > 1 and (moment - self._looks[-2][0]).total_seconds() < self._every:
@@ -353,7 +374,8 @@ class Monitor:
 
     def _beat(self) -> None:
         found = self._pulse.backlog
-        beat = Beat(pipeline=self._pipeline, heartbeats=self._pulse.heartbeats)
+        pulse = self._pulse
+        beat = Beat(pipeline=self._pipeline, heartbeats=pulse.heartbeats, slots=pulse.slots)
         if found is not None:
             beat = replace(
                 beat,

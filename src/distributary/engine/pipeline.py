@@ -46,6 +46,7 @@ from distributary.engine.seams import (
     require_source,
 )
 from distributary.engine.shards.progress import divide, family, refuse_replay
+from distributary.engine.slots import SlotWatch
 from distributary.engine.steps.hops import choose_exchange, drop_undecided
 from distributary.errors import (
     ConfigError,
@@ -218,10 +219,16 @@ class Pipeline:
             self.bus,
             checkpoint=self.checkpoint,
             ends=make_ends(self.config),
+            slots=self._slots(),
             is_owner=context.progress.claim.is_held,
             mask=self.loaded.mask,
         )
         return context.reports.monitor
+
+    def _slots(self) -> SlotWatch | None:
+        """Return the watch over the source's replication slots, where its address is known."""
+        url = self.config.cdc.source_url if self.config.cdc is not None else None
+        return None if url is None else SlotWatch(url.get_secret_value(), mask=self.loaded.mask)
 
     @contextmanager
     def open(

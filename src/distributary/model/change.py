@@ -81,6 +81,31 @@ def connector_name(topic: str) -> str:
     return topic.removeprefix(f"{HEARTBEATS}.")
 
 
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A replication slot, and how much of the log it holds back."""
+
+    name: str
+    active: bool
+    bytes: int
+    lost: bool = False
+    """The database has removed log that the slot still needs."""
+    database: str = ""
+    """The database whose changes it decodes; empty: it is a standby's."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSlots:
+    """The replication slots of a source database, as it reported them last."""
+
+    at: datetime | None = None
+    """When the database was asked last and answered; None: never."""
+    slots: tuple[Slot, ...] = ()
+    """The one that holds back most log first."""
+    error: str = ""
+    """Why the database has not answered since."""
+
+
 # Counts of change events in a batch.
 
 OPS = ("insert", "update", "delete", "read", "truncate")

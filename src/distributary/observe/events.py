@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from distributary.errors import DistributaryError
-from distributary.model.change import Heartbeat
+from distributary.model.change import Heartbeat, SourceSlots
 from distributary.model.manifest import Counts
 from distributary.observe.documents import ERRORS, read_as
 
@@ -232,6 +232,8 @@ class Beat(Event):
     """When the source was asked."""
     heartbeats: Mapping[str, Heartbeat] = field(default_factory=dict)
     """The newest heartbeat of each Debezium connector, by topic; empty where none was ever read."""
+    slots: SourceSlots | None = None
+    """The replication slots of the source; None without `cdc.source_url`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -127,6 +127,17 @@ SOURCE_SILENT = _gauge(
     "How long a Debezium connector has sent no heartbeat, when the source was asked last.",
     ("pipeline", "connector"),
 )
+SLOT_HELD = _gauge(
+    "source_slot_held_bytes",
+    "Log that a replication slot of the source holds back, with cdc.source_url; no series while "
+    "the database does not answer.",
+    ("pipeline", "slot"),
+)
+SLOT_LOST = _gauge(
+    "source_slot_lost",
+    "1 if the source has removed log that the slot still needs, else 0.",
+    ("pipeline", "slot"),
+)
 
 TABLE_ROWS = _counter("table_rows_total", "Rows committed to a table.", _TABLE)
 TABLE_BYTES = _counter("table_bytes_total", "Bytes of files committed to a table.", _TABLE)
@@ -359,10 +370,8 @@ class Metrics(_Series):
                     self._set(FAILING, event.pipeline, value=1)
                     if event.retry_in is not None:
                         self._retry(event)
-                case events.Beat() if event.lag_at is not None:
-                    self._measured(event.pipeline, event.lag_by_partition, event.lag_records)
-                    self._set(LAG_TIME, event.pipeline, value=event.lag_at.timestamp())
-                    self._listened(event)
+                case events.Beat():
+                    self._beat(event)
                 case events.RegistryAsked():
                     for call in event.calls:
                         labels = (event.pipeline, call.endpoint, call.outcome)
@@ -520,6 +529,22 @@ class Metrics(_Series):
             if beat.silent_seconds is not None:
                 labels = (event.pipeline, connector_name(topic))
                 self._set(SOURCE_SILENT, *labels, value=beat.silent_seconds)
+
+    def _beat(self, event: events.Beat) -> None:
+        if event.lag_at is not None:
+            self._measured(event.pipeline, event.lag_by_partition, event.lag_records)
+            self._set(LAG_TIME, event.pipeline, value=event.lag_at.timestamp())
+            self._listened(event)
+        self._slots(event)
+
+    def _slots(self, event: events.Beat) -> None:
+        """Set how much log each slot holds back; of a database that is away nothing is known."""
+        self._forget(SLOT_HELD, event.pipeline)
+        self._forget(SLOT_LOST, event.pipeline)
+        source = event.slots
+        for slot in source.slots if source is not None and not source.error else ():
+            self._set(SLOT_HELD, event.pipeline, slot.name, value=slot.bytes)
+            self._set(SLOT_LOST, event.pipeline, slot.name, value=int(slot.lost))
 
     def _measured(self, name: str, by_partition: Mapping[str, int], records: int | None) -> None:
         # partitions that are gone have no lag

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from distributary.errors import DistributaryError
-from distributary.model.change import Heartbeat
+from distributary.model.change import Heartbeat, SourceSlots
 from distributary.observe.documents import read_as
 from distributary.observe.log_format import moment, plain
 from distributary.store.base import Store, at
@@ -91,6 +91,8 @@ class Pulse:
     heartbeats: Mapping[str, Heartbeat] = field(default_factory=dict)
     """The newest heartbeat of each Debezium connector, by topic; also what earlier runs have read.
     """
+    slots: SourceSlots | None = None
+    """The replication slots of the source; None without `cdc.source_url`."""
 
 
 def write_pulse(checkpoint: Store, pulse: Pulse) -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from distributary.errors import CheckpointError, ErrorCode, PublishError, RegistryError
 from distributary.model import layout
-from distributary.model.change import OPS, connector_name
+from distributary.model.change import OPS, SourceSlots, connector_name
 from distributary.model.manifest import Counts
 from distributary.model.table import Role
 from distributary.observe.deadletters import DeadLetters, Reason
@@ -424,6 +424,8 @@ class PipelineStatus:
     """When its tables were looked after last, and what was done; None: never."""
     heartbeats: tuple[SourceHeartbeat, ...] = ()
     """Of Debezium connectors that have sent any, the longest silent first."""
+    slots: SourceSlots | None = None
+    """The replication slots of the source; None without `cdc.source_url`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -593,6 +595,7 @@ def now_with(
         backlog=backlog,
         under_way=pulse.under_way if live.state in RUNS and pulse is not None else None,
         heartbeats=() if pulse is None else _heartbeats(pulse),
+        slots=None if pulse is None else pulse.slots,
     )
 
 

@@ -17,10 +17,12 @@ from deltalake import DeltaTable, write_deltalake
 from distributary.changes.apply import merge_table
 from distributary.changes.rebuild import rebuild, verify
 from distributary.changes.shape import MergeOrder
-from distributary.changes.source.base import Database, Moment, Position, connect, parse_address
+from distributary.changes.source.base import Database, Moment, Position, connect
 from distributary.changes.source.compare import Comparison, SourceCheck, Wrong
 from distributary.changes.source.lake import MergedTable
 from distributary.changes.source.reads import events_of
+from distributary.config.database import parse_address, with_variables
+from distributary.engine.slots import ask_slots
 from distributary.errors import ConfigError, ErrorCode, SourceError
 from distributary.model.change import CHANGE_COLUMNS
 from distributary.model.table import Column
@@ -392,7 +394,7 @@ def test_a_transaction_that_stays_open_is_named(server: Server, lake: Lake) -> N
 def test_a_password_is_never_shown(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_PASSWORD", "wrong-and-secret")
     url = server.url.replace(server.server.password, "${SHOP_PASSWORD}")
-    address = parse_address(url)
+    address = parse_address(with_variables(url))
     assert address.password == "wrong-and-secret"
     assert "secret" not in repr(address) + address.shown
     with pytest.raises(SourceError) as error:
@@ -402,3 +404,23 @@ def test_a_password_is_never_shown(server: Server, monkeypatch: pytest.MonkeyPat
         with pytest.raises(ConfigError) as unfit:
             parse_address(bad)
         assert "secret" not in json.dumps(unfit.value.as_dict())
+
+
+def test_slots_of_the_database_are_told_with_the_log_that_they_hold_back(server: Server) -> None:
+    if not isinstance(server.server, Postgres):
+        pytest.skip("readers of a binary log do not hold it back")
+    name = server.name
+    server.execute(f"select pg_create_logical_replication_slot('{name}', 'pgoutput')")
+    server.execute(f"select pg_create_physical_replication_slot('{name}_standby', true)")
+    try:
+        server.execute("insert into items select n, 'x' from generate_series(1, 1000) n")
+        (slot,) = [each for each in ask_slots(server.url) if each.name == name]
+        assert (slot.active, slot.lost, slot.database) == (False, False, DATABASE)
+        assert slot.bytes > 50_000
+        everything = connect(parse_address(server.url))
+        assert f"{name}_standby" in {each.name for each in everything.slots()}
+        everything.close()
+    finally:
+        server.execute(f"select pg_drop_replication_slot('{name}')")
+        server.execute(f"select pg_drop_replication_slot('{name}_standby')")
+    assert name not in {each.name for each in ask_slots(server.url)}

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from distributary.errors import DistributaryError
-from distributary.model.change import Heartbeat
+from distributary.model.change import Heartbeat, Slot, SourceSlots
 from distributary.observe.alerts.notice import Notice, Severity, notice_from
 from distributary.observe.alerts.rules import Rules
 from distributary.observe.events import Beat, Idle, Stopped, TableResumed, TaskFailed
@@ -340,3 +341,57 @@ def test_silence_is_remembered_and_over_when_nobody_asks_for_it_any_more() -> No
     third = rules()
     third.recall(first.memory())
     assert told(third.tick(moment(100))) == [("resolved", f"games/silent_source/{BEATS}")]
+
+
+SLOT = Slot("shop", active=False, bytes=1_001, database="shop")
+
+
+def held(at: float, *slots: Slot, error: str = "") -> Beat:
+    """Build a sign of life after the database was asked for its slots."""
+    return Beat(pipeline=NAME, at=moment(at), slots=SourceSlots(moment(at), slots, error))
+
+
+def holding(limit: int | None = 1000) -> Rules:
+    config = pipeline()
+    on = config.alerts.on.model_copy(update={"held_log": limit})
+    alerts = config.alerts.model_copy(update={"on": on})
+    return Rules(config.model_copy(update={"alerts": alerts}), now=moment())
+
+
+def test_a_slot_that_holds_back_log_is_raised_once_and_over_when_it_moves_on() -> None:
+    watch = holding()
+    assert watch.hear(held(1, replace(SLOT, bytes=1000))) == []
+    (raised,) = watch.hear(held(2, SLOT))
+    assert told([raised]) == [("raised", "games/held_log/shop")]
+    assert raised.severity is Severity.ERROR and "no reader" in raised.evidence
+    assert watch.hear(held(3, replace(SLOT, bytes=9000))) == []
+    # a database that is away says nothing new
+    assert watch.hear(held(4, replace(SLOT, bytes=9000), error="away")) == []
+    assert told(watch.hear(held(5, replace(SLOT, bytes=0)))) == [
+        ("resolved", "games/held_log/shop")
+    ]
+
+
+def test_a_slot_that_has_lost_log_is_another_alert_and_over_when_it_is_dropped() -> None:
+    watch = holding()
+    watch.hear(held(1, SLOT))
+    found = watch.hear(held(2, replace(SLOT, bytes=0, lost=True)))
+    assert told(found) == [
+        ("raised", "games/held_log/shop (lost)"),
+        ("resolved", "games/held_log/shop"),
+    ]
+    assert found[0].severity is Severity.CRITICAL
+    assert told(watch.hear(held(3))) == [("resolved", "games/held_log/shop (lost)")]
+
+
+def test_held_log_is_remembered_until_the_database_has_answered() -> None:
+    first = holding()
+    first.hear(held(1, SLOT))
+    second = holding()
+    second.recall(first.memory())
+    nothing = Beat(pipeline=NAME, at=moment(2), slots=SourceSlots(error="away"))
+    assert second.hear(nothing) == []
+    assert told(second.hear(held(3))) == [("resolved", "games/held_log/shop")]
+    third = holding(None)
+    third.recall(first.memory())
+    assert told(third.tick(moment(4))) == [("resolved", "games/held_log/shop")]

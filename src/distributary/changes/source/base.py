@@ -1,4 +1,4 @@
-"""What is asked of a database whose changes a lake keeps, and the address under which it is found.
+"""What is asked of a database whose changes a lake keeps.
 
 A comparison needs a consistent snapshot and a place in the database's log. A change that the
 snapshot shows may stand in the log before a change that it does not show: transactions commit in
@@ -8,19 +8,17 @@ it, no change from the higher one on, and what is in between is unknown.
 
 from __future__ import annotations
 
-import os
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
 from typing import Protocol
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pyarrow as pa
 
+from distributary.config.database import Address
 from distributary.errors import (
     ConfigError,
     ErrorCode,
@@ -29,6 +27,7 @@ from distributary.errors import (
     SourceUnavailableError,
     missing,
 )
+from distributary.model.change import Slot
 
 Position = tuple[int, int, int]
 """A place in a database's log: a, b, c of `_seq`."""
@@ -104,17 +103,6 @@ class Moment:
     """The lower place in the database's own words."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """A replication slot, and how much of the log it holds back."""
-
-    name: str
-    active: bool
-    bytes: int
-    lost: bool = False
-    """The database has removed log that the slot still needs."""
-
-
 class Database(Protocol):
     """A connection to a database, which reads one snapshot after the other."""
 
@@ -170,98 +158,21 @@ ARROW: Mapping[ValueType, pa.DataType] = {
 """The Arrow type in which values of each kind are read."""
 
 
-# Addresses: `postgresql://user:password@host:port/database`.
-
-_REFERENCE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)\}")
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where a database is, and who asks."""
-
-    scheme: str
-    host: str
-    port: int | None
-    user: str
-    password: str = field(repr=False)
-    database: str
-    options: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-    @property
-    def shown(self) -> str:
-        """Return the address without password and options."""
-        port = f":{self.port}" if self.port else ""
-        return f"{self.scheme}://{self.host}{port}/{self.database}"
-
-
-def parse_address(text: str) -> Address:
-    """Read an address. Raises ConfigError, which does not show it."""
-
-    def value(match: re.Match[str]) -> str:
-        name = match[1]
-        if name not in os.environ:
-            raise ConfigError(
-                f"the variable {name} is not set",
-                code=ErrorCode.CONFIG_MISSING_VARIABLE,
-                where="--source",
-                next_step=f"set {name}",
-            )
-        return os.environ[name]
-
-    try:
-        parts = urlsplit(_REFERENCE.sub(value, text))
-        port = parts.port
-    except ValueError:
-        raise _unfit("it is no address") from None
-    if parts.scheme not in DATABASES:
-        raise _unfit(f"its scheme is not one of {', '.join(DATABASES)}")
-    if not parts.hostname or not parts.path.strip("/"):
-        raise _unfit("it names no host or no database")
-    variable = DATABASES[parts.scheme].password_variable
-    return Address(
-        parts.scheme,
-        parts.hostname,
-        port,
-        unquote(parts.username or ""),
-        unquote(parts.password or os.environ.get(variable, "")),
-        unquote(parts.path.strip("/")),
-        dict(parse_qsl(parts.query)),
-    )
-
-
-def _unfit(evidence: str) -> ConfigError:
-    return ConfigError(
-        "the address of the source cannot be used",
-        where="--source",
-        evidence=evidence,
-        next_step="write postgresql://USER:${PASSWORD}@HOST:PORT/DATABASE, or mysql:// or "
-        "mariadb://, and set the variable PASSWORD",
-    )
-
-
 # The databases that are known.
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    module: str
-    """The module with a function `connect`."""
-    password_variable: str
-    """The variable in which the database's own tools look for a password."""
-
-
-DATABASES: Mapping[str, _Entry] = {
-    "postgresql": _Entry("distributary.changes.source.postgres", "PGPASSWORD"),
-    "mysql": _Entry("distributary.changes.source.mysql", "MYSQL_PWD"),
-    "mariadb": _Entry("distributary.changes.source.mysql", "MYSQL_PWD"),
+_MODULES: Mapping[str, str] = {
+    "postgresql": "distributary.changes.source.postgres",
+    "mysql": "distributary.changes.source.mysql",
+    "mariadb": "distributary.changes.source.mysql",
 }
-"""The databases by the scheme of their addresses."""
+"""The module with a function `connect`, by the scheme of an address."""
 
 
 def connect(address: Address) -> Database:
     """Connect to a database. Raises SetupError where its driver is not installed."""
     try:
-        module = import_module(DATABASES[address.scheme].module)
+        module = import_module(_MODULES[address.scheme])
     except ImportError as error:
         raise SetupError(
             "the driver of this database is not installed",

@@ -23,17 +23,17 @@ from pymysql.cursors import Cursor, SSCursor
 
 from distributary.changes.source.base import (
     ARROW,
-    Address,
     Moment,
     Position,
-    Slot,
     SourceColumn,
     SourceTable,
     ValueType,
     failing,
     not_there,
 )
+from distributary.config.database import Address
 from distributary.errors import ConfigError, ErrorCode, SourceError
+from distributary.model.change import Slot
 
 _PIECE_ROWS = 20_000
 _COMMIT_SECONDS = 1.0

@@ -12,9 +12,7 @@ import pyarrow as pa
 
 from distributary.changes.source.base import (
     ARROW,
-    Address,
     Moment,
-    Slot,
     SourceColumn,
     SourceTable,
     ValueType,
@@ -22,7 +20,9 @@ from distributary.changes.source.base import (
     not_there,
     waiting,
 )
+from distributary.config.database import Address
 from distributary.errors import ConfigError, ErrorCode, SourceError
+from distributary.model.change import Slot
 
 _PIECE_BYTES = 8 * 2**20
 _PRINTED = "case when {0} is not null then format('%s', {0}) end"
@@ -91,10 +91,13 @@ _WRITERS = """
 select string_agg(format('process %s of %s since %s', pid, usename, xact_start), '; ')
 from pg_stat_activity where backend_xid is not null and pid <> pg_backend_pid()
 """
-_SLOTS = """
-select slot_name::text, active, coalesce((%s - restart_lsn)::int8, 0),
-       coalesce(wal_status = 'lost', false) from pg_replication_slots order by 1
-""".replace("%s", _WAL)
+_SLOTS = f"""
+select slot_name::text, active, coalesce((w.lsn - restart_lsn)::int8, 0),
+       coalesce(wal_status = 'lost', false), coalesce(database::text, '')
+from pg_replication_slots cross join lateral (
+  select case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else {_WAL} end as lsn
+) w order by 1
+"""  # noqa: S608
 
 
 def connect(address: Address) -> PostgresDatabase:

@@ -30,12 +30,14 @@ from distributary.cli.command.verb import (
     single,
     verb,
 )
+from distributary.cli.upkeep.source import slot_in_words
 from distributary.errors import DistributaryError, ErrorCode, LakeUnavailableError
 from distributary.observe.log_format import cut, listed, plain
 from distributary.threads import begun
 
 if TYPE_CHECKING:
     from distributary.config.load import Loaded
+    from distributary.model.change import SourceSlots
     from distributary.observe.health import Ranking
     from distributary.observe.ledger.rows import RuleStatus
     from distributary.observe.pipelines import CatalogState, UpkeepState
@@ -78,6 +80,7 @@ _TELLS_RECORDS = ("catching_up", "holding", "behind")
 _RARE = ("truncate",)
 """Kinds of change that get a column only where there are any."""
 _MOST_RULES = 20
+_OLD_SLOTS_SECONDS = 90.0
 _MOST_TABLES = 3
 _BROKER_SECONDS, _REGISTRY_SECONDS = 4.0, 5.0
 """How long the answer of a server is waited for."""
@@ -192,6 +195,7 @@ def _draw_pipeline(
     if freshness := _freshness(each.lag):
         paper.row("freshness", freshness)
     _draw_heartbeats(paper, each.heartbeats, now)
+    _draw_slots(paper, each.slots, now)
     paper.row("rows", f"{number(each.rows)} in {counted(each.tables.total, 'table')}{rate}")
     if each.changes is not None:
         paper.row("changes", kinds(each.changes.changes))
@@ -274,6 +278,25 @@ def _heartbeat(beat: SourceHeartbeat, now: datetime) -> str:
     if (now - beat.looked_at).total_seconds() > _OLD_SECONDS:
         return f"{last}; looked for a newer one {since(beat.looked_at, now=now)}"
     return last
+
+
+def _draw_slots(paper: Paper, source: SourceSlots | None, now: datetime) -> None:
+    """Say how much log of the source each replication slot holds back, the most first."""
+    if source is None:
+        return
+    lines: list[Words] = [slot_in_words(slot) for slot in source.slots[:_MOST_TABLES]]
+    if len(source.slots) > _MOST_TABLES:
+        others = counted(len(source.slots) - _MOST_TABLES, "slot")
+        lines.append(styled(f"{others} more hold back less", "dim"))
+    if source.error:
+        asked = "never answered" if source.at is None else f"answered {since(source.at, now=now)}"
+        lines.append(styled(f"not known now, the database {asked}: {source.error}", "yellow"))
+    elif source.at is not None and (now - source.at).total_seconds() > _OLD_SLOTS_SECONDS:
+        lines.append(styled(f"measured {since(source.at, now=now)}", "dim"))
+    if not source.slots and source.at is not None:
+        lines.insert(0, styled("none decodes the changes of this database", "yellow"))
+    for position, line in enumerate(lines):
+        paper.row("" if position else "slots", line)
 
 
 def _direction(seconds: float) -> str:

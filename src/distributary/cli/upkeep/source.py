@@ -16,6 +16,7 @@ from distributary.cli.command.output import (
     counted,
     duration,
     number,
+    size,
     styled,
 )
 from distributary.cli.command.verb import (
@@ -36,9 +37,12 @@ from distributary.errors import ConfigError
 from distributary.observe.log_format import cut, plain
 
 if TYPE_CHECKING:
-    from distributary.changes.source.base import Database, Slot
+    from rich.text import Text
+
+    from distributary.changes.source.base import Database
     from distributary.changes.source.compare import Progress, SourceCheck
     from distributary.engine.context import RunContext
+    from distributary.model.change import Slot
     from distributary.observe.ledger.rows import TableSummary
 
 SourceOption = Annotated[
@@ -101,9 +105,10 @@ def share_of(call: Invocation, text: str | None) -> float | None:
 @contextmanager
 def database_at(url: str) -> Iterator[Database]:
     """Connect to a database for as long as the context lasts."""
-    from distributary.changes.source.base import connect, parse_address
+    from distributary.changes.source.base import connect
+    from distributary.config.database import parse_address, with_variables
 
-    database = connect(parse_address(url))
+    database = connect(parse_address(with_variables(url)))
     try:
         yield database
     finally:
@@ -262,8 +267,7 @@ def draw_checks(
             apart = counted(check.unlike_log, "row")
             paper.line(f"  {apart}: the log is right, distributary rebuild {check.table}")
     for slot in slots:
-        state = "" if slot.active else ", which nobody reads"
-        paper.line(f"slot {slot.name}{state}: holds back {_size(slot.bytes)} of log")
+        paper.line(f"slot {slot_in_words(slot)}")
     for table, count in healed.items():
         text = f"{counted(count, 'row')} of {table} read again: verify once more"
         paper.line(styled(text, "bold green"))
@@ -279,10 +283,12 @@ def draw_checks(
         paper.line(styled(f"{tables}: agree with the source", "bold green"))
 
 
-def _size(count: int) -> str:
-    import humanize
-
-    return humanize.naturalsize(count)
+def slot_in_words(slot: Slot) -> Text:
+    """Return the name of a replication slot and how much log it holds back."""
+    state = "" if slot.active else ", which nobody reads"
+    if slot.lost:
+        return styled(f"{slot.name}{state}: the database has removed log that it needs", "bold red")
+    return styled(f"{slot.name}{state}: holds back {size(slot.bytes)} of log", "")
 
 
 def _result(check: SourceCheck) -> Any:

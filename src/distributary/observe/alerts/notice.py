@@ -31,6 +31,7 @@ class AlertKind(StrEnum):
     DEAD_LETTERS = "dead_letters"
     FRESHNESS = "freshness"
     SILENT_SOURCE = "silent_source"
+    HELD_LOG = "held_log"
     INVARIANT = "invariant"
     SCHEMA = "schema"
     TABLE = "table"

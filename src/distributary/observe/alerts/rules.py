@@ -15,10 +15,10 @@ from functools import partial
 from typing import Any
 
 from distributary.config.alerts import AlertsOn, DeadLetterRate
-from distributary.config.base import format_duration
+from distributary.config.base import format_duration, format_size
 from distributary.config.pipeline import PipelineConfig
 from distributary.errors import ErrorCode
-from distributary.model.change import Heartbeat, connector_name
+from distributary.model.change import Heartbeat, Slot, SourceSlots, connector_name
 from distributary.observe.alerts.notice import (
     NEXT_TRY,
     AlertKind,
@@ -215,6 +215,23 @@ class Wording:
             f"at {beat.looked_at:%Y-%m-%dT%H:%M:%SZ} the topic held no newer one",
         )
 
+    def held_log(self, slot: Slot, *, looked_at: datetime, at: datetime, limit: int) -> Notice:
+        """Build the notice that a replication slot holds back too much log, or has lost some."""
+        size = format_size(limit)
+        what = f"replication slot {slot.name} holds back more than {size} of the source's log"
+        if slot.lost:
+            what = f"replication slot {slot.name} has lost log: changes of the source are missing"
+        reader = "has a reader" if slot.active else "has no reader"
+        return self._notice(
+            AlertKind.HELD_LOG,
+            Severity.CRITICAL if slot.lost else Severity.ERROR,
+            what,
+            at=at,
+            subject=f"{slot.name} (lost)" if slot.lost else slot.name,
+            where=f"pipeline {self._name}, slot {slot.name} of database {slot.database}",
+            evidence=f"{slot.bytes:,} bytes at {looked_at:%Y-%m-%dT%H:%M:%SZ}; it {reader}",
+        )
+
     def schemas(self, seen: Sequence[SchemaSeen], settled: BatchSettled) -> Notice:
         """Versions of schemas that a batch met for the first time."""
         first, alone = seen[0], len(seen) == 1
@@ -383,8 +400,11 @@ class Rules:
                 self._fresh_at = None
             case TaskFailed() if self._on.failure:
                 yield self._words.task_failed(event)
-            case Beat() if self._on.silent_source is not None:
-                yield from self._listened(event, self._on.silent_source)
+            case Beat():
+                if self._on.silent_source is not None:
+                    yield from self._listened(event, self._on.silent_source)
+                if self._on.held_log is not None:
+                    yield from self._measured(event, self._on.held_log)
 
     def _listened(self, event: Beat, limit: timedelta) -> Iterator[Notice]:
         """Raise an alert for each connector that is silent, and resolve those of the others."""
@@ -397,6 +417,20 @@ class Rules:
         for key, notice in list(self._open.items()):
             if notice.kind is AlertKind.SILENT_SOURCE and key not in silent:
                 yield from self._resolve(AlertKind.SILENT_SOURCE, notice.subject)
+
+    def _measured(self, event: Beat, limit: int) -> Iterator[Notice]:
+        """Raise an alert for each slot that holds back too much; resolve those of the others."""
+        source, held = event.slots or SourceSlots(), set[str]()
+        for slot in source.slots:
+            if (slot.lost or slot.bytes > limit) and source.at is not None:
+                notice = self._words.held_log(slot, looked_at=source.at, at=event.at, limit=limit)
+                held.add(notice.key)
+                yield from self._raise(notice)
+        # a run that has not asked yet knows nothing of what an earlier one has raised
+        asked = event.slots is None or source.at is not None
+        for key, notice in list(self._open.items()):
+            if asked and notice.kind is AlertKind.HELD_LOG and key not in held:
+                yield from self._resolve(AlertKind.HELD_LOG, notice.subject)
 
     def _settled(self, event: BatchSettled) -> Iterator[Notice]:
         if event.counts.balanced:
@@ -464,6 +498,7 @@ class Rules:
             AlertKind.DEAD_LETTERS: on.dead_letters is None,
             AlertKind.FRESHNESS: on.freshness is None,
             AlertKind.SILENT_SOURCE: on.silent_source is None,
+            AlertKind.HELD_LOG: on.held_log is None,
             AlertKind.INVARIANT: not on.invariant,
         }
         for kind in {notice.kind for notice in self._open.values()}:

@@ -32,6 +32,7 @@ export const pipeline = {
         ["lag", lagOf(each)],
         ["freshness", freshnessOf(each.lag)],
         ["heartbeat", each.heartbeats.length ? heartbeats(each.heartbeats) : null],
+        ["slots", each.slots ? slots(each.slots) : null],
         ["speed", each.records_per_second ? `${number(each.records_per_second)} records/s` : null],
         ["rows", `${number(each.rows)} in ${counted(each.tables.total, "table")}`],
         ["slowest step", each.lag.slowest_step ? `${each.lag.slowest_step}, ${Math.round(each.lag.slowest_share * 100)} % of the time` : null],
@@ -56,6 +57,16 @@ function heartbeats(all) {
   const some = all.slice(0, MOST_CONNECTORS).map((beat) => h("div", {}, `${beat.connector}: last one sent `, since(beat.at),
     beat.looked_at ? ["; checked for a newer one ", since(beat.looked_at)] : "; newer ones may not be read yet"));
   return [some, all.length > some.length ? h("div", { class: "muted" }, `${counted(all.length - some.length, "connector")} more with later heartbeats`) : null];
+}
+
+// how much log of the source each replication slot holds back, the most first
+function slots(source) {
+  const some = source.slots.slice(0, MOST_CONNECTORS).map((slot) => h("div", { class: slot.lost ? "warn" : null },
+    slot.name, slot.active ? "" : ", which nobody reads",
+    slot.lost ? ": the database has removed log that it needs" : `: holds back ${size(slot.bytes)} of log`));
+  const state = source.error ? h("div", { class: "warn" }, "not known now: ", source.error) : null;
+  const at = source.at ? h("div", { class: "muted" }, "measured ", since(source.at)) : null;
+  return [some, at, state];
 }
 
 function upkeep(last) {
