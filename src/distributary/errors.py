@@ -71,6 +71,7 @@ class ErrorCode(StrEnum):
     ACTION_RUNNING = "ACTION_RUNNING"
     QUERY_INVALID = "QUERY_INVALID"
     QUERY_STOPPED = "QUERY_STOPPED"
+    CUT_LOST = "CUT_LOST"
 
     # About the systems around a run.
     REGISTRY_UNAVAILABLE = "REGISTRY_UNAVAILABLE"

@@ -47,6 +47,7 @@ VERBS: Mapping[str, Sequence[str]] = {
     "inspect.status:app": ["status"],
     "inspect.schema:tables_app": ["tables"],
     "inspect.query:app": ["query", "head"],
+    "inspect.cuts:app": ["cuts"],
     "plan:app": ["validate", "plan"],
     "doctor:app": ["doctor"],
     "doctor:explain_app": ["explain"],

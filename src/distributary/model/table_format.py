@@ -22,6 +22,8 @@ class TableFormat:
     """The words for one table: `a plain Parquet table`."""
     replaces_rows: bool = False
     """Whether rows can be changed and removed, as change data needs it."""
+    has_versions: bool = False
+    """Whether readers can open a table at an older version, as cuts need it."""
     lists_commits: bool = False
     """Whether other jobs can read the table commit by commit, as shards read bronze."""
     spark_writes: bool = False
@@ -62,6 +64,7 @@ TABLE_FORMATS: Mapping[str, TableFormat] = {
         module="distributary.publish.formats.delta",
         label="a Delta table",
         replaces_rows=True,
+        has_versions=True,
         lists_commits=True,
         spark_writes=True,
         partitions_in_log=True,

@@ -213,10 +213,11 @@ def open_listed(
     table: str,
     path: str,
     *,
+    version: int | None = None,
     next_step: str = "somebody removed it, or everything it got is parked",
 ) -> ReadableTable:
-    """A table that the ledger names. Raises DistributaryError where there is none."""
-    found = open_readable(path)
+    """Open a table that the ledger names. Raises DistributaryError where there is none."""
+    found = open_readable(path, version)
     if found is None:
         raise DistributaryError(
             f"table {table} is in the ledger, but not in the lake",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
@@ -24,6 +24,9 @@ from distributary.config.expectations import SHUT
 from distributary.delta.tables import reaching, refuse_damaged
 from distributary.errors import ConfigError, DistributaryError, ErrorCode, LakeUnavailableError
 from distributary.model import layout
+from distributary.model.cut import CutPoint, CutTable
+from distributary.model.table_format import TABLE_FORMATS
+from distributary.observe.cuts import AsOf, Cuts
 from distributary.observe.health import open_listed
 from distributary.observe.ledger.ledger import Ledger
 from distributary.observe.log_format import plain
@@ -104,11 +107,19 @@ class QueryResult:
 
 
 class Questions:
-    """Executes statements on one lake, and caches the places of its tables."""
+    """Executes statements on one cut of a lake, and caches the places of its tables.
 
-    def __init__(self, lake: str) -> None:
+    Without `as_of` each statement reads the newest cut. `pipeline` is that of a batch's number.
+    """
+
+    def __init__(self, lake: str, *, as_of: AsOf = None, pipeline: str | None = None) -> None:
         self._lake = lake
         self._places: dict[str, tuple[str, str]] | None = None
+        self._as_of = as_of
+        self._pipeline = pipeline
+        self._cuts: tuple[Cuts, CutPoint] | None = None
+        self._read_at: dict[str, CutTable] = {}
+        """The tables that were opened last."""
 
     @property
     def places(self) -> Mapping[str, tuple[str, str]]:
@@ -131,17 +142,17 @@ class Questions:
 
         `overdue` is called with the error if the engine does not stop in time.
         """
-        read: list[str] = []
+        read: dict[str, ReadableTable] = {}
         with (
-            _naming_damage(read),
+            self._naming_damage(read),
             _engine(bounds) as engine,
             _within(engine, bounds.seconds, overdue),
         ):
             named = tables_of(engine, sql)
             self._refuse_unknown(named)
-            for name in sorted(named & self.places.keys()):
-                read.append(self.places[name][1])
-                self._register(engine, name)
+            read |= self._opened(named & self.places.keys())
+            for name, readable in read.items():
+                _register(engine, self.places[name][0], readable)
             if _SHOWS_ALL in named:
                 # a list of names opens no table
                 for name in self.places.keys() - named:
@@ -151,17 +162,64 @@ class Questions:
             yield QueryResult(_fields(reader.schema), reader, bounds.rows)
 
     def open(self, name: str) -> ReadableTable:
-        """Open a table of the lake at its newest version."""
-        table, path = self.places[name]
-        return open_listed(table, path)
+        """Open a table of the lake, by its name in lower case, at its version of the cut."""
+        return self._opened([name])[name]
 
-    def _register(self, engine: DuckDBPyConnection, name: str) -> None:
-        readable = self.open(name)
-        files = readable.files
-        if files is not None:
-            engine.register(self.places[name][0], files)
-            return
-        engine.register(self.places[name][0], _Stream(readable))
+    def _cut(self) -> tuple[Cuts, CutPoint]:
+        """Return the cut to read: always the same one, or the one that is the newest now."""
+        if self._cuts is None or self._as_of is None:
+            cuts = Cuts(self._lake)
+            self._cuts = cuts, cuts.find(self._as_of, pipeline=self._pipeline)
+        return self._cuts
+
+    def _opened(self, names: Collection[str]) -> dict[str, ReadableTable]:
+        """Open tables at their versions of one cut."""
+        if not names:
+            return {}
+        cuts, point = self._cut()
+        found = {one.table.casefold(): one for one in cuts.tables(point, names)}
+        self._read_at = found
+        opened: dict[str, ReadableTable] = {}
+        for name in sorted(names):
+            table = found.get(name)
+            if table is None and self._as_of is not None:
+                table = cuts.table(point, name)
+            opened[name] = self._at(cuts, point, name, table)
+        return opened
+
+    def _at(self, cuts: Cuts, point: CutPoint, name: str, table: CutTable | None) -> ReadableTable:
+        title, path = self.places[name]
+        if table is None:
+            return open_listed(title, path)
+        if table.version is None and point.at is not None:
+            raise DistributaryError(
+                f"table {title} cannot be read at an older cut",
+                code=ErrorCode.CUT_LOST,
+                where=path,
+                evidence=f"{TABLE_FORMATS[table.format].label} is read at its newest state",
+                next_step="read it without --as-of",
+            )
+        try:
+            return open_listed(title, path, version=table.version)
+        except DistributaryError as error:
+            cuts.refuse_lost(point, table, cause=error)
+            raise
+
+    @contextmanager
+    def _naming_damage(self, read: Mapping[str, ReadableTable]) -> Iterator[None]:
+        """Raise the right error if the engine failed because of a file of these tables.
+
+        A file may be damaged, or be gone because it was only part of an older version.
+        """
+        try:
+            yield
+        except LakeUnavailableError as error:
+            for name, readable in read.items():
+                if self._cuts is not None and (table := self._read_at.get(name)) is not None:
+                    cuts, point = self._cuts
+                    cuts.refuse_lost(point, table, cause=error)
+                refuse_damaged(readable.path, cause=error)
+            raise
 
     def _refuse_unknown(self, named: frozenset[str]) -> None:
         for name in sorted(named - self.places.keys() - {_SHOWS_ALL}):
@@ -174,6 +232,11 @@ class Questions:
                 if (close := nearest(name, self.places))
                 else "distributary tables",
             )
+
+
+def _register(engine: DuckDBPyConnection, name: str, readable: ReadableTable) -> None:
+    files = readable.files
+    engine.register(name, _Stream(readable) if files is None else files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,17 +399,6 @@ def _engine(bounds: QueryLimits) -> Iterator[DuckDBPyConnection]:
         raise _failed(error) from None
     finally:
         engine.close()
-
-
-@contextmanager
-def _naming_damage(folders: Sequence[str]) -> Iterator[None]:
-    """Raise DamagedFileError if the engine failed because of a damaged file of these tables."""
-    try:
-        yield
-    except LakeUnavailableError as error:
-        for folder in folders:
-            refuse_damaged(folder, cause=error)
-        raise
 
 
 @contextmanager

@@ -29,6 +29,7 @@ STATUS = {
     ErrorCode.LAKE_UNAVAILABLE: 503,
     ErrorCode.QUERY_INVALID: 400,
     ErrorCode.QUERY_STOPPED: 422,
+    ErrorCode.CUT_LOST: 410,
 }
 """HTTP statuses of errors that are not defects of the dashboard."""
 

@@ -120,6 +120,15 @@ class GroupPage(TyperGroup):
         return [command for command in found if command is not None and not command.hidden]
 
 
+class ListingGroup(GroupPage):
+    """The page of several commands, of which `list` is meant when none is typed."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments, with `list` in front of options that stand alone."""
+        alone = not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names)
+        return super().parse_args(ctx, ["list", *args] if alone else args)
+
+
 def show_help(ctx: typer.Context) -> None:
     """Print the help of a group when no command is given."""
     if ctx.invoked_subcommand is None:
@@ -419,6 +428,14 @@ AsOf = Annotated[
         "--as-of",
         "Only what the source did up to then: 2026-11-15T12:00:00Z; UTC without an offset.",
         metavar="TIME",
+    ),
+]
+CutOption = Annotated[
+    str | None,
+    option(
+        "--as-of",
+        "Read a cut: the number of a batch (41, games:41), or a time; else the newest.",
+        metavar="CUT",
     ),
 ]
 DryRun = Annotated[bool, option("--dry-run", "Only say what would be done.")]

@@ -15,6 +15,7 @@ from distributary.cli.command.lakes import find_lake, find_table
 from distributary.cli.command.output import Paper, counted
 from distributary.cli.command.verb import (
     LOOK,
+    CutOption,
     FileOption,
     Invocation,
     LakeOption,
@@ -55,6 +56,7 @@ Memory = Annotated[str, option("--memory", "How much memory it may take.", metav
     app,
     'query "select type, count(*) from bronze_events group by 1" --lake distributary-demo',
     'query "show tables" --lake distributary-demo --csv',
+    'query "select count(*) from bronze_events" --as-of 0',
 )
 def query(
     call: Invocation,
@@ -75,16 +77,20 @@ def query(
     timeout: Timeout = "60s",
     memory: Memory = "2GiB",
     width: Width = None,
+    as_of: CutOption = None,
     lake: LakeOption = None,
     file: FileOption = None,
 ) -> None:
-    """Ask the tables in SQL, by their names. It only reads, and needs no JVM."""
+    """Ask the tables in SQL, by their names. It only reads, and needs no JVM.
+
+    All tables are read at one cut: each has exactly the batches up to one that is settled.
+    """
     from distributary.operations.query import Questions
 
     shape = _shape(call, as_csv, width)
     bounds = _bounds(call, limit, timeout, memory, unlimited=as_csv)
     found = find_lake(call, lake, file)
-    questions = Questions(found.path)
+    questions = Questions(found.path, as_of=as_of, pipeline=found.pipeline)
     if sql is None and sys.stdin.isatty():
         _converse(call, questions, bounds, shape)
         return
@@ -100,6 +106,7 @@ def head(
     ] = 10,
     as_csv: Csv = False,
     width: Width = None,
+    as_of: CutOption = None,
     lake: LakeOption = None,
     file: FileOption = None,
 ) -> None:
@@ -108,7 +115,7 @@ def head(
 
     shape = _shape(call, as_csv, width)
     found = find_lake(call, lake, file)
-    questions = Questions(found.path)
+    questions = Questions(found.path, as_of=as_of, pipeline=found.pipeline)
     name = table.casefold()
     if name not in questions.places:
         # by its type, or an error that names those that are spelled alike

@@ -89,6 +89,7 @@ from distributary.observe.ledger.rows import (
     FoundBatch,
     LaneKey,
     LastCommit,
+    NewestBatch,
     SchemaRow,
     TableRow,
     TableRule,
@@ -701,6 +702,28 @@ class Ledger:
         rows = pa.table({name: lanes[named.get(name, name)] for name in names})
         return tuple(LastCommit(**row) for row in rows.to_pylist())
 
+    def newest_batches(self) -> tuple[NewestBatch, ...]:
+        """Return the newest settled batch of each lane of each life, the oldest first."""
+        names = [each.name for each in fields(NewestBatch)]
+        rows = self._batches.sums()["totals"].select(names).sort_by("finished_at")
+        return tuple(NewestBatch(**row) for row in rows.to_pylist())
+
+    def numbered(self, lane: LaneKey, first: int, last: int) -> pa.Table:
+        """Return the batches of a lane whose numbers lie between two, in order.
+
+        Columns: batch, finished_at, read, rows, tables, batches. Files without such numbers are not
+        read.
+        """
+        columns = ["batch", "finished_at", "read", "rows", "tables", "batches"]
+        where = both(_of_lane(*lane), _between(first, last))
+        return self._batches.read(columns, where).sort_by("batch")
+
+    def versions(self, lane: LaneKey, first: int, last: int) -> pa.Table:
+        """Return the commits of the batches of a lane between two: batch, table, version."""
+        live = pc.field("version").is_valid() & (text("outcome") != ACCEPTED)
+        where = both(both(_of_lane(*lane), _between(first, last)), live)
+        return self._tables.read(["batch", "table", "version"], where).sort_by("batch")
+
     def table_batches(self, commit: LastCommit) -> pa.Table:
         """Return a lane's batches of a table: batch, rows, version, outcome, batches."""
         key = {"pipeline": commit.pipeline, "life": commit.life, "lane": commit.lane}
@@ -937,6 +960,11 @@ class Ledger:
 def _of_lane(pipeline: str, life: str, lane: str) -> pc.Expression | None:
     """Rows of one lane."""
     return same(pipeline=pipeline, life=life, lane=lane)
+
+
+def _between(first: int, last: int) -> pc.Expression:
+    """Rows of the batches from number `first` to `last`."""
+    return (pc.field("batch") >= first) & (pc.field("batch") <= last)
 
 
 def _only(mask: pa.ChunkedArray, values: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -200,6 +200,22 @@ class TableSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class NewestBatch:
+    """The newest settled batch of a lane in one life of its pipeline."""
+
+    pipeline: str
+    life: str
+    lane: str
+    batch: int
+    finished_at: datetime
+
+    @property
+    def key(self) -> LaneKey:
+        """Return the key of the lane."""
+        return (self.pipeline, self.life, self.lane)
+
+
+@dataclass(frozen=True, slots=True)
 class LastCommit:
     """What a lane of a pipeline has written to a table, as far as the ledger has settled it."""
 

@@ -59,9 +59,9 @@ class DeltaFormat(TableFormatEntry):
         """Return whether a folder has a Delta log."""
         return at(path).exists("_delta_log")
 
-    def open(self, path: str) -> ReadableDelta | None:
-        """Open the newest version of a table for its rows; None if there is none."""
-        delta = open_table(path)
+    def open(self, path: str, version: int | None = None) -> ReadableDelta | None:
+        """Open the newest version of a table, or `version`, for its rows; None if there is none."""
+        delta = open_table(path, version=version)
         if delta is None:
             return None
         return ReadableDelta(path, delta.version(), arrow_schema(delta), delta)

@@ -38,8 +38,11 @@ class TableFormatEntry(ABC):
         """Return whether a folder holds a table of this format, by the names of its files."""
 
     @abstractmethod
-    def open(self, path: str) -> ReadableTable | None:
-        """Open the newest version of a table for its rows; None if there is none."""
+    def open(self, path: str, version: int | None = None) -> ReadableTable | None:
+        """Open a table for its rows, at its newest version or at `version`; None if there is none.
+
+        Only formats with `has_versions` are asked for a version.
+        """
 
     @abstractmethod
     def written(self, path: str) -> WrittenFiles | None:
@@ -86,12 +89,15 @@ def ask_table(path: str, ask: Callable[[TableFormatEntry], T | None]) -> T | Non
     return next((answer for answer in answers if answer is not None), None)
 
 
-def open_readable(path: str) -> ReadableTable | None:
-    """Open the table in a folder for its rows, whichever format it has; None without a table."""
+def open_readable(path: str, version: int | None = None) -> ReadableTable | None:
+    """Open the table in a folder for its rows, whichever format it has; None without a table.
+
+    A `version` is that of a format with `has_versions`.
+    """
     folder = local_folder(path)
     if folder:
         stay_inside(os.path.dirname(folder), folder)
-    return ask_table(path, lambda entry: entry.open(path))
+    return ask_table(path, lambda entry: entry.open(path, version))
 
 
 def open_written(path: str) -> WrittenFiles | None:

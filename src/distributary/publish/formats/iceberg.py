@@ -49,7 +49,7 @@ class IcebergFormat(TableFormatEntry):
             return any(name.endswith(".metadata.json") for name in names)
         return False
 
-    def open(self, path: str) -> ReadableFiles | None:
+    def open(self, path: str, version: int | None = None) -> ReadableFiles | None:
         """Open the newest version of a table for its rows; None if there is none."""
         table = _opened(path)
         if table is None:

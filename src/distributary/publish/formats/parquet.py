@@ -42,7 +42,7 @@ class ParquetFormat(TableFormatEntry):
         """Return whether a folder has the description of a plain Parquet table."""
         return at(path).look(RECORD) is not None
 
-    def open(self, path: str) -> ReadableFiles | None:
+    def open(self, path: str, version: int | None = None) -> ReadableFiles | None:
         """Open the newest version of a table for its rows; None if there is none."""
         opened = open_parquet(path)
         if opened is None:

@@ -1,0 +1,161 @@
+"""`cuts`: the moments of a lake at which all tables have the same batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+from distributary.cli.command.lakes import Lake, find_lake
+from distributary.cli.command.output import Paper, counted, number
+from distributary.cli.command.verb import (
+    LOOK,
+    FileOption,
+    Invocation,
+    LakeOption,
+    ListingGroup,
+    PipelineName,
+    argument,
+    group,
+    option,
+    verb,
+)
+from distributary.observe.log_format import one_line
+
+if TYPE_CHECKING:
+    from distributary.model.cut import Cut, CutPoint
+    from distributary.observe.cuts import Cuts, ListedCut
+
+
+app = group("cuts", "Moments at which all tables have the same batches.", panel=LOOK)
+app.info.cls = ListingGroup
+
+_MOST = 10_000
+
+CutArgument = Annotated[
+    str | None,
+    argument("A batch (41, games:41) or a time; the newest when left out.", metavar="CUT"),
+]
+
+
+@verb(app, "cuts list --lake distributary-demo", "cuts list -n 100 --json", name="list")
+def list_cuts(
+    call: Invocation,
+    last: Annotated[
+        int, option("--last -n", "So many, the newest.", metavar="CUTS", min=1, max=_MOST)
+    ] = 20,
+    before: Annotated[
+        int | None,
+        option("--before", "Those before this batch, for the next page.", metavar="BATCH", min=0),
+    ] = None,
+    pipeline: PipelineName = None,
+    lake: LakeOption = None,
+    file: FileOption = None,
+) -> None:
+    """List the newest cuts: batch, time, tables and rows. `distributary cuts` does the same."""
+    from distributary.observe.cuts import Cuts
+
+    found = find_lake(call, lake, file)
+    cuts = Cuts(found.path)
+    listed = cuts.listed(last, pipeline=pipeline or found.pipeline, before=before)
+    several = len(cuts.pipelines) > 1
+    document = {"lake": found.path, "cuts": listed}
+    call.out.show(document, lambda paper: _draw_list(paper, listed, several=several))
+
+
+def _draw_list(paper: Paper, cuts: Sequence[ListedCut], *, several: bool) -> None:
+    if not cuts:
+        paper.line("no batch has been settled yet")
+        return
+    headers = ["CUT>", "SETTLED (UTC)", "TABLES>", "ROWS>", *(["PIPELINE"] if several else [])]
+    rows = [
+        [
+            f"{cut.batch} (a sum)" if cut.batches > 1 else str(cut.batch),
+            _utc(cut.settled_at),
+            number(cut.tables),
+            number(cut.rows),
+            *([one_line(cut.pipeline)] if several else []),
+        ]
+        for cut in cuts
+    ]
+    paper.table(headers, rows, indent=0)
+
+
+@verb(app, "cuts show --lake distributary-demo", "cuts show 0 --json")
+def show(
+    call: Invocation,
+    cut: CutArgument = None,
+    sql: Annotated[
+        str | None,
+        option("--sql", "Print views of the cut for spark, duckdb or trino.", metavar="ENGINE"),
+    ] = None,
+    schema: Annotated[
+        str, option("--schema", "The schema of the views; of Trino's tables too.", metavar="NAME")
+    ] = "",
+    pipeline: PipelineName = None,
+    lake: LakeOption = None,
+    file: FileOption = None,
+) -> None:
+    """Show the tables of a cut with their versions; --json prints `cut.json`."""
+    found = find_lake(call, lake, file)
+    cuts, point = _found(found, cut, pipeline)
+    whole = cuts.cut(point)
+    if sql is not None:
+        _print_views(call, whole, sql, schema)
+        return
+    call.out.show(_document(whole), lambda paper: _draw_cut(paper, whole, point))
+
+
+def _found(found: Lake, cut: str | None, pipeline: str | None) -> tuple[Cuts, CutPoint]:
+    from distributary.observe.cuts import Cuts
+
+    cuts = Cuts(found.path)
+    return cuts, cuts.find(cut, pipeline=pipeline or found.pipeline)
+
+
+def _document(cut: Cut) -> dict[str, Any]:
+    return cut.as_dict()
+
+
+def _print_views(call: Invocation, cut: Cut, engine: str, schema: str) -> None:
+    from distributary.observe.cut_views import ENGINES, views
+
+    if engine not in ENGINES:
+        raise call.usage(f"--sql {engine!r} is not one of {', '.join(ENGINES)}.")
+    statements = views(cut, engine, schema=schema)
+
+    def draw(paper: Paper) -> None:
+        for statement in statements:
+            paper.line(one_line(statement))
+
+    call.out.show({**_document(cut), "sql": statements}, draw)
+
+
+def _draw_cut(paper: Paper, cut: Cut, point: CutPoint) -> None:
+    for batch in cut.batches:
+        paper.line(
+            f"{one_line(batch.pipeline)}: batch {batch.batch}, settled {_utc(batch.settled_at)} UTC"
+        )
+    rows = [
+        [
+            one_line(table.table),
+            table.role,
+            "" if table.version is None else str(table.version),
+            _remark(table.version, table.behind),
+        ]
+        for table in cut.tables
+    ]
+    paper.table(["TABLE", "ROLE", "VERSION>", ""], rows, indent=0)
+    if point.at is None:
+        paper.line(f"{counted(len(rows), 'table')}; the newest cut, with what came since")
+
+
+def _utc(moment: datetime) -> str:
+    """Return a time as `--as-of` takes it."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _remark(version: int | None, behind: int | None) -> str:
+    if behind is not None:
+        return f"behind: parked since batch {behind}"
+    return "has no versions: read at its newest state" if version is None else ""

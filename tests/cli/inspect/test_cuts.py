@@ -1,0 +1,90 @@
+"""`cuts`, and `query` and `head` at a cut, as they are typed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.cli.conftest import Cli
+from tests.lakes.settled import SettledLake
+
+COUNT = "select (select count(*) from silver_chess) c, (select count(*) from silver_go) g"
+
+
+@pytest.fixture
+def games(own_folder: Path) -> SettledLake:
+    lake = SettledLake(own_folder)
+    for _ in range(3):
+        lake.batch({"chess": 2, "go": 1})
+    return lake
+
+
+def test_cuts_are_listed_page_by_page(games: SettledLake, cli: Cli) -> None:
+    shown = cli("cuts", "--lake", games.lake)
+    assert shown.code == 0
+    assert [line.split()[0] for line in shown.out.splitlines()] == ["CUT", "2", "1", "0"]
+    assert "2026-11-15 12:02:00" in shown.out
+    found = cli("cuts", "-n", 1, "--json").json["cuts"]
+    assert [(cut["batch"], cut["tables"], cut["rows"]) for cut in found] == [(2, 3, 6)]
+    page = cli("cuts", "list", "--before", 2, "-n", 1, "--json").json["cuts"]
+    assert [cut["batch"] for cut in page] == [1]
+
+
+def test_a_cut_is_a_document_of_versions(games: SettledLake, cli: Cli) -> None:
+    document = cli("cuts", "show", 1, "--json").json
+    assert document["batches"] == [
+        {
+            "pipeline": "games",
+            "life": "life1",
+            "batch": 1,
+            "settled_at": "2026-11-15T12:01:00+00:00",
+        }
+    ]
+    chess = next(t for t in document["tables"] if t["table"] == "silver_chess")
+    assert (chess["version"], chess["format"]) == (1, "delta")
+    assert DeltaTable(chess["path"], version=chess["version"]).to_pyarrow_table().num_rows == 4
+    shown = cli("cuts", "show", "2026-11-15 12:01")
+    assert shown.out.splitlines()[0] == "games: batch 1, settled 2026-11-15 12:01:00 UTC"
+    views = cli("cuts", "show", 1, "--sql", "spark").out.splitlines()
+    assert len(views) == 3 and all("VERSION AS OF 1;" in view for view in views)
+    assert cli("cuts", "show", 1, "--sql", "oracle").code == 2
+
+
+def test_statements_read_one_cut(games: SettledLake, cli: Cli) -> None:
+    games.batch({"chess": 2, "go": 1}, settled=False)
+    assert cli("query", COUNT, "--csv").out.splitlines()[1] == "6,3"
+    assert cli("query", COUNT, "--as-of", 0, "--csv").out.splitlines()[1] == "2,1"
+    assert cli("query", COUNT, "--as-of", "2026-11-15 12:01", "--csv").out.splitlines()[1] == "4,2"
+    head = cli("head", "silver_chess", "--as-of", 0, "--json").json
+    assert (head["table_version"], len(head["rows"])) == (0, 2)
+    assert len(cli("head", "silver_chess", "--json").json["rows"]) == 6
+
+
+def test_what_cannot_be_read_at_a_cut_is_named(games: SettledLake, cli: Cli) -> None:
+    games.batch({"poker": 1})
+    early = cli("query", "select * from silver_poker", "--as-of", 1, "--json").json["error"]
+    assert early["code"] == "NOT_FOUND"
+    assert early["what"] == "table silver_poker is not part of cut 1"
+    assert cli("query", "select 1 from silver_go", "--as-of", 9).code == 2
+    path = games.lake / "silver_chess"
+    # what compaction and a vacuum leave of old versions
+    DeltaTable(str(path)).optimize.compact()
+    DeltaTable(str(path)).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    lost = cli("query", "select count(move) from silver_chess", "--as-of", 1, "--json").json[
+        "error"
+    ]
+    assert lost["code"] == "CUT_LOST"
+    assert "lost version 1" in lost["what"]
+    assert cli("query", "select count(*) n from silver_chess", "--csv").out == "n\n6\n"
+
+
+def test_plain_parquet_has_only_its_newest_state(own_folder: Path, cli: Cli) -> None:
+    lake = SettledLake(own_folder, format="parquet", bronze=False)
+    lake.batch({"chess": 2})
+    lake.batch({"chess": 2})
+    assert cli("query", "select count(*) n from silver_chess", "--csv").out == "n\n4\n"
+    refused = cli("query", "select * from silver_chess", "--as-of", 0, "--json").json["error"]
+    assert refused["code"] == "CUT_LOST"
+    assert "newest state" in cli("cuts", "show", 0).out
