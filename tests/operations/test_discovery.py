@@ -297,8 +297,21 @@ def test_change_files_of_datastream() -> None:
     config = loaded(discover_files(found), source=source)
     assert config.tables.each == "{database}_{table}"
     with pytest.raises(DistributaryError) as caught:
-        discover_files(Sample("x", (Record(None, b"{}"),), "1 event"))
+        discover_files(Sample("x", (), "1 event", faults=("CSV: line 1",)))
     assert caught.value.code is ErrorCode.SOURCE_UNCLEAR
+
+
+@pytest.mark.parametrize("format_", ["json", "csv", "parquet", "avro"])
+def test_files_of_records(format_: str) -> None:
+    records = (
+        Record(None, b"{}", topic=f"orders/1.{format_}"),
+        Record(None, b"{}", topic=f"users/2026/1.{format_}"),
+    )
+    found = Sample("in", records, "2 records", {"format": format_})
+    findings = discover_files(found)
+    assert "orders, users" in findings[0].what
+    config = loaded(findings, source={"type": "files", "path": "./in", "format": format_})
+    assert (config.cdc, config.tables.each) == (None, "{type}")
 
 
 @pytest.mark.parametrize("name", [HOSTILE, "${env:HOME}", "*a &b !c", "yes", "x" * 5000])

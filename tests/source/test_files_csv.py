@@ -21,7 +21,7 @@ from distributary.source.files.bytes import (
     PlainBytes,
     content_of,
 )
-from distributary.source.files.csv import read_csv
+from distributary.source.files.csv import Dialect, read_csv
 
 
 def read(folder: Path, data: bytes, *, longest: int = 1000) -> tuple[list[Any], list[Fault]]:
@@ -31,7 +31,7 @@ def read(folder: Path, data: bytes, *, longest: int = 1000) -> tuple[list[Any], 
     rows: list[Any] = []
     faults: list[Fault] = []
     with closing(plain):
-        for part in read_csv(content_of(plain, 1 << 20), longest, "NULL"):
+        for part in read_csv(content_of(plain, 1 << 20), longest, Dialect()):
             if isinstance(part, Fault):
                 faults.append(part)
                 continue

@@ -57,7 +57,7 @@ class SourcePlace:
 
     path: Annotated[
         str | None,
-        argument("A Delta table or a folder of change files, in place of options.", metavar="PATH"),
+        argument("A Delta table or a folder of files, in place of options.", metavar="PATH"),
     ] = None
     kafka: Annotated[str | None, option("--kafka", "The broker.", metavar="HOST:PORT")] = None
     topic: Annotated[str | None, option("--topic", "Its topic.", metavar="TOPIC")] = None
@@ -66,9 +66,7 @@ class SourcePlace:
         option("--registry", "Address of the schema registry, or a folder.", metavar="URL|DIR"),
     ] = None
     delta: Annotated[str | None, option("--delta", "A Delta table.", metavar="PATH")] = None
-    files: Annotated[str | None, option("--files", "A folder of change files.", metavar="PATH")] = (
-        None
-    )
+    files: Annotated[str | None, option("--files", "A folder of files.", metavar="PATH")] = None
     kafka_option: _Options = None
     registry_option: Annotated[
         list[str] | None,

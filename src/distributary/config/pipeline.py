@@ -18,6 +18,7 @@ from distributary.config.lake import Evolution, Grant, LakeConfig, Maintain, Nar
 from distributary.config.message import SCHEMALESS, Envelope, Framing, PayloadConfig
 from distributary.config.registry import RegistryConfig
 from distributary.config.shard import Shard, shard_conflicts
+from distributary.config.sources.files import TYPE_OF_FILE
 from distributary.config.sources.table import Source, types_bringing
 from distributary.errors import ConfigError
 from distributary.model.table_format import TABLE_FORMATS, formats_with
@@ -48,6 +49,19 @@ def with_envelope(data: Mapping[str, Any]) -> Mapping[str, Any]:
     format = payload.get("format") if isinstance(payload, Mapping) else None
     envelope = {"format": format if format in SCHEMALESS else "json", "type": place}
     return {**data, "envelope": envelope, "tables": {**tables, "each": short}}
+
+
+def with_plain_files(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Add what a source of files without `cdc` has: its layout, and the place of the type."""
+    source = data.get("source")
+    if not isinstance(source, Mapping) or source.get("type") != "files" or data.get("cdc"):
+        return data
+    if source.get("layout", "plain") != "plain":
+        return data
+    data = {**data, "source": {**source, "layout": "plain"}}
+    if data.get("envelope") is None:
+        data["envelope"] = {"format": "json", "type": TYPE_OF_FILE}
+    return data
 
 
 class PipelineConfig(Section):
@@ -105,7 +119,7 @@ class PipelineConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _type_in_template(cls, data: Any) -> Any:
-        return with_envelope(data) if isinstance(data, dict) else data
+        return with_plain_files(with_envelope(data)) if isinstance(data, dict) else data
 
     @field_validator("payload")
     @classmethod
@@ -176,7 +190,8 @@ class PipelineConfig(Section):
         if "topic" in placeholders(self.tables.each or ""):
             # records of one type may come from several topics
             yield ("tables", "each"), "cannot use {topic} with an envelope: use {type}"
-        text = self.payload is not None and self.payload.format == "json"
+        payload = self.source.own_payload or self.payload
+        text = payload is not None and payload.format == "json"
         maps = self.payload is not None and self.payload.format == "msgpack"
         if envelope.format == "msgpack" and not maps and envelope.fields and not envelope.payload:
             yield ("envelope", "format"), "reads MessagePack: payload.format must be msgpack too"

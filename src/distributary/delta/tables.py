@@ -42,10 +42,7 @@ _SEARCH_SECONDS = 10.0
 _MILLISECOND = 1000
 """A millisecond in microseconds."""
 _GONE = "there is no such file"
-_LOG_STEP = (
-    "the table's log is damaged: restore the files of _delta_log from a backup; without one, "
-    "`distributary verify TABLE` says what can be done"
-)
+_LOG_STEP = "the table's log is damaged: restore the files of _delta_log from a backup"
 _FOREIGN = (DeltaError, OSError, pa.ArrowException, BrokenLogError)
 
 

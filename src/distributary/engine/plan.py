@@ -275,6 +275,7 @@ class Planner:
                     envelope=self._envelope_plan(),
                     limits=self._limits,
                     skip_tombstones=skips,
+                    from_files=self._config.source.carrier == "files",
                     strict_names=tables.names == "strict",
                     max_type_name=self._config.limits.max_type_name,
                 ),

@@ -21,7 +21,7 @@ from distributary.config.document import printable, to_yaml
 from distributary.config.lake import Tables
 from distributary.decode.base import DecodeLimits, RefusedError
 from distributary.decode.change.base import Recognized, Sampled
-from distributary.decode.change.formats import CHANGE_FORMATS, formats_from, recognized
+from distributary.decode.change.formats import CHANGE_FORMATS, recognized
 from distributary.decode.format import Parse
 from distributary.decode.formats import FORMATS, decoder_for
 from distributary.decode.json.text import parse as parse_json
@@ -136,17 +136,25 @@ def _next_step(valued: Sequence[Record], registry: SchemaRegistry | None) -> str
 
 
 def discover_files(sample: Sample) -> tuple[Finding, ...]:
-    """Return the findings about the events of a folder of files."""
+    """Return the findings about a folder of files: change events, or records."""
     match = recognized([_sampled(sample.topic, record) for record in sample.records], files=True)
-    if match is None:
-        labels = " or ".join(each.label for each in formats_from("files"))
+    if match is not None:
+        return tuple(_changes_of(match, {}))
+    if not sample.records:
         raise unclear(
-            f"these files are not the change events of {labels}",
+            "these files could not be read",
             looked_at=sample.looked_at,
-            evidence="; ".join(sample.faults[:2]) or described(sample.records),
-            next_step="files are read as change data only; send other records to a topic or table",
+            evidence="; ".join(sample.faults[:2]) or "no file has a record",
+            next_step="compare the suffixes of the files with what is in them",
         )
-    return tuple(_changes_of(match, {}))
+    format_ = str(sample.settings.get("format"))
+    folders = [path.partition("/")[0] for record in sample.records if "/" in (path := record.topic)]
+    what = f"Files of {format_}, each line or row a record"
+    if not folders:
+        one = {"each": "{type}"}
+        return (Finding(f"{what}, in one folder: one table, {sample.topic}", {"tables": one}),)
+    tables = f"a table for each folder, such as {_listed(folders)}"
+    return (Finding(f"{what}; {tables}", {"tables": {"each": "{type}"}}),)
 
 
 def _sampled(topic: str, record: Record) -> Sampled:

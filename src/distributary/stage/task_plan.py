@@ -26,6 +26,8 @@ class RecordsPlan:
     limits: DecodeLimits = field(default_factory=DecodeLimits)
     skip_tombstones: bool = False
     """True if records with a key and no value are skipped and counted, not dead-lettered."""
+    from_files: bool = False
+    """True if the reader of the source reports in headers which parts of files cannot be read."""
     strict_names: bool = True
     max_type_name: int = MAX_TYPE_NAME
 

@@ -93,6 +93,8 @@ def unwrap(raw: pa.RecordBatch, plan: TaskPlan, *, guarded: bool = False) -> Unw
     silent: Rows = np.zeros(0, np.int64)
     if plan.records.skip_tombstones and letters:
         letters, silent = _without_tombstones(raw, letters)
+    if plan.records.from_files:
+        rows, letters = _without_faults(raw, rows, letters)
     if plan.changes is not None:
         return _changes(raw, rows, letters, plan, plan.changes, silent)
     if plan.records.envelope is None:
@@ -427,8 +429,6 @@ def _changes(
     settings: ChangeSettings,
     silent: Rows,
 ) -> Unwrapped:
-    if settings.from_files:
-        rows, letters = _without_faults(raw, rows, letters)
     format_ = CHANGE_FORMATS[settings.format]
     unwrapped = _from_frame(raw, rows, letters, plan)
     deletes = settings.tombstones == "delete" and format_.tombstones_may_delete

@@ -1,18 +1,19 @@
-"""The settings of a folder or bucket of change files as a source."""
+"""The settings of a folder or bucket of files as a source: change files, or files of records."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr, StringConstraints
 
 from distributary.config.base import Conflict, Duration, Moment, PositiveSize, Text, Texts
 from distributary.config.cdc import Carrier
 from distributary.config.message import PayloadConfig
 from distributary.config.sources.base import SourceConfig
+from distributary.config.sources.pattern import PathPattern
 from distributary.model.dataset import Dataset, stored_dataset
 from distributary.model.refusal import Refusal
 from distributary.store.base import local_path
@@ -21,11 +22,23 @@ if TYPE_CHECKING:
     from distributary.config.pipeline import PipelineConfig
 
 
+_PLAIN_ONLY = ("pattern", "csv_header", "csv_delimiter", "csv_quote", "csv_types")
+TYPE_OF_FILE = "{key}"
+"""The place of a record's type where its file names it: the reader gives it as the record's key."""
+Sign = Annotated[str, StringConstraints(pattern=r"^[^\r\n]$")]
+
+
+def _checked(pattern: str) -> str:
+    PathPattern(pattern)
+    return pattern
+
+
+PathPatternText = Annotated[Text, AfterValidator(_checked)]
 _BUCKET = re.compile(r"(gs|s3|s3a|abfs|abfss)://[^/\s]+(/.*)?")
 
 
 class FilesSourceConfig(SourceConfig):
-    """A source that reads change files which another system writes into a folder or a bucket."""
+    """A source that reads files which another system writes into a folder or a bucket."""
 
     # files arrive in any order, late, or several for the same minute
     in_order: ClassVar[bool] = False
@@ -40,13 +53,22 @@ class FilesSourceConfig(SourceConfig):
         "`distributary reset FILE` and run: all files are read again, and events that the logs "
         "have already are dropped",
     )
-    no_flows: ClassVar[str] = "it is about change data"
+    no_flows: ClassVar[str] = "it numbers files in its checkpoint"
 
     type: Literal["files"]
     """Kind of source."""
-    layout: Literal["datastream", "dms"] = "datastream"
-    """Arrangement of the folders: datastream `<object>/yyyy/mm/dd/hh/mm/<file>`, or dms
-    `<schema>/<table>/<file>`, where names of folders are those of the table."""
+    layout: Literal["datastream", "dms", "plain"] = "datastream"
+    """Arrangement of the folders. Change files: datastream `<object>/yyyy/mm/dd/hh/mm/<file>`, or
+    dms `<schema>/<table>/<file>`, where names of folders are those of the table. plain, and the
+    default without the section `cdc`: each line or row of a file is a record."""
+    pattern: PathPatternText | None = Field(
+        default=None, examples=["{type}/**/*.csv", "export_{type}_*.json.gz"]
+    )
+    """The files to read, and the type of their records, for layout plain. It is a path below the
+    folder with the wildcards `*` and `?` (not across folders) and `**` (across folders); the part
+    `{type}` names the type. When left out: all files with a suffix of the format, hidden ones
+    excepted, and the type is the first folder, or the name of `path` for files that are directly in
+    it."""
     discovery: Literal["local-directory", "discovery-bucket"] = "local-directory"
     """Where the folders of tables are: in a local directory or in a bucket."""
     bucket: Text | None = Field(default=None, examples=["gs://my-bucket"])
@@ -54,17 +76,29 @@ class FilesSourceConfig(SourceConfig):
     path: Text | None = Field(default=None, examples=["./datastream"])
     """The local folder, or the folder inside the bucket."""
     format: Literal["avro", "json", "parquet", "csv"] = "avro"
-    """Format of the files. JSON may be lines or an array; CSV has a first line with the names of
-    the columns; gzip is detected."""
-    csv_null: str = "NULL"
-    """The text that stands for null in CSV."""
+    """Format of the files. JSON may be lines or an array; gzip is detected."""
+    csv_null: str | None = None
+    """The text that stands for null in CSV: `NULL` for dms when left out, and no text at all for
+    plain."""
+    csv_header: bool = True
+    """Whether the first line of a CSV file names the columns. Without it they are column_1,
+    column_2 and so on. For layout plain."""
+    csv_delimiter: Sign = ","
+    """The character between two values of CSV, for layout plain."""
+    csv_quote: Sign = '"'
+    """The character around values of CSV that hold delimiters or line breaks, for layout plain."""
+    csv_types: Literal["infer", "text"] = "infer"
+    """Types of the columns of CSV, for layout plain. infer: if at least half of a column's first
+    values in a file are numbers, or true and false, such values are read as such; a column with
+    leading zeros is text. text: all columns are text."""
     include: Texts = Field(default=(), examples=[["shop_*", "crm_accounts"]])
-    """Folders to read, of tables or for dms of schemas, with the wildcards `*` and `?`; all of them
-    when left out."""
+    """Folders to read, of tables or for dms of schemas, with the wildcards `*` and `?`; for plain,
+    types to read. All of them when left out."""
     exclude: Texts = Field(default=(), examples=[["shop_audit*"]])
-    """Table folders to skip, even when `include` names them."""
+    """Table folders or types to skip, even when `include` names them."""
     start_date: Moment | None = None
-    """Skip the files in the folders of earlier minutes."""
+    """Skip the files in the folders of earlier minutes; for layout plain, files that were last
+    changed before."""
     max_files_per_batch: int = Field(default=1000, ge=1)
     """The largest number of files in one batch."""
     max_bytes_per_batch: PositiveSize = 1 << 30
@@ -85,8 +119,13 @@ class FilesSourceConfig(SourceConfig):
         """Yield a missing or wrong address of the bucket or folder."""
         if self.layout == "dms" and self.format not in ("parquet", "csv"):
             yield ("format",), "must be parquet or csv for layout dms"
-        if self.layout != "dms" and self.format == "csv":
-            yield ("format",), "can be csv for layout dms only"
+        if self.layout == "datastream" and self.format == "csv":
+            yield ("format",), "can be csv for layout dms, and without cdc"
+        for name in _PLAIN_ONLY if self.layout != "plain" else ():
+            if name in self.model_fields_set:
+                yield (name,), "is for layout plain, which a pipeline without cdc has"
+        if self.csv_delimiter == self.csv_quote:
+            yield ("csv_quote",), "must differ from csv_delimiter"
         if self.discovery == "local-directory":
             if self.path is None:
                 yield (), "needs path for discovery local-directory"
@@ -118,25 +157,51 @@ class FilesSourceConfig(SourceConfig):
 
     @property
     def own_payload(self) -> PayloadConfig | None:
-        """Return the format of the events."""
-        # the reader puts the fingerprint of the file's own schema in front of each Avro event
-        avro = self.format == "avro"
-        return (
-            PayloadConfig(format="avro") if avro else PayloadConfig(format="json", framing="none")
-        )
+        """Return the format of the records."""
+        # the reader puts the fingerprint of the file's own schema in front of each Avro record
+        if self.has_schemas:
+            return PayloadConfig(format="avro", subject="any" if self.is_plain else "auto")
+        return PayloadConfig(format="json", framing="none")
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether each line or row of a file is a record, and no change event."""
+        return self.layout == "plain"
+
+    @property
+    def has_schemas(self) -> bool:
+        """Return whether records come with a schema: that of their file."""
+        return self.format == "avro" or (self.is_plain and self.format == "parquet")
+
+    @property
+    def null_text(self) -> str:
+        """Return the text that stands for null in CSV."""
+        return ("" if self.is_plain else "NULL") if self.csv_null is None else self.csv_null
 
     @property
     def record_fields(self) -> Mapping[str, str]:
-        """Return no field: an event of a file has no parts beside itself."""
+        """Return no field: a record of a file has no parts beside itself."""
         return {}
 
     def conflicts_in(self, config: PipelineConfig) -> Iterator[Conflict]:
-        """Yield sections that a source of change files needs, or does not support."""
-        if config.cdc is None:
-            yield (), "needs cdc for a source of files, such as cdc: {format: datastream}"
-        for name in ("envelope", "payload"):
-            if getattr(config, name) is not None:
-                yield (name,), "has no effect for a source of files: set source.format"
+        """Yield sections that do not fit the layout of the files."""
+        if config.payload is not None:
+            yield ("payload",), "has no effect for a source of files: set source.format"
+        if not self.is_plain:
+            if config.cdc is None:
+                yield ("source", "layout"), "needs cdc, such as cdc: {format: datastream}"
+            if config.envelope is not None:
+                yield ("envelope",), "has no effect for change files"
+            return
+        if config.cdc is not None:
+            yield ("source", "layout"), "cannot be plain with cdc: name the writer's layout"
+        envelope = config.envelope
+        if envelope is None or envelope.type == TYPE_OF_FILE:
+            return
+        if self.has_schemas:
+            yield ("envelope",), f"can be used with JSON and CSV only: {self.format} is no envelope"
+        elif envelope.format != "json" or envelope.schema_id or envelope.payload:
+            yield ("envelope",), "can name only the field with the type: {format: json, type: ...}"
 
     def datasets(self, topics: Iterable[str]) -> dict[str, Dataset]:
         """Return the folder that holds the folders of all tables."""

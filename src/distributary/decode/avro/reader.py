@@ -374,7 +374,8 @@ def plan_payload(body: bytes, message: str, *, recursion_depth: int) -> Payload:
 def open_schema(body: bytes, message: str) -> Schema:
     """Parse a compiled schema."""
     try:
-        return parse_avro(body.decode())
+        # names were checked where the schema came from, and files may have any
+        return parse_avro(body.decode(), any_names=True)
     except (InvalidSchemaError, UnicodeDecodeError) as error:
         raise DecodeError(
             "the compiled schema is not usable Avro",

@@ -375,17 +375,22 @@ _MAX_FIXED = 2**31 - 1
 
 
 def parse_avro(
-    text: str, *, imports: Mapping[str, str] | None = None, datastream: bool = False
+    text: str,
+    *,
+    imports: Mapping[str, str] | None = None,
+    datastream: bool = False,
+    any_names: bool = False,
 ) -> Schema:
     """Parse a schema's JSON, with the texts of the schemas that it references, by full name.
 
     In files of Datastream, names need not follow Avro's rules, and Datastream's own logical types
-    count, also where they are set on a field instead of its type.
+    count, also where they are set on a field instead of its type. With `any_names`, only the
+    former: columns of Parquet files have names of any kind.
     """
     import_texts = dict(imports or {})
     if len(import_texts) > MAX_TEXTS:
         raise _invalid("schema", f"{len(import_texts)} references", "refers to too many schemas")
-    parser = _Parser(import_texts, datastream)
+    parser = _Parser(import_texts, datastream, any_names=any_names or datastream)
     try:
         top = parser.text(text, "schema", 0)
     except RecursionError:
@@ -415,10 +420,11 @@ def _loaded(text: str, where: str) -> Any:
 
 
 class _Parser:
-    def __init__(self, imports: dict[str, str], datastream: bool) -> None:
+    def __init__(self, imports: dict[str, str], datastream: bool, *, any_names: bool) -> None:
         self.named: dict[str, Named] = {}
         self._imports = imports
         self._datastream = datastream
+        self._any_names = any_names
         self._open: set[str] = set()
         """Records whose fields are being parsed, which may refer to themselves."""
 
@@ -553,12 +559,12 @@ class _Parser:
             _missing("name", at)
         full = name if "." in name or not namespace else f"{namespace}.{name}"
         full = full.removeprefix(".")
-        if not (self._datastream or _is_name(full)) or full in PRIMITIVES:
+        if not (self._any_names or _is_name(full)) or full in PRIMITIVES:
             raise _invalid(at, f"name {full}", "has a name that is not allowed")
         return full
 
     def _word(self, definition: Any, at: str) -> str:
-        if not isinstance(definition, str) or not (self._datastream or _WORD.fullmatch(definition)):
+        if not isinstance(definition, str) or not (self._any_names or _WORD.fullmatch(definition)):
             raise _invalid(at, json.dumps(definition), "has a name that is not allowed")
         return definition
 

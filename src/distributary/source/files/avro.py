@@ -430,11 +430,17 @@ _BYTES_AT_ONCE = 4 * 1024 * 1024
 """Bytes to collect before columns are built: blocks are small, and each build has a fixed cost."""
 
 
+def in_frame(guid: UUID, values: pa.BinaryArray) -> pa.BinaryArray:
+    """Return values with the frame that names their schema."""
+    frame = pa.scalar(_GUID_FRAME + guid.bytes, pa.binary())
+    return pc.binary_join_element_wise(frame, values, _NOTHING)
+
+
 class AvroFileEvents:
     """A collector of the events of a file's blocks."""
 
     def __init__(self, guid: UUID) -> None:
-        self._frame = pa.scalar(_GUID_FRAME + guid.bytes, pa.binary())
+        self._guid = guid
         self._cuts: list[tuple[bytes, Slices]] = []
         self._size = 0
         self._count = 0
@@ -472,8 +478,7 @@ class AvroFileEvents:
             end = max(start + 1, int(np.searchsorted(offsets, most, side="right")) - 1)
             end = min(end, start + EVENTS_PER_BATCH)
             piece = slice(start, end)
-            framed = pc.binary_join_element_wise(self._frame, values[piece], _NOTHING)
-            yield FileEvents(framed, claims[piece], times[piece])
+            yield FileEvents(in_frame(self._guid, values[piece]), claims[piece], times[piece])
             start = end
 
 

@@ -452,9 +452,9 @@ def parsed_json(text: bytes, most: int) -> object:
 
 def typed_events(values: Sequence[bytes], types: bytes) -> FileEvents:
     """Build events of JSON rows that carry the types of their columns."""
-    count = len(values)
-    return FileEvents(
-        pa.array([framed(types, value) for value in values], pa.binary()),
-        pa.nulls(count, pa.binary()),
-        pa.nulls(count, pa.int64()),
-    )
+    return nameless_events(pa.array([framed(types, value) for value in values], pa.binary()))
+
+
+def nameless_events(values: pa.BinaryArray) -> FileEvents:
+    """Build events that name no table and no time."""
+    return FileEvents(values, pa.nulls(len(values), pa.binary()), pa.nulls(len(values), pa.int64()))

@@ -45,8 +45,8 @@ class FilesEntry(SourceEntry[FilesSourceConfig]):
         yield "source", lambda: _files(settings, config.lake)
 
     def schemas(self, settings: FilesSourceConfig, config: PipelineConfig) -> FileSchemas | None:
-        """Return the schemas in the heads of Avro files; None for other formats."""
-        if settings.format != "avro":
+        """Return the schemas of Avro files and plain Parquet files; None for other formats."""
+        if not settings.has_schemas:
             return None
         return FileSchemas(file_schemas_folder(absolute(config.checkpoint_path)))
 

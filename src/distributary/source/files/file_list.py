@@ -22,8 +22,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 
+from distributary.config.sources.pattern import PathPattern
 from distributary.errors import (
     CheckpointError,
     FencedError,
@@ -62,6 +64,33 @@ class FoundFile:
     """True if the file is known to be complete: an object of a bucket, or moved into its place."""
 
 
+@dataclass(frozen=True)
+class FileTypes:
+    """The types of plain files, by their paths: named by a pattern, or by the first folder."""
+
+    root: str
+    pattern: str | None = None
+
+    @cached_property
+    def _pattern(self) -> PathPattern | None:
+        return None if self.pattern is None else PathPattern(self.pattern)
+
+    def fits(self, path: str, suffixes: tuple[str, ...]) -> bool:
+        """Return whether a path is that of a file to read."""
+        if self._pattern is not None:
+            return self._pattern.matches(path)
+        hidden = any(part.startswith((".", "_")) for part in path.split("/"))
+        return not hidden and path.lower().endswith(suffixes)
+
+    def of(self, path: str) -> str:
+        """Return the type of a file's records."""
+        if self._pattern is not None and self._pattern.names_type:
+            return self._pattern.type_of(path) or path
+        folder, inside, _ = path.partition("/")
+        by_folder = folder if inside and self._pattern is None else ""
+        return by_folder or self.root.rstrip("/").rpartition("/")[2] or "files"
+
+
 @dataclass(frozen=True, slots=True)
 class FileFilter:
     """The rules by which one source chooses files."""
@@ -70,11 +99,17 @@ class FileFilter:
     include: Sequence[str] = ()
     exclude: Sequence[str] = ()
     start: datetime | None = None
+    types: FileTypes | None = None
+    """The types of plain files; None for change files."""
 
     def __call__(self, file: FoundFile) -> bool:
         """Return whether a file belongs to the source."""
         *folders, name = file.path.split("/")
-        if file.size <= 0 or not name or name.startswith((".", "_")):
+        if file.size <= 0 or not name:
+            return False
+        if self.types is not None:
+            return self._holds_records(file, self.types)
+        if name.startswith((".", "_")):
             return False
         if _SCHEMA.fullmatch(name.lower()):
             # The file is the schema of the files beside it.
@@ -89,6 +124,13 @@ class FileFilter:
         if table.startswith(".") or any(folder.startswith((".", "_")) for folder in above):
             return False
         return self._names(table) and (self.start is None or minute >= self.start)
+
+    def _holds_records(self, file: FoundFile, types: FileTypes) -> bool:
+        """Return whether a plain file is read."""
+        if not types.fits(file.path, _SUFFIXES[self.format]):
+            return False
+        late = self.start is None or file.modified_ns >= self.start.timestamp() * 1e9
+        return late and self._names(types.of(file.path))
 
     def _names(self, table: str) -> bool:
         """Return whether the lists of names include a table's folder."""

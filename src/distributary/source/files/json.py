@@ -10,7 +10,8 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import orjson
@@ -33,6 +34,7 @@ from distributary.source.files.bytes import (
     FileFaultError,
     claim_of,
     micros,
+    nameless_events,
     parsed_events,
     parsed_json,
 )
@@ -146,12 +148,17 @@ _BOM = b"\xef\xbb\xbf"
 
 
 def read_json(
-    data: Bytes, longest: int = MOST_LETTER_BYTES, shapes: Shapes | None = None
+    data: Bytes,
+    longest: int = MOST_LETTER_BYTES,
+    shapes: Shapes | None = None,
+    *,
+    named: bool = True,
 ) -> Iterator[FileEvents | Fault]:
     """Read the events of a file, however they are arranged.
 
     A line longer than `longest` becomes a dead letter later, and is not parsed. Lines that match
-    one of the `shapes` are not parsed either.
+    one of the `shapes` are not parsed either, nor are lines of records, which are not `named` as
+    change events are.
     """
     begin = data.read(CHUNK_BYTES).removeprefix(_BOM)
     other = _OTHERS.get(begin[:4])
@@ -170,17 +177,18 @@ def read_json(
             return
         # The file does not have events over several lines: its first line is broken.
         begin = values.unread()
-    yield from _lines(data, begin, longest, shapes)
+    reader = partial(_line_events, longest=longest, shapes=shapes) if named else _line_records
+    yield from _lines(data, begin, longest, reader)
 
 
 def _lines(
-    data: Bytes, chunk: bytes, longest: int, shapes: Shapes | None
+    data: Bytes, chunk: bytes, longest: int, reader: Callable[[bytes], Iterator[FileEvents]]
 ) -> Iterator[FileEvents | Fault]:
     """Read one event per line; empty lines do not count."""
     partial = b""
     while True:
         lines, ended, partial = (partial + chunk).rpartition(b"\n")
-        yield from _line_events(lines + ended, longest, shapes)
+        yield from reader(lines + ended)
         if len(partial) > MOST_LETTER_BYTES:
             reason = f"a line is longer than {MOST_LETTER_BYTES} bytes"
             yield Fault(ErrorCode.FILE_CORRUPT, reason, partial[:MOST_LETTER_BYTES])
@@ -192,7 +200,7 @@ def _lines(
             if broken and data.back(data.position):
                 chunk = data.read(CHUNK_BYTES)
                 continue
-            yield from _line_events(partial + b"\n", longest, shapes)
+            yield from reader(partial + b"\n")
             return
 
 
@@ -207,10 +215,7 @@ def _after_line(data: Bytes) -> bytes:
 
 def _line_events(text: bytes, longest: int, shapes: Shapes | None) -> Iterator[FileEvents]:
     """Yield the events of lines that all have their line break."""
-    events = _objects(text)
-    if events is None:
-        lines = map(bytes.strip, text.split(b"\n"))
-        events = pa.array([line for line in lines if line], pa.binary())
+    events = _texts(text)
     if len(events) == 1 and _is_schema(parsed_json(events[0].as_py(), longest)):
         return
     for start in range(0, len(events), EVENTS_PER_BATCH):
@@ -225,6 +230,22 @@ def _line_events(text: bytes, longest: int, shapes: Shapes | None) -> Iterator[F
             read = _read_events(some.take(pa.array(others)), longest, short=short)
             matched = matched.with_others(others, read)
         yield matched
+
+
+def _line_records(text: bytes) -> Iterator[FileEvents]:
+    """Yield the records of lines that all have their line break."""
+    records = _texts(text)
+    for start in range(0, len(records), EVENTS_PER_BATCH):
+        yield nameless_events(records[start : start + EVENTS_PER_BATCH])
+
+
+def _texts(text: bytes) -> pa.BinaryArray:
+    """Split lines that all have their line break; empty ones do not count."""
+    events = _objects(text)
+    if events is None:
+        lines = map(bytes.strip, text.split(b"\n"))
+        events = pa.array([line for line in lines if line], pa.binary())
+    return events
 
 
 def _read_events(texts: pa.BinaryArray, longest: int, *, short: bool) -> FileEvents:

@@ -144,13 +144,15 @@ _NO_COUNT = "Not yet implemented"
 """The library's message for encodings that it can only copy."""
 
 
+Rows = Callable[[pa.RecordBatch], FileEvents]
+
+
 def read_parquet(
-    file: BinaryIO, wait: Callable[[], bool], most: int, *, typed: bool = False
+    file: BinaryIO, wait: Callable[[], bool], most: int, rows: Rows
 ) -> Iterator[FileEvents | Fault]:
     """Read the rows of a file; while it is incomplete, `wait` decides whether to check again.
 
-    A row group of more than `most` bytes is not read. With `typed`, events carry the types of their
-    columns.
+    A row group of more than `most` bytes is not read. `rows` makes events of a batch.
     """
     # The footer is written last: without it the file is incomplete.
     while not (whole := _tail(file)[0]) and wait():
@@ -160,8 +162,9 @@ def read_parquet(
             raise _LargeError(f"the footer has {footer} bytes")
         with pq.ParquetFile(file, coerce_int96_timestamp_unit=INT96_UNIT) as parquet:
             for batch in _batches(file, parquet, most):
-                yield from map(_typed_events if typed else _events, _pieces(batch))
-    except MemoryError:
+                for piece in _pieces(batch):
+                    yield _too_long(piece) or rows(piece)
+    except (MemoryError, FileFaultError):
         raise
     except _LargeError as error:
         reason = f"Parquet: {error}"
@@ -317,16 +320,20 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     yield from _pieces(batch.slice(half))
 
 
-def _events(batch: pa.RecordBatch) -> FileEvents | Fault:
+def _too_long(batch: pa.RecordBatch) -> Fault | None:
     if batch.num_rows == 1 and batch.nbytes > MOST_LETTER_BYTES:
         return Fault(ErrorCode.FILE_TOO_LARGE, f"a row has {batch.nbytes} bytes", None)
+    return None
+
+
+def json_events(batch: pa.RecordBatch) -> FileEvents:
+    """Return rows as JSON, with the table and time that they name."""
     rows = batch.to_pylist()
     return parsed_events([as_json(row).encode() for row in rows], rows)
 
 
-def _typed_events(batch: pa.RecordBatch) -> FileEvents | Fault:
-    if batch.num_rows == 1 and batch.nbytes > MOST_LETTER_BYTES:
-        return Fault(ErrorCode.FILE_TOO_LARGE, f"a row has {batch.nbytes} bytes", None)
+def carrying_events(batch: pa.RecordBatch) -> FileEvents:
+    """Return rows as JSON that carry the types of their columns."""
     types = carried_types({field.name: _word(field.type) for field in batch.schema})
     return typed_events([as_json(row).encode() for row in batch.to_pylist()], types)
 

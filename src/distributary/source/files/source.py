@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from operator import attrgetter
 from pathlib import Path
@@ -51,10 +51,24 @@ from distributary.source.files.bytes import (
     is_young,
     too_large,
 )
-from distributary.source.files.csv import read_csv
-from distributary.source.files.file_list import FileFilter, FileList, FoundFile, ListedFile, Walk
+from distributary.source.files.columns import read_rows
+from distributary.source.files.csv import Dialect, read_csv
+from distributary.source.files.file_list import (
+    FileFilter,
+    FileList,
+    FileTypes,
+    FoundFile,
+    ListedFile,
+    Walk,
+)
 from distributary.source.files.json import read_json
-from distributary.source.files.parquet import beginning, read_parquet
+from distributary.source.files.parquet import (
+    Rows,
+    beginning,
+    carrying_events,
+    json_events,
+    read_parquet,
+)
 from distributary.store.base import local_path
 
 # The reader that runs in tasks: it opens change files and yields their events as raw records.
@@ -86,15 +100,17 @@ class FilesReader:
     """The size above which events become dead letters anyway."""
     typed: bool = False
     """Whether events carry the types of their columns: files of Parquet and CSV in DMS' layout."""
-    csv_null: str = "NULL"
-    """The text that stands for null in CSV."""
+    csv: Dialect = field(default_factory=Dialect)
+    types: FileTypes | None = None
+    """The types of records, by their file; None if files hold change events."""
     shapes: Shapes | None = None
     """The known shapes of events; if they are given, matching events are marked."""
 
     def knowing(self, shapes: Shapes) -> FilesReader:
         """Return a reader that marks the events which match a known shape."""
         # Files of Avro and Parquet have schemas, so shapes are not needed.
-        return replace(self, shapes=shapes) if self.format == "json" else self
+        looks = self.format == "json" and self.types is None
+        return replace(self, shapes=shapes) if looks else self
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read the files of the tasks whose numbers are in `batches`."""
@@ -106,7 +122,7 @@ class FilesReader:
         row = 0
         try:
             for part in self._events(file, patience):
-                batch = self._raw(part, file, row)
+                batch = self._raw(self._named(part, file), file, row)
                 yield batch
                 row += batch.num_rows
         except FileFaultError as error:
@@ -125,7 +141,7 @@ class FilesReader:
         if self.format == "parquet":
             with _opened(partial(self.files.open, file.path, anywhere=True), patience) as parquet:
                 wait = self._wait(file, patience)
-                parts = read_parquet(parquet, wait, most, typed=self.typed)
+                parts = read_parquet(parquet, wait, most, self._rows(file))
                 yield from _within(most, parts, partial(beginning, parquet))
             return
         data = _opened(partial(PlainBytes, self.files, file.path, patience), patience)
@@ -134,12 +150,31 @@ class FilesReader:
             if self.format == "avro":
                 parts = read_avro(content, partial(keep_schema, self.schemas))
             elif self.format == "csv":
-                parts = read_csv(content, self.max_payload_bytes, self.csv_null)
+                parts = read_csv(content, self.max_payload_bytes, self.csv)
             else:
-                parts = read_json(content, self.max_payload_bytes, self.shapes)
+                named = self.types is None
+                parts = read_json(content, self.max_payload_bytes, self.shapes, named=named)
             yield from _within(most, parts, partial(data.rest, 0))
         finally:
             data.close()
+
+    def _rows(self, file: ListedFile) -> Rows:
+        """Return a function that makes events of rows of Parquet."""
+        if self.types is not None:
+            name = self.types.of(file.path)
+            return partial(read_rows, name=name, keep=partial(keep_schema, self.schemas))
+        return carrying_events if self.typed else json_events
+
+    def _named(self, part: FileEvents | Fault, file: ListedFile) -> FileEvents | Fault:
+        """Return events under the type that their file names; change events name their own."""
+        if self.types is None or isinstance(part, Fault):
+            return part
+        claim = pa.scalar(self.types.of(file.path).encode("utf-8", "backslashreplace"), pa.binary())
+        return replace(
+            part,
+            claims=pa.repeat(claim, len(part.values)),
+            times=pa.nulls(len(part.values), pa.int64()),
+        )
 
     def _raw(self, part: FileEvents | Fault, file: ListedFile, row: int) -> pa.RecordBatch:
         batch = _raw(part, file, row)
@@ -228,7 +263,10 @@ class FilesSource:
         self._schemas = schemas
         self._files = files_at(config.root, storage_options or {})
         self._settle = config.settle.total_seconds()
-        self._wanted = FileFilter(config.format, config.include, config.exclude, config.start_date)
+        self._types = FileTypes(config.root, config.pattern) if config.is_plain else None
+        self._wanted = FileFilter(
+            config.format, config.include, config.exclude, config.start_date, self._types
+        )
         self._listing = (
             self._files
             if isinstance(self._files, BucketFiles)
@@ -397,7 +435,15 @@ class FilesSource:
             files=self._files,
             format=self._config.format,
             typed=self._config.layout == "dms",
-            csv_null=self._config.csv_null,
+            csv=Dialect(
+                null=self._config.null_text,
+                header=self._config.csv_header,
+                delimiter=self._config.csv_delimiter,
+                quote=self._config.csv_quote,
+                infer=self._config.csv_types == "infer",
+                typed=not self._config.is_plain,
+            ),
+            types=self._types,
             schemas=str(self._schemas),
             settle_seconds=self._settle,
             tasks=tasks,
