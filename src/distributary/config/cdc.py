@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 from datetime import timedelta
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from pydantic import Field
 
@@ -55,6 +55,34 @@ class DmsConfig(Section):
         """Return the settings in a form that decoders can be cached by."""
         keys = tuple((pattern, tuple(columns)) for pattern, columns in self.keys.items())
         return DmsOptions(keys, self.timestamp or "", self.sequence or "")
+
+
+class MergeConfig(Protocol):
+    """The settings by which tables are merged from a log, whatever its records are."""
+
+    @property
+    def log(self) -> bool:
+        """Return whether the log is kept."""
+
+    @property
+    def deletes(self) -> Literal["hard", "soft"]:
+        """Return what becomes of a deleted row."""
+
+    @property
+    def deletes_as(self) -> Literal["rewrite", "vectors"]:
+        """Return how rows leave a large file."""
+
+    @property
+    def evolution(self) -> Literal["mergeSchema", "overwriteSchema", "none"]:
+        """Return what becomes of the table when its log gets columns."""
+
+    @property
+    def keep_tombstones(self) -> timedelta:
+        """Return how long deleted rows are remembered."""
+
+    @property
+    def history(self) -> bool:
+        """Return whether versions of rows are kept."""
 
 
 class Cdc(Section):

@@ -105,6 +105,22 @@ def is_moment(names: tuple[str, ...]) -> bool:
     return len(names) == 1 and names[0].lower() in MOMENT_WORDS
 
 
+def reads_clock(check: str) -> bool:
+    """Return whether an expression asks for the current time; raise ExpressionError."""
+    if any(is_moment(names) for names in columns_of(check)):
+        return True
+    nodes: list[Any] = [_tree(check)]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, dict):
+            if node.get("class") == "FUNCTION" and node["function_name"].lower() in _MOMENTS:
+                return True
+            nodes += node.values()
+        elif isinstance(node, list):
+            nodes += node
+    return False
+
+
 def _tree(check: str) -> Mapping[str, Any]:
     """Parse an expression with DuckDB and return its syntax tree."""
     statement = f"SELECT {enclosed(check)}"
@@ -218,8 +234,8 @@ def _end() -> None:
 _LONGEST_CHECK = 10_000
 
 
-def _check(value: str) -> str:
-    """Validate the expression of a rule."""
+def expression(value: str) -> str:
+    """Validate an expression over the columns of a row."""
     text = value.strip()
     if not text:
         raise PydanticCustomError("blank", "must not be empty")
@@ -248,7 +264,7 @@ class Expectation(Section):
 
     name: RuleName = Field(examples=["sane_score"])
     """Name of the rule in counts and messages."""
-    check: Annotated[str, AfterValidator(_check)] = Field(
+    check: Annotated[str, AfterValidator(expression)] = Field(
         examples=["score >= 0 and score < 1e6"],
     )
     """One boolean expression over the columns of the table that every row should fulfil. As in a

@@ -14,6 +14,7 @@ from distributary.config.cdc import Cdc
 from distributary.config.deploy import Deploy
 from distributary.config.engine import AVAILABLE_NOW, Limits, Restart, Run, Spark, TriggerSetting
 from distributary.config.expectations import Expectation, expectation_conflicts
+from distributary.config.keys import KeyedTables, key_conflicts
 from distributary.config.lake import Evolution, Grant, LakeConfig, Maintain, NarrowEvolution, Tables
 from distributary.config.message import SCHEMALESS, Envelope, Framing, PayloadConfig
 from distributary.config.registry import RegistryConfig
@@ -83,6 +84,8 @@ class PipelineConfig(Section):
     """Settings for records that are changes of rows in a database."""
     tables: Tables
     """The tables to keep."""
+    keys: tuple[KeyedTables, ...] = ()
+    """Tables in which the records with one key become one row."""
     lake: LakeConfig
     """Where tables and progress are stored."""
     trigger: TriggerSetting = Field(
@@ -182,6 +185,7 @@ class PipelineConfig(Section):
             used = placeholders(self.tables.each or "")
             if any(name in _CHANGE_DATA_ONLY for name in used):
                 yield ("tables", "each"), "may use {database}, {schema} and {table} with cdc only"
+        yield from key_conflicts(self.keys, self.tables, cdc=self.cdc is not None)
         yield from expectation_conflicts(
             self.expectations, self.tables, changes=self.cdc is not None
         )

@@ -59,6 +59,8 @@ def unspreadable(config: PipelineConfig) -> Iterator[Conflict]:
     tables = config.tables
     if config.cdc is not None:
         yield ("cdc",), "cannot be divided into shards: rows of several sources may share a table"
+    if config.keys:
+        yield ("keys",), "cannot be divided into shards: rows are merged by one job"
     if tables.bronze is None:
         yield ("tables", "bronze"), "is required, such as bronze_events: shards read it"
     if not TABLE_FORMATS[tables.format].lists_commits:

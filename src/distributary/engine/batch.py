@@ -28,7 +28,7 @@ from distributary.engine.steps.hops import (
 )
 from distributary.engine.steps.merged_events import forget_merged
 from distributary.engine.steps.merges import DERIVED
-from distributary.engine.tables import Pending
+from distributary.engine.tables import Pending, merges_rows
 from distributary.errors import AccountingError, DistributaryError, DivergedError, StagedFileError
 from distributary.model.manifest import Counts, Manifest, source_hash
 from distributary.model.table import Role
@@ -69,7 +69,7 @@ class ReadAhead:
     def begin(self, batch: int, start: Position) -> None:
         """Begin to sort this batch, if there is anything in it."""
         context = self._context
-        if context.config.cdc is not None or context.config.shard is not None:
+        if merges_rows(context.config) or context.config.shard is not None:
             # tables of changes are brought up to date by the workers, who have enough to do; jobs
             # that share a stream wait for each other where it is divided again
             return

@@ -34,7 +34,7 @@ from distributary.engine.steps.merged_events import forget_all_merged
 from distributary.engine.tables import primary_role
 from distributary.errors import CheckpointError, DistributaryError, ErrorCode
 from distributary.model.manifest import Counts
-from distributary.model.table import Role
+from distributary.model.table import Role, counts_records
 from distributary.observe.events import Failed, Idle, Recovered, Stopped, TableResumed
 from distributary.observe.pipelines import CatalogState
 from distributary.observe.pulse import clear_failure
@@ -421,7 +421,7 @@ def settled_now(
 ) -> Counts:
     """The equation of the batches since one of them, when this is what is left of what waited."""
     mine = (p for p in left if p.mark.app_id == app_id and p.mark.batch >= since)
-    waiting = sum(p.entry.records for p in mine if p.entry.table.role is role)
+    waiting = sum(p.entry.records for p in mine if counts_records(p.entry.table.role, role))
     resumed = counts.parked - min(counts.parked, waiting)
     return counts + Counts(written=resumed, parked=-resumed)
 

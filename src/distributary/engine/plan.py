@@ -21,6 +21,7 @@ from distributary.decode.change.formats import CHANGE_FORMATS
 from distributary.decode.formats import FORMATS, change_decoder_for, decoder_for
 from distributary.delta.log import BrokenLogError, snapshot_of
 from distributary.delta.skipping import microseconds
+from distributary.engine.keys import KeyPlan
 from distributary.engine.names import Names, WantedName
 from distributary.engine.schemas import SchemaLookup, envelope_plan, envelope_versions
 from distributary.engine.tables import (
@@ -252,6 +253,7 @@ class Planner:
             drop_unknown_fields=self._payload.unknown_fields == "drop",
         )
         self.book = TableBook(config, publisher, names=names or Names())
+        self._keys = KeyPlan(config, self.book)
         self._change_plan: ChangePlan | None = None
         if config.cdc is not None and self._changes is not None:
             self._change_plan = ChangePlan(
@@ -296,6 +298,7 @@ class Planner:
                     metadata=tuple(tables.metadata),
                     evolution=self._config.evolution,
                     expectations=self._rules,
+                    keys=dict(self._keys.rules),
                 ),
                 changes=self._changes,
             )
@@ -473,7 +476,8 @@ class Planner:
         name = self._table_name(type_name, key, message)
         if isinstance(name, Rejected):
             return name
-        refused = self.book.evolve(name, type_name, schema, columns) if name else None
+        inferred = self._is_inferred(key)
+        name, refused = self._keys.place(name, type_name, schema, columns, inferred=inferred)
         if refused is not None:
             return refused
         self._schemas[schema.id] = schema
@@ -521,4 +525,15 @@ class Planner:
                 for each in fields
             ),
         )
+        if self._config.keys and self._keys.of(self.book.names.likely(wanted)) is not None:
+            # its log and its history come with it
+            endings = (LOG, HISTORY)
+            proposals = tuple(
+                propose(
+                    tables.each, prefix=tables.prefix, reserved=reserved, endings=endings, **each
+                )
+                for each in fields
+            )
+            wanted = replace(wanted, proposals=proposals, endings=("", *endings))
+            return self.book.name(wanted, ending=LOG)
         return self.book.name(wanted)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from distributary.changes.rebuild import rebuild
 from distributary.changes.shape import MergeOrder, Undecided
+from distributary.config.cdc import MergeConfig
 from distributary.config.pipeline import PipelineConfig
 from distributary.engine.progress.recovery import accept_rebuilt
 from distributary.engine.steps.merges import merge_of, publish_waiting
@@ -18,6 +19,8 @@ from distributary.engine.tables import (
     LOG,
     derived_columns,
     log_of,
+    merge_config,
+    merges_rows,
     relatives,
     source_columns,
     table_folder,
@@ -82,8 +85,8 @@ class RetryAges:
 
 
 def family(config: PipelineConfig, table: str) -> tuple[str, ...]:
-    """The tables that are resumed with a table: of change data its log, which comes first."""
-    return (table,) if config.cdc is None else relatives(table)
+    """The tables that are resumed with a table: of one made of a log, the log comes first."""
+    return relatives(table) if merges_rows(config) else (table,)
 
 
 def drained(
@@ -122,7 +125,7 @@ def drained(
                 batch.mark.app_id, batch.entry, result, batch=batch.mark.batch
             ),
         )
-        if config.cdc is not None and done[-1].outcome is Outcome.PARKED:
+        if merges_rows(config) and done[-1].outcome is Outcome.PARKED:
             # no table can be ahead of its log, and no history ahead of its table
             break
     return done
@@ -178,9 +181,10 @@ class FromLog:
 
 def merged_table(config: PipelineConfig, known: TableSummary, publisher: Publisher) -> FromLog:
     """Return the parts for building a table again. Raises ConfigError if impossible."""
-    if known.role != Role.MERGED or config.cdc is None:
+    how = merge_config(config, known.table)
+    if known.role != Role.MERGED or how is None:
         raise _not_merged(known)
-    if not config.cdc.log:
+    if not how.log:
         raise ConfigError(
             "no log is kept from which this table could be recomputed",
             where="cdc.log",
@@ -198,27 +202,29 @@ def merged_table(config: PipelineConfig, known: TableSummary, publisher: Publish
             next_step="somebody removed it: `distributary reset FILE --with-tables` starts over",
         )
     have = publisher.shape(path)
-    source = _columns(config, shape.columns, None if have is None else have.columns)
+    source = _columns(config, how, shape.columns, None if have is None else have.columns)
     plan = TablePlan(
         name=known.table,
         role=Role.MERGED,
         type=known.type,
         path=path,
-        columns=derived_columns(source, Role.MERGED, config.cdc),
+        columns=derived_columns(source, Role.MERGED, how),
         comment=f"records of type {known.type}, pipeline {config.name}",
     )
     entry = TableEntry(table=plan, files=(), records=0)
-    order = merge_of(config, config.cdc, entry, _NO_BATCH, ())
+    order = merge_of(config, how, entry, _NO_BATCH, ())
     return FromLog(known.table, log, log_path, order)
 
 
 def _columns(
-    config: PipelineConfig, log: Sequence[Column], have: Sequence[Column] | None
+    config: PipelineConfig,
+    how: MergeConfig,
+    log: Sequence[Column],
+    have: Sequence[Column] | None,
 ) -> tuple[Column, ...]:
     """Return the log's columns; a table that does not follow its log keeps its own."""
-    cdc = config.cdc
     own = {column.name for column in (*metadata_plan(config.tables.metadata), DATE)}
-    if have is None or cdc is None or cdc.evolution == "mergeSchema":
+    if have is None or how.evolution == "mergeSchema":
         return source_columns(log, own)
     return source_columns(have, own)
 
@@ -228,7 +234,10 @@ def _not_merged(known: TableSummary) -> ConfigError:
         name = log_of(known.table).removesuffix(LOG)
         hint = f"name the table of the current rows, {name}"
     else:
-        hint = "only tables of change data are made of a log: `distributary tables` says which"
+        hint = (
+            "only tables of change data and those with a key are made of a log: "
+            "`distributary tables` says which"
+        )
     return ConfigError(
         f"{known.table} is not a merged table",
         where=known.path,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -11,7 +11,8 @@ import pyarrow as pa
 from distributary.changes.history import HISTORY_COLUMNS
 from distributary.changes.shape import DELETED_COLUMN, SEQ_COLUMN, TIME_COLUMN
 from distributary.config.base import placeholders
-from distributary.config.cdc import Cdc
+from distributary.config.cdc import MergeConfig
+from distributary.config.keys import keyed_table
 from distributary.config.lake import Tables
 from distributary.config.pipeline import PipelineConfig
 from distributary.delta.log import DataFile, added_by, snapshot_of
@@ -119,6 +120,21 @@ def relatives(name: str) -> tuple[str, ...]:
     return log, table, table + HISTORY
 
 
+def merge_config(config: PipelineConfig, name: str) -> MergeConfig | None:
+    """Return how a table is merged, by its name or that of its log or history; None if it is not.
+
+    Without `cdc` the records of tables with a key are the events.
+    """
+    if config.cdc is not None:
+        return config.cdc
+    return keyed_table(config.keys, log_of(name).removesuffix(LOG))
+
+
+def merges_rows(config: PipelineConfig) -> bool:
+    """Return whether a pipeline has tables that are made of a log."""
+    return config.cdc is not None or bool(config.keys)
+
+
 def own_columns(table: TablePlan) -> tuple[Column, ...]:
     """The source's columns of a table that is made of a log."""
     system = {
@@ -154,11 +170,12 @@ def source_columns(columns: Sequence[Column], metadata: Collection[str]) -> tupl
     return tuple(c for c in columns if c.name not in CHANGE_NAMES and c.name not in metadata)
 
 
-def derived_columns(source: Sequence[Column], role: Role, cdc: Cdc) -> tuple[Column, ...]:
+def derived_columns(source: Sequence[Column], role: Role, merge: MergeConfig) -> tuple[Column, ...]:
     """The columns of a table that is made of the log."""
     if role is Role.HISTORY:
         return (*source, *HISTORY_COLUMNS)
-    return (*source, SEQ_COLUMN, TIME_COLUMN, *((DELETED_COLUMN,) if cdc.deletes == "soft" else ()))
+    deleted = (DELETED_COLUMN,) if merge.deletes == "soft" else ()
+    return (*source, SEQ_COLUMN, TIME_COLUMN, *deleted)
 
 
 # Which fields of which topics the columns of tables hold, gathered while tables are planned.
@@ -369,8 +386,12 @@ class TableBook:
         columns: tuple[Column, ...],
         *,
         role: Role = Role.EACH,
+        refuse: Callable[[Merged], Rejected | None] = lambda merged: None,
     ) -> Rejected | None:
-        """Make room for a schema's columns, or say why its records are dead letters."""
+        """Make room for a schema's columns, or say why its records are dead letters.
+
+        `refuse` looks at the columns that the table would have.
+        """
         table = self.planned(name, role, type_name)
         if table is None:
             # what cannot be read for a moment is no new type
@@ -378,6 +399,9 @@ class TableBook:
             if refused is not None:
                 return refused
             merged = create(columns)
+            unfit = refuse(merged)
+            if unfit is not None:
+                return unfit
             merged = replace(merged, columns=(*merged.columns, *self.metadata, *self._date))
             self._new_tables += 1
             self._plan(name, role, type_name, merged.columns)
@@ -385,7 +409,7 @@ class TableBook:
             merged = merge(table.columns, columns, self._config.evolution)
             if merged.refused is not None:
                 return _refuse(merged, name, schema)
-            unfit = _unfit_partition(table, merged)
+            unfit = _unfit_partition(table, merged) or refuse(merged)
             if unfit is not None:
                 return unfit
             self.tables[name] = replace(table, columns=merged.columns)

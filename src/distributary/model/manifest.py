@@ -22,6 +22,7 @@ from distributary.model.table import (
     ColumnChange,
     Role,
     TablePlan,
+    counts_records,
     is_below,
 )
 
@@ -204,7 +205,7 @@ class Manifest:
 
     def primary(self) -> tuple[TableEntry, ...]:
         """Return the entries whose records count as written."""
-        return tuple(e for e in self.tables if e.table.role == self.primary_role)
+        return tuple(e for e in self.tables if counts_records(e.table.role, self.primary_role))
 
     @property
     def app_id(self) -> str:

@@ -155,6 +155,15 @@ class Role(StrEnum):
     """Every version of these rows."""
 
 
+def counts_records(role: str, primary: str) -> bool:
+    """Return whether a record counts as written in a table with this role.
+
+    Tables of one type each are those in which records count, and some of them may be logs, from
+    which rows are merged by key.
+    """
+    return role == primary or (role == Role.LOG and primary == Role.EACH)
+
+
 @dataclass(frozen=True, slots=True)
 class TablePlan:
     """A table in its state after the next commit."""

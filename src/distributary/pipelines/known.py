@@ -155,6 +155,8 @@ def _unfit(config: PipelineConfig) -> str:
         return config.source.no_flows
     if config.cdc is not None:
         return "it reads change data"
+    if config.keys:
+        return "it merges rows by key (keys)"
     if config.registry is None or config.infers:
         return "its records have no schemas in a registry"
     each = config.tables.each or ""

@@ -34,6 +34,7 @@ from distributary.stage.decoding import (
 )
 from distributary.stage.exchange import Load, combinations, facts_batch, open_run
 from distributary.stage.files import count_events, file_name, metadata_columns
+from distributary.stage.keys import KeyedRows, held_to_key, with_change_columns
 from distributary.stage.partitions import (
     COORDINATES,
     schema_ids_of,
@@ -86,9 +87,11 @@ def land(load: Load, plan: TaskPlan, order: StageOrder) -> Iterator[pa.RecordBat
                 parts = held.parts
                 dead += held.dead
                 facts += held.facts
+            keyed = held_to_key(parts, plan, order)
+            dead += keyed.dead
             if unified is not None:
-                facts += unified.add(parts)
-            facts += _land_table(parts, plan, order)
+                facts += unified.add(keyed.parts)
+            facts += _land_table(keyed, plan, order)
     if unified is not None:
         facts += unified.finish()
     if dead:
@@ -117,7 +120,8 @@ def _aligned(table: TablePlan, parts: Sequence[DecodedPart]) -> pa.Table:
     return pa.Table.from_batches(batches, schema)
 
 
-def _land_table(parts: list[DecodedPart], plan: TaskPlan, order: StageOrder) -> list[Fact]:
+def _land_table(rows: KeyedRows, plan: TaskPlan, order: StageOrder) -> list[Fact]:
+    parts = rows.parts
     if not parts or not parts[0].route.table:
         return []
     table = plan.output.tables[parts[0].route.table]
@@ -129,17 +133,20 @@ def _land_table(parts: list[DecodedPart], plan: TaskPlan, order: StageOrder) -> 
     raw = pa.concat_tables([part.raw for part in filled])
     ids = schema_ids_of(filled)
     facts: list[Fact] = []
+    rule = plan.output.keys.get(table.name)
+    if rule is not None:
+        body = with_change_columns(body, raw, table, rule, rows.deletes)
     if table.role is Role.LOG:
         again = redelivered(table.path, body)
         if again.true_count:
             dropped = _records_in(raw) - _records_in(raw.filter(pc.invert(again)))
             facts.append(RecordsSkipped(dropped))
             records -= dropped
-            body, raw, ids = (rows.filter(pc.invert(again)) for rows in (body, raw, ids))
+            body, raw, ids = (some.filter(pc.invert(again)) for some in (body, raw, ids))
         if not body.num_rows:
             return [*facts, FileStaged(table.name, records, None)]
         facts.append(count_events(table.name, body))
-        if plan.output.expectations:
+        if plan.output.expectations and plan.changes is not None:
             facts += count_changes(table, body, raw, plan)
     for name, array in metadata_columns(raw, ids, plan.output.metadata, order):
         body = body.append_column(pa.field(name, array.type), array)

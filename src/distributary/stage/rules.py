@@ -62,7 +62,8 @@ class RuledRows:
 def held_to_rules(parts: list[DecodedPart], plan: TaskPlan, order: StageOrder) -> RuledRows:
     """Remove the records of one table that a rule sends to the dead letters."""
     table = plan.output.tables.get(parts[0].route.table) if parts else None
-    if table is None or table.role is not Role.EACH:
+    # an event of change data has to be in its log, whatever its row is
+    if table is None or plan.changes is not None or table.role not in (Role.EACH, Role.LOG):
         return RuledRows(parts)
     by_type: dict[str, list[DecodedPart]] = {}
     for part in parts:

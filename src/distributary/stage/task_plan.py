@@ -9,6 +9,7 @@ from distributary.config.lake import Evolution
 from distributary.decode.base import DecodeLimits
 from distributary.model.change import ChangeSettings
 from distributary.model.expectation import Rule
+from distributary.model.keyed import KeyRule
 from distributary.model.names import MAX_TYPE_NAME
 from distributary.model.plan import EnvelopePlan, Rejected, Route, RouteKey
 from distributary.model.record import WriterSchema
@@ -63,6 +64,8 @@ class OutputPlan:
     evolution: Evolution = field(default_factory=Evolution)
     expectations: tuple[Rule, ...] = ()
     """The rules for rows of tables per type."""
+    keys: Mapping[str, KeyRule] = field(default_factory=dict)
+    """The keys of tables whose rows are merged by key, by the name of the log."""
 
 
 @dataclass(frozen=True, slots=True)

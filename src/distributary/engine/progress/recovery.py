@@ -19,7 +19,7 @@ from distributary.engine.progress.checkpoint import Checkpoint, ManifestCopy
 from distributary.engine.progress.claim import Claim
 from distributary.engine.progress.removal import finish_removal
 from distributary.engine.seams import make_source
-from distributary.engine.tables import log_of, table_folder
+from distributary.engine.tables import log_of, merge_config, table_folder
 from distributary.errors import (
     CheckpointError,
     DistributaryError,
@@ -375,11 +375,10 @@ def refuse_lost_parking(
     names = list(dict.fromkeys(row.table for row in lost))
     examples = [f"{n} ({spelled(r.batch for r in lost if r.table == n)})" for n in names[:_SHOWN]]
     roles = {row.table: row.role for row in lost}
-    logged = config.cdc is not None and config.cdc.log
     rebuilt = [
         name
         for name in names
-        if logged and roles[name] == Role.MERGED and log_of(name) not in roles
+        if roles[name] == Role.MERGED and _has_log(config, name) and log_of(name) not in roles
     ]
     without_copy = (
         f"`distributary rebuild {rebuilt[0]}` makes the table again from its log, which has them"
@@ -514,13 +513,19 @@ def _next_step(config: PipelineConfig, found: Iterable[Behind]) -> str:
         "last batch that they have in common",
     ]
     merged = [name for name, role in names.items() if role == Role.MERGED]
-    if merged and config.cdc is not None and config.cdc.log:
+    if merged and _has_log(config, merged[0]):
         parts.append(f"`distributary rebuild {merged[0]}` makes it again from its log")
     parts.append(
         f"if it was meant to be, `distributary reset FILE --table {first}` takes it as it is: what "
         "it lacks is then in no table"
     )
     return "; ".join(parts)
+
+
+def _has_log(config: PipelineConfig, table: str) -> bool:
+    """Return whether a table can be made again from its log."""
+    how = merge_config(config, table)
+    return how is not None and how.log
 
 
 def _batch(mark: int | None) -> str:

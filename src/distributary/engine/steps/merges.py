@@ -20,7 +20,7 @@ from distributary.changes.history import merge_history
 from distributary.changes.rebuild import merge_in_order
 from distributary.changes.shape import Arrival, MergeOrder, Undecided
 from distributary.changes.spark import merge_table_with_spark, needs_spark
-from distributary.config.cdc import Cdc
+from distributary.config.cdc import MergeConfig
 from distributary.config.lake import LakeConfig
 from distributary.config.pipeline import PipelineConfig
 from distributary.delta.tables import may_pass
@@ -33,6 +33,8 @@ from distributary.engine.tables import (
     files_of_commit,
     log_files,
     log_of,
+    merge_config,
+    merges_rows,
     own_columns,
     table_folder,
 )
@@ -57,7 +59,7 @@ DERIVED = (Role.MERGED, Role.HISTORY)
 """Tables that are made of a log."""
 _LONGEST_ERROR = 500
 _DONE, _LEFT = "merged", "left"
-_NO_CDC = "the pipeline file has no section `cdc`"
+_NOT_MERGED = "the pipeline file has no `cdc`, and no key for it in `keys`"
 
 
 def derived_entries(
@@ -67,7 +69,7 @@ def derived_entries(
     pending: Pending,
 ) -> tuple[TableEntry, ...]:
     """Return the entries of the tables that are built from a batch's logs."""
-    if config.cdc is None:
+    if not merges_rows(config):
         return ()
     logs = {entry.table.name: entry for entry in entries if entry.table.role is Role.LOG}
     return tuple(
@@ -85,7 +87,7 @@ def derived_entries(
 
 def merge_of(
     config: PipelineConfig,
-    cdc: Cdc,
+    merge: MergeConfig,
     entry: TableEntry,
     mark: Mark,
     files: Sequence[str],
@@ -98,6 +100,9 @@ def merge_of(
     if mark.app_id.endswith(tuple(f"/{lane}" for lane in ASIDE)):
         # what is sent again, or read beside the stream, comes late, whatever the source does
         arrival = "unknown"
+    if config.cdc is None:
+        # records of any payload have an order of their own, which a source cannot take back
+        arrival = "unknown"
     is_history = entry.table.role is Role.HISTORY
     return MergeOrder(
         table=entry.table.name,
@@ -109,13 +114,13 @@ def merge_of(
         app_id=mark.app_id,
         batch=mark.batch,
         now_us=time.time_ns() // 1000,
-        deletes=cdc.deletes,
-        deletes_as=cdc.deletes_as,
-        evolution=cdc.evolution,
-        horizon=int(cdc.keep_tombstones.total_seconds()),
+        deletes=merge.deletes,
+        deletes_as=merge.deletes_as,
+        evolution=merge.evolution,
+        horizon=int(merge.keep_tombstones.total_seconds()),
         source_hash=mark.source_hash,
         comment=entry.table.comment,
-        log=table_folder(config, log) if cdc.log else "",
+        log=table_folder(config, log) if merge.log else "",
         current=table_folder(config, log.removesuffix(LOG)) if is_history else "",
         arrival=arrival,
         undecided=undecided,
@@ -199,13 +204,13 @@ def publish_waiting(
     if entry.table.role not in DERIVED:
         return publisher.publish(entry, mark)
     name, log = entry.table.name, log_of(entry.table.name)
-    path, cdc = table_folder(config, log), config.cdc
-    if cdc is None:
+    path, how = table_folder(config, log), merge_config(config, name)
+    if how is None:
         raise PublishError(
-            f"table {name} is made of change data, and nothing says how any more",
-            where="cdc",
-            evidence=_NO_CDC,
-            next_step=f"put `cdc` back into the file, then `distributary resume {name}`",
+            f"table {name} is made of a log, and nothing says how any more",
+            where="keys",
+            evidence=_NOT_MERGED,
+            next_step=f"put `cdc` or `keys` back into the file, then `distributary resume {name}`",
         )
     known = publisher.committed(path, mark)
     if known is None or known.batch < mark.batch:
@@ -218,7 +223,7 @@ def publish_waiting(
     # a table without any batch of this life may lack what an earlier one has left in the log
     first = publisher.committed(entry.table.path, mark) is None
     files = log_files(path, None if first else mark.batch)
-    order = merge_of(config, cdc, entry, mark, files, undecided=undecided)
+    order = merge_of(config, how, entry, mark, files, undecided=undecided)
     result = merged(order, spark=spark if _needs_spark(order) else None)
     if result.outcome is Outcome.PARKED:
         raise PublishError(
@@ -264,20 +269,20 @@ def derive(
     results |= {result.table: result for result in published}
     entries = {entry.table.name: entry for entry in manifest.tables}
     merges: list[MergeOrder] = []
-    cdc = context.config.cdc
     for name, entry in entries.items():
         if entry.table.role not in DERIVED:
             continue
+        how = merge_config(context.config, name)
         log = log_of(name)
-        if cdc is None or name in queued or results[log].outcome is Outcome.PARKED:
-            why = BEHIND_OTHERS if name in queued else f"waits for {log}" if cdc else _NO_CDC
+        if how is None or name in queued or results[log].outcome is Outcome.PARKED:
+            why = BEHIND_OTHERS if name in queued else f"waits for {log}" if how else _NOT_MERGED
             park(entry, mark, folder=context.publishing.parking, reason=why)
             results[name] = Published(name, Outcome.PARKED, error=why)
             continue
         whole = log in behind
         files = _files(context, entries[log], mark, results[log], whole=whole, fresh=fresh)
         if files:
-            merges.append(merge_of(context.config, cdc, entry, mark, files))
+            merges.append(merge_of(context.config, how, entry, mark, files))
     current = [order for order in merges if order.role is not Role.HISTORY]
     for result in _merged(context, current, manifest.batch):
         results[result.table] = _kept(context, entries[result.table], mark, result)

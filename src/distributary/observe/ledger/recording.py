@@ -14,6 +14,7 @@ from distributary.errors import AccountingError
 from distributary.model.change import OP_COLUMNS
 from distributary.model.manifest import Counts, Manifest, SchemaUse, SourceRange, TableEntry
 from distributary.model.record import TIMESTAMP
+from distributary.model.table import counts_records
 from distributary.observe.ledger.rows import (
     ACCEPTED,
     BATCH_KEY,
@@ -240,7 +241,7 @@ def table_rows(
         "type": [e.table.type for e in entries],
         "path": [e.table.path for e in entries],
         "records": [e.records for e in entries],
-        "counted": [e.table.role == counted for e in entries],
+        "counted": [counts_records(e.table.role, counted) for e in entries],
         "rows": [e.rows for e in entries],
         "bytes": [sum(f.size for f in e.files) for e in entries],
         "files": [[f.path for f in e.files] for e in entries],

@@ -1,0 +1,199 @@
+"""The planner's part for tables with a key: a log for the records of a type, and its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from functools import partial
+
+from distributary.changes.shape import SEQ_COLUMN
+from distributary.config.keys import KeyedTables, keyed_table
+from distributary.config.pipeline import PipelineConfig
+from distributary.engine.tables import (
+    HISTORY,
+    LOG,
+    TableBook,
+    derived_columns,
+    source_columns,
+)
+from distributary.errors import ConfigError, ErrorCode
+from distributary.evolve.types import fold, sql_name
+from distributary.model.change import CHANGE_COLUMNS, CHANGE_NAMES
+from distributary.model.keyed import TIME_OF_RECORD, KeyRule, order_kind
+from distributary.model.plan import Rejected
+from distributary.model.record import WriterSchema
+from distributary.model.table import Column, Merged, Role, TablePlan
+from distributary.stage.files import DATE
+from distributary.stage.rules import checks_of
+
+_START_OVER = "`distributary reset FILE --with-tables` removes the tables and starts over"
+
+
+class KeyPlan:
+    """Finds the tables that have a key, and plans their logs and what is made of them."""
+
+    def __init__(self, config: PipelineConfig, book: TableBook) -> None:
+        self._config = config
+        self._book = book
+        self.rules: dict[str, KeyRule] = {}
+        """By the name of the log."""
+
+    def of(self, table: str) -> KeyedTables | None:
+        """Return the key of a table; None for one that is appended to."""
+        return keyed_table(self._config.keys, table)
+
+    def place(
+        self,
+        table: str,
+        type_name: str,
+        schema: WriterSchema,
+        columns: tuple[Column, ...],
+        *,
+        inferred: bool,
+    ) -> tuple[str, Rejected | None]:
+        """Make room for a schema's columns; return the table to write to, and why not."""
+        keyed = self.of(table)
+        if keyed is None:
+            return table, self._place_appended(table, type_name, schema, columns)
+        log = table + LOG
+        known = self._book.planned(log, Role.LOG, type_name)
+        self._refuse_other_use(table, type_name, known, keyed.rule)
+        check = partial(self._unfit, keyed.rule, known, columns, inferred=inferred)
+        own = (*_change_columns(keyed.rule), *columns)
+        refused = self._book.evolve(log, type_name, schema, own, role=Role.LOG, refuse=check)
+        if refused is None:
+            rule = self._spelled(keyed.rule, log)
+            self._describe_order(log, rule)
+            self.rules[log] = rule
+            self._follow(table, type_name, keyed)
+        return log, refused
+
+    def _place_appended(
+        self, table: str, type_name: str, schema: WriterSchema, columns: tuple[Column, ...]
+    ) -> Rejected | None:
+        known = self._book.planned(table, Role.EACH, type_name) if table else None
+        if known is not None and _is_merged(known):
+            raise ConfigError(
+                f"the rows of table {table} were merged by key, and no entry of keys fits it now",
+                where="keys",
+                evidence=f"{known.path} has the column {SEQ_COLUMN.name}",
+                next_step=f"put its entry back, or give the table another name; {_START_OVER}",
+            )
+        return self._book.evolve(table, type_name, schema, columns) if table else None
+
+    def _refuse_other_use(
+        self, table: str, type_name: str, log: TablePlan | None, rule: KeyRule
+    ) -> None:
+        """Raise ConfigError if rows that are there already follow another rule, or none."""
+        known = self._book.planned(table, Role.MERGED, type_name)
+        if known is not None and not _is_merged(known):
+            self._book.tables.pop(table, None)
+            raise ConfigError(
+                f"records were appended to table {table}, and it has a key now",
+                where="keys",
+                evidence=f"{known.path} has no column {SEQ_COLUMN.name}",
+                next_step=f"give the table another name, such as by tables.prefix; {_START_OVER}",
+            )
+        before = "" if log is None else _order_of(log).rpartition("; ")[0]
+        if log is not None and before != rule.signature:
+            raise ConfigError(
+                f"the rows of table {table} have another key or order than `keys` says",
+                where="keys",
+                evidence=f"they are {before or 'of change data'}; now {rule.signature}",
+                next_step=f"put the key and the order back; {_START_OVER}",
+            )
+
+    def _unfit(
+        self,
+        rule: KeyRule,
+        log: TablePlan | None,
+        writer: Sequence[Column],
+        merged: Merged,
+        *,
+        inferred: bool,
+    ) -> Rejected | None:
+        """Return why records with these columns have no key or no order."""
+        filled = {fill.target for fill in merged.fills} - {*CHANGE_NAMES}
+        types = {fold(c.name): c.type for c in merged.columns if c.name in filled}
+        for what, names in (("key", rule.key), ("order", rule.order)):
+            for name in names:
+                if fold(name) not in types and name != TIME_OF_RECORD:
+                    reason = f"its schema has no value for column {name} of its {what}"
+                    return Rejected(ErrorCode.KEY_NOT_IN_PAYLOAD, reason)
+        kinds = []
+        for number, name in enumerate(rule.order):
+            type_ = types.get(fold(name))
+            kinds.append("time" if type_ is None else order_kind(type_))
+            last = number == len(rule.order) - 1 and not rule.keeps_first
+            if not kinds[-1] or (kinds[-1] == "text" and not last):
+                reason = f"column {name} of its order is {sql_name(type_)}" if type_ else ""
+                return Rejected(ErrorCode.UNUSABLE_SCHEMA, f"{reason}, which has no order here")
+        before = "" if log is None else _order_of(log).rpartition("; ")[2]
+        if log is not None and before != ", ".join(kinds):
+            reason = f"the order of its table is by {before}, and would be by {', '.join(kinds)}"
+            return Rejected(ErrorCode.TYPE_CHANGE_REFUSED, reason)
+        return _unfit_condition(rule, (*merged.columns, *self._book.metadata), inferred=inferred)
+
+    def _spelled(self, rule: KeyRule, log: str) -> KeyRule:
+        """Return the rule with the columns as the table spells them."""
+        spelling = {fold(column.name): column.name for column in self._book.tables[log].columns}
+        key, order = (
+            tuple(spelling.get(fold(name), name) for name in names)
+            for names in (rule.key, rule.order)
+        )
+        return replace(rule, key=key, order=order)
+
+    def _describe_order(self, log: str, rule: KeyRule) -> None:
+        """Note in a new log by what it is ordered, so that another rule is recognised later."""
+        table = self._book.tables[log]
+        if table.exists:
+            return
+        types = {column.name: column.type for column in table.columns}
+        kinds = [
+            "time" if name == TIME_OF_RECORD else order_kind(types[name]) for name in rule.order
+        ]
+        comment = f"{rule.signature}; {', '.join(kinds)}"
+        columns = tuple(
+            replace(column, comment=comment) if column.name == SEQ_COLUMN.name else column
+            for column in table.columns
+        )
+        self._book.tables[log] = replace(table, columns=columns)
+
+    def _follow(self, table: str, type_name: str, keyed: KeyedTables) -> None:
+        """Plan the tables that are made of a log, with its columns."""
+        metadata: Collection[str] = {column.name for column in (*self._book.metadata, DATE)}
+        source = source_columns(self._book.tables[table + LOG].columns, metadata)
+        for ending, role in (("", Role.MERGED), (HISTORY, Role.HISTORY)):
+            if role is Role.MERGED or keyed.history:
+                columns = derived_columns(source, role, keyed)
+                self._book.follow(table + ending, role, type_name, columns)
+
+
+def _change_columns(rule: KeyRule) -> tuple[Column, ...]:
+    return tuple(
+        replace(column, comment=f"{rule.signature}; ") if column.name == SEQ_COLUMN.name else column
+        for column in CHANGE_COLUMNS
+    )
+
+
+def _is_merged(table: TablePlan) -> bool:
+    return any(c.name == SEQ_COLUMN.name and c.type == SEQ_COLUMN.type for c in table.columns)
+
+
+def _order_of(log: TablePlan) -> str:
+    """Return what a log's column of places says about the order: the rule, then the types."""
+    return next((c.comment for c in log.columns if c.name == SEQ_COLUMN.name), "")
+
+
+def _unfit_condition(
+    rule: KeyRule, columns: Sequence[Column], *, inferred: bool
+) -> Rejected | None:
+    """Return why the condition of deletes cannot be evaluated over some columns."""
+    if rule.delete is None:
+        return None
+    own = [column for column in columns if column.name not in CHANGE_NAMES]
+    why = checks_of((rule.delete,), own).unfit.get(rule.delete.name, "")
+    # records without a schema show a field when one of them has it: none has been deleted yet
+    if not why or (inferred and why.startswith("no ")):
+        return None
+    return Rejected(ErrorCode.UNUSABLE_SCHEMA, f"delete_when: {why}")
