@@ -47,18 +47,18 @@ def test_each_file_is_read_once_and_columns_come_later(tmp_path: Path, spark: Sp
     write(tmp_path, "users/1.csv", "id,name\n1,a\n")
     counts = pipeline(tmp_path, "csv").run(spark=spark).counts
     assert counts == Counts(read=4, written=3, dead_lettered=1)
-    write(tmp_path, "orders/2026/2.csv", "id,amount,note\n4,x,n\n5,3,\n")
+    write(tmp_path, "orders/2026/2.csv", "id,amount,note\n4,x,n\n5,3,\n6,4,\n")
     counts = pipeline(tmp_path, "csv").run(spark=spark).counts
-    assert counts == Counts(read=2, written=2)
+    assert counts == Counts(read=3, written=3)
     assert pipeline(tmp_path, "csv").run(spark=spark).batches == 0
     orders = rows(tmp_path, "silver_orders")
-    assert [row["id"] for row in orders] == [1, 3, 4, 5]
-    assert [row["amount"] for row in orders] == [1.5, 2.5, None, 3]
-    assert [row["amount__string"] for row in orders] == [None, None, "x", None]
-    assert [row["note"] for row in orders] == [None, None, "n", None]
+    assert [row["id"] for row in orders] == [1, 3, 4, 5, 6]
+    assert [row["amount"] for row in orders] == [1.5, 2.5, None, 3, 4]
+    assert [row["amount__string"] for row in orders] == [None, None, "x", None, None]
+    assert [row["note"] for row in orders] == [None, None, "n", None, None]
     assert rows(tmp_path, "silver_users") == [{"id": 1, "name": "a"}]
     letters = DeltaTable(str(tmp_path / "lake" / "dead_letters")).to_pyarrow_table().to_pylist()
-    assert [(x["reason"], x["value"]) for x in letters] == [("PAYLOAD_MISMATCH", b"2")]
+    assert [(x["error_code"], x["value"]) for x in letters] == [("PAYLOAD_MISMATCH", b"2")]
 
 
 @pytest.mark.parametrize(

@@ -88,8 +88,8 @@ class FilesSourceConfig(SourceConfig):
     csv_quote: Sign = '"'
     """The character around values of CSV that hold delimiters or line breaks, for layout plain."""
     csv_types: Literal["infer", "text"] = "infer"
-    """Types of the columns of CSV, for layout plain. infer: if at least half of a column's first
-    values in a file are numbers, or true and false, such values are read as such; a column with
+    """Types of the columns of CSV, for layout plain. infer: if most of a column's first values in a
+    file are numbers, or true and false, such values are read as such; a column with
     leading zeros is text. text: all columns are text."""
     include: Texts = Field(default=(), examples=[["shop_*", "crm_accounts"]])
     """Folders to read, of tables or for dms of schemas, with the wildcards `*` and `?`; for plain,

@@ -199,7 +199,7 @@ class _Inferred:
             return _same
         for reader in (_truth, _number):
             fitting = sum(not isinstance(reader(text), str) for text in values)
-            if 2 * fitting >= len(values):
+            if 2 * fitting > len(values):
                 return reader
         return _same
 
