@@ -10,14 +10,16 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from distributary.engine.loop import RunSummary
     from distributary.errors import DistributaryError, ErrorCode
+    from distributary.operations.lake import Lake
     from distributary.supervise.pipeline import Pipeline
 
-__all__ = ["DistributaryError", "ErrorCode", "Pipeline", "RunSummary", "__version__"]
+__all__ = ["DistributaryError", "ErrorCode", "Lake", "Pipeline", "RunSummary", "__version__"]
 
 # found when they are asked for: a Pipeline brings Spark with it, and `--help` needs none of it
 _HOMES = {
     "DistributaryError": "distributary.errors",
     "ErrorCode": "distributary.errors",
+    "Lake": "distributary.operations.lake",
     "Pipeline": "distributary.supervise.pipeline",
     "RunSummary": "distributary.engine.loop",
 }

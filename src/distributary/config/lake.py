@@ -323,6 +323,16 @@ class Vacuum(Section):
     `delta.deletedFileRetentionDuration` takes precedence."""
 
 
+class CutsConfig(Section):
+    """How long cuts stay readable, beyond the retention of files and logs."""
+
+    age: PositiveDuration | None = Field(default=None, examples=["14d"])
+    """Cuts of this age stay readable: neither files nor log entries that they need are deleted. The
+    retention of files alone decides when left out."""
+    last: int | None = Field(default=None, ge=1, examples=[1000])
+    """The number of newest cuts of the pipeline that stay readable, whatever their age."""
+
+
 class Expire(Section):
     """How long old dead letters and details of old batches are kept."""
 
@@ -373,6 +383,8 @@ class Maintain(Section):
     """Checkpoints of the tables' logs, and the removal of expired commits."""
     vacuum: Vacuum = Field(default_factory=Vacuum)
     """Deletion of files that no longer belong to a table."""
+    cuts: CutsConfig = Field(default_factory=CutsConfig)
+    """Cuts that stay readable."""
     expire: Expire = Field(default_factory=Expire)
     """Removal of old dead letters and of details of old batches."""
 

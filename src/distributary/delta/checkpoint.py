@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from distributary.delta.holds import Hold, hold_of
 from distributary.delta.log import (
     HINT,
     LOG,
@@ -41,7 +42,7 @@ from distributary.delta.log import (
 )
 from distributary.delta.parquet import opened
 from distributary.delta.vectors import Vector
-from distributary.errors import clean
+from distributary.errors import CheckpointError, clean
 from distributary.model.table import is_below
 from distributary.store.base import Store, options_of
 
@@ -126,11 +127,22 @@ def look_after(snapshot: Snapshot, *, often: bool = False, vacuum: bool = False)
         write_checkpoint(snapshot, vacuum=vacuum)
         every = interval_of(snapshot, often=often)
         if _turn(snapshot) % (every * CLEAN_EVERY) == 0:
-            for name in expired(snapshot):
+            hold = _hold_of(snapshot.folder) if expired(snapshot) else None
+            names = expired(snapshot, keep_from=hold.oldest(), since=hold.since) if hold else []
+            for name in names:
                 snapshot.store.remove(name)
     except Exception as error:
         # The commit has landed, and a checkpoint only makes reading faster.
         _log.warning("no checkpoint for %s: %s", snapshot.folder, type(error).__name__)
+
+
+def _hold_of(folder: str) -> Hold | None:
+    """Return what must stay of a table for cuts; None if that cannot be found out."""
+    try:
+        return hold_of(folder)
+    except CheckpointError as error:
+        _log.warning("nothing of %s is deleted: %s", folder, error)
+        return None
 
 
 # The content of a checkpoint.
@@ -225,15 +237,23 @@ def write_checkpoint(snapshot: Snapshot, *, vacuum: bool = False) -> None:
     others = fetch_commits(store, range(start + 1, version - len(kept) + 1))
     commits += [actions_in(data) for data in (*(data for data, _ in others), *kept)]
     rows = _after(rows, commits)
-    before = (time.time() - retention_of(snapshot).total_seconds()) * 1000
-    old = pc.less(pc.struct_field(rows["remove"], "deletionTimestamp"), pa.scalar(int(before)))
-    old = pc.fill_null(old, True)
+    before = time.time() - retention_of(snapshot).total_seconds()
+    old = _removed_before(rows["remove"], before)
+    hold = _hold_of(store.address) if vacuum and pc.any(old).as_py() else None
+    if hold is not None and hold.since < before:
+        old = _removed_before(rows["remove"], hold.since)
     gone, rows["remove"] = rows["remove"].filter(old), rows["remove"].filter(pc.invert(old))
-    if vacuum and len(gone):
-        needed = {*_named(rows["add"]), *_named(rows["remove"])}
+    if hold is not None and len(gone):
+        needed = {*_named(rows["add"]), *_named(rows["remove"]), *hold.paths(store)}
         # A writer of commits must not be able to have files outside of the table deleted.
         store.remove_files([p for p in {*_named(gone)} - needed if is_below(p)])
     _write(store, version, rows)
+
+
+def _removed_before(removals: pa.StructArray, moment: float) -> pa.Array:
+    """Return a mask of the removals before a moment; one without a time is old."""
+    times = pc.struct_field(removals, "deletionTimestamp")
+    return pc.fill_null(pc.less(times, pa.scalar(int(moment * 1000))), True)
 
 
 def _named(files: pa.StructArray) -> Iterator[str]:
@@ -353,11 +373,17 @@ class LogCare:
 
 
 def care_for_log(
-    snapshot: Snapshot, *, every: int, keep_from: int | None = None, dry_run: bool = False
+    snapshot: Snapshot,
+    *,
+    every: int,
+    keep_from: int | None = None,
+    since: float = float("inf"),
+    dry_run: bool = False,
 ) -> LogCare:
     """Write a checkpoint if one is due, then remove expired log files.
 
-    `keep_from` is the oldest version that a reader of this table still needs.
+    `keep_from` is the oldest version that a reader of this table still needs, and `since` the time
+    since which all versions must stay readable.
     """
     text = snapshot.property("delta.checkpointInterval") or ""
     interval = int(text) if text.isdecimal() and int(text) else every
@@ -369,20 +395,25 @@ def care_for_log(
             # The library does not know a feature of the table; the table can be read without a
             # checkpoint.
             return LogCare(failed=clean(str(error)) or type(error).__name__)
-    names = expired(snapshot, keep_from=keep_from)
+    names = expired(snapshot, keep_from=keep_from, since=since)
     if not dry_run:
         for name in names:
             snapshot.store.remove(name)
     return LogCare(snapshot.version if due else None, len(names))
 
 
-def expired(snapshot: Snapshot, *, keep_from: int | None = None) -> list[str]:
+def expired(
+    snapshot: Snapshot, *, keep_from: int | None = None, since: float = float("inf")
+) -> list[str]:
     """Return the files of a log that no reader needs any more, the oldest first."""
     if snapshot.property("delta.enableExpiredLogCleanup") == "false":
         return []
     names = log_names(snapshot.store)
     oldest = _oldest_kept(names, time.time() - _retention(snapshot).total_seconds())
     oldest = oldest if keep_from is None else min(oldest, keep_from)
+    if since != float("inf"):
+        # the table was at the version before the first commit since then
+        oldest = min(oldest, _oldest_kept(names, since) - 1)
     floor = max((v for v in names.checkpoints if v <= oldest), default=-1)
     commits = [commit_name(version) for version in names.commits if version < floor]
     points = sorted(names.checkpoints.items())

@@ -46,14 +46,14 @@ class Keepers:
     """Files that must stay, whatever their age."""
 
     paths: Collection[str] = ()
-    """Files that a decided batch is about to commit, each as the table's folder and the path in
-    it."""
+    """Files that a decided batch is about to commit or a pinned cut needs, each as the table's
+    folder and the path in it."""
     running_since: float = float("inf")
     """The start of the oldest running batch, which may commit any file written since; at the latest
     the time at which the batches were read."""
     read_since: float = float("inf")
-    """The time since which another pipeline still has to read files that were removed from the
-    table."""
+    """The time since which another pipeline, or readers of cuts, may still read files that were
+    removed from the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +99,8 @@ def vacuum(
     vectors = {file.vector.path for file in state.files.values() if file.vector}
     for file in listed:
         if file.name in state.files or file.name in vectors:
+            continue
+        if f"{store.address}/{file.name}" in kept.paths:
             continue
         taken = state.removed.get(file.name)
         if taken:

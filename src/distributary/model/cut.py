@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
+from distributary.model import layout
 from distributary.model.manifest import LANES, app_id
 
 _OURS = app_id("", "", "").partition("/")[0] + "/"
@@ -41,6 +42,9 @@ class CutPoint:
     """The applications of earlier lives, whose batches are all older."""
     pipelines: frozenset[str] = frozenset()
     """The pipelines of the lake; marks of any other program say nothing about a cut."""
+
+    pinned: Cut | None = None
+    """The cut as it was pinned, if it was."""
 
     def holds(self, app: str, batch: int) -> bool:
         """Return whether a mark in a table's log belongs to the cut."""
@@ -86,6 +90,10 @@ class Cut:
     batches: tuple[CutBatch, ...]
     tables: tuple[CutTable, ...]
 
+    def has(self, pipeline: str, life: str, batch: int) -> bool:
+        """Return whether a batch is the newest one of its pipeline in the cut."""
+        return any((b.pipeline, b.life, b.batch) == (pipeline, life, batch) for b in self.batches)
+
     def as_dict(self) -> dict[str, Any]:
         """Return the document, `cut.json`, in the types of JSON."""
         batches = [
@@ -94,3 +102,34 @@ class Cut:
         at = None if self.at is None else self.at.isoformat()
         tables = [asdict(one) for one in self.tables]
         return {"lake": self.lake, "at": at, "batches": batches, "tables": tables}
+
+
+@dataclass(frozen=True, slots=True)
+class CutPin:
+    """A cut that stays readable until a moment."""
+
+    name: str
+    """`games:41`, or the time of a cut that is not that of a batch."""
+    until: datetime
+    cut: Cut
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the document in the types of JSON."""
+        return {"name": self.name, "until": self.until.isoformat(), "cut": self.cut.as_dict()}
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any], *, lake: str) -> CutPin:
+        """Return the pin of a document, with the tables where the lake is now.
+
+        Raises KeyError, TypeError or ValueError for a document of another kind.
+        """
+        cut = document["cut"]
+        moment = datetime.fromisoformat
+        batches = tuple(
+            CutBatch(**{**one, "settled_at": moment(one["settled_at"])}) for one in cut["batches"]
+        )
+        tables = tuple(
+            CutTable(**{**one, "path": layout.place(lake, one["path"])}) for one in cut["tables"]
+        )
+        whole = Cut(lake, None if cut["at"] is None else moment(cut["at"]), batches, tables)
+        return cls(str(document["name"]), moment(document["until"]), whole)

@@ -6,6 +6,7 @@
 <lake>/_distributary/pipelines/<name>/decided-<lane>.json    a copy of the newest manifest
 <lake>/_distributary/pipelines/<name>/removal.json           an unfinished reset or clean
 <lake>/_distributary/pipelines/<name>/catalog.json           its tables' entries in the catalog
+<lake>/_distributary/cuts/                        pinned cuts, and how long cuts are kept
 <lake>/_distributary/restore.json                            a backup that is being restored
 <lake>/_distributary/removed/                                folders that are being removed
 <lake>/_distributary/grants/<name>.json
@@ -60,6 +61,11 @@ def pipeline(lake: str, name: str) -> str:
 def pipeline_file(lake: str, name: str) -> str:
     """Return the path of the document that describes a pipeline."""
     return join(pipeline(lake, name), "pipeline.json")
+
+
+def cuts(lake: str) -> str:
+    """Return the folder of the documents that keep cuts readable."""
+    return join(lake, HOME, "cuts")
 
 
 def is_ledger(folder: str) -> bool:

@@ -19,6 +19,7 @@ from urllib.parse import unquote
 from pydantic_core import PydanticCustomError
 
 from distributary.config.base import parse_moment
+from distributary.delta.holds import read_holds
 from distributary.delta.log import (
     BrokenLogError,
     Commit,
@@ -66,6 +67,7 @@ class ListedCut:
     tables: int
     batches: int
     """More than one: older batches that the ledger has summed up, which are no cuts any more."""
+    pinned_until: datetime | None = None
 
 
 class Cuts:
@@ -75,13 +77,15 @@ class Cuts:
         self.lake = lake
         self._ledger = Ledger(lake).hold()
         self._newest = self._ledger.newest_batches()
-        self._commits: dict[str, list[LastCommit]] = defaultdict(list)
+        self._commits: dict[str, list[LastCommit]] = {}
         for commit in self._ledger.last_commits():
             if layout.HOME not in layout.inside(lake, commit.path).split("/"):
-                self._commits[commit.table.casefold()].append(commit)
-        self._parked: dict[str, list[TableRow]] = defaultdict(list)
+                self._commits.setdefault(commit.table.casefold(), []).append(commit)
+        self.pins = {pin.name: pin for pin in read_holds(lake).pins}
+        """The pinned cuts by their names."""
+        self._parked: dict[str, list[TableRow]] = {}
         for row in self._ledger.parked():
-            self._parked[row.table.casefold()].append(row)
+            self._parked.setdefault(row.table.casefold(), []).append(row)
 
     # The points at which a lake can be cut.
 
@@ -107,7 +111,10 @@ class Cuts:
             named = rows.rename_columns(
                 ["settled_at" if name == "finished_at" else name for name in rows.column_names]
             )
-            found += [ListedCut(one.pipeline, one.life, **row) for row in named.to_pylist()]
+            for row in named.to_pylist():
+                pin = self.pins.get(f"{one.pipeline}:{row['batch']}")
+                until = None if pin is None else pin.until
+                found.append(ListedCut(one.pipeline, one.life, **row, pinned_until=until))
         found.sort(key=lambda cut: (cut.settled_at, cut.batch), reverse=True)
         return tuple(found[:last])
 
@@ -142,6 +149,9 @@ class Cuts:
             )
         lives = [one for one in self._streams() if pipeline in (None, one.pipeline)]
         one = lives[-1] if lives else None
+        pin = None if one is None else self.pins.get(f"{one.pipeline}:{number}")
+        if one is not None and pin is not None and pin.cut.has(one.pipeline, one.life, number):
+            return CutPoint(pin.cut.at, pin.cut.batches, pinned=pin.cut)
         rows = [] if one is None else self._ledger.numbered(one.key, number, number).to_pylist()
         if one is None or not rows or rows[0]["batches"] > 1:
             raise self._no_such_cut(f"batch {number}", one)
@@ -154,11 +164,21 @@ class Cuts:
 
     def of_time(self, moment: datetime) -> CutPoint:
         """Return the point of the batches that were settled by then."""
+        pin = self.pins.get(moment.isoformat())
+        if pin is not None:
+            return CutPoint(pin.cut.at, pin.cut.batches, pinned=pin.cut)
         point = self._point(moment)
         if not point.batches:
             streams = self._streams()
             raise self._no_such_cut(f"a batch settled by {moment.isoformat()}", *streams[:1])
         return point
+
+    def name(self, point: CutPoint) -> str:
+        """Return the name under which a cut is pinned: `games:41`, or its time."""
+        for one in point.batches:
+            if one.settled_at == point.at:
+                return f"{one.pipeline}:{one.batch}"
+        return "" if point.at is None else point.at.isoformat()
 
     def _no_such_cut(self, wanted: str, one: NewestBatch | None = None) -> ConfigError:
         newest = "no batch has been settled"
@@ -217,10 +237,19 @@ class Cuts:
 
     def cut(self, point: CutPoint) -> Cut:
         """Return all tables of a cut."""
+        if point.pinned is not None:
+            return point.pinned
         return Cut(self.lake, point.at, point.batches, tuple(self.tables(point, self._commits)))
+
+    def fixed(self, point: CutPoint) -> CutPoint:
+        """Return a point whose versions stay what they are now."""
+        return replace(point, pinned=self.cut(point))
 
     def tables(self, point: CutPoint, names: Iterable[str]) -> list[CutTable]:
         """Return these tables, as far as they are part of the cut, by name."""
+        if point.pinned is not None:
+            asked = {name.casefold() for name in names}
+            return [one for one in point.pinned.tables if one.table.casefold() in asked]
         wanted = sorted({name.casefold() for name in names} & self._commits.keys())
         starts = self._starts(point, wanted)
         with ThreadPoolExecutor(_THREADS) as pool:
@@ -231,7 +260,7 @@ class Cuts:
         """Return one table of a cut. Raises ConfigError for one that it does not have."""
         for found in self.tables(point, [name]):
             return found
-        since = min((each.since for each in self._commits[name.casefold()]), default=None)
+        since = min((each.since for each in self._commits.get(name.casefold(), ())), default=None)
         raise ConfigError(
             f"table {name} is not part of {point.describe()}",
             code=ErrorCode.NOT_FOUND,
@@ -319,7 +348,9 @@ class Cuts:
 
     def _first_from(self, table: CutTable, version: int) -> str:
         """Return the first batch that left a table at this version or a later one."""
-        commits = [one for one in self._commits[table.table.casefold()] if one.lane == STREAM]
+        commits = [
+            one for one in self._commits.get(table.table.casefold(), ()) if one.lane == STREAM
+        ]
         if not commits:
             return ""
         rows = self._ledger.table_batches(commits[-1]).to_pylist()
@@ -329,7 +360,7 @@ class Cuts:
 
     def _behind(self, point: CutPoint, name: str) -> int | None:
         """Return the first batch of the cut that waits for a table that is parked."""
-        waiting = (row for row in self._parked[name] if row.lane == STREAM)
+        waiting = (row for row in self._parked.get(name, ()) if row.lane == STREAM)
         limits = ((row.batch, point.limit(row.pipeline, row.life, row.lane)) for row in waiting)
         return min((n for n, limit in limits if limit is None or n <= limit), default=None)
 

@@ -36,6 +36,13 @@ from distributary.delta.compact import (
     planned,
     refusal,
 )
+from distributary.delta.holds import (
+    Holds,
+    KeptCuts,
+    read_holds,
+    remove_expired_pins,
+    write_kept,
+)
 from distributary.delta.log import Snapshot, commit_name, load
 from distributary.delta.tables import OvertakenError, as_publish_error, open_table, read_rows
 from distributary.delta.vacuum import (
@@ -53,6 +60,7 @@ from distributary.errors import CheckpointError, DistributaryError, FencedError,
 from distributary.model import layout
 from distributary.model.table import STAGING, Role
 from distributary.model.table_format import DELTA, TABLE_FORMATS
+from distributary.observe.cuts import Cuts
 from distributary.observe.health import DERIVED
 from distributary.observe.ledger.ledger import Expired, Ledger
 from distributary.observe.pipelines import (
@@ -91,6 +99,8 @@ class Wishes:
     dry_run: bool = False
     at_most: timedelta | None = None
     """The time after which no further table is begun."""
+    pipeline: str | None = None
+    """The pipeline whose file the settings are from; None for the defaults."""
 
     @property
     def steps(self) -> frozenset[UpkeepStep]:
@@ -249,18 +259,22 @@ class Watched:
     readers: tuple[ReadingPipeline, ...] = ()
     notes: tuple[str, ...] = ()
     """Notes about pipelines that could not be checked."""
+    holds: Holds = field(default_factory=Holds)
+    """What cuts need."""
 
     def keepers(self, folder: str) -> Keepers:
         """Return the files of one table that must stay."""
         since = min((_time_of(folder, r) for r in self._of(folder)), default=_FOR_EVER)
-        return Keepers(self.paths, self.running_since, since)
+        store = at(folder)
+        hold = self.holds.of(store.address)
+        held = frozenset(f"{store.address}/{path}" for path in hold.paths(store))
+        return Keepers(self.paths | held, self.running_since, min(since, hold.since))
 
     def keep_from(self, folder: str) -> int | None:
-        """Return the oldest version that a pipeline still has to read.
-
-        None if none reads the table.
-        """
-        return min((0 if r.whole else r.version for r in self._of(folder)), default=None)
+        """Return the oldest version that a pipeline or a pinned cut needs; None if none does."""
+        pinned = self.holds.of(at(folder).address).versions
+        read = (0 if r.whole else r.version for r in self._of(folder))
+        return min([*read, *pinned], default=None)
 
     def _of(self, folder: str) -> list[ReadingPipeline]:
         return [reader for reader in self.readers if reader.reads(folder)]
@@ -489,6 +503,7 @@ class Care:
             state,
             every=self.wishes.settings.checkpoint.every,
             keep_from=self.watched.keep_from(job.folder),
+            since=self.watched.holds.since,
             dry_run=self.wishes.dry_run,
         )
         if done.failed:
@@ -561,7 +576,7 @@ def maintain(
     """
     started = time.perf_counter()
     with _claimed(lake, dry_run=wishes.dry_run) as check:
-        watched = watch(lake)
+        watched = replace(watch(lake), holds=_holds(lake, wishes))
         until = _FOR_EVER
         if wishes.at_most is not None:
             until = time.monotonic() + wishes.at_most.total_seconds()
@@ -591,6 +606,23 @@ def maintain(
     if not wishes.dry_run and whole_lake:
         _remember(report)
     return report
+
+
+def _holds(lake: str, wishes: Wishes) -> Holds:
+    """Return what cuts need, and write down for other processes what the settings say of it."""
+    if wishes.pipeline is None:
+        return read_holds(lake)
+    wanted = wishes.settings.cuts
+    last_since = None
+    if wanted.last is not None:
+        cuts = Cuts(lake).listed(wanted.last, pipeline=wishes.pipeline)
+        last_since = min((cut.settled_at for cut in cuts), default=None)
+    kept = KeptCuts(wanted.age, last_since)
+    if not wishes.dry_run:
+        write_kept(lake, wishes.pipeline, kept)
+        remove_expired_pins(lake)
+    holds = read_holds(lake)
+    return replace(holds, since=min(holds.since, kept.since(time.time())))
 
 
 def _remember(report: Report) -> None:

@@ -94,6 +94,13 @@ class QueryResult:
                 given += 1
                 yield row
 
+    def table(self) -> pa.Table:
+        """Return the rows as an Arrow table."""
+        taken = list(self._taken())
+        rows = pa.Table.from_batches(taken, schema=self._batches.schema)
+        self.more = self._most is not None and len(rows) > self._most
+        return rows.slice(0, self._most)
+
     def _taken(self) -> Iterator[pa.RecordBatch]:
         """Yield batches of the engine, with its errors translated."""
         while True:
@@ -110,14 +117,23 @@ class Questions:
     """Executes statements on one cut of a lake, and caches the places of its tables.
 
     Without `as_of` each statement reads the newest cut. `pipeline` is that of a batch's number.
+    `chosen` is a cut that was found before.
     """
 
-    def __init__(self, lake: str, *, as_of: AsOf = None, pipeline: str | None = None) -> None:
+    def __init__(
+        self,
+        lake: str,
+        *,
+        as_of: AsOf = None,
+        pipeline: str | None = None,
+        chosen: tuple[Cuts, CutPoint] | None = None,
+    ) -> None:
         self._lake = lake
         self._places: dict[str, tuple[str, str]] | None = None
         self._as_of = as_of
         self._pipeline = pipeline
-        self._cuts: tuple[Cuts, CutPoint] | None = None
+        self._fixed = as_of is not None or chosen is not None
+        self._cuts = chosen
         self._read_at: dict[str, CutTable] = {}
         """The tables that were opened last."""
 
@@ -167,7 +183,7 @@ class Questions:
 
     def _cut(self) -> tuple[Cuts, CutPoint]:
         """Return the cut to read: always the same one, or the one that is the newest now."""
-        if self._cuts is None or self._as_of is None:
+        if self._cuts is None or not self._fixed:
             cuts = Cuts(self._lake)
             self._cuts = cuts, cuts.find(self._as_of, pipeline=self._pipeline)
         return self._cuts
@@ -182,7 +198,7 @@ class Questions:
         opened: dict[str, ReadableTable] = {}
         for name in sorted(names):
             table = found.get(name)
-            if table is None and self._as_of is not None:
+            if table is None and self._fixed:
                 table = cuts.table(point, name)
             opened[name] = self._at(cuts, point, name, table)
         return opened
@@ -205,6 +221,13 @@ class Questions:
             cuts.refuse_lost(point, table, cause=error)
             raise
 
+    def refuse_lost(self, name: str, *, cause: Exception) -> None:
+        """Raise DistributaryError if a table that was opened has lost its version of the cut."""
+        table = self._read_at.get(name)
+        if self._cuts is not None and table is not None:
+            cuts, point = self._cuts
+            cuts.refuse_lost(point, table, cause=cause)
+
     @contextmanager
     def _naming_damage(self, read: Mapping[str, ReadableTable]) -> Iterator[None]:
         """Raise the right error if the engine failed because of a file of these tables.
@@ -215,9 +238,7 @@ class Questions:
             yield
         except LakeUnavailableError as error:
             for name, readable in read.items():
-                if self._cuts is not None and (table := self._read_at.get(name)) is not None:
-                    cuts, point = self._cuts
-                    cuts.refuse_lost(point, table, cause=error)
+                self.refuse_lost(name, cause=error)
                 refuse_damaged(readable.path, cause=error)
             raise
 

@@ -67,7 +67,9 @@ def _draw_list(paper: Paper, cuts: Sequence[ListedCut], *, several: bool) -> Non
     if not cuts:
         paper.line("no batch has been settled yet")
         return
+    pinned = any(cut.pinned_until for cut in cuts)
     headers = ["CUT>", "SETTLED (UTC)", "TABLES>", "ROWS>", *(["PIPELINE"] if several else [])]
+    headers += ["PINNED UNTIL"] if pinned else []
     rows = [
         [
             f"{cut.batch} (a sum)" if cut.batches > 1 else str(cut.batch),
@@ -75,6 +77,7 @@ def _draw_list(paper: Paper, cuts: Sequence[ListedCut], *, several: bool) -> Non
             number(cut.tables),
             number(cut.rows),
             *([one_line(cut.pipeline)] if several else []),
+            *([_utc(cut.pinned_until) if cut.pinned_until else ""] if pinned else []),
         ]
         for cut in cuts
     ]
@@ -159,3 +162,58 @@ def _remark(version: int | None, behind: int | None) -> str:
     if behind is not None:
         return f"behind: parked since batch {behind}"
     return "has no versions: read at its newest state" if version is None else ""
+
+
+CutName = Annotated[str, argument("A batch (41, games:41) or a time.", metavar="CUT")]
+
+
+@verb(app, "cuts pin 0 --until 2099-12-01 --lake distributary-demo")
+def pin(
+    call: Invocation,
+    cut: CutName,
+    until: Annotated[
+        str,
+        option("--until", "Keep it readable until then; UTC without an offset.", metavar="TIME"),
+    ],
+    pipeline: PipelineName = None,
+    lake: LakeOption = None,
+    file: FileOption = None,
+) -> None:
+    """Keep a cut readable until a moment, whatever maintenance and merges delete."""
+    from pydantic_core import PydanticCustomError
+
+    from distributary.config.base import parse_moment
+    from distributary.operations.pins import pin_cut
+
+    try:
+        moment = parse_moment(until).astimezone(UTC)
+    except PydanticCustomError:
+        raise call.usage(f"--until {until[:50]!r} is no time such as 2026-12-01.") from None
+    if moment <= datetime.now(UTC):
+        raise call.usage(f"--until {until[:50]!r} is in the past.")
+    found = find_lake(call, lake, file)
+    cuts, point = _found(found, cut, pipeline)
+    done = pin_cut(cuts, point, moment)
+
+    def draw(paper: Paper) -> None:
+        words = f"{one_line(done.name)} is kept until {_utc(done.until)} UTC"
+        paper.line(f"{words}: {counted(len(done.cut.tables), 'table')}")
+
+    call.out.show(done.as_dict(), draw)
+
+
+@verb(app, "cuts unpin 0 --lake distributary-demo")
+def unpin(
+    call: Invocation,
+    cut: CutName,
+    pipeline: PipelineName = None,
+    lake: LakeOption = None,
+    file: FileOption = None,
+) -> None:
+    """Let a pinned cut go: maintenance may delete what it needed."""
+    from distributary.operations.pins import unpin_cut
+
+    found = find_lake(call, lake, file)
+    cuts, point = _found(found, cut, pipeline)
+    name = unpin_cut(cuts, point)
+    call.out.show({"unpinned": name}, lambda paper: paper.line(f"{one_line(name)} is let go"))

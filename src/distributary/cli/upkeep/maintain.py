@@ -109,12 +109,14 @@ def maintain(
         UpkeepStep.VACUUM: vacuum,
         UpkeepStep.EXPIRE: expire,
     }
+    settings, pipeline = _settings(call, found)
     wishes = Wishes(
-        _settings(call, found),
+        settings,
         [step for step, asked in chosen.items() if asked],
         retention=kept,
         force=force,
         dry_run=dry_run,
+        pipeline=pipeline,
         at_most=None if at_most is None else timedelta(seconds=call.seconds("--at-most", at_most)),
     )
     jobs = list(jobs_of(found.path, pipeline=found.pipeline))
@@ -162,8 +164,8 @@ def _retention(call: Invocation, text: str, *, force: bool) -> timedelta:
     return kept
 
 
-def _settings(call: Invocation, lake: Lake) -> Maintain:
-    """Return the settings of the pipeline's file.
+def _settings(call: Invocation, lake: Lake) -> tuple[Maintain, str | None]:
+    """Return the settings of the pipeline's file, and the pipeline's name.
 
     The defaults for several pipelines or a missing file.
     """
@@ -171,13 +173,14 @@ def _settings(call: Invocation, lake: Lake) -> Maintain:
 
     try:
         option = "`distributary maintain FILE`"
-        return loaded_of(call, lake, needs=(), option=option).config.maintain
+        config = loaded_of(call, lake, needs=(), option=option).config
+        return config.maintain, config.name
     except ConfigError as error:
         # what a file that is there asks to be kept is not deleted because it was not read
         if lake.file is not None or error.code is ErrorCode.FILE_NOT_TRUSTED:
             raise
         call.out.step(f"with the usual settings: {error.what}")
-        return Maintain()
+        return Maintain(), None
 
 
 def _draw(paper: Paper, report: Report, *, dry_run: bool) -> None:

@@ -1,0 +1,34 @@
+"""The recipes of `Python`, on a lake of three batches; what needs Spark is left out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.docs.pages import DOCS, blocks
+from tests.lakes.settled import SettledLake
+
+RECIPES = [b.text for b in blocks(DOCS / "python.md") if b.language == "python"]
+
+
+def test_every_recipe_gives_what_is_in_the_lake(tmp_path: Path) -> None:
+    lake = SettledLake(tmp_path)
+    for _ in range(3):
+        lake.batch({"chess": 2}, letters=1)
+    recipes = [text for text in RECIPES if "spark" not in text]
+    assert (len(recipes), len(RECIPES)) == (4, 5)
+    script = tmp_path / "recipes.py"
+    leave = "import os, sys\nsys.stdout.flush()\nos._exit(0)\n"
+    script.write_text("\n".join([*recipes, leave]))
+    ended = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    lines = ended.stdout.splitlines()
+    assert lines[0] == "['bronze_events', 'dead_letters', 'silver_chess']"
+    assert lines[2] == "6"
+    assert lines[4:7] == ["6 9", "[{'n': 2}]", "[(6,)]"]
+    assert lines[7] == "3"
+    assert "silver_chess" in lines[8]
+    assert lines[9] == "wrapper/0/1"
