@@ -32,7 +32,7 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annot
 	--custom-compile-command 'make lock' $(LOCK_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help install java connectors services demo dev-up dev-down test test-slow test-cluster test-properties test-fast faults takeover lint format typecheck docs reference layers pictures lock sbom dist image bench bench-check soak clean
+.PHONY: help install java connectors services demo dev-up dev-down test test-slow test-cluster test-properties test-fast faults takeover lint format typecheck docs reference figures pictures lock sbom dist image bench bench-check soak clean
 
 ##@ Start
 
@@ -125,8 +125,8 @@ docs: $(STAMP) ## Build the documentation site into build/site; any warning fail
 reference: $(STAMP) ## Write docs/reference again, from the code
 	@$(BIN)/python -m tools.docs.reference
 
-layers: $(STAMP) ## Draw the layers of ARCHITECTURE.md again, from the folders and their contract
-	$(BIN)/python -m tools.layers
+figures: $(STAMP) ## Draw the figures of README, docs and ARCHITECTURE.md again; the layers come from the code
+	$(BIN)/python -m tools.figures
 
 pictures: connectors ## Draw the README's pictures again, from a run of the demo
 	$(BIN)/python -m tools.pictures

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
-from xml.sax.saxutils import escape
+
+from tools.drawing import Drawing
 
 ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "assets" / "layers.svg"
@@ -13,19 +13,6 @@ _SOURCE = ROOT / "src"
 _CORE, _LAB = "distributary", "distributary_lab"
 _WIDTH, _LEFT, _GAP = 960, 40, 8
 _BOX, _ROW = 38, 46
-_STYLE = """\
-text { font: 13px ui-sans-serif, system-ui, sans-serif; fill: #1f2328; text-anchor: middle }
-.below { font-size: 10.5px; fill: #59636e }
-rect { fill: #eef4fb; stroke: #5b8bbf }
-.lab rect { fill: #fdf4e3; stroke: #c08a2d }
-path { stroke: #59636e; fill: none; stroke-width: 1.5 }
-@media (prefers-color-scheme: dark) {
-  text { fill: #e6edf3 }
-  .below { fill: #9da7b3 }
-  rect { fill: #14243a; stroke: #4f7fb3 }
-  .lab rect { fill: #33270f; stroke: #b98a3a }
-  path { stroke: #9da7b3 }
-}"""
 
 
 def layers() -> list[tuple[str, ...]]:
@@ -45,40 +32,22 @@ def folders_in(name: str) -> list[str]:
 
 def draw() -> str:
     """Return the picture as SVG, readable on light and dark pages."""
-    rows = layers()
-    height = (len(rows) + 1) * _ROW + _GAP
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img">',
-            "<title>The folders of Distributary in layers: imports go down only</title>",
-            f"<style>\n{_STYLE}\n</style>",
-            f'<path d="M18 {_GAP} V{height - _GAP} M12 {height - 16} l6 8 6-8"/>',
-            *_row(0, [(_LAB, folders_in(_LAB))], kind="lab"),
-            *(
-                line
-                for number, row in enumerate(rows, 1)
-                for line in _row(number, [(n, folders_in(f"{_CORE}/{n}")) for n in row])
-            ),
-            "</svg>\n",
-        ]
-    )
+    rows = [[(name, folders_in(f"{_CORE}/{name}")) for name in row] for row in layers()]
+    title = "The folders of Distributary in layers: imports go down only"
+    picture = Drawing(title, _WIDTH, (len(rows) + 1) * _ROW + _GAP)
+    picture.arrow((18, _GAP), (18, picture.height - _GAP))
+    _draw_row(picture, 0, [(_LAB, folders_in(_LAB))], kind="lab")
+    for number, row in enumerate(rows, 1):
+        _draw_row(picture, number, row)
+    return picture.svg()
 
 
-def _row(number: int, boxes: list[tuple[str, list[str]]], *, kind: str = "") -> Iterator[str]:
+def _draw_row(
+    picture: Drawing, number: int, boxes: list[tuple[str, list[str]]], *, kind: str = ""
+) -> None:
     """Draw a layer: a box for each of its folders, side by side."""
     width = (_WIDTH - _LEFT - len(boxes) * _GAP) / len(boxes)
-    yield f'<g class="{kind}">' if kind else "<g>"
     for place, (name, below) in enumerate(boxes):
         x, y = _LEFT + place * (width + _GAP), _GAP + number * _ROW
-        middle = x + width / 2
-        yield f'<rect x="{x:.0f}" y="{y}" width="{width:.0f}" height="{_BOX}" rx="5"/>'
-        at = y + (17 if below else 24)
-        yield f'<text x="{middle:.0f}" y="{at}">{escape(name)}</text>'
-        if below:
-            text = escape(" · ".join(below))
-            yield f'<text class="below" x="{middle:.0f}" y="{y + 31}">{text}</text>'
-    yield "</g>"
-
-
-if __name__ == "__main__":
-    PICTURE.write_text(draw(), "utf-8")
+        texts = [name, " · ".join(below)] if below else [name]
+        picture.box(x, y, width, _BOX, *texts, kind=kind)
