@@ -21,7 +21,6 @@ from distributary.observe.cuts import Cuts
 from distributary.operations.maintain import Report, UpkeepStep, Wishes, jobs_of, maintain
 from distributary.operations.pins import pin_cut, unpin_cut
 from distributary.store.base import at
-from tests.cli.conftest import Cli
 from tests.lakes.settled import SettledLake
 
 LATER = datetime(2099, 1, 1, tzinfo=UTC)
@@ -162,14 +161,3 @@ def test_a_pin_knows_its_cut_when_the_ledger_has_summed_it_up(games: SettledLake
     games.lake.rename(games.root / "elsewhere")
     cuts = Cuts(str(games.root / "elsewhere"))
     assert cuts.table(cuts.find(2), TABLE).path == f"{games.root}/elsewhere/{TABLE}"
-
-
-def test_pins_as_they_are_typed(games: SettledLake, cli: Cli) -> None:
-    lake = ["--lake", games.lake]
-    done = cli("cuts", "pin", 2, "--until", "2099-01-01", *lake)
-    assert (done.code, done.out) == (0, "games:2 is kept until 2099-01-01 00:00:00 UTC: 1 table\n")
-    assert "2099-01-01" in cli("cuts", *lake).out
-    assert cli("cuts", "pin", 2, "--until", "2001-01-01", *lake).code == 2
-    assert cli("cuts", "pin", 2, "--until", "soon", *lake).code == 2
-    assert cli("cuts", "unpin", 2, "--json", *lake).json["unpinned"] == "games:2"
-    assert cli("cuts", "unpin", 2, *lake).code == 2

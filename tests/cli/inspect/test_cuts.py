@@ -88,3 +88,14 @@ def test_plain_parquet_has_only_its_newest_state(own_folder: Path, cli: Cli) -> 
     refused = cli("query", "select * from silver_chess", "--as-of", 0, "--json").json["error"]
     assert refused["code"] == "CUT_LOST"
     assert "newest state" in cli("cuts", "show", 0).out
+
+
+def test_pins_as_they_are_typed(games: SettledLake, cli: Cli) -> None:
+    lake = ["--lake", games.lake]
+    done = cli("cuts", "pin", 2, "--until", "2099-01-01", *lake)
+    assert (done.code, done.out) == (0, "games:2 is kept until 2099-01-01 00:00:00 UTC: 3 tables\n")
+    assert "2099-01-01" in cli("cuts", *lake).out
+    assert cli("cuts", "pin", 2, "--until", "2001-01-01", *lake).code == 2
+    assert cli("cuts", "pin", 2, "--until", "soon", *lake).code == 2
+    assert cli("cuts", "unpin", 2, "--json", *lake).json["unpinned"] == "games:2"
+    assert cli("cuts", "unpin", 2, *lake).code == 2
