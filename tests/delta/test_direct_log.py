@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from distributary.delta import checkpoint, log
 from distributary.delta.commit import lane_of, pipeline_of
-from distributary.delta.log import Snapshot
+from distributary.delta.log import DataFile, Snapshot
 from distributary.errors import LakeUnavailableError, PublishError
 from distributary.model.table import Column
 from distributary.publish.base import CommittedMark, Outcome, Published, TableShape
@@ -73,6 +74,26 @@ def test_column_added_by_another_writer_is_followed(folder: Path) -> None:
     publish(publisher, folder, 2)
     rows = {r["n"]: r["x"] for r in read_everywhere(str(folder))}
     assert rows == {0: None, 1: "theirs", 2: None}
+
+
+def data_files() -> int:
+    """Return the number of data files that are in memory."""
+    gc.collect()
+    return sum(isinstance(one, DataFile) for one in gc.get_objects())
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_files_of_a_table_do_not_stay_in_memory(folder: Path, prepared: bool) -> None:
+    publisher = DirectPublisher()
+    before = data_files()
+    for batch in range(10):
+        entry = batch_of(folder, batch, numbers(batch))
+        if prepared:
+            publisher.prepare([entry], mark(batch))
+        assert publisher.publish(entry, mark(batch)).version == batch
+        publisher.finish(threads=1)
+    assert data_files() == before
+    assert values(folder) == list(range(10))
 
 
 def test_table_that_was_deleted_is_made_again(folder: Path) -> None:

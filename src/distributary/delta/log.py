@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import unquote
 
@@ -746,7 +746,13 @@ class Log:
         return self._seen
 
     def committed(self, snapshot: Snapshot) -> None:
-        """Continue from a snapshot that the owner has just committed."""
+        """Continue from a snapshot that the owner has just committed.
+
+        The snapshot of a new table has files, whether this log follows them or not: one more with
+        each commit, as long as the process lives.
+        """
+        if snapshot.has_files and not self._files:
+            snapshot = replace(snapshot, has_files=False, files={})
         self._seen, self._asked_at = snapshot, time.monotonic()
 
     def forget(self) -> None:
