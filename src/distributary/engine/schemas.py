@@ -116,6 +116,7 @@ class SchemaLookup:
         self._inferred.load(shapes)
         wider: dict[str, Any] = {}
         doubts: dict[str, list[dict[str, Any]]] = {}
+        later: dict[str, Mapping[str, Mapping[str, int]]] = {}
         for claim, shape in shapes.items():
             known = self._inferred.document(claim)
             old = NOTHING if known is None else known
@@ -125,10 +126,11 @@ class SchemaLookup:
                 learner = Learner(self._evolution, table=claim)
                 new = learner.extended(old, shape)
                 doubts[claim] = [asdict(each) for each in learner.doubts]
+                later[claim] = learner.later
             if new != old:
                 wider[claim] = new
         self._inferred.add(wider)
-        self._inferred.note_doubts(doubts)
+        self._inferred.note_doubts(doubts, later)
         return list(wider)
 
     def recalled(self) -> dict[str, bytes]:

@@ -209,6 +209,38 @@ def with_measures(lake: str, tables: Sequence[TableSummary]) -> tuple[TableSumma
         return tuple(pool.map(one, tables))
 
 
+def filled_rows(lake: str, table: TableSummary, column: str) -> tuple[int, int] | None:
+    """Return how many rows have a value in a column, and how many in the columns beside it.
+
+    None where the statistics of the table do not say it.
+    """
+    try:
+        path = layout.place(lake, table.path)
+        stay_inside(lake, path, f"{path}/_delta_log")
+        with reaching(path):
+            found = load(at(path))
+    except (LakeUnavailableError, OutsideLakeError):
+        return None
+    own = beside = 0
+    for file in () if found is None else found.files.values():
+        nulls, rows = file.told().get("nullCount") or {}, file.written
+        empty = _nulls(nulls.get(column))
+        if rows is None or empty is None:
+            return None
+        own += rows - empty
+        counts = (n for name, n in nulls.items() if name.startswith(f"{column}__"))
+        beside += sum(rows - n for n in counts if isinstance(n, int))
+    return None if found is None else (own, beside)
+
+
+def _nulls(count: object) -> int | None:
+    """Return the number of nulls of a column: of a struct, of its field with the fewest."""
+    if isinstance(count, dict):
+        known = [n for n in map(_nulls, count.values()) if n is not None]
+        return min(known, default=None)
+    return count if isinstance(count, int) else None
+
+
 def open_listed(
     table: str,
     path: str,

@@ -20,6 +20,7 @@ from distributary.observe.deadletters import DeadLetters, Reason
 from distributary.observe.health import (
     SHOWN,
     Ranking,
+    filled_rows,
     losses_of,
     rank,
     with_measures,
@@ -363,6 +364,9 @@ class ColumnDoubt:
     kind: str
     values: Mapping[str, int]
     """How many values of each kind there were."""
+    later: Mapping[str, int]
+    """How many values of other kinds came later, by the kind that `schema retype` takes. Where the
+    statistics of the table say how many rows have a value, `values` is that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -483,7 +487,7 @@ def settled_status(
         as_of = last.finished_at if last else None
         totals = ledger.totals(name)
         dead_letters = _dead_letters(lake, name, mine)
-        doubts = column_doubts(checkpoint, mine)
+        doubts = column_doubts(lake, checkpoint, mine)
         ranking = rank(
             mine,
             as_of=as_of or moment,
@@ -665,8 +669,13 @@ def _dead_letters(lake: str, pipeline: str, tables: Sequence[TableSummary]) -> D
     return DeadLetterStatistics(dict(by_status), tuple(reasons))
 
 
-def column_doubts(checkpoint: str, tables: Sequence[TableSummary]) -> tuple[ColumnDoubt, ...]:
-    """Return the columns of a pipeline's tables whose kind was decided on mixed values."""
+def column_doubts(
+    lake: str, checkpoint: str, tables: Sequence[TableSummary]
+) -> tuple[ColumnDoubt, ...]:
+    """Return the columns whose kind was decided on mixed values, or on few that later ones outvote.
+
+    A column that was decided on few values and has many of its kind since is none of them.
+    """
     if not checkpoint:
         return ()
     try:
@@ -674,12 +683,22 @@ def column_doubts(checkpoint: str, tables: Sequence[TableSummary]) -> tuple[Colu
     except RegistryError:
         # a status that says less is better than none
         return ()
-    return tuple(
-        ColumnDoubt(table.table, table.type, each["column"], each["kind"], each["values"])
-        for table in tables
-        if table.role == Role.EACH
-        for each in known.get(table.type or "", ())
-    )
+    doubts = []
+    for table in tables:
+        for each in known.get(table.type or "", ()) if table.role == Role.EACH else ():
+            values, later = each["values"], each.get("later", {})
+            if len(values) == 1:
+                if sum(later.values()) < sum(values.values()):
+                    continue
+                rows = filled_rows(lake, table, each["column"])
+                if rows is not None and rows[0] > max(rows[1], sum(later.values())):
+                    continue
+                values = values if rows is None else {each["kind"]: rows[0]}
+            column = ColumnDoubt(
+                table.table, table.type, each["column"], each["kind"], values, later
+            )
+            doubts.append(column)
+    return tuple(doubts)
 
 
 def _by_pipeline(rows: Iterable[_Row]) -> defaultdict[str, list[_Row]]:

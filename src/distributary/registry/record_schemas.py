@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -49,6 +51,8 @@ class InferredSchemas:
         self._newest: dict[str, tuple[WriterSchema, dict[str, Any]]] = {}
         self._absent: set[str] = set()
         """Claims that had no schema when the folder was read."""
+        self._doubts: dict[str, list[dict[str, Any]]] | None = None
+        """The doubts as they were written last; None: not read yet."""
         self._trial = trial
         self._tried: dict[tuple[str, str], int] = {}
         """The numbers that a trial gave, by claim and text."""
@@ -95,20 +99,41 @@ class InferredSchemas:
             self._newest |= {claim: self._read(schema) for claim, schema in written.items()}
         self._absent -= documents.keys()
 
-    def note_doubts(self, doubts: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-        """Write columns, by claim, whose kind was decided although several kinds were seen."""
+    def note_doubts(
+        self,
+        doubts: Mapping[str, Sequence[Mapping[str, Any]]],
+        later: Mapping[str, Mapping[str, Mapping[str, int]]] = MappingProxyType({}),
+    ) -> None:
+        """Write columns, by claim, whose kind was decided on few values or on several kinds.
+
+        The numbers of `later` values of other kinds, by claim and column, are added to them.
+        """
         new = {claim: list(columns) for claim, columns in doubts.items() if columns}
-        if not new or self._trial:
+        others = {claim: columns for claim, columns in later.items() if columns}
+        if not (new or others) or self._trial:
             return
-        all_doubts = read_doubts(self._store.address)
+        if self._doubts is None:
+            self._doubts = read_doubts(self._store.address)
         for claim, columns in new.items():
-            by_column = {doubt["column"]: doubt for doubt in (*all_doubts.get(claim, ()), *columns)}
-            all_doubts[claim] = list(by_column.values())
-        self._write_doubts(all_doubts)
+            known = self._doubts.get(claim, ())
+            by_column = {doubt["column"]: doubt for doubt in (*known, *columns)}
+            self._doubts[claim] = list(by_column.values())
+        more = [self._add_later(claim, columns) for claim, columns in others.items()]
+        if new or any(more):
+            self._write_doubts(self._doubts)
+
+    def _add_later(self, claim: str, columns: Mapping[str, Mapping[str, int]]) -> bool:
+        """Add numbers of values to the doubts of a claim; return whether there are such doubts."""
+        found = [d for d in (self._doubts or {}).get(claim, ()) if d["column"] in columns]
+        for doubt in found:
+            counts = columns[doubt["column"]]
+            doubt["later"] = dict(Counter(doubt.get("later", {})) + Counter(counts))
+        return bool(found)
 
     def settle_doubts(self, claim: str, column: str | None = None) -> None:
         """Remove the doubts about a column, or about all columns of a claim."""
         doubts = read_doubts(self._store.address)
+        self._doubts = None
         if claim in doubts:
             remaining = [
                 doubt for doubt in doubts.pop(claim) if column not in (None, doubt["column"])

@@ -87,7 +87,10 @@ def test_good_records_behind_an_odd_one_are_named_and_replayed(
     assert cli("run", file).code == 0
     (before,) = cli("status", file, "--json").json["pipelines"]
     assert (before["tables"]["refusing"], before["tables"]["healthy"]) == (1, 1)
-    assert "schema retype silver_events COLUMN KIND" in cli("status", file).out
+    (doubt,) = before["doubts"]
+    assert (doubt["column"], doubt["values"]) == ("id", {"object": 1})
+    assert doubt["later"] == {"integer": 50}
+    assert "schema retype silver_events id integer" in cli("status", file).out
     done = cli("schema", "retype", "silver_events", "id", "integer", file, "--json")
     assert (done.code, done.json["selected"], done.json["replayed"]) == (0, 50, 50)
     sent(own_folder, {"id": 50, "n": 50})
@@ -96,6 +99,34 @@ def test_good_records_behind_an_odd_one_are_named_and_replayed(
     assert sorted(row["id__bigint"] for row in rows if row["n"]) == list(range(1, 51))
     (after,) = cli("status", file, "--json").json["pipelines"]
     assert after["tables"]["refusing"] == 0
+
+
+@pytest.mark.spark
+def test_a_column_that_an_odd_record_decided_alone_is_named_until_it_has_most_values(
+    own_folder: Path, cli: Cli, spark: SparkSession
+) -> None:
+    file = written(own_folder)
+
+    def doubts() -> list[tuple[str, dict[str, int], dict[str, int]]]:
+        (found,) = cli("status", file, "--json").json["pipelines"]
+        assert found["tables"]["doubtful"] == bool(found["doubts"])
+        return [(d["column"], d["values"], d["later"]) for d in found["doubts"]]
+
+    sent(own_folder, {"status": 404, "n": 0})
+    assert cli("run", file).code == 0
+    assert doubts() == []
+    sent(own_folder, *({"status": "paid", "n": n} for n in range(50)))
+    assert cli("run", file).code == 0
+    assert doubts() == [("status", {"number": 1}, {"string": 50})]
+    said = cli("status", file).out
+    assert "is number: 1 number; of other kinds later: 50 string" in said
+    assert "schema retype silver_events status string" in said
+    # as many as the column was decided on, and far fewer than it has by now
+    sent(own_folder, {"status": "paid", "n": "odd"})
+    assert cli("run", file).code == 0
+    assert [column for column, *_ in doubts()] == ["status"]
+    assert cli("schema", "retype", "silver_events", "status", "string", file).code == 0
+    assert doubts() == []
 
 
 @pytest.mark.spark

@@ -31,6 +31,7 @@ class Table:
         self.columns: tuple[Column, ...] = ()
         self.changes: list[ColumnChange] = []
         self.doubts: list[str] = []
+        self.later: dict[str, dict[str, int]] = {}
 
     def batch(self, *records: Any, tasks: int = 1) -> list[dict[str, Any] | None]:
         """Store records; the row of each, and None of a dead letter."""
@@ -42,6 +43,7 @@ class Table:
         learner = Learner(self.policy)
         self.document = learner.extended(self.document, profile)
         self.doubts += [doubt.column for doubt in learner.doubts]
+        self.later = learner.later
         schema = writer_schema(self.document)
         decoder = JsonDecoder(schema.body, schema.message, DecodeLimits())
         merged = merge(self.columns, decoder.columns, self.policy)
@@ -297,6 +299,18 @@ def test_only_close_decisions_are_doubted() -> None:
     table = Table()
     table.batch(*({"v": 1, "w": 1} for _ in range(50)), {"v": "x"}, *({"w": "y"} for _ in range(9)))
     assert table.doubts == ["w"]
+
+
+def test_decisions_on_few_values_are_doubted_and_later_values_counted() -> None:
+    table = Table()
+    table.batch({"id": {"deep": 1}, "n": 404}, *({"m": n} for n in range(10)))
+    assert table.doubts == ["id", "id.deep", "n"]
+    assert table.later == {}
+    table.batch(*({"id": n, "n": "paid", "m": n} for n in range(50)))
+    assert table.doubts == ["id", "id.deep", "n"]
+    assert table.later == {"id": {"integer": 50}, "n": {"string": 50}}
+    table.batch({"id": {"deep": 2**60}, "n": None, "m": 1.5})
+    assert table.later == {}
 
 
 def test_many_records_like_the_first_count_as_these_do() -> None:

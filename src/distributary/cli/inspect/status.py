@@ -405,14 +405,18 @@ def _draw_kinds(paper: Paper, each: PipelineStatus, lake: Lake) -> None:
         text = f"{counted(len(each.doubts), 'column')} of a kind that not all values had"
         paper.row("doubtful", styled(text, "yellow"))
     for doubt in each.doubts[:_MOST_TABLES]:
-        others = ", ".join(f"{n:,} {name}" for name, n in doubt.values.items())
+        others, later = (
+            ", ".join(f"{n:,} {name}" for name, n in counts.items())
+            for counts in (doubt.values, doubt.later)
+        )
         paper.line(
             "    ",
             styled(f"{doubt.table}.{doubt.column}", "bold yellow"),
-            f"  is {doubt.kind}: {others}",
+            f"  is {doubt.kind}: {others}" + (f"; of other kinds later: {later}" if later else ""),
         )
         column = shlex.quote(doubt.column)
-        paper.line(f"      distributary schema retype {doubt.table} {column} KIND {file}")
+        kind = max(doubt.later, key=lambda name: doubt.later[name], default="KIND")
+        paper.line(f"      distributary schema retype {doubt.table} {column} {kind} {file}")
 
 
 def _draw_tables(paper: Paper, ranking: Ranking, now: datetime) -> None:

@@ -12,7 +12,7 @@ Profiles are added up, so neither the order of records nor their split into task
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal
@@ -287,10 +287,14 @@ class Doubt:
     kind: str
     values: Mapping[str, int]
     """The number of values, by family."""
+    later: Mapping[str, int] = field(default_factory=dict)
+    """The number of values of other kinds that came later, by the names that `retyped` accepts."""
 
 
 _MINORITY = 0.1
 """The share of values of other kinds from which a decision is reported as close."""
+_ENOUGH = 10
+"""The number of values from which a decision is no longer in doubt for being made on too few."""
 
 
 class Learner:
@@ -300,7 +304,9 @@ class Learner:
         self._policy = policy
         self._table = table
         self.doubts: list[Doubt] = []
-        """Close decisions since this object was created."""
+        """Close decisions since this object was created, and those on few values."""
+        self.later: dict[str, dict[str, int]] = {}
+        """The number of values by kind whose column was decided for another one before."""
 
     def extended(self, document: Shape, profile: Profile) -> Shape:
         """Return the document extended by the fields and kinds of a profile."""
@@ -313,6 +319,7 @@ class Learner:
         types = _types(plain)
         if not types:
             return self._decided(profile, path, wanted=plain.get(_WANTED))
+        self._count_others(types, profile, path)
         if types == {"object"}:
             return self._with_fields(plain, profile, path)
         if types == {"array"}:
@@ -358,8 +365,22 @@ class Learner:
 
     def _doubt(self, counts: Mapping[str, int], chosen: str, path: tuple[str, ...]) -> None:
         others = sum(counts.values()) - counts[chosen]
-        if others and others >= _MINORITY * sum(counts.values()):
+        total = sum(counts.values())
+        if (others and others >= _MINORITY * total) or (path and total < _ENOUGH):
             self.doubts.append(Doubt(".".join(path), chosen, dict(counts)))
+
+    def _count_others(
+        self, types: Collection[str], profile: Profile, path: tuple[str, ...]
+    ) -> None:
+        """Count the values of a profile that are of another kind than their column."""
+        own = {"number" if name == "integer" else name for name in types}
+        counts: dict[str, int] = {}
+        for kind, count in profile["kinds"].items():
+            if family(kind) not in own and family(kind) in _FAMILIES:
+                name = _json_type(kind) or family(kind)
+                counts[name] = counts.get(name, 0) + count
+        if path and counts and len(own) == 1:
+            self.later[".".join(path)] = counts
 
     def _with_fields(self, plain: Shape, profile: Profile, path: tuple[str, ...]) -> Shape:
         current_fields = plain.get("properties", {})
