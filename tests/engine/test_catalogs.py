@@ -21,9 +21,9 @@ from distributary.engine.pipeline import Pipeline
 from distributary.errors import CatalogUnavailableError
 from distributary.model.check import CheckState
 from distributary.model.table import Role
+from distributary.observe.cards import read_catalog_state
 from distributary.observe.events import CatalogUpdated, Event
 from distributary.observe.metrics import Metrics
-from distributary.observe.pipelines import read_catalog_state
 from distributary.observe.status import status
 from distributary.operations.repair.reset_clean import plan_clean, remove
 from distributary_lab.simulate.game_records import GamesPlan

@@ -17,8 +17,8 @@ from distributary.engine import registrar as registering
 from distributary.engine.registrar import Registrar, _Wanted
 from distributary.errors import CatalogError, CatalogUnavailableError
 from distributary.model.table import Column, Role, TablePlan
+from distributary.observe.cards import CatalogState, read_catalog_state
 from distributary.observe.events import CatalogUpdated, Event, EventBus, Idle
-from distributary.observe.pipelines import CatalogState, read_catalog_state
 from tests.waiting import eventually
 
 

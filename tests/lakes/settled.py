@@ -17,9 +17,9 @@ from distributary.delta.parquet import write_file
 from distributary.model.deadletter import DEAD_LETTER_SCHEMA, dead_letter_id
 from distributary.model.manifest import Counts, Manifest, Mark, SourceRange, StagedFile, TableEntry
 from distributary.model.table import ChangeKind, Column, ColumnChange, Role, TablePlan
+from distributary.observe.cards import Registration, register
 from distributary.observe.ledger.ledger import Ledger
 from distributary.observe.ledger.recording import BatchTimes
-from distributary.observe.pipelines import Registration, register
 from distributary.publish.base import Outcome, Published, Publisher
 from distributary.publish.direct import DirectPublisher
 from distributary.publish.parking import park, parked, resume

@@ -20,9 +20,9 @@ from distributary.model.manifest import (
     TableEntry,
 )
 from distributary.model.table import ChangeKind, Column, ColumnChange, Role, TablePlan
+from distributary.observe.cards import Registration, pin, register
 from distributary.observe.ledger.ledger import Ledger
 from distributary.observe.ledger.recording import BatchTimes
-from distributary.observe.pipelines import Registration, pin, register
 from distributary.publish.base import Outcome, Published
 
 NOON = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)

@@ -18,9 +18,9 @@ from distributary.model import layout
 from distributary.model.change import CHANGE_COLUMNS, ChangeFacts
 from distributary.model.manifest import Counts, Manifest, SourceRange, StagedFile, TableEntry
 from distributary.model.table import Column, Role, TablePlan
+from distributary.observe.cards import Registration, register
 from distributary.observe.ledger.ledger import Ledger
 from distributary.observe.ledger.recording import BatchTimes
-from distributary.observe.pipelines import Registration, register
 from distributary.publish.base import Outcome, Published
 from tests.changes.logs import COLUMNS, NOW, Event, rows_of
 from tests.lakes.written import pin_file

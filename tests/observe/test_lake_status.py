@@ -9,8 +9,8 @@ import pytest
 
 from distributary.model.manifest import Counts
 from distributary.model.table import Role
+from distributary.observe.cards import Registration, register
 from distributary.observe.health import Health
-from distributary.observe.pipelines import Registration, register
 from distributary.observe.status import status
 
 

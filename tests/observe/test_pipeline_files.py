@@ -8,7 +8,7 @@ import pytest
 
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.model import layout
-from distributary.observe.pipelines import Registration, register, registrations
+from distributary.observe.cards import Registration, register, registrations
 
 GAMES = Registration(
     "games", "games.yaml", "lake/_checkpoints", {"password": "***"}, {"chess": "lake/chess"}

@@ -10,7 +10,7 @@ import pytest
 
 from distributary.errors import SourceUnavailableError
 from distributary.model.change import Heartbeat
-from distributary.observe.pipelines import Registration, register
+from distributary.observe.cards import Registration, register
 from distributary.observe.pulse import (
     Backlog,
     Pulse,

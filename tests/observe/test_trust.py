@@ -10,8 +10,8 @@ import pytest
 
 from distributary.config.load import load
 from distributary.errors import ConfigError
-from distributary.observe import pipelines
-from distributary.observe.pipelines import Registration, load_trusted, pin, trusted_checkpoint
+from distributary.observe import cards
+from distributary.observe.cards import Registration, load_trusted, pin, trusted_checkpoint
 
 FILE = """
 name: games
@@ -134,9 +134,9 @@ def test_group_of_one_user_may_write(
 ) -> None:
     run(lake, file)
     file.chmod(0o664)
-    monkeypatch.setattr(pipelines, "_is_private", lambda group: True)
+    monkeypatch.setattr(cards, "_is_private", lambda group: True)
     assert code(lake, card(lake, file)) is None
-    monkeypatch.setattr(pipelines, "_is_private", lambda group: False)
+    monkeypatch.setattr(cards, "_is_private", lambda group: False)
     assert code(lake, card(lake, file)) == "FILE_NOT_TRUSTED"
 
 
@@ -205,7 +205,7 @@ def test_secrets_that_nobody_needs_stay_references(lake: Path, tmp_path: Path) -
     secret.write_text("a key")
     file = write(tmp_path / "games.yaml", lake, secret=f"${{file:{secret}}}")
     run(lake, file)
-    found = load_trusted(card(lake, file), str(lake), needs=pipelines.DECODING)
+    found = load_trusted(card(lake, file), str(lake), needs=cards.DECODING)
     registry = found.config.registry
     assert registry is not None and registry.token is not None
     assert registry.token.get_secret_value() == "a token"

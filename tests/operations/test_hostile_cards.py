@@ -17,7 +17,7 @@ from distributary.errors import OutsideLakeError, PublishError
 from distributary.model import layout
 from distributary.model.manifest import Mark, StagedFile, TableEntry
 from distributary.model.table import Role, TablePlan
-from distributary.observe.pipelines import Registration, load_trusted, register, registrations
+from distributary.observe.cards import Registration, load_trusted, register, registrations
 from distributary.operations.maintain import UpkeepStep, Wishes, remove_leftovers, watch
 from distributary.publish.parking import park, parked, unpark
 from distributary.store.base import at

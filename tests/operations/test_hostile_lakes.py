@@ -24,7 +24,7 @@ from distributary.errors import CheckpointError, ErrorCode, OutsideLakeError, Pu
 from distributary.model import layout
 from distributary.model.manifest import Mark, entry_from_dict, entry_to_dict
 from distributary.model.table import STAGED, STAGING, Role
-from distributary.observe.pipelines import Registration, register
+from distributary.observe.cards import Registration, register
 from distributary.operations.maintain import UpkeepStep, Wishes, jobs_of, maintain
 from distributary.operations.repair.reset_clean import plan_clean, plan_reset, remove
 from distributary.operations.repair.resume_table import resume

@@ -19,9 +19,9 @@ from distributary.errors import CheckpointError, FencedError, OwnedError
 from distributary.model import layout
 from distributary.model.manifest import Counts, Manifest, Mark, SourceRange, TableEntry
 from distributary.model.table import Column, Role, TablePlan
+from distributary.observe.cards import Registration, read_upkeep_state, register
 from distributary.observe.ledger.ledger import Ledger
 from distributary.observe.ledger.recording import BatchTimes
-from distributary.observe.pipelines import Registration, read_upkeep_state, register
 from distributary.operations import maintain as maintaining
 from distributary.operations.maintain import (
     Report,

@@ -13,7 +13,7 @@ from distributary.engine.progress.claim import Claim
 from distributary.errors import CheckpointError
 from distributary.model.manifest import Counts, Manifest, SourceRange, StagedFile, TableEntry
 from distributary.model.table import Role, TablePlan
-from distributary.observe.pipelines import Registration, register
+from distributary.observe.cards import Registration, register
 from distributary.operations.maintain import batch_under_way, watch
 from distributary.store.base import at
 

@@ -21,9 +21,9 @@ from distributary.model.manifest import (
     TableEntry,
 )
 from distributary.model.table import ChangeKind, Column, ColumnChange, Role, TablePlan
+from distributary.observe.cards import Registration, register
 from distributary.observe.ledger.ledger import Ledger
 from distributary.observe.ledger.recording import BatchTimes
-from distributary.observe.pipelines import Registration, register
 from distributary.publish.base import Outcome, Published
 
 NOW = datetime.now(UTC).replace(microsecond=0)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from distributary.model.deadletter import dead_letter_id
-from distributary.observe.pipelines import Registration, register
+from distributary.observe.cards import Registration, register
 from tests.hostile import SECRET, VARIABLE, listening, write_hostile
 from tests.lakes.written import pin_file
 from tests.web.conftest import Start

@@ -367,7 +367,7 @@ def tables_with_expiring_marks(lake: Path, pipeline: str | None) -> list[str]:
 
 def _catalog(loaded: Loaded) -> Check:
     from distributary.engine.registrar import check_catalog
-    from distributary.observe.pipelines import read_catalog_state
+    from distributary.observe.cards import read_catalog_state
 
     found, lasting = check_catalog(loaded.config)
     state = read_catalog_state(loaded.config.lake.address, loaded.config.name)

@@ -18,9 +18,9 @@ from distributary.engine.progress.claim import Claim
 from distributary.engine.registrar import Registrar
 from distributary.model.manifest import SourceRange, app_id
 from distributary.model.table import TablePlan
+from distributary.observe.cards import CatalogState
 from distributary.observe.events import Asked, EventBus, RegistryAsked
 from distributary.observe.ledger.ledger import Ledger
-from distributary.observe.pipelines import CatalogState
 from distributary.publish.base import Publisher
 from distributary.registry.base import RegistryCalls
 from distributary.source.base import BatchInput

@@ -35,8 +35,8 @@ from distributary.engine.tables import primary_role
 from distributary.errors import CheckpointError, DistributaryError, ErrorCode
 from distributary.model.manifest import Counts
 from distributary.model.table import Role, counts_records
+from distributary.observe.cards import CatalogState
 from distributary.observe.events import Failed, Idle, Recovered, Stopped, TableResumed
-from distributary.observe.pipelines import CatalogState
 from distributary.observe.pulse import clear_failure
 from distributary.publish.base import Outcome, Published
 from distributary.publish.parking import ParkedBatch, parked

@@ -60,9 +60,9 @@ from distributary.errors import (
 from distributary.model import layout
 from distributary.model.dataset import Dataset
 from distributary.model.manifest import app_id
+from distributary.observe.cards import Registration, pin, refuse_half_restored, register
 from distributary.observe.events import BatchSettled, Event, EventBus
 from distributary.observe.ledger.ledger import Ledger
-from distributary.observe.pipelines import Registration, pin, refuse_half_restored, register
 from distributary.observe.pulse import begin_pulse, write_failure
 from distributary.publish.base import Publisher
 from distributary.registry.base import RegistryCalls, SchemaRegistry

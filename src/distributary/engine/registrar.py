@@ -49,6 +49,7 @@ from distributary.errors import (
 from distributary.model import layout
 from distributary.model.table import Role, TablePlan
 from distributary.model.table_format import TABLE_FORMATS
+from distributary.observe.cards import CatalogState, Unregistered, write_catalog_state
 from distributary.observe.events import (
     BatchSettled,
     CatalogUpdated,
@@ -58,7 +59,6 @@ from distributary.observe.events import (
     TableResumed,
 )
 from distributary.observe.ledger.ledger import Ledger
-from distributary.observe.pipelines import CatalogState, Unregistered, write_catalog_state
 from distributary.publish.formats.entry import format_entry
 from distributary.store.base import same_place
 

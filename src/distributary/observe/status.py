@@ -16,6 +16,13 @@ from distributary.model import layout
 from distributary.model.change import OPS, SourceSlots, connector_name
 from distributary.model.manifest import Counts
 from distributary.model.table import Role
+from distributary.observe.cards import (
+    CatalogState,
+    UpkeepState,
+    read_catalog_state,
+    read_upkeep_state,
+    registrations,
+)
 from distributary.observe.deadletters import DeadLetters, Reason
 from distributary.observe.health import (
     SHOWN,
@@ -36,13 +43,6 @@ from distributary.observe.ledger.rows import (
     rule_statuses,
 )
 from distributary.observe.log_format import plain
-from distributary.observe.pipelines import (
-    CatalogState,
-    UpkeepState,
-    read_catalog_state,
-    read_upkeep_state,
-    registrations,
-)
 from distributary.observe.pulse import Backlog, Pulse, UnderWay, read_failure, read_pulse
 from distributary.observe.verify.gaps import current_life, lost_parking, parking_folder
 from distributary.registry.files import has_inferred, inferred_folder, read_doubts

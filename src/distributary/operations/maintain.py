@@ -60,16 +60,16 @@ from distributary.errors import CheckpointError, DistributaryError, FencedError,
 from distributary.model import layout
 from distributary.model.table import STAGING, Role
 from distributary.model.table_format import DELTA, TABLE_FORMATS
-from distributary.observe.cuts import Cuts
-from distributary.observe.health import DERIVED
-from distributary.observe.ledger.ledger import Expired, Ledger
-from distributary.observe.pipelines import (
+from distributary.observe.cards import (
     Registration,
     UpkeepState,
     registrations,
     trusted_checkpoint,
     write_upkeep_state,
 )
+from distributary.observe.cuts import Cuts
+from distributary.observe.health import DERIVED
+from distributary.observe.ledger.ledger import Expired, Ledger
 from distributary.publish.formats.entry import format_at
 from distributary.store.base import Store, at, is_remote, leads_outside
 

@@ -17,11 +17,11 @@ from distributary.errors import DistributaryError, ErrorCode
 from distributary.model import layout
 from distributary.model.cache import Cache
 from distributary.model.table import Role
+from distributary.observe.cards import DECODING, Registration, load_trusted, registrations
 from distributary.observe.deadletters import DeadLetters
 from distributary.observe.health import TableHealth, assess, losses_of
 from distributary.observe.ledger.ledger import Ledger
 from distributary.observe.ledger.rows import TableKey, TableSummary
-from distributary.observe.pipelines import DECODING, Registration, load_trusted, registrations
 from distributary.observe.status import (
     Live,
     PipelineStatus,

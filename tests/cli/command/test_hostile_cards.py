@@ -10,7 +10,7 @@ import pytest
 
 from distributary.cli.command import live
 from distributary.model.deadletter import dead_letter_id
-from distributary.observe.pipelines import Registration, register
+from distributary.observe.cards import Registration, register
 from tests.cli.conftest import Cli
 from tests.hostile import SECRET, VARIABLE, listening, write_hostile
 from tests.lakes.written import make_lake, pin_file

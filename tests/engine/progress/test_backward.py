@@ -16,7 +16,7 @@ from distributary.engine.progress.recovery import plan_recovery, recover
 from distributary.engine.progress.removal import dead_letters_of
 from distributary.errors import CheckpointError, DivergedError, ErrorCode, FencedError
 from distributary.model import layout
-from distributary.observe.pipelines import unfinished_removal
+from distributary.observe.cards import unfinished_removal
 from distributary.observe.verify.gaps import check_lanes
 from distributary.operations.repair.reset_clean import plan_clean, plan_reset, remove
 from distributary.operations.replay import LANE, replay

@@ -17,7 +17,7 @@ from distributary.engine.progress.claim import Claim, current_owner
 from distributary.engine.progress.removal import _read
 from distributary.engine.shards.progress import Cuts
 from distributary.errors import CheckpointError, DistributaryError, ErrorCode
-from distributary.observe.pipelines import REMOVAL
+from distributary.observe.cards import REMOVAL
 from distributary.publish.parking import parked
 from distributary.source.files.file_list import FileList, FoundFile
 from distributary.store.base import at

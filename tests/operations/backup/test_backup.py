@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from distributary.engine.pipeline import Pipeline
 from distributary.errors import CheckpointError, DistributaryError, ErrorCode
-from distributary.observe.pipelines import RESTORE, registrations
+from distributary.observe.cards import RESTORE, registrations
 from distributary.operations.backup import cut as cut_module
 from distributary.operations.backup import restore as restore_module
 from distributary.operations.backup import take as take_module

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from distributary.config.pipeline import PipelineConfig
     from distributary.config.registry import RegistryConfig as Settings
     from distributary.engine.pipeline import Pipeline
+    from distributary.observe.cards import Registration
     from distributary.observe.ledger.ledger import Ledger
     from distributary.observe.ledger.rows import TableSummary
-    from distributary.observe.pipelines import Registration
     from distributary.registry.folder import FileRegistry
     from distributary.registry.http.registry import HttpRegistry
 
@@ -170,7 +170,7 @@ def loaded_of(
     option: str = "--file",
 ) -> Loaded:
     """The settings of a lake's pipeline; `option` is what the command has to name its file."""
-    from distributary.observe.pipelines import load_trusted, registrations
+    from distributary.observe.cards import load_trusted, registrations
 
     if lake.file is not None:
         return load_file(call, lake.file, needs=needs)
@@ -258,7 +258,7 @@ def find_registry(
 ) -> FoundRegistry:
     """By `--registry`, by a pipeline file, or by the card that a pipeline left in a lake."""
     from distributary.config.base import hide_credentials
-    from distributary.observe.pipelines import DECODING
+    from distributary.observe.cards import DECODING
 
     config: PipelineConfig | None = None
     if registry is not None:

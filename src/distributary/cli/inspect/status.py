@@ -38,9 +38,9 @@ from distributary.threads import begun
 if TYPE_CHECKING:
     from distributary.config.load import Loaded
     from distributary.model.change import SourceSlots
+    from distributary.observe.cards import CatalogState, UpkeepState
     from distributary.observe.health import Ranking
     from distributary.observe.ledger.rows import RuleStatus
-    from distributary.observe.pipelines import CatalogState, UpkeepState
     from distributary.observe.pulse import UnderWay
     from distributary.observe.status import (
         Forecast,
@@ -100,7 +100,7 @@ def status(
 ) -> int:
     """Lag, freshness, rows, dead letters and parked tables."""
     from distributary.engine.progress.claim import liveness
-    from distributary.observe.pipelines import unfinished_removal
+    from distributary.observe.cards import unfinished_removal
     from distributary.observe.status import status as status_of
 
     found = find_lake(call, lake, file, empty=file is not None)
@@ -651,7 +651,7 @@ def _find_healable(call: Invocation, lake: Lake, status: PipelineStatus) -> Heal
 
 
 def _ask_registry(call: Invocation, lake: Lake, status: PipelineStatus) -> Healable:
-    from distributary.observe.pipelines import DECODING
+    from distributary.observe.cards import DECODING
 
     loaded = loaded_of(call, lake, name=status.name, needs=DECODING)
     if not _may_decode(lake, status, loaded):

@@ -133,8 +133,8 @@ def show(
     file: FileOption = None,
 ) -> None:
     """The whole record, its bytes, and as much as can be decoded."""
+    from distributary.observe.cards import DECODING
     from distributary.observe.deadletters import find_letter
-    from distributary.observe.pipelines import DECODING
     from distributary.operations.replay import look_inside
 
     found = find_lake(call, lake, file)
@@ -287,8 +287,8 @@ def _has_none(
     lake: Lake, wanted: Mapping[str, Any], pipeline: str | None, *, dry_run: bool
 ) -> bool:
     """Return whether no pipeline that is meant has such a letter, nor a replay to finish."""
+    from distributary.observe.cards import registrations
     from distributary.observe.deadletters import unfinished
-    from distributary.observe.pipelines import registrations
     from distributary.store.base import at
 
     name = pipeline or lake.pipeline

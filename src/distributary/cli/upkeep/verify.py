@@ -173,7 +173,7 @@ def _lanes(
     call: Invocation, lake: Lake, chosen: Sequence[TableSummary], *, deep: bool
 ) -> list[LaneCheck]:
     """Look for gaps in the ledger's batches of the pipelines that write to these tables."""
-    from distributary.observe.pipelines import registrations
+    from distributary.observe.cards import registrations
     from distributary.observe.verify.gaps import check_lanes, parking_folder
 
     pipelines = sorted({table.pipeline for table in chosen})
@@ -210,7 +210,7 @@ def _results(
     from concurrent.futures import ThreadPoolExecutor
 
     from distributary.model.table import Role
-    from distributary.observe.pipelines import registrations
+    from distributary.observe.cards import registrations
     from distributary.observe.verify.coordinates import coordinates
     from distributary.observe.verify.files import check_files
     from distributary.observe.verify.tables import check_table, unreadable, written_tables

@@ -24,8 +24,8 @@ from distributary.engine.progress.claim import CLAIMS, Claim
 from distributary.errors import CheckpointError
 from distributary.model import layout
 from distributary.model.manifest import LANES
+from distributary.observe.cards import REMOVAL
 from distributary.observe.deadletters import DeadLetters
-from distributary.observe.pipelines import REMOVAL
 from distributary.store.base import Store, at, is_remote, reaching, stay_inside
 from distributary.store.seal import seal, unseal
 

@@ -35,16 +35,16 @@ from distributary.errors import CheckpointError, ConfigError, DistributaryError,
 from distributary.model import layout
 from distributary.model.manifest import ASIDE, LANES, Manifest, TableEntry, app_id
 from distributary.model.table_format import DELTA, TABLE_FORMATS
-from distributary.observe.deadletters import unfinished
-from distributary.observe.health import DERIVED
-from distributary.observe.ledger.ledger import Ledger
-from distributary.observe.ledger.recording import batch_key
-from distributary.observe.pipelines import (
+from distributary.observe.cards import (
     Registration,
     registrations,
     trusted_checkpoint,
     unfinished_removal,
 )
+from distributary.observe.deadletters import unfinished
+from distributary.observe.health import DERIVED
+from distributary.observe.ledger.ledger import Ledger
+from distributary.observe.ledger.recording import batch_key
 from distributary.publish.formats.entry import format_at
 from distributary.publish.parking import ENTRY, ParkedBatch, parked
 from distributary.retries import attempts_on

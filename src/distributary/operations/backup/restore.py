@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from distributary.delta.log import BrokenLogError, load
 from distributary.errors import ConfigError, DistributaryError, ErrorCode
 from distributary.model import layout
-from distributary.observe.pipelines import RESTORE, Registration
+from distributary.observe.cards import RESTORE, Registration
 from distributary.operations.backup.cut import FileSize, each, parking_of
 from distributary.operations.backup.points import (
     Point,

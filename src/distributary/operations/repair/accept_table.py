@@ -14,8 +14,8 @@ from distributary.engine.pipeline import Pipeline
 from distributary.engine.progress.claim import liveness, refuse_owned
 from distributary.errors import ConfigError, ErrorCode, OwnedError, TableBehindError
 from distributary.model import layout
+from distributary.observe.cards import registrations
 from distributary.observe.ledger.recording import Accepted
-from distributary.observe.pipelines import registrations
 from distributary.observe.verify.gaps import lost_parking
 from distributary.observe.verify.tables import (
     TableCheck,

@@ -1,4 +1,4 @@
-"""What a pipeline says of itself in the lake, for commands that only know the lake."""
+"""The card of each pipeline in a lake: its file, its settings with masks, and its tables."""
 
 from __future__ import annotations
 
