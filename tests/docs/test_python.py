@@ -17,7 +17,7 @@ def test_every_recipe_gives_what_is_in_the_lake(tmp_path: Path) -> None:
     for _ in range(3):
         lake.batch({"chess": 2}, letters=1)
     recipes = [text for text in RECIPES if "spark" not in text]
-    assert (len(recipes), len(RECIPES)) == (4, 5)
+    assert (len(recipes), len(RECIPES)) == (5, 6)
     script = tmp_path / "recipes.py"
     leave = "import os, sys\nsys.stdout.flush()\nos._exit(0)\n"
     script.write_text("\n".join([*recipes, leave]))
@@ -28,7 +28,9 @@ def test_every_recipe_gives_what_is_in_the_lake(tmp_path: Path) -> None:
     lines = ended.stdout.splitlines()
     assert lines[0] == "['bronze_events', 'dead_letters', 'silver_chess']"
     assert lines[2] == "6"
-    assert lines[4:7] == ["6 9", "[{'n': 2}]", "[(6,)]"]
-    assert lines[7] == "3"
-    assert "silver_chess" in lines[8]
-    assert lines[9] == "wrapper/0/1"
+    assert lines[4:6] == ["6 9", "[{'n': 2}]"]
+    counts = {"inserted": 4, "updated": 0, "deleted": 0}
+    assert f"silver_chess {counts}" in lines[6:9]
+    assert lines[9:12] == ["['insert', 'insert']", "[(6,)]", "3"]
+    assert "silver_chess" in lines[12]
+    assert lines[13] == "wrapper/0/1"

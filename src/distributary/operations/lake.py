@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     import polars
     from pyspark.sql import DataFrame, SparkSession
 
+    from distributary.operations.cut_changes import TableChanges
+
 _SHOWN = 100
 """Rows of a table on a page of a notebook."""
 
@@ -129,6 +131,19 @@ class Lake:
     def cuts(self, last: int = 20, *, pipeline: str | None = None) -> tuple[ListedCut, ...]:
         """Return the newest cuts, the newest first."""
         return Cuts(self.path).listed(last, pipeline=pipeline)
+
+    def changes_since(
+        self, as_of: AsOf, *, pipeline: str | None = None, tables: Sequence[str] | None = None
+    ) -> dict[str, TableChanges]:
+        """Return what became of each table since a cut, up to the newest or the chosen one.
+
+        `rows` of each reads the changed rows, with `_change_type`; `counts()` counts them.
+        """
+        from distributary.operations.cut_changes import changes_between
+
+        cuts = Cuts(self.path) if self._chosen is None else self._chosen[0]
+        until = cuts.find() if self._chosen is None else self._chosen[1]
+        return changes_between(cuts, cuts.find(as_of, pipeline=pipeline), until, tables)
 
     def status(self, pipeline: str | None = None) -> Status:
         """Return what `distributary status` shows of the pipelines of the lake."""

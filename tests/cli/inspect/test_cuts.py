@@ -99,3 +99,22 @@ def test_pins_as_they_are_typed(games: SettledLake, cli: Cli) -> None:
     assert cli("cuts", "pin", 2, "--until", "soon", *lake).code == 2
     assert cli("cuts", "unpin", 2, "--json", *lake).json["unpinned"] == "games:2"
     assert cli("cuts", "unpin", 2, *lake).code == 2
+
+
+def test_what_came_between_two_cuts(games: SettledLake, cli: Cli) -> None:
+    games.batch({"chess": 5})
+    found = cli("cuts", "diff", 1, 3, "--json").json["tables"]
+    assert [(row["table"], row["inserted"]) for row in found] == [
+        ("bronze_events", 8),
+        ("silver_chess", 7),
+        ("silver_go", 1),
+    ]
+    assert "1 to 3" in cli("cuts", "diff", 1, 3).out
+    rows = cli("cuts", "diff", 2, 3, "silver_chess", "--csv").out.splitlines()
+    assert len(rows) == 6 and rows[1].endswith(",3,insert")
+    short = cli("cuts", "diff", 2, 3, "silver_chess", "-n", 2, "--json").json
+    assert (short["total"], len(short["rows"])) == (5, 2)
+    assert cli("cuts", "diff", 2, 3, "silver_go", "--json").json["rows"] == []
+    assert cli("cuts", "diff", 3, 3).out == "no table has other rows\n"
+    assert cli("cuts", "diff", 3, 1).code == 2
+    assert cli("cuts", "diff", 1, 3, "silver_nope").code == 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,15 +16,25 @@ from distributary.cli.command.verb import (
     ListingGroup,
     PipelineName,
     argument,
+    complete_tables,
     group,
     option,
     verb,
+)
+from distributary.cli.inspect.query import (
+    Csv,
+    RowShape,
+    Width,
+    row_shape,
+    row_values,
+    show_rows,
 )
 from distributary.observe.log_format import one_line
 
 if TYPE_CHECKING:
     from distributary.model.cut import Cut, CutPoint
     from distributary.observe.cuts import Cuts, ListedCut
+    from distributary.operations.cut_changes import TableChanges
 
 
 app = group("cuts", "Moments at which all tables have the same batches.", panel=LOOK)
@@ -162,6 +172,87 @@ def _remark(version: int | None, behind: int | None) -> str:
     if behind is not None:
         return f"behind: parked since batch {behind}"
     return "has no versions: read at its newest state" if version is None else ""
+
+
+@verb(app, "cuts diff 0 0 --lake distributary-demo", "cuts diff 0 0 bronze_events --json")
+def diff(
+    call: Invocation,
+    since: Annotated[str, argument("The earlier cut.", metavar="CUT")],
+    until: Annotated[str, argument("The later cut.", metavar="CUT")],
+    table: Annotated[
+        str | None,
+        argument(
+            "A table, to print its changed rows.",
+            metavar="TABLE",
+            autocompletion=complete_tables,
+        ),
+    ] = None,
+    limit: Annotated[
+        int, option("--limit -n", "Print at most so many rows; 0 for all.", metavar="ROWS", min=0)
+    ] = 1000,
+    as_csv: Csv = False,
+    width: Width = None,
+    pipeline: PipelineName = None,
+    lake: LakeOption = None,
+    file: FileOption = None,
+) -> None:
+    """Show what tables got, changed and lost between two cuts, or the rows of one table."""
+    from distributary.observe.cuts import Cuts
+    from distributary.operations.cut_changes import changes_between
+
+    shape = row_shape(call, as_csv, width)
+    found = find_lake(call, lake, file)
+    cuts = Cuts(found.path)
+    first, last = (cuts.find(c, pipeline=pipeline or found.pipeline) for c in (since, until))
+    changed = changes_between(cuts, first, last, None if table is None else [table])
+    if table is not None:
+        _show_changes(call, table, changed, limit, shape)
+        return
+    counted_rows = [
+        {
+            "table": name,
+            "before": changes.before.version if changes.before else None,
+            "after": changes.table.version,
+            **changes.counts(),
+        }
+        for name, changes in changed.items()
+    ]
+    shown = [row for row in counted_rows if row["inserted"] or row["updated"] or row["deleted"]]
+    document = {"lake": found.path, "tables": shown}
+    call.out.show(document, lambda paper: _draw_diff(paper, shown))
+
+
+def _show_changes(
+    call: Invocation, table: str, changed: Mapping[str, TableChanges], limit: int, shape: RowShape
+) -> None:
+    from distributary.operations.query import ResultColumn
+
+    (changes,) = changed.values() if changed else (None,)
+    if changes is None:
+        call.out.show({"table": table, "columns": [], "rows": []}, lambda paper: None)
+        return
+    rows = changes.rows
+    some = rows.slice(0, limit or None)
+    columns = tuple(ResultColumn(field.name, str(field.type)) for field in rows.schema)
+    about = {"table": changes.table.table, "total": rows.num_rows}
+    show_rows(call, columns, row_values(some.to_pydict().values()), shape, about)
+    if some.num_rows < rows.num_rows and not call.out.is_json:
+        call.out.note(f"only {some.num_rows:,} of {counted(rows.num_rows, 'row')}: --limit")
+
+
+def _draw_diff(paper: Paper, rows: Sequence[Mapping[str, Any]]) -> None:
+    if not rows:
+        paper.line("no table has other rows")
+        return
+    cells = [
+        [
+            one_line(row["table"]),
+            f"{'-' if row['before'] is None else row['before']} to {row['after']}",
+            *(number(row[kind]) for kind in ("inserted", "updated", "deleted")),
+        ]
+        for row in rows
+    ]
+    paper.table(["TABLE", "VERSION", "INSERTED>", "UPDATED>", "DELETED>"], cells, indent=0)
 
 
 CutName = Annotated[str, argument("A batch (41, games:41) or a time.", metavar="CUT")]

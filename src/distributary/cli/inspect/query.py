@@ -87,7 +87,7 @@ def query(
     """
     from distributary.operations.query import Questions
 
-    shape = _shape(call, as_csv, width)
+    shape = row_shape(call, as_csv, width)
     bounds = _bounds(call, limit, timeout, memory, unlimited=as_csv)
     found = find_lake(call, lake, file)
     questions = Questions(found.path, as_of=as_of, pipeline=found.pipeline)
@@ -113,7 +113,7 @@ def head(
     """The newest rows of a table, the newest first."""
     from distributary.operations.query import Questions, ResultColumn, newest
 
-    shape = _shape(call, as_csv, width)
+    shape = row_shape(call, as_csv, width)
     found = find_lake(call, lake, file)
     questions = Questions(found.path, as_of=as_of, pipeline=found.pipeline)
     name = table.casefold()
@@ -124,24 +124,26 @@ def head(
     rows = newest(opened, count)
     columns = tuple(ResultColumn(field.name, str(field.type)) for field in rows.schema)
     about = {"table": questions.places[name][0], "table_version": opened.version}
-    _show(call, columns, _values(rows.to_pydict().values()), shape, about)
+    show_rows(call, columns, row_values(rows.to_pydict().values()), shape, about)
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
+class RowShape:
     """How rows are to be printed."""
 
     as_csv: bool
     width: int | None
 
 
-def _shape(call: Invocation, as_csv: bool, width: int | None) -> _Shape:
+def row_shape(call: Invocation, as_csv: bool, width: int | None) -> RowShape:
+    """Return the shape that the options ask for."""
     if as_csv and call.out.is_json:
         raise call.usage("--csv and --json exclude each other.")
-    return _Shape(as_csv, width)
+    return RowShape(as_csv, width)
 
 
-def _values(columns: Iterable[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
+def row_values(columns: Iterable[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
+    """Return the rows of columns of equal length."""
     return zip(*columns, strict=True)
 
 
@@ -161,7 +163,7 @@ def _bounds(
 
 
 def _answer(
-    call: Invocation, questions: Questions, sql: str, bounds: QueryLimits, shape: _Shape
+    call: Invocation, questions: Questions, sql: str, bounds: QueryLimits, shape: RowShape
 ) -> None:
     from distributary.cli.command.log_file import report
     from distributary.errors import DistributaryError
@@ -173,16 +175,16 @@ def _answer(
         os._exit(error.exit_code)
 
     with questions.ask(sql, bounds, overdue=end) as answer:
-        _show(call, answer.columns, answer.rows(), shape, {}, lambda: {"more": answer.more})
+        show_rows(call, answer.columns, answer.rows(), shape, {}, lambda: {"more": answer.more})
         if answer.more and not call.out.is_json:
             call.out.note(f"only the first {counted(bounds.rows or 0, 'row')}: --limit says more")
 
 
-def _show(
+def show_rows(
     call: Invocation,
     columns: Sequence[ResultColumn],
     rows: Iterable[Sequence[Any]],
-    shape: _Shape,
+    shape: RowShape,
     about: Mapping[str, Any],
     after: Callable[[], Mapping[str, Any]] = dict,
 ) -> None:
@@ -254,7 +256,7 @@ def _json(value: Any, width: int | None) -> Any:
 # A prompt.
 
 
-def _converse(call: Invocation, questions: Questions, bounds: QueryLimits, shape: _Shape) -> None:
+def _converse(call: Invocation, questions: Questions, bounds: QueryLimits, shape: RowShape) -> None:
     """Statement after statement, each up to its semicolon, until the end of input."""
     from distributary.cli.command.log_file import report
     from distributary.errors import DistributaryError
