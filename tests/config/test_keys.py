@@ -56,7 +56,13 @@ keys:
             "current time",
         ),
         ("keys: [{key: [id], tables: [raw]}]", "keys[0].tables", "tables per type"),
-        ("keys: [{key: [id], modus: x}]", "keys[0].modus", "mode"),
+        (
+            "keys: [{key: [id], order: [at], tombstones: delete}]",
+            "keys[0].order",
+            "_timestamp and the offset",
+        ),
+        ("keys: [{key: [id], mode: dedup, tombstones: delete}]", "keys[0].tombstones", "dedup"),
+        ("keys: [{key: [id], modus: x}]", "keys[0].modus", ""),
     ],
 )
 def test_problems_have_their_place(keys: str, path: str, words: str) -> None:
@@ -80,3 +86,10 @@ def test_what_keys_cannot_be_combined_with(before: str, after: str, path: str) -
     assert before in FILE
     file = FILE.replace(before, after)
     assert path in [place for place, _, _ in problems("keys: [{key: [id]}]", file)]
+
+
+def test_a_message_without_a_value_has_no_envelope() -> None:
+    file = FILE.replace("{topic}", "{type}") + "envelope: {format: json, type: kind}\n"
+    ((place, _, message),) = problems("keys: [{key: [id], tombstones: delete}]", file)
+    assert place == "keys[0].tombstones"
+    assert "envelope" in message

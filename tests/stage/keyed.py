@@ -27,7 +27,8 @@ from tests.stage.conftest import Bench
 PIPELINE = """
 name: shop
 source: {{type: kafka, bootstrap_servers: "127.0.0.1:9", topics: [orders]}}
-payload: {{format: json, framing: none}}
+payload: {{format: {payload}}}
+{registry}
 tables: {{each: "silver_{{topic}}"{tables}}}
 keys: [{keys}]
 lake: {{path: {lake}}}
@@ -44,24 +45,39 @@ class Sent(NamedTuple):
     value: Any
     timestamp: int = 1_000_000
     topic: str = "orders"
+    key: bytes | None = b"k"
 
 
 class KeyedStream:
     """A lake whose tables have a key, and the batches that are brought to it."""
 
-    def __init__(self, lake: Path, keys: str, *, tables: str = "", extra: str = "") -> None:
-        text = PIPELINE.format(lake=lake, keys=keys, tables=tables, extra=extra)
+    def __init__(
+        self,
+        lake: Path,
+        keys: str,
+        *,
+        tables: str = "",
+        extra: str = "",
+        exchange: str = "disk",
+        payload: str = "json, framing: none",
+    ) -> None:
+        registered = payload in ("protobuf", "avro")
+        registry = "registry: {path: ./schemas}" if registered else ""
+        text = PIPELINE.format(
+            lake=lake, keys=keys, tables=tables, extra=extra, payload=payload, registry=registry
+        )
         self.lake, self.config = lake, load_text(text, file="shop.yaml", environ={}).config
         self.publisher = DirectPublisher()
-        self.bench = Bench(lake, ScratchRegistry(), self.config)
-        self.inferred = InferredSchemas(lake / "inferred")
+        self.bench = Bench(lake, ScratchRegistry(), self.config, exchange)
+        self.registry = self.bench.registry if registered else None
+        self.inferred = None if registered else InferredSchemas(lake / "inferred")
         self.batch = -1
         self.restart()
 
     def restart(self) -> None:
         """Begin with a planner that knows only what is in the lake."""
         self.planner = self.bench.planner = Planner(
-            self.config, registry=None, publisher=self.publisher, inferred=self.inferred
+            self.config, registry=self.registry, publisher=self.publisher, inferred=self.inferred
         )
 
     def bring(self, *records: Sent) -> Staged:
@@ -113,7 +129,7 @@ class KeyedStream:
 
 def _raw(records: Sequence[Sent]) -> pa.RecordBatch:
     rows = [
-        {"key": b"k", "topic": one.topic, "partition": one.partition, "offset": one.offset}
+        {"key": one.key, "topic": one.topic, "partition": one.partition, "offset": one.offset}
         | {"timestamp": one.timestamp, "headers": None, "value": _bytes(one.value)}
         for one in records
     ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections import Counter
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,10 @@ from hypothesis import strategies as st
 from distributary.changes.events import place_of
 from distributary.errors import ConfigError, ErrorCode
 from distributary.model.keyed import KeyRule
-from distributary.model.record import RAW
+from distributary.model.record import RAW, Format
 from distributary.model.table import Column, Role, TablePlan
 from distributary.stage.keys import with_change_columns
+from distributary.stage.record_keys import read_keys
 from tests.stage.keyed import KeyedStream, Sent
 
 KEYS = st.integers(0, 4)
@@ -258,6 +261,72 @@ def test_rows_of_one_record_are_in_their_order(first: bool) -> None:
     places = [place_of(each) for each in events["_seq"].to_pylist()]
     assert places == sorted(places, reverse=first)
     assert len({*places}) == len({*events["_uuid"].to_pylist()}) == len(offsets)
+
+
+@pytest.mark.parametrize("exchange", ["disk", "spark"])
+def test_a_key_without_a_value_deletes_its_row(tmp_path: Path, exchange: str) -> None:
+    stream = KeyedStream(
+        tmp_path,
+        "{key: [id], tombstones: delete, tables: ['*orders']}",
+        tables=", unified: unified_gold",
+        extra="expectations: [{name: named, check: v is not null, action: dead_letter}]",
+        exchange=exchange,
+    )
+    stream.bring(*(Sent(0, n, {"id": n, "v": "a"}) for n in range(4)))
+    staged = stream.bring(
+        Sent(0, 4, None, key=b"1"),
+        Sent(0, 5, None, key=b'{"ID": 2}'),
+        Sent(0, 6, None, key=b"\x00\x00\x00\x00\x01\x02"),
+        Sent(0, 7, None, key=None),
+        Sent(0, 8, {"id": 9, "v": "b"}),
+        Sent(0, 9, None, topic="visits", key=b"1"),
+        Sent(0, 10, {"id": 1, "v": "z"}, topic="visits"),
+    )
+    assert sorted(row["id"] for row in stream.rows()) == [0, 3, 9]
+    assert staged.dead == {ErrorCode.KEY_NOT_IN_PAYLOAD: 1, ErrorCode.NULL_VALUE: 2}
+    assert len(stream.rows("unified_gold")) == 6
+    # an older record that comes late does not bring the row back, and a newer one does
+    stream.bring(Sent(0, 3, {"id": 1, "v": "late"}), Sent(0, 11, {"id": 2, "v": "new"}))
+    assert sorted(row["id"] for row in stream.rows()) == [0, 2, 3, 9]
+
+
+def test_tombstones_in_protobuf_avro_and_messagepack(tmp_path: Path) -> None:
+    keys = "{key: [id], tombstones: delete}"
+    proto = KeyedStream(tmp_path / "proto", keys, payload="protobuf")
+    text = 'syntax = "proto3"; message Order { int64 id = 1; string v = 2; }'
+    number = proto.bench.registry.register("orders-value", text)
+    header = b"\0" + number.to_bytes(4, "big")
+    proto.bring(Sent(0, 0, header + b"\0\x08\x05"), Sent(0, 1, header + b"\0\x08\x06"))
+    proto.bring(Sent(0, 2, None, key=b"5"), Sent(0, 3, header + b"\0\x08\x07"))
+    assert sorted(row["id"] for row in proto.rows()) == [6, 7]
+
+    avro = KeyedStream(tmp_path / "avro", keys, payload="avro")
+    schema = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+    number = avro.bench.registry.register("orders-value", json.dumps(schema), format=Format.AVRO)
+    header = b"\0" + number.to_bytes(4, "big")
+    avro.bring(Sent(0, 0, header + b"\x0a"), Sent(0, 1, header + b"\x0c"))
+    avro.bring(Sent(0, 2, None, key=b"5"))
+    assert avro.rows() == [{"id": 6}]
+
+    packed = KeyedStream(tmp_path / "msgpack", keys, payload="msgpack, framing: none")
+    packed.bring(Sent(0, 0, b"\x81\xa2id\x05"), Sent(0, 1, b"\x81\xa2id\x06"))
+    assert not packed.bring(Sent(0, 2, None, key=b"5")).dead
+    assert packed.rows() == [{"id": 6}]
+
+
+def test_the_keys_of_records_are_read_as_the_columns_of_the_table() -> None:
+    one = [Column("id", pa.int64())]
+    keys = [b"7", b"-7", b'{"id":8}', b"{}", b"", None, b"x", b"1.5", b'"9"', b"[1]", b"\xff"]
+    keys += [b"9" * 30, b'{"id":1.5}', b'{"id":true}', b"{broken"]
+    rows, kept, failures = read_keys(pa.chunked_array([pa.array(keys, pa.binary())]), one)
+    assert rows.column("id").to_pylist() == [7, -7, 8, 9]
+    assert kept == [0, 1, 2, 8]
+    assert [each.index for each in failures] == [3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14]
+    two = [Column("id", pa.string()), Column("day", pa.date32())]
+    keys = [b'{"id":"a","day":"2026-01-02","more":1}', b"a", b'{"id":"a"}', b'{"id":1,"day":"x"}']
+    rows, kept, _ = read_keys(pa.chunked_array([pa.array(keys, pa.binary())]), two)
+    assert rows.to_pylist() == [{"id": "a", "day": date(2026, 1, 2)}]
+    assert kept == [0]
 
 
 def test_columns_come_and_widen(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from distributary.config.base import Conflict, Duration, Section, Texts, placeho
 from distributary.config.expectations import columns_of, expression, reads_clock
 from distributary.config.lake import Tables
 from distributary.model.expectation import Action, Rule
-from distributary.model.keyed import MOST_ORDER_COLUMNS, KeyRule
+from distributary.model.keyed import MOST_ORDER_COLUMNS, TIME_OF_RECORD, KeyRule
 from distributary.model.table_format import TABLE_FORMATS, formats_with
 
 
@@ -55,6 +55,10 @@ class KeyedTables(Section):
     )
     """A boolean expression in SQL over the columns of the table. A record for which it is true
     deletes the row with its key."""
+    tombstones: Literal["skip", "delete"] = "skip"
+    """Meaning of a Kafka message with a key and no value. delete: the row with this key was
+    deleted, as in a compacted topic; the message's key has to be a JSON object with the columns of
+    `key`, or the value of the only one, as text. skip: the setting of the source holds."""
     history: bool = False
     """Also keep every version of a row in `<table>_history`, with the times between which it was
     valid."""
@@ -84,6 +88,11 @@ class KeyedTables(Section):
             for name, why in _NO_DELETES.items():
                 if getattr(self, name):
                     yield (name,), f"cannot be combined with mode: dedup: it {why}"
+            if self.tombstones == "delete":
+                yield ("tombstones",), "cannot be delete with mode: dedup: first records stay"
+        if self.tombstones == "delete" and self.order not in ((), (TIME_OF_RECORD,)):
+            why = f"of a message without a value only {TIME_OF_RECORD} and the offset are known"
+            yield ("order",), f"cannot be combined with tombstones: delete: {why}"
         for name in ("key", "order"):
             columns = [column.lower() for column in getattr(self, name)]
             for number, column in enumerate(columns):
@@ -101,7 +110,8 @@ class KeyedTables(Section):
         if self.delete_when is not None:
             names = columns_of(self.delete_when)
             delete = Rule("delete_when", self.delete_when, Action.DEAD_LETTER, columns=names)
-        return KeyRule(self.key, self.order, self.mode == "dedup", delete)
+        deletes = self.tombstones == "delete"
+        return KeyRule(self.key, self.order, self.mode == "dedup", delete, deletes)
 
 
 def keyed_table(keys: Sequence[KeyedTables], table: str) -> KeyedTables | None:
@@ -109,7 +119,9 @@ def keyed_table(keys: Sequence[KeyedTables], table: str) -> KeyedTables | None:
     return next((entry for entry in keys if entry.fits(table)), None)
 
 
-def key_conflicts(keys: Sequence[KeyedTables], tables: Tables, *, cdc: bool) -> Iterator[Conflict]:
+def key_conflicts(
+    keys: Sequence[KeyedTables], tables: Tables, *, cdc: bool, envelope: bool
+) -> Iterator[Conflict]:
     """Yield what keyed tables cannot be combined with."""
     if not keys:
         return
@@ -126,6 +138,9 @@ def key_conflicts(keys: Sequence[KeyedTables], tables: Tables, *, cdc: bool) -> 
         yield ("tables", "metadata"), "cannot hold key: a log names the columns of its key there"
     others = {name for setting, name in tables.fixed_names().items() if setting != "each"}
     for number, entry in enumerate(keys):
+        if envelope and entry.tombstones == "delete":
+            why = "a message without a value has no envelope, which names its type"
+            yield ("keys", number, "tombstones"), f"must be skip with an envelope: {why}"
         for name in others.intersection(entry.tables):
             yield ("keys", number, "tables"), f"names {name}, but only tables per type have keys"
 

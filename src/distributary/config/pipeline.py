@@ -185,7 +185,12 @@ class PipelineConfig(Section):
             used = placeholders(self.tables.each or "")
             if any(name in _CHANGE_DATA_ONLY for name in used):
                 yield ("tables", "each"), "may use {database}, {schema} and {table} with cdc only"
-        yield from key_conflicts(self.keys, self.tables, cdc=self.cdc is not None)
+        yield from key_conflicts(
+            self.keys,
+            self.tables,
+            cdc=self.cdc is not None,
+            envelope=self.envelope is not None,
+        )
         yield from expectation_conflicts(
             self.expectations, self.tables, changes=self.cdc is not None
         )

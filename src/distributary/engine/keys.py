@@ -42,6 +42,11 @@ class KeyPlan:
         """Return the key of a table; None for one that is appended to."""
         return keyed_table(self._config.keys, table)
 
+    def deletes_by_tombstones(self, table: str) -> bool:
+        """Return whether a record with a key and no value deletes a row of a table."""
+        keyed = self.of(table)
+        return keyed is not None and keyed.rule.tombstones
+
     def place(
         self,
         table: str,
@@ -71,7 +76,10 @@ class KeyPlan:
     def _place_appended(
         self, table: str, type_name: str, schema: WriterSchema, columns: tuple[Column, ...]
     ) -> Rejected | None:
-        known = self._book.planned(table, Role.EACH, type_name) if table else None
+        if not table:
+            return None
+        refused = self._book.evolve(table, type_name, schema, columns)
+        known = self._book.tables.get(table)
         if known is not None and _is_merged(known):
             raise ConfigError(
                 f"the rows of table {table} were merged by key, and no entry of keys fits it now",
@@ -79,7 +87,7 @@ class KeyPlan:
                 evidence=f"{known.path} has the column {SEQ_COLUMN.name}",
                 next_step=f"put its entry back, or give the table another name; {_START_OVER}",
             )
-        return self._book.evolve(table, type_name, schema, columns) if table else None
+        return refused
 
     def _refuse_other_use(
         self, table: str, type_name: str, log: TablePlan | None, rule: KeyRule

@@ -277,6 +277,7 @@ class Planner:
                     envelope=self._envelope_plan(),
                     limits=self._limits,
                     skip_tombstones=skips,
+                    keep_tombstones=any(entry.rule.tombstones for entry in self._config.keys),
                     from_files=self._config.source.carrier == "files",
                     strict_names=tables.names == "strict",
                     max_type_name=self._config.limits.max_type_name,
@@ -443,6 +444,8 @@ class Planner:
             route, schemas = placed
             self._schemas |= {each.id: each for each in schemas}
             return route
+        if key.tombstone:
+            return self._place_tombstones(key, schema)
         if self._needs_branch(key, schema):
             return None
         types = self._columns_of_type
@@ -454,6 +457,20 @@ class Planner:
             return False
         self._unions.add(key)
         return True
+
+    def _place_tombstones(self, key: RouteKey, schema: WriterSchema) -> Route | Rejected:
+        """Find the table whose rows records without a value delete."""
+        message = self._lookup.message(key, schema)
+        if isinstance(message, Rejected):
+            return message
+        type_name = key.claim if self._is_inferred(key) else message
+        table = self._table_name(type_name, key, message)
+        if isinstance(table, Rejected):
+            return table
+        if self._keys.deletes_by_tombstones(table):
+            return self._place(key, schema)
+        skips = self._config.source.skips_tombstones
+        return Rejected(ErrorCode.NULL_VALUE, "the value is null", passed_over=skips)
 
     def _place(self, key: RouteKey, schema: WriterSchema) -> Route | Rejected:
         """Find the table and make room in it."""

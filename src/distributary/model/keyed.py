@@ -24,6 +24,8 @@ class KeyRule:
     """Whether the first record of a key stays, instead of the newest."""
     delete: Rule | None = None
     """The condition under which a record deletes the row with its key."""
+    tombstones: bool = False
+    """Whether a record with a key and no value deletes the row with this key."""
 
     @property
     def signature(self) -> str:

@@ -27,7 +27,8 @@ class RouteKey(NamedTuple):
     key_schema: int = UNFRAMED
     """For change data, the schema id of the record's key, if the key names one."""
     tombstone: bool = False
-    """For change data, true for a key without a value, of a table without a known schema."""
+    """True for a key without a value: of change data, if its table has no known schema; of other
+    records, if some tables delete by it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ from distributary.stage.files import (
 )
 from distributary.stage.guard import GuardedDecoder
 from distributary.stage.partitions import schema_ids_of, table_facts
+from distributary.stage.record_keys import read_keys
 from distributary.stage.rules import count_dropped
 from distributary.stage.task_plan import TaskPlan
 from distributary.stage.unwrap import Unwrapped
@@ -155,6 +156,8 @@ class DecodedPart:
     records: int
     dropped: RuleCount | None = None
     """The count of records with dropped fields, if unknown fields are allowed."""
+    tombstones: bool = False
+    """Whether the records have no value, and delete the rows with their keys."""
 
     def letter(self, row: int, code: ErrorCode, message: str, stage: str) -> Letter:
         """Return the dead letter for the record of a row."""
@@ -239,7 +242,9 @@ def _decode(
     routed: list[tuple[pa.Table, pa.BinaryArray, _RouteDecoder]] = []
     for key, raw, payloads in portions:
         route = plan.routing.routes[key]
-        if isinstance(route, Route):
+        if isinstance(route, Route) and key.tombstone and plan.changes is None:
+            yield _deletes(raw, route, plan, order)
+        elif isinstance(route, Route):
             routed.append((raw, payloads, _decoder_of(route, plan, guarded=order.guarded)))
         elif not route.passed_over:
             letters = [
@@ -257,6 +262,24 @@ def _decode(
     for raw, payloads, decoder in routed:
         for some, decoded in _decoded_slices(payloads, raw, decoder, plan):
             yield _part(some, decoded, decoder, plan, order)
+
+
+def _deletes(raw: pa.Table, route: Route, plan: TaskPlan, order: StageOrder) -> _DecodedPart:
+    """Return rows that have nothing but the keys of records without a value."""
+    table, rule = plan.output.tables[route.table], plan.output.keys[route.table]
+    by_name = {column.name: column for column in table.columns}
+    columns = [by_name[name] for name in rule.key]
+    rows, kept, failures = read_keys(raw.column("key"), columns)
+    fills = tuple(Fill(column.name, column.name, column.type) for column in columns)
+    dead = None
+    if failures:
+        letters = [
+            Letter(f.index, f.code, f.message, "keys", type=route.type, schema_id=route.schema_id)
+            for f in failures
+        ]
+        dead = letters_batch(raw, letters, order)
+    records = raw.take(pa.array(kept, pa.int64()))
+    return DecodedPart(route, rows, fills, records, len(kept), tombstones=True), dead
 
 
 def _decoded_slices(

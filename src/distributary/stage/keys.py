@@ -77,6 +77,9 @@ def held_to_key(parts: list[DecodedPart], plan: TaskPlan, order: StageOrder) -> 
         (verdict,) = checks(pa.table({name: values[name] for name in checks.schema.names}))
         deletes = verdict.broken & ~verdict.failed
         reasons[verdict.failed & (reasons == "")] = "delete_when cannot be evaluated for it"
+    deletes |= np.repeat(
+        [part.tombstones for part in filled], [part.batch.num_rows for part in filled]
+    )
     if not (reasons != "").any():
         return KeyedRows(parts, deletes=deletes)
     return _without_refused(parts, reasons, deletes, order)
@@ -149,7 +152,7 @@ def with_change_columns(
         "_source_ts": _times(body, raw, rule, types),
         "_backfill": pa.repeat(False, count),
         "_uuid": pc.binary_join_element_wise(offsets, partitions, endings, "."),
-        "_hash": content_hashes(raw.column("value").combine_chunks()),
+        "_hash": content_hashes(raw.column("value").fill_null(b"").combine_chunks()),
         "_unchanged": pa.nulls(count, _TYPES["_unchanged"]),
         "_envelope": pa.nulls(count, pa.string()),
     }

@@ -90,7 +90,7 @@ def land(load: Load, plan: TaskPlan, order: StageOrder) -> Iterator[pa.RecordBat
             keyed = held_to_key(parts, plan, order)
             dead += keyed.dead
             if unified is not None:
-                facts += unified.add(keyed.parts)
+                facts += unified.add([part for part in keyed.parts if not part.tombstones])
             facts += _land_table(keyed, plan, order)
     if unified is not None:
         facts += unified.finish()

@@ -66,9 +66,12 @@ def held_to_rules(parts: list[DecodedPart], plan: TaskPlan, order: StageOrder) -
     if table is None or plan.changes is not None or table.role not in (Role.EACH, Role.LOG):
         return RuledRows(parts)
     by_type: dict[str, list[DecodedPart]] = {}
+    # a record that deletes a row has none to be checked
+    held = RuledRows([part for part in parts if part.tombstones])
     for part in parts:
+        if part.tombstones:
+            continue
         by_type.setdefault(part.route.type, []).append(part)
-    held = RuledRows()
     counts: list[RuleCount] = []
     for type_name, mine in by_type.items():
         filled = [part for part in mine if part.batch.num_rows]

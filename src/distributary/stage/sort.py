@@ -70,6 +70,8 @@ def shapes(
     inferred: list[tuple[RouteKey, Rows]] = []
     for number, rows in enumerate(positions(groups.codes, len(groups.keys))):
         key, rows = groups.keys[number], rows[new[rows]]
+        if key.tombstone and plan.changes is None:
+            continue
         if len(rows) and key.schema_id == UNFRAMED and not key.guid and number not in refused:
             inferred.append((key, rows))
     if not careful:

@@ -29,6 +29,8 @@ class RecordsPlan:
     """True if records with a key and no value are skipped and counted, not dead-lettered."""
     from_files: bool = False
     """True if the reader of the source reports in headers which parts of files cannot be read."""
+    keep_tombstones: bool = False
+    """True if records with a key and no value go to the table of their topic."""
     strict_names: bool = True
     max_type_name: int = MAX_TYPE_NAME
 

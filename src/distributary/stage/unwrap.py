@@ -91,7 +91,7 @@ def unwrap(raw: pa.RecordBatch, plan: TaskPlan, *, guarded: bool = False) -> Unw
     letters: list[Letter] = []
     rows = _with_value(raw, plan, letters)
     silent: Rows = np.zeros(0, np.int64)
-    if plan.records.skip_tombstones and letters:
+    if (plan.records.skip_tombstones or plan.records.keep_tombstones) and letters:
         letters, silent = _without_tombstones(raw, letters)
     if plan.records.from_files:
         rows, letters = _without_faults(raw, rows, letters)
@@ -101,7 +101,10 @@ def unwrap(raw: pa.RecordBatch, plan: TaskPlan, *, guarded: bool = False) -> Unw
         unwrapped = _from_frame(raw, rows, letters, plan)
     else:
         unwrapped = _from_envelope(raw, rows, letters, plan, plan.records.envelope, guarded=guarded)
-    unwrapped.skipped += len(silent)
+    if not plan.records.keep_tombstones:
+        unwrapped.skipped += len(silent)
+    elif len(silent):
+        unwrapped = _with_tombstones(unwrapped, raw, silent, marked=True)
     return unwrapped
 
 
@@ -476,19 +479,35 @@ def _is_json(text: bytes) -> bool:
     return True
 
 
-def _with_tombstones(unwrapped: Unwrapped, raw: pa.RecordBatch, rows: Rows) -> Unwrapped:
+_NIL = b"\xc0"
+
+
+def _with_tombstones(
+    unwrapped: Unwrapped, raw: pa.RecordBatch, rows: Rows, *, marked: bool = False
+) -> Unwrapped:
     """Add records with a key and without a value, with an empty payload and no schema."""
     count = len(rows)
+    before = dict(unwrapped.keys)
     more = {
         "claim": raw.column("topic").take(pa.array(rows)),
         "schema_id": _unframed(count),
         "guid": pa.repeat(pa.scalar("", pa.string()), count),
     }
+    if marked:
+        before["tombstone"] = pa.array(np.zeros(len(unwrapped.rows), np.bool_))
+        more["tombstone"] = pa.array(np.ones(count, np.bool_))
+    paths = before.pop("message_index", None)
     keys = {
         name: pa.concat_arrays([column.cast(more[name].type), more[name]])
-        for name, column in unwrapped.keys.items()
+        for name, column in before.items()
     }
-    nothing = pa.repeat(pa.scalar(b"", unwrapped.payloads.type), count)
+    if paths is not None:
+        # the last of the paths is that of a record without one
+        none = pa.array(np.full(count, len(paths.dictionary) - 1), paths.indices.type)
+        codes = pa.concat_arrays([paths.indices, none])
+        keys["message_index"] = pa.DictionaryArray.from_arrays(codes, paths.dictionary)
+    # where payloads become JSON before they are decoded, it must be one of MessagePack
+    nothing = pa.repeat(pa.scalar(_NIL if marked else b"", unwrapped.payloads.type), count)
     both = np.concatenate([unwrapped.rows, rows])
     contents = pa.concat_arrays([unwrapped.payloads, nothing])
     together = replace(unwrapped, rows=both, keys=keys, payloads=contents)
