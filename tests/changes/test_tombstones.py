@@ -15,6 +15,7 @@ from distributary.changes.shape import MergeOrder, TombstonesBehindError
 from distributary.changes.tombstones import take_as_they_are
 from distributary.delta.log import snapshot_of
 from tests.changes.logs import LIFE, Shop, event, plain
+from tests.lakes.commits import edit_commit
 
 ROWS = [event(1, "insert", id=number) for number in range(4)]
 LATE = [event(2, id=2), event(2, id=3)]
@@ -101,14 +102,17 @@ def test_a_delete_of_a_row_that_never_was_is_not_forgotten(shop: Shop) -> None:
         merge_table(shop.order([event(8, "insert", id=7)]))
 
 
+def _without_marks(commit: str) -> str:
+    lines = commit.splitlines(keepends=True)
+    return "".join(line for line in lines if not line.startswith('{"txn"') or LIFE in line)
+
+
 def test_a_table_of_before_there_were_marks_of_tombstones_is_merged(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     merge_table(shop.order(ROWS))
     merge_table(shop.order([event(5, "delete", id=1)]))
     for commit in (tmp_path / "orders/_delta_log").glob("*.json"):
-        lines = commit.read_text().splitlines(keepends=True)
-        kept = [line for line in lines if not line.startswith('{"txn"') or LIFE in line]
-        commit.write_text("".join(kept))
+        edit_commit(commit, _without_marks)
     _remove(shop)
     merge_table(shop.order([event(6, "delete", id=2)]))
     assert plain(shop.rows(), "id") == [(0,), (3,)]

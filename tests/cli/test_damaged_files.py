@@ -20,6 +20,7 @@ from distributary.store.base import at
 from tests.changes.logs import event
 from tests.cli.conftest import Cli
 from tests.cli.upkeep.test_verify import kinds, verified
+from tests.lakes.commits import edit_commit
 from tests.lakes.settled import BRONZE, LETTERS, SettledLake, live_files
 from tests.lakes.written_changes import LOG, MERGED, ChangeLake
 
@@ -235,3 +236,25 @@ def test_a_damaged_log_is_named_and_nothing_is_made_of_it(cli: Cli, shop: Change
     assert refused.json["error"]["code"] == ErrorCode.DATA_FILE_DAMAGED
     assert refused.json["error"]["where"] == str(path)
     assert shop.rows() == rows
+
+
+def test_a_damaged_commit_is_named_with_the_ways_out(cli: Cli, games: SettledLake) -> None:
+    commit = games.commits(CHESS)[1]
+    before = flip(commit, commit.read_bytes().index(b"numRecords") + 14)
+    found = verified(cli, CHESS, code=1)[CHESS]
+    assert kinds(found) == ["unreadable"]
+    (finding,) = found["findings"]
+    assert str(commit) in finding["evidence"]
+    assert TAG in finding["next_step"]
+    assert f"reset {games.file} --table {CHESS}" in finding["next_step"]
+    refused = cli("reset", games.file, "--table", CHESS, "--yes")
+    assert refused.code == 1
+    # as the message says: somebody has looked at the commit
+    commit.write_bytes(before)
+    edit_commit(commit, lambda text: text)
+    verified(cli, "--all", "--deep", code=0)
+    # or the table goes
+    flip(commit, 300)
+    (games.lake / CHESS).rename(games.root / "away")
+    assert cli("reset", games.file, "--table", CHESS, "--yes").code == 0
+    verified(cli, "--all", code=0)

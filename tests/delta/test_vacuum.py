@@ -18,6 +18,7 @@ from distributary.delta.log import Snapshot, load
 from distributary.delta.vacuum import Keepers, Vacuumed, vacuum, vacuum_staging
 from distributary.publish.direct import DirectPublisher
 from distributary.store.base import at
+from tests.lakes.commits import edit_commit
 from tests.publish.staged import batch_of, mark, numbers, read_everywhere
 
 WEEK = timedelta(days=7)
@@ -151,7 +152,7 @@ def test_table_that_is_not_understood_is_left_alone(folder: Path) -> None:
 def test_log_with_full_addresses_is_left_alone(folder: Path) -> None:
     publish(folder, range(2))
     path = folder / "_delta_log" / f"{0:020d}.json"
-    path.write_text(path.read_text().replace('"batch-0', f'"file://{folder}/batch-0'))
+    edit_commit(path, lambda text: text.replace('"batch-0', f'"file://{folder}/batch-0'))
     assert vacuumed(folder, NOW).refused
     assert len(names(folder)) == 2
 
@@ -185,12 +186,8 @@ def test_a_retention_that_is_longer_than_the_table_s_own_is_kept(folder: Path, k
     compacted(folder)
     now = time.time()
     commit = folder / "_delta_log" / f"{3:020d}.json"
-    taken = re.sub(
-        r'"deletionTimestamp":\d+',
-        f'"deletionTimestamp":{int(now - 8 * 86400) * 1000}',
-        commit.read_text(),
-    )
-    commit.write_text(taken)
+    taken = f'"deletionTimestamp":{int(now - 8 * 86400) * 1000}'
+    edit_commit(commit, lambda text: re.sub(r'"deletionTimestamp":\d+', taken, text))
     os.utime(commit, (now - 8 * 86400, now - 8 * 86400))
     for path in folder.glob("batch-?.parquet"):
         os.utime(path, (now - 33 * 86400, now - 33 * 86400))

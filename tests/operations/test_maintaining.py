@@ -295,6 +295,7 @@ def test_merged_table_is_left_alone_while_it_is_merged_into(games: Games) -> Non
 def test_what_no_time_is_left_for_waits_and_is_counted(games: Games) -> None:
     report = maintained(games, at_most=timedelta(microseconds=-1))
     assert not report.failed and all(table.left for table in report.tables)
+    assert report.totals().left == len(report.tables)
     assert len(DeltaTable(games.lake / "chess").file_uris()) == 4
     (pipeline,) = {table.pipeline for table in report.tables}
     Path(layout.pipeline(str(games.lake), pipeline)).mkdir(parents=True, exist_ok=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,9 @@ import pytest
 import distributary
 from distributary.config.load import load_text
 from distributary.engine import pipeline as engine
+from distributary.operations.maintain import Report
 from distributary.supervise.pipeline import Pipeline
+from distributary.supervise.upkeep import summary
 
 TEXT = """
 name: kept
@@ -58,6 +62,15 @@ def runs(monkeypatch: pytest.MonkeyPatch, until: Path | None = None) -> list[Any
 
     monkeypatch.setattr(engine.Pipeline, "run", run)
     return triggers
+
+
+@pytest.mark.parametrize(("left", "text"), [(0, " s: "), (2, " s; 2 left for the next time: ")])
+def test_the_line_of_an_upkeep_names_what_it_left(left: int, text: str) -> None:
+    totals = Report("lake", ()).totals()
+    report = {"seconds": 1.25, "totals": asdict(replace(totals, tables=1_200 + left, left=left))}
+    line = summary(json.dumps(report))
+    assert line.startswith(f"1,200 tables looked after in 1.2{text}0 files became 0")
+    assert summary("killed") == "killed"
 
 
 def test_the_package_gives_the_pipeline_that_is_maintained(file: Path) -> None:

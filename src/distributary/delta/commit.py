@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from distributary.delta.checkpoint import OFTEN, is_due, look_after
 from distributary.delta.columns import Field, MergedFields, schema_string
-from distributary.delta.damage import TAG
+from distributary.delta.damage import TAG, seal_commit
 from distributary.delta.log import (
     LOG,
     PLAIN_PROTOCOL,
@@ -258,7 +258,7 @@ def mend_lost_commit(store: Store) -> None:
     name = None if snapshot is None else commit_name(snapshot.version)
     if name is not None and is_lost(store.read(name)):
         info = {"timestamp": int(time.time() * 1000), "operation": "ACCEPT"}
-        store.write(name, f"{compact({'commitInfo': info})}\n".encode())
+        store.write(name, _text([{"commitInfo": info}]))
 
 
 _TIGHT = '"tightBounds":true}'
@@ -343,9 +343,10 @@ def _protocol(
 
 
 def _text(actions: Sequence[Action]) -> bytes:
+    """Return the text of a commit, with its checksum; the first action is its description."""
     # deltalake 1.6 misreads escaped characters above U+1FFFF.
     lines = "".join(f"{compact(action, escaped=False)}\n" for action in actions)
-    return lines.encode("utf-8", "replace")
+    return seal_commit(lines.encode("utf-8", "replace"))
 
 
 # The creation of the commit's file.

@@ -1,8 +1,12 @@
-"""Detection of damaged data files: by their checksums, otherwise by reading them.
+"""Detection of damaged data files and commits: by their checksums, otherwise by reading them.
 
 The log holds the CRC-32 of the bytes of every file that we write. It detects errors of disks,
 copies and memory, at one percent of the time of writing; SHA-256 took five percent. It does not
 protect against people: a person that can change a file can change the log as well.
+
+A commit has its own checksum in its first bytes, as the first key of its description:
+
+    {"commitInfo":{"distributary.crc32":"5f0c11ab","timestamp":1763500000000,...
 """
 
 from __future__ import annotations
@@ -21,6 +25,12 @@ from distributary.store.base import Store
 
 TAG = "distributary.crc32"
 """The tag of a file in a Delta log that holds its checksum."""
+_SEAL = f'{{"commitInfo":{{"{TAG}":"'.encode()
+_INFO = b'{"commitInfo":{'
+_DIGITS = slice(len(_SEAL), len(_SEAL) + 8)
+_ALIKE = 34
+"""How many of the 37 bytes before the checksum of a commit must be right for the others to count as
+damaged. A commit without a checksum shares fewer of them."""
 _PIECE_BYTES = 16 * 2**20
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, MemoryError)
 """The exceptions that Arrow raises for invalid Parquet; an unreachable store raises OSError too."""
@@ -39,6 +49,21 @@ def spelled(value: int) -> str:
 def differs(found: str, expected: str) -> str:
     """Return the sentence that compares a file's checksum with the expected one."""
     return f"the file's bytes have the checksum {found}; they were written with {expected}"
+
+
+def seal_commit(text: bytes) -> bytes:
+    """Add the checksum to the text of a commit, which begins with its description."""
+    rest = b'",' + text.removeprefix(_INFO)
+    return _SEAL + spelled(checksum(rest)).encode() + rest
+
+
+def commit_damage(data: bytes) -> str | None:
+    """Describe the damage of a commit; None if it is intact, or has no checksum."""
+    if data.startswith(_SEAL):
+        actual, expected = spelled(checksum(data[_DIGITS.stop :])).encode(), data[_DIGITS]
+        return None if actual == expected else differs(actual.decode(), clean(repr(expected)[2:-1]))
+    alike = sum(map(int.__eq__, data, _SEAL))
+    return "the bytes before its checksum are damaged" if alike >= _ALIKE else None
 
 
 def damage_in(store: Store, name: str, *, size: int, expected: str | None) -> str | None:

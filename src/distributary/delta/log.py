@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -23,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from distributary.delta.columns import Field, fields_in
-from distributary.delta.damage import TAG, reading
+from distributary.delta.damage import TAG, commit_damage, reading
 from distributary.delta.parquet import opened, read_file, read_pieces
 from distributary.delta.vectors import FEATURE, BrokenVectorError, Ints, Vector, read_vector
 from distributary.errors import OutsideLakeError, PublishError
@@ -379,6 +380,27 @@ def commits_in(data: Sequence[bytes], *, files: bool) -> list[list[Action]]:
     return [actions_in(one, files=files, last=at == len(data)) for at, one in enumerate(data, 1)]
 
 
+def check_commit(store: Store, name: str, data: bytes) -> bytes:
+    """Return the text of a commit; raise BrokenLogError if its checksum does not match."""
+    damage = commit_damage(data)
+    if damage is not None:
+        raise BrokenLogError(f"the commit {store.address}/{name} is damaged: {damage}")
+    return data
+
+
+def read_commit(store: Store, version: int) -> bytes:
+    """Read a commit. Raises FileNotFoundError, and BrokenLogError if it is damaged."""
+    name = commit_name(version)
+    return check_commit(store, name, store.read(name))
+
+
+def _fetch_commit(store: Store, version: int) -> tuple[bytes, str]:
+    """Read a commit and the identity of its file, as `read_commit` does."""
+    name = commit_name(version)
+    data, identity = store.fetch(name)
+    return check_commit(store, name, data), identity
+
+
 def parse_commit(data: bytes, *, last: bool = False) -> Commit:
     """Parse a commit's description, metadata and marks."""
     info: dict[str, Any] = {}
@@ -395,7 +417,7 @@ def parse_commit(data: bytes, *, last: bool = False) -> Commit:
 def added_by(store: Store, version: int) -> list[str] | None:
     """Return the files that a version added; None if its commit is no longer in the log."""
     try:
-        actions = actions_in(store.read(commit_name(version)))
+        actions = actions_in(read_commit(store, version))
     except FileNotFoundError:
         return None
     return [in_table(store.address, unquote(a["add"]["path"])) for a in actions if "add" in a]
@@ -405,7 +427,7 @@ def commits_back(snapshot: Snapshot) -> Iterator[Commit]:
     """Yield the commits of a table, the newest first, until one is no longer in the log."""
     for version in range(snapshot.version, -1, -1):
         try:
-            data = snapshot.store.read(commit_name(version))
+            data = read_commit(snapshot.store, version)
         except FileNotFoundError:
             return
         yield parse_commit(data, last=version == snapshot.version)
@@ -565,7 +587,7 @@ def follow(seen: Snapshot, *, loading: bool = False) -> Snapshot:
     identity = seen.identity
     while True:
         try:
-            data, identity = seen.store.fetch(commit_name(seen.version + len(commits) + 1))
+            data, identity = _fetch_commit(seen.store, seen.version + len(commits) + 1)
         except (FileNotFoundError, NotADirectoryError):
             break
         commits.append(data)
@@ -615,12 +637,14 @@ def _hinted(store: Store) -> int:
 
 
 def fetch_commits(store: Store, versions: Sequence[int]) -> list[tuple[bytes, str]]:
-    """Read commits and the identities of their files, in parallel from a bucket."""
-    names = [commit_name(version) for version in versions]
-    if store.asks_for_free or len(names) <= 1:
-        return [store.fetch(name) for name in names]
-    with ThreadPoolExecutor(min(_READERS, len(names))) as pool:
-        return list(pool.map(store.fetch, names))
+    """Read commits and the identities of their files, in parallel from a bucket.
+
+    Raises BrokenLogError for a damaged commit.
+    """
+    if store.asks_for_free or len(versions) <= 1:
+        return [_fetch_commit(store, version) for version in versions]
+    with ThreadPoolExecutor(min(_READERS, len(versions))) as pool:
+        return list(pool.map(partial(_fetch_commit, store), versions))
 
 
 _WANTED: dict[str, Sequence[str]] = {

@@ -42,7 +42,10 @@ _SEARCH_SECONDS = 10.0
 _MILLISECOND = 1000
 """A millisecond in microseconds."""
 _GONE = "there is no such file"
-_LOG_STEP = "the table's log is damaged: restore the files of _delta_log from a backup"
+_LOG_STEP = (
+    "the table's log is damaged: restore the files of _delta_log from a backup; without one, "
+    "`distributary verify TABLE` says what can be done"
+)
 _FOREIGN = (DeltaError, OSError, pa.ArrowException, BrokenLogError)
 
 

@@ -170,6 +170,8 @@ class Totals:
     tables: int
     changed: int
     failed: int
+    left: int
+    """The tables that wait for the next time, because no time was left."""
     files_before: int
     """The files of the compacted tables."""
     files_after: int
@@ -211,6 +213,7 @@ class Report:
             tables=len(self.tables),
             changed=sum(t.changed for t in self.tables),
             failed=sum(t.error is not None for t in self.tables),
+            left=sum(t.left for t in self.tables),
             files_before=sum(c.files_before for c in compacted),
             files_after=sum(c.files_after for c in compacted),
             bytes_before=sum(c.bytes_before for c in compacted),
@@ -637,7 +640,7 @@ def _remember(report: Report) -> None:
             tables=totals.tables,
             changed=totals.changed,
             failed=totals.failed,
-            left=sum(table.left for table in own.tables),
+            left=totals.left,
             files_before=totals.files_before,
             files_after=totals.files_after,
             files_deleted=totals.files_deleted,

@@ -37,7 +37,7 @@ def upkeep(loaded: Loaded, every: timedelta, *, grace: float, tell: Tell) -> Sch
         grace=grace,
         tell=tell,
         mask=loaded.mask,
-        describe=_summary,
+        describe=summary,
     )
 
 
@@ -57,13 +57,15 @@ def maintained(
         yield
 
 
-def _summary(printed: str) -> str:
+def summary(printed: str) -> str:
     """Summarise in a line what `maintain --json` has printed."""
     try:
         report = json.loads(printed)
         totals = report["totals"]
+        done, left = totals["tables"] - totals["left"], totals["left"]
+        rest = f"; {left:,} left for the next time" if left else ""
         return (
-            f"{totals['tables']:,} tables looked after in {report['seconds']:.1f} s: "
+            f"{done:,} tables looked after in {report['seconds']:.1f} s{rest}: "
             f"{totals['files_before']:,} files became {totals['files_after']:,}, "
             f"{totals['files_deleted']:,} deleted, {totals['failed']:,} tables failed"
         )

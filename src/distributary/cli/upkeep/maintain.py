@@ -243,6 +243,7 @@ def _draw_totals(paper: Paper, report: Report, *, dry_run: bool) -> None:
         parts.append(f"{counted(report.leftovers, 'leftover')} removed")
     would = "would change" if dry_run else "changed"
     failed = f", {totals.failed:,} failed" if totals.failed else ""
+    failed += f", {totals.left:,} left for the next time" if totals.left else ""
     paper.line(
         f"{counted(totals.tables, 'table')}, {totals.changed:,} {would}{failed}"
         + "".join(f"; {part}" for part in parts)

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from distributary.delta.commit import pipeline_of
+from distributary.delta.damage import TAG
 from distributary.errors import (
     DamagedFileError,
     DistributaryError,
@@ -187,8 +188,18 @@ def unreadable(known: WrittenTable, error: DistributaryError) -> TableFinding:
         step = mend(known) if own else error.next_step
         return TableFinding("damaged", what, f"{error.where}: {error.evidence}", step)
     what = "its log cannot be read"
-    step = f"{_COPY}, or fix the file that is named"
+    step = f"{_COPY}, or fix the file that is named; without a copy, {_way_on(known)}"
     return TableFinding("unreadable", what, error.evidence or error.what, step)
+
+
+def _way_on(known: WrittenTable) -> str:
+    """Say how to go on without a log that can be read."""
+    again = f"`distributary rebuild {known.table}`"
+    return (
+        "look at the commit: if it is right but for its checksum, delete the key "
+        f"{TAG} at its beginning; else move the table's folder away, then "
+        f"{again if known.role == Role.MERGED else f'`{known.accept}`'}"
+    )
 
 
 def mend(known: WrittenTable) -> str:

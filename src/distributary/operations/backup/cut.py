@@ -27,7 +27,7 @@ from typing import TypeVar
 
 from tenacity import Retrying
 
-from distributary.delta.log import BrokenLogError, Snapshot, commit_name, load, parse_commit
+from distributary.delta.log import BrokenLogError, Snapshot, load, parse_commit, read_commit
 from distributary.engine.names import NameEntry
 from distributary.engine.progress.checkpoint import Checkpoint, ManifestCopy
 from distributary.engine.progress.claim import living_owner
@@ -265,7 +265,7 @@ class _Watch:
         commits: list[tuple[int, Mapping[str, int]]] = []
         while True:
             try:
-                data = store.read(commit_name(version + 1))
+                data = read_commit(store, version + 1)
             except (FileNotFoundError, NotADirectoryError):
                 break
             version += 1
@@ -283,7 +283,7 @@ class _Watch:
         version, first = noted.version, noted.version + 1
         while beyond and version >= 0:
             try:
-                marks = parse_commit(noted.store.read(commit_name(version))).marks
+                marks = parse_commit(read_commit(noted.store, version)).marks
             except FileNotFoundError:
                 raise MovedError(f"the log of {folder} no longer has version {version}") from None
             for app in beyond & marks.keys():

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from distributary.delta.commit import APP, BATCH, facts_in
-from distributary.delta.log import Snapshot, commit_name, data_file, load, log_names, parse_commit
+from distributary.delta.log import (
+    Snapshot,
+    data_file,
+    load,
+    log_names,
+    parse_commit,
+    read_commit,
+)
 from distributary.delta.tables import arrow_schema, open_table, reaching
 from distributary.delta.vectors import BrokenVectorError
 from distributary.model.manifest import compact
@@ -85,7 +92,7 @@ class DeltaFormat(TableFormatEntry):
     def has_commit(self, store: Store, app_id: str, batch: int, version: int) -> bool | None:
         """Return whether the commit of a version carries a batch; None if there is no such file."""
         try:
-            text = store.read(commit_name(version))
+            text = read_commit(store, version)
         except FileNotFoundError:
             return None
         # Searches for the text that our commits have, because that is quicker than parsing. A
@@ -169,7 +176,7 @@ class WrittenDelta:
 
 
 def _actions(store: Store, version: int) -> list[dict[str, Any]]:
-    text = store.read(commit_name(version)).decode("utf-8", "replace")
+    text = read_commit(store, version).decode("utf-8", "replace")
     found = []
     for line in text.split("\n"):
         # a line that was cut short says nothing

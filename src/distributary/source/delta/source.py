@@ -38,7 +38,7 @@ from pyspark.sql import SparkSession
 
 from distributary.config.document import printable
 from distributary.config.sources.delta import DeltaSourceConfig
-from distributary.delta.log import Action, BrokenLogError, actions_in, commit_name
+from distributary.delta.log import Action, BrokenLogError, actions_in, commit_name, read_commit
 from distributary.delta.parquet import INT96_UNIT
 from distributary.errors import (
     DistributaryError,
@@ -257,7 +257,7 @@ class DeltaLog:
 
     def _commit_text(self, version: int) -> bytes:
         with self._reaching():
-            return self._store.read(commit_name(version))
+            return read_commit(self._store, version)
 
     def unclear(self, version: int, oldest: int) -> SourceError:
         """Return the error for a lost commit whose effect cannot be derived from the files."""
@@ -320,12 +320,12 @@ class DeltaLog:
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:
-        """Turn OSError into SourceUnavailableError, but let FileNotFoundError pass."""
+        """Turn errors of reading into SourceUnavailableError, but let FileNotFoundError pass."""
         try:
             yield
         except FileNotFoundError:
             raise
-        except OSError as error:
+        except (OSError, BrokenLogError) as error:
             raise self._unavailable(error) from error
 
     def _unavailable(self, error: Exception) -> SourceUnavailableError:
