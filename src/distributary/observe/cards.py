@@ -53,12 +53,12 @@ class Registration:
     """Names and folders of the tables it made, and of no others."""
 
     def to_json(self) -> str:
-        """The file's text."""
+        """Return the content of the file."""
         return json.dumps({"format": FORMAT, **plain(self)}, indent=2, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Registration:
-        """The inverse of `to_json`."""
+        """Parse the content that `to_json` returned."""
         data = json.loads(text)
         data.pop("format")
         return cls(**data)
@@ -73,7 +73,7 @@ def register(lake: str, registration: Registration) -> None:
 
 
 def registrations(lake: str) -> tuple[Registration, ...]:
-    """All pipelines that have registered in this lake, by name; none in an empty one."""
+    """Return the pipelines that have registered in this lake, sorted by name."""
     home, found = layout.pipelines(lake), []
     with reaching(home):
         place = at(home)
@@ -156,7 +156,7 @@ class CatalogState:
 
     @property
     def code(self) -> str:
-        """Of the oldest problem; empty when there is none."""
+        """Return the code of the oldest problem; empty when there is none."""
         return self.problems[0].code if self.problems else ""
 
     @property
@@ -278,7 +278,7 @@ def pin(lake: str, pipeline: str, *, file: Path, sha256: str, checkpoint: str) -
 def load_trusted(
     card: Registration, lake: str, *, needs: Collection[str] | None = None, option: str = "--file"
 ) -> Loaded:
-    """The settings in the file that a card names. Raises ConfigError where it is not trusted.
+    """Load the file that a card names. Raises ConfigError if it is not trusted.
 
     A file that is not trusted is not opened. `needs` is as in `load`; `option` is what
     the caller's command has for naming a file.
@@ -368,7 +368,7 @@ def _place(lake: str, pipeline: str, file: str) -> Path:
 
 
 def _address(lake: str) -> str:
-    """A lake's address, the same however it was spelled."""
+    """Return a lake's address in its one canonical spelling."""
     folder = local_path(lake)
     return absolute(lake).rstrip("/") if folder is None else os.path.realpath(folder)
 

@@ -131,7 +131,7 @@ class DeadLetters:
         return rows.sort_by(order).select(names)
 
     def get(self, id_prefix: str) -> dict[str, Any]:
-        """The one dead letter whose id begins like this, or that was read there, in any status."""
+        """Return the one dead letter with this id prefix or these coordinates, in any status."""
         prefix = id_prefix.strip().lower()
         found: list[dict[str, Any]] = []
         if there := _COORDINATES.fullmatch(id_prefix.strip()):
@@ -197,7 +197,7 @@ class DeadLetters:
     def _mark(
         self, rows: pa.Table, updates: dict[str, str], *, unless_tried_since: datetime | None = None
     ) -> int:
-        """One commit for any number of ids; tried again while others commit first."""
+        """Mark any number of ids in one commit; retry while other commits come first."""
         with reaching(self.path):
             for attempt in conflict_attempts():
                 with attempt:
@@ -277,7 +277,7 @@ def _any_twice(rows: pa.Table) -> bool:
 
 
 def _once_each(rows: pa.Table) -> pa.Table:
-    """Each record once; older ids did not tell records of a source that was made again apart."""
+    """Keep each record once; records of a source that was created again shared older ids."""
     if not _any_twice(rows):
         return rows
     ids = rows["id"].to_pylist()
@@ -310,7 +310,7 @@ def _within(offsets: int | tuple[int, int] | None) -> pc.Expression | None:
 
 
 def letter_tables(lake: str, *, pipeline: str | None = None) -> dict[str, DeadLetters]:
-    """The dead letters of each pipeline of a lake; two pipelines may share a table."""
+    """Return the dead letters of each pipeline of a lake; two may share a table."""
     folders = Ledger(lake).dead_letters()
     return {
         name: DeadLetters(layout.place(lake, path))
@@ -326,7 +326,7 @@ def unfinished(checkpoint: Store, lane: str = REPLAYS) -> list[int]:
 
 
 def find_letter(tables: dict[str, DeadLetters], id: str, *, lake: str) -> dict[str, Any]:
-    """The one dead letter of a lake whose id begins like this."""
+    """Return the one dead letter of a lake whose id begins with this text."""
     failure: DistributaryError | None = None
     for letters in {each.path: each for each in tables.values()}.values():
         try:
@@ -349,7 +349,7 @@ _AROUND = 4
 def hexdump(
     data: bytes, *, mark: int | None = None, label: str = "", head: int = _HEAD
 ) -> Iterator[str]:
-    """One line per 16 bytes; long values are shown at their beginning and around the mark."""
+    """Format 16 bytes a line; of a long value, its beginning and the part around the mark."""
     total = (len(data) + _PER_LINE - 1) // _PER_LINE
     marked = None if mark is None else min(mark, max(len(data) - 1, 0)) // _PER_LINE
     skipped = 0

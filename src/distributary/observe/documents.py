@@ -45,7 +45,7 @@ def read_error(document: Mapping[str, Any]) -> DistributaryError:
 
 @cache
 def _shape(kind: Any) -> tuple[tuple[str, _Reader, bool], ...]:
-    """Each field: its name, how it is read, and whether it may be left out."""
+    """Return each field: its name, its reader, and whether it is optional."""
     hints = get_type_hints(kind)
     return tuple(
         (
@@ -58,7 +58,7 @@ def _shape(kind: Any) -> tuple[tuple[str, _Reader, bool], ...]:
 
 
 def read_as(kind: Callable[..., _T], document: Any) -> _T:
-    """A dataclass from its fields in the words of JSON; what it does not know is passed over.
+    """Build a dataclass from a JSON document; skip unknown keys.
 
     Raises KeyError, TypeError or ValueError for what is none.
     """

@@ -311,13 +311,13 @@ _EVENTS: Mapping[str, type[Event]] = {
 
 
 def encode(event: Event) -> str:
-    """One line, without its end."""
+    """Return the event as one line, without its end."""
     document = {_KIND: type(event).__name__} | _fields(event)
     return json.dumps(document, default=_plain, separators=(",", ":"))
 
 
 def decode(line: str) -> Event | None:
-    """The event of a line; None for what is no event, or one that is not known here."""
+    """Return the event of a line; None if it is no event, or an unknown one."""
     try:
         document = json.loads(line)
         return read_as(_EVENTS[document.pop(_KIND)], document)

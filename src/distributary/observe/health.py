@@ -131,7 +131,7 @@ def rank(
     letters: Mapping[str, int] = MappingProxyType({}),
     doubtful: Collection[str] = (),
 ) -> Ranking:
-    """The worst tables first.
+    """Sort the tables, the worst first.
 
     `letters` are open dead letters by type, `doubtful` the types with a column of a doubtful kind.
     """
@@ -188,7 +188,7 @@ def written_rows(tables: Iterable[TableSummary]) -> int:
 
 
 def with_measures(lake: str, tables: Sequence[TableSummary]) -> tuple[TableSummary, ...]:
-    """The summaries, with the rows and bytes that merged tables and histories have by now."""
+    """Return the summaries with the current rows and bytes of merged tables and histories."""
 
     def one(table: TableSummary) -> TableSummary:
         if table.role not in DERIVED:
@@ -261,7 +261,7 @@ def open_listed(
 
 
 def head(fragment: ds.Fragment, schema: pa.Schema, columns: list[str], rows: int) -> pa.Table:
-    """The first rows of a file."""
+    """Read the first rows of a file."""
     # nothing is read ahead, and of a column only what the first rows need
     options = ds.ParquetFragmentScanOptions(use_buffered_stream=True, pre_buffer=False)
     scanner = fragment.scanner(
@@ -276,7 +276,7 @@ def head(fragment: ds.Fragment, schema: pa.Schema, columns: list[str], rows: int
 
 
 def files_of(path: str, row: TableRow) -> tuple[str, ...]:
-    """The files in which a batch is in a table, as far as anybody knows.
+    """Return the files that a batch added to a table, as far as its log shows.
 
     The ledger names files as they were staged, and for a Delta table they stay what they are.
     """

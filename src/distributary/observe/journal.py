@@ -22,7 +22,7 @@ INFO, WARNING, ERROR = "INFO", "WARNING", "ERROR"
 
 
 def line_of(event: events.Event) -> LogLine:
-    """The line of an event."""
+    """Return the line for an event."""
     level, message, more = _content(event)
     return LogLine(
         message=message,
@@ -133,7 +133,7 @@ class Journal:
             self._stream.flush()
 
     def say(self, message: str, *, event: str = "note", level: str = "INFO", **more: Any) -> None:
-        """A line about the process itself."""
+        """Write a line about the process itself."""
         known: dict[str, Any] = {"pipeline": self.pipeline, "batch": self._batch, "more": more}
         self.write(LogLine(message=message, event=event, level=level, **known))
 
@@ -145,7 +145,7 @@ class Journal:
             self._batch = None
 
     def __call__(self, event: events.Event) -> None:
-        """The line of an event."""
+        """Write the line for an event; a beat only from time to time."""
         if isinstance(event, events.Beat):
             last = self._told.setdefault(event.pipeline, event.at)
             if event.at - last < _BEAT_EVERY:
@@ -155,7 +155,7 @@ class Journal:
             self.write(line_of(event))
 
     def take(self, record: logging.LogRecord) -> None:
-        """The line of a log record; `extra` may say pipeline, batch and table."""
+        """Write the line for a log record; `extra` may name pipeline, batch and table."""
         message = record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
             error = record.exc_info[1]

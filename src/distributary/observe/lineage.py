@@ -208,7 +208,7 @@ def _job(facts: RunFacts) -> job_type_job.JobTypeJobFacet:
 
 
 def _counts(progress: _RunProgress) -> BaseFacet:
-    """The equation of a run, and how far it got: a facet of our own."""
+    """Build the facet with the equation of a run and its progress."""
     counts = progress.counts
     return RunFacet().with_additional_properties(
         batches=progress.batches,
@@ -242,7 +242,7 @@ def _inputs(
 
 
 def _signed(event: RunEvent) -> str:
-    """As JSON, with our name on every facet.
+    """Return JSON with our producer name on every facet.
 
     The library would sign them with its own, unless its one global is changed for everybody.
     """
@@ -270,13 +270,13 @@ Sink = Callable[[str], None]
 
 
 def sinks(config: Lineage) -> list[Sink]:
-    """All that the settings name."""
+    """Build the sinks that the settings name."""
     found: list[Sink] = [] if config.url is None else [http_sink(config)]
     return found if config.file is None else [*found, file_sink(Path(config.file))]
 
 
 def file_sink(file: Path) -> Sink:
-    """One line an event, appended."""
+    """Return a sink that appends one line an event to a file."""
     path = file.absolute()
 
     def append(event: str) -> None:
@@ -351,7 +351,7 @@ class LineageRun:
         self._thread = threading.Thread(target=self._work, name="lineage", daemon=True)
 
     def start(self, inputs: Mapping[str, Dataset]) -> None:
-        """The run begins."""
+        """Start the thread that sends the events of the run."""
         self._inputs.update(inputs)
         self._thread.start()
 
@@ -361,7 +361,7 @@ class LineageRun:
         inputs: Mapping[str, Dataset],
         tables: Iterable[tuple[TableWritten, Shape]],
     ) -> None:
-        """A batch is done; quick, whatever becomes of the events."""
+        """Note a settled batch for the next event; never wait for its delivery."""
         with self._changed:
             self._inputs.update(inputs)
             self._progress = _RunProgress(
@@ -375,7 +375,7 @@ class LineageRun:
             self._changed.notify()
 
     def end(self, state: str, error: str = "", *, patience: float) -> None:
-        """The run is over: COMPLETE, FAIL or ABORT. Waits for the last events, but not long."""
+        """Have the last event sent, COMPLETE, FAIL or ABORT, and wait for it a short time."""
         with self._changed:
             self._end = (state, error)
             self._changed.notify()

@@ -23,7 +23,7 @@ _DAYS = 7
 
 
 def log_folder() -> Path:
-    """The folder, made if it can be; files of past weeks are removed."""
+    """Return the folder, created if possible; remove files of past weeks."""
     folder = platformdirs.user_log_path("distributary")
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -59,7 +59,7 @@ class RecordHandler(logging.Handler):
 
 
 def plain(value: Any) -> Any:
-    """The same fact made of dict, list, str, int, float, bool and None only."""
+    """Convert a value to dict, list, str, int, float, bool and None only."""
     match value:
         case None | bool() | int():
             return value
@@ -86,7 +86,7 @@ def plain(value: Any) -> Any:
 
 
 def moment(text: str) -> datetime:
-    """A time that was written down; without a zone it is UTC."""
+    """Parse a time; without a zone it is UTC."""
     found = datetime.fromisoformat(text)
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
@@ -122,18 +122,18 @@ class LogLine:
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def masked(self, mask: Callable[[str], str]) -> LogLine:
-        """The same without secrets."""
+        """Return the text with its secrets masked."""
         more = {key: mask(v) if isinstance(v, str) else v for key, v in self.more.items()}
         return replace(self, message=mask(self.message), more=more)
 
 
 def spell(line: LogLine, form: LogFormat) -> str:
-    """One line of text, without its end, whatever the message holds."""
+    """Format a record as one line, without its end, whatever the message holds."""
     return _json(line) if form is LogFormat.JSON else _text(line)
 
 
 def read_json(text: str) -> LogLine | None:
-    """A line that was spelled as JSON; None for anything else."""
+    """Parse a line of JSON; None for anything else."""
     try:
         found = json.loads(text)
         batch, pipeline, table = (found.pop(name) for name in ("batch", "pipeline", "table"))
@@ -176,7 +176,7 @@ def _text(line: LogLine) -> str:
 
 
 def cut(text: str, length: int) -> str:
-    """At most so many characters, with a sign that there were more."""
+    """Shorten a text to a number of characters, with a sign that there were more."""
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 

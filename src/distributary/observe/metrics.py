@@ -57,7 +57,7 @@ class Metric:
 
     @property
     def name(self) -> str:
-        """As it is served."""
+        """Return the name under which the metric is served."""
         return PREFIX + self.short
 
 
@@ -211,7 +211,7 @@ class MemoryCollector(Collector):
     """Resident memory of the driver, its JVM and its workers."""
 
     def collect(self) -> Iterable[Family]:
-        """For `prometheus_client`."""
+        """Yield the metrics for `prometheus_client`."""
         me, total = psutil.Process(), 0
         for process in (me, *me.children(recursive=True)):
             # it may have ended meanwhile
@@ -278,7 +278,7 @@ class _Series(Collector):
         self._numbers[metric] = {key: n for key, n in known.items() if key[0] != pipeline}
 
     def collect(self) -> Iterable[Family]:
-        """For `prometheus_client`."""
+        """Yield the metrics for `prometheus_client`."""
         with self._lock:
             return [family for metric in CATALOGUE for family in self._family(metric)]
 
@@ -496,7 +496,7 @@ class Metrics(_Series):
             self._add(TABLES_CREATED, name, amount=1)
 
     def _label(self, pipeline: str, table: str, role: str) -> tuple[str, str]:
-        """A table's name and role, or those of all that are too many."""
+        """Return a table's name and role, or the label for tables beyond the limit."""
         named = self._named.setdefault(pipeline, set())
         if table in named or role in _FEW:
             return table, role
@@ -563,5 +563,5 @@ class Metrics(_Series):
 
 
 def shipped(name: str) -> str:
-    """The content of one of them, by its name in the folder `shipped`."""
+    """Return the content of a file in the folder `shipped`."""
     return files("distributary.observe").joinpath("shipped", name).read_text(encoding="utf-8")

@@ -67,7 +67,7 @@ class Trouble:
     """Code, what, where, evidence and next step."""
 
     def as_failure(self) -> dict[str, Any]:
-        """As `status` shows failures."""
+        """Convert to a failure as `status` shows it."""
         # whoever can write to a lake can write what they like into this
         known = {key: value for key, value in self.error.items() if isinstance(value, str | bool)}
         more = {"since": self.since, "attempts": self.attempts, "next_try": self.next_try}
@@ -146,7 +146,7 @@ def clear_failure(checkpoint: Store) -> None:
 
 
 def read_failure(checkpoint: str) -> dict[str, Any] | None:
-    """The last run's error, if that is how it ended."""
+    """Return the last run's error, if the run ended with one."""
     try:
         content = json.loads(at(checkpoint).read(_FAILURE))
         # whoever can write to a lake can write what they like into this

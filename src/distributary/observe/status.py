@@ -100,7 +100,7 @@ class Forecast:
     """Its part of the time of the batches."""
 
     def words(self, *, now: datetime, tz: tzinfo | None = None) -> str:
-        """One line for people; moments are in `tz`, or in the time zone of this machine."""
+        """Return one line for people; times are in `tz`, or in the time zone of this machine."""
         behind = f"{number(self.lag_records or 0)} behind"
         match self.trend:
             case Trend.UNKNOWN if self.unknown_since is not None:
@@ -150,7 +150,7 @@ def forecast(batches: Sequence[BatchRow], *, running: bool = True) -> Forecast:
 
 
 def judged(known: Forecast, *, running: bool) -> Forecast:
-    """The same with the trend that its numbers show."""
+    """Return the status with the trend that its numbers show."""
     lag, net = known.lag_records, known.net_rate
     if lag is None or known.lag_at is None:
         return replace(known, trend=Trend.UNKNOWN)
@@ -176,7 +176,7 @@ def our_rate(batches: Sequence[BatchRow]) -> float | None:
 
 
 def slowest(batches: Sequence[BatchRow]) -> tuple[str, float]:
-    """The step that takes the most time, and its share of the whole."""
+    """Return the step that takes the most time, and its share."""
     whole = sum(batch.seconds for batch in batches)
     sums: Counter[str] = Counter()
     for batch in batches:
@@ -204,7 +204,7 @@ def _since_last_break(batches: list[BatchRow]) -> list[BatchRow]:
 
 
 def _source_rates(batches: Sequence[BatchRow]) -> tuple[float | None, float | None]:
-    """By how much the lag shrinks, and how much is produced, in records a second."""
+    """Compute how fast the lag shrinks and records are produced, in records a second."""
     known = [(b.finished_at, b.lag_records, b.read) for b in batches if b.lag_records is not None]
     if len(known) < 2:
         return None, None
@@ -443,7 +443,7 @@ class Status:
     """Why the lake cannot be read just now: then what its tables hold is what was read last."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The documented shape for `--json`: plain values, times in UTC."""
+        """Return the documented shape for `--json`: plain values, times in UTC."""
         return {"version": 1, **plain(self)}
 
 
@@ -468,7 +468,7 @@ def status(
 def settled_status(
     lake: str, *, pipeline: str | None = None, now: datetime | None = None, shown: int = SHOWN
 ) -> Status:
-    """The same by the lake alone; `now_with` adds what processes do."""
+    """Read the status from the lake alone; `now_with` adds the running processes."""
     ledger = Ledger(lake).hold()
     known = {r.name: r for r in registrations(lake)}
     tables = _by_pipeline(ledger.tables(pipeline, schema_ids=False))

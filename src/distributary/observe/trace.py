@@ -68,7 +68,7 @@ class Coordinates:
 
     @classmethod
     def parse(cls, text: str) -> Coordinates | None:
-        """The inverse of `str`; None for what is no TOPIC/PARTITION/OFFSET."""
+        """Parse TOPIC/PARTITION/OFFSET; None for other texts."""
         topic, *numbers = text.rsplit("/", 2)
         if len(numbers) != 2 or not topic or not all(n.isdecimal() for n in numbers):
             return None
@@ -116,7 +116,7 @@ class _Search:
     files: pa_fs.FileSystem
 
     def places(self, rows: Iterable[TableRow]) -> tuple[RowPlace, ...]:
-        """The record's rows, given what the ledger says of the batches that read it."""
+        """Find the record's rows, given the ledger's batches that read it."""
         # no dead letters, no parked rows of what was resumed since
         kept = [row for row in rows if row.role != Role.DEAD_LETTERS and row.outcome != ACCEPTED]
         resumed = {(row.key, row.table) for row in kept if row.outcome == RESUMED}
@@ -161,7 +161,7 @@ class _Search:
         return found
 
     def _holding(self, paths: Iterable[str]) -> tuple[set[str], set[str]]:
-        """Of many files of many tables: those with rows of the record, and those that are gone."""
+        """Return the files that have rows of the record, and the files that are gone."""
         listed = list(paths)
         infos = self.files.get_file_info(listed)
         present = [info.path for info in infos if info.type == pa_fs.FileType.File]
@@ -174,7 +174,7 @@ class _Search:
         return set(hits[_FILE].to_pylist()), gone
 
     def _in_table(self, row: TableRow, only: set[str] | None) -> list[RowPlace] | None:
-        """The record's rows in a table's live files, or only in some of these.
+        """Find the record's rows in a table's live files, or in some of them.
 
         None: a file asked for is not live any more (it was compacted, say): look at all of them.
         """
@@ -239,7 +239,7 @@ def _places(
 
 
 def _known(schema: pa.Schema, wanted: Coordinates) -> pc.Expression:
-    """The condition on those coordinates that the table keeps."""
+    """Build the condition on the coordinates that the table keeps."""
     condition = pc.field("_offset") == wanted.offset
     if "_partition" in schema.names:
         condition = condition & (pc.field("_partition") == wanted.partition)
@@ -252,7 +252,7 @@ def _known(schema: pa.Schema, wanted: Coordinates) -> pc.Expression:
 
 
 def as_type(value: Any, column: pa.Field) -> pa.Scalar:
-    """A value in the type of a column. Raises ConfigError."""
+    """Convert a value to the type of a column. Raises ConfigError."""
     try:
         return pa.scalar(value).cast(column.type)
     except (pa.ArrowException, ValueError, TypeError) as error:
@@ -306,7 +306,7 @@ class Trace:
     """One past the last offset that was read from this partition."""
 
     def sentence(self) -> str:
-        """The same in one line."""
+        """Return the result in one line."""
         match self.verdict:
             case TraceVerdict.WRITTEN | TraceVerdict.PARKED:
                 what = "waits in" if self.verdict is TraceVerdict.PARKED else "is in"
@@ -331,7 +331,7 @@ class Trace:
                 return f"nothing was read from {self.source.topic}/{self.source.partition}"
 
     def as_dict(self) -> dict[str, Any]:
-        """The documented shape for `--json`."""
+        """Return the documented shape for `--json`."""
         return {"version": 1, "sentence": self.sentence(), **plain(self)}
 
 
@@ -487,7 +487,7 @@ def trace_key(
 
 
 def _named(conditions: Conditions, log: ReadableTable) -> Conditions:
-    """Every condition with the name of its column."""
+    """Return every condition with the name of its column."""
     if all(column for column, _ in conditions):
         return conditions
     key = _key_of(log)
@@ -608,13 +608,13 @@ class FileTrace:
 
 
 def roots_of(lake: str) -> tuple[str, ...]:
-    """The folders and buckets from which files were read into a lake."""
+    """Return the folders and buckets from which files were read into a lake."""
     topics = Ledger(lake).read_ranges()["topic"].to_pylist()
     return tuple(sorted({topic for topic in topics if "/" in topic}))
 
 
 def below(roots: Sequence[str], path: str) -> str:
-    """A path as records have it: without the root of its source."""
+    """Return a path as records have it: without the root of its source."""
     whole = path.rstrip("/")
     for root in sorted(roots, key=len, reverse=True):
         base = root.rstrip("/")

@@ -133,14 +133,14 @@ class Limit:
         return self._summarise(notices, uncounted, now)
 
     def memory(self) -> dict[str, Any]:
-        """For a file."""
+        """Return the state as a document for a file."""
         return {
             "sent": [moment.timestamp() for moment in self._sent],
             "waiting": [notice.as_dict() for notice in self.waiting],
         }
 
     def recall(self, memory: Mapping[str, Any]) -> None:
-        """The inverse of `memory`; what is no such memory is passed over."""
+        """Read the state that `memory` returned; skip anything else."""
         sent = memory.get("sent")
         for moment in sorted(m for m in sent if _is_moment(m)) if isinstance(sent, list) else ():
             self._sent.append(datetime.fromtimestamp(moment, UTC))
@@ -159,7 +159,7 @@ _LONGEST_NAP = 60.0
 
 
 def utc_now() -> datetime:
-    """The time."""
+    """Return the time in UTC."""
     return datetime.now(UTC)
 
 

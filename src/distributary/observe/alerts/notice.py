@@ -84,7 +84,7 @@ class Notice:
 
     @property
     def key(self) -> str:
-        """The same for everything that is said about one alert, and for nothing else."""
+        """Return the key that all notices of one alert have, and no others."""
         parts = (self.pipeline, str(self.kind), self.subject)
         return "/".join(part for part in parts if part)
 
@@ -95,22 +95,22 @@ class Notice:
 
     @property
     def thread(self) -> str:
-        """The same for the beginning and the end of one occasion."""
+        """Return the key that the beginning and the end of one occasion have."""
         return _digest(self.key, self.since)
 
     @property
     def headline(self) -> str:
-        """One line that says it all."""
+        """Return the notice in one line."""
         word = AlertState.RESOLVED if self.state is AlertState.RESOLVED else self.severity
         return f"[{word}] {self.pipeline}: {self.what}"
 
     def resolved(self, at: datetime) -> Notice:
-        """The end of it: what was tried again is not tried any more."""
+        """Return the notice of its end: nothing is retried any more."""
         what = self.what.partition(NEXT_TRY)[0]
         return replace(self, state=AlertState.RESOLVED, at=at, what=what)
 
     def cleaned(self, mask: Callable[[str], str]) -> Notice:
-        """The same without secrets, control characters and endless texts."""
+        """Return the notice without secrets, control characters and long texts."""
         texts: dict[str, Any] = {
             name: _shown(value if name in _NAMES else mask(value), most=_LONGEST[name])
             for name in _LONGEST
@@ -119,7 +119,7 @@ class Notice:
         return replace(self, **texts)
 
     def as_dict(self) -> dict[str, Any]:
-        """For a file or a message."""
+        """Return the notice as a document for a file or a message."""
         texts = {name: getattr(self, name) for name in _LONGEST}
         return {
             "kind": str(self.kind),
@@ -133,7 +133,7 @@ class Notice:
 
 
 def notice_from(document: Mapping[str, Any]) -> Notice:
-    """The inverse of `as_dict`; what is missing is empty, what is no notice raises ValueError."""
+    """Build a notice from `as_dict`; missing fields are empty. Raises ValueError for others."""
     try:
         batch = document.get("batch")
         return Notice(
@@ -150,7 +150,7 @@ def notice_from(document: Mapping[str, Any]) -> Notice:
 
 
 def notices_in(documents: object) -> Iterator[Notice]:
-    """The notices of a list that was read from a file; what is none is passed over."""
+    """Return the notices in a list that was read from a file; skip anything else."""
     for document in documents if isinstance(documents, list) else []:
         with suppress(ValueError):
             yield notice_from(document)
@@ -166,7 +166,7 @@ def _digest(*parts: str | datetime) -> str:
 
 
 def page(dashboard: str | None, *parts: str) -> str:
-    """A page of the dashboard, as an address that no name can break out of; empty without one."""
+    """Return the address of a page of the dashboard, with names escaped; empty without one."""
     base = (dashboard or "").rstrip("/")
     path = "/".join(quote(part, safe="", errors="replace") for part in parts)
     return f"{base}/{path}" if base else ""

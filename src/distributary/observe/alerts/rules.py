@@ -106,7 +106,7 @@ class DeadLetterWindow:
         return [[slot.at, slot.read, dict(slot.codes)] for slot in self._slots]
 
     def recall(self, memory: object) -> None:
-        """The inverse of `memory`; what is no such memory is passed over."""
+        """Read the state that `memory` returned; skip anything else."""
         for entry in memory if isinstance(memory, list) else []:
             match entry:
                 case [int() | float() as at, int() as read, dict() as codes] if _are_counts(codes):
@@ -132,7 +132,7 @@ class Wording:
         self._page = partial(page, config.alerts.dashboard_url)
 
     def failed(self, event: Failed) -> Notice:
-        """A batch or the run failed."""
+        """Build the notice that a batch or the run failed."""
         what, again = event.error.what, event.retry_in
         if again is None:
             what = f"failed: {what}"
@@ -143,11 +143,11 @@ class Wording:
         return self._of_error(AlertKind.FAILURE, Severity.WARNING, what, event, subject=subject)
 
     def broken(self, event: Failed) -> Notice:
-        """A batch that does not add up was refused."""
+        """Build the notice that a batch was refused because it does not add up."""
         return self._of_error(AlertKind.INVARIANT, Severity.CRITICAL, event.error.what, event)
 
     def unbalanced(self, event: BatchSettled) -> Notice:
-        """A batch was settled and does not add up."""
+        """Build the notice that a settled batch does not add up."""
         return self._notice(
             AlertKind.INVARIANT,
             Severity.CRITICAL,
@@ -160,7 +160,7 @@ class Wording:
         )
 
     def parked(self, event: TableParked) -> Notice:
-        """A table waits."""
+        """Build the notice that a table is parked."""
         return self._notice(
             AlertKind.PARKED,
             Severity.ERROR,
@@ -266,7 +266,7 @@ class Wording:
         )
 
     def held_back(self, notices: Sequence[Notice], uncounted: int, at: datetime) -> Notice:
-        """One message for several that there was no room for."""
+        """Build one message for several that exceeded the limit."""
         more = f"; {uncounted:,} more were over before they could be sent" if uncounted else ""
         worst = min((notice.severity for notice in notices), key=list(Severity).index)
         return self._notice(

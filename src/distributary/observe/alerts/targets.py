@@ -64,7 +64,7 @@ class AlertTarget(ABC):
         self._seconds = config.timeout.total_seconds()
 
     def send(self, notice: Notice) -> DeliveryOutcome:
-        """One attempt, within the target's time; never raises.
+        """Try once to send, within the target's timeout; never raises.
 
         In a thread of its own: looking a name up and a drip of single bytes know no deadline. One
         that is given up ends with its connection and holds up no exit.
@@ -289,7 +289,7 @@ class PagerDuty(HttpTarget):
 
 
 def _event(notice: Notice) -> dict[str, Any]:
-    """The event without its routing key."""
+    """Build the event, without its routing key."""
     links = [{"href": notice.link, "text": "Open the dashboard"}] if notice.link else []
     details = {"key": notice.key} | notice.as_dict()
     payload: dict[str, Any] = {
@@ -316,7 +316,7 @@ def _event(notice: Notice) -> dict[str, Any]:
 
 
 def dedup_key(key: str) -> str:
-    """The key of an alert, short enough for PagerDuty, and never that of another one."""
+    """Return the key of an alert: unique, and short enough for PagerDuty."""
     if len(key) <= _LONGEST_KEY:
         return key
     digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32]
@@ -346,7 +346,7 @@ class Slack(HttpTarget):
 
 
 def message(notice: Notice) -> dict[str, Any]:
-    """The message: a text for notifications, and blocks for the channel."""
+    """Build the message: a text for notifications, and blocks for the channel."""
     over = notice.state is AlertState.RESOLVED
     mark = ":white_check_mark:" if over else _MARKS[notice.severity]
     parts = {
@@ -419,6 +419,6 @@ _KINDS: dict[str, type[AlertTarget]] = {
 
 
 def make_targets(alerts: Alerts) -> tuple[AlertTarget, ...]:
-    """All targets, in the order of the file."""
+    """Build all targets, in the order of the file."""
     pairs = zip(alerts.to, alerts.names, strict=True)
     return tuple(_KINDS[config.type](config, name) for config, name in pairs)

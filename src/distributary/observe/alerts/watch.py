@@ -119,7 +119,7 @@ class Watch:
         self._thread.start()
 
     def hear(self, event: Event) -> None:
-        """An event of any pipeline; never waits and never raises."""
+        """Receive an event of any pipeline; never wait, never raise."""
         if event.pipeline != self._name or not isinstance(event, HEARD):
             return
         if not isinstance(event, Beat):

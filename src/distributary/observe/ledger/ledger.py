@@ -387,7 +387,7 @@ class LedgerTable:
         return (None, None) if self._held is None else (self._held.table, self._held.files)
 
     def query(self, sql: str) -> pa.Table | None:
-        """A fixed query over the table `ledger`, by the engine inside deltalake.
+        """Run a fixed query over the table `ledger` with the engine of deltalake.
 
         For sums over millions of rows. Never put a value from outside into `sql`.
         """
@@ -629,7 +629,7 @@ class Ledger:
         self._tables.append_once(rows, app_id=mark, version=batch)
 
     def settled(self, pipeline: str, life: str, lane: str, batch: int) -> str | None:
-        """The fingerprint of a settled batch's source ranges, or None if it is not settled."""
+        """Return the fingerprint of a settled batch's source ranges; None if it is not settled."""
         where = _of((pipeline, life, lane, batch))
         hashes = self._batches.read(["source_hash"], where)["source_hash"]
         return str(hashes[0].as_py()) if len(hashes) else None
@@ -675,7 +675,7 @@ class Ledger:
     def tables(
         self, pipeline: str | None = None, *, schema_ids: bool = True
     ) -> tuple[TableSummary, ...]:
-        """Every table with its sums over all batches, by name."""
+        """Return every table with its sums over all batches, by name."""
         views = self._tables.sums()
         sums = LANES_VIEW.merge([views["lanes"]], keys=("pipeline", "table"))
         ids = views["schema_ids"] if schema_ids else None
@@ -687,7 +687,7 @@ class Ledger:
         return sorted({row["table"]: row["path"] for row in rows}.items())
 
     def dead_letters(self) -> dict[str, str]:
-        """The folder of each pipeline's dead letters."""
+        """Return the folder of each pipeline's dead letters."""
         lanes = self._tables.sums()["lanes"].filter(pc.field("role") == "dead_letters")
         rows = lanes.sort_by([("pipeline", "ascending"), ("path", "ascending")]).to_pylist()
         return {row["pipeline"]: row["path"] for row in rows}
@@ -779,7 +779,7 @@ class Ledger:
         return schemas_of(self._schemas.read(where=where).sort_by([("at", "ascending")]))
 
     def totals(self, pipeline: str) -> Counts:
-        """The equation over everything this pipeline ever did, as it stands now."""
+        """Return the equation over all batches of this pipeline, as it stands now."""
         lanes = self._batches.sums()["totals"].filter(pc.field("pipeline") == pipeline)
         names = [each.name for each in fields(Counts)]
         sums = [
@@ -805,7 +805,7 @@ class Ledger:
         return still
 
     def find_batch(self, topic: str, partition: int, offset: int) -> tuple[FoundBatch, ...]:
-        """The batches that read this record, each with the tables that may hold it."""
+        """Find the batches that read this record, each with the tables that may hold it."""
         ranges = self._batches.sums()["ranges"]
         blocks = ranges_with(ranges, topic=topic, partition=partition, offset=offset)
         found: list[BatchRow] = []

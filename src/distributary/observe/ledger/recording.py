@@ -172,13 +172,13 @@ def outcomes(
 
 
 def batch_key(app_id: str, batch: int) -> BatchKey:
-    """The batch that a transaction mark names: the inverse of `Manifest.app_id`."""
+    """Parse the batch of a transaction mark, as `Manifest.app_id` wrote it."""
     pipeline, life, lane = app_id.removeprefix("distributary/").rsplit("/", 2)
     return (pipeline, life, lane, batch)
 
 
 def check_balance(manifest: Manifest, counts: Counts) -> None:
-    """A batch that does not add up never enters the ledger."""
+    """Raise if a batch does not add up: it never enters the ledger."""
     if not counts.balanced:
         raise AccountingError(
             "a batch does not add up",
@@ -195,7 +195,7 @@ def batch_row(
     times: BatchTimes,
     finished_at: datetime,
 ) -> dict[str, Any]:
-    """The row of `batches`, without its counts, its lag and its stages."""
+    """Build the row of `batches`, without its counts, its lag and its stages."""
     committed = [entry for entry, result in results if result.outcome != PARKED]
     return {
         "pipeline": manifest.pipeline,
@@ -293,7 +293,7 @@ class Accepted:
 
 
 def accepted_row(taken: Accepted, *, at: datetime) -> pa.Table:
-    """The row of `tables` that says so; it stands for no batch and no record."""
+    """Build the row of `tables` for an accepted table; it stands for no batch and no record."""
     names = ("pipeline", "life", "lane", "table", "role", "type", "path")
     row = {name: getattr(taken.commit, name) for name in names} | {
         "batch": taken.batch,
@@ -367,7 +367,7 @@ def total(
     sums: Iterable[tuple[BatchKey | LaneKey, Counts]],
     still_waiting: Mapping[BatchKey | LaneKey, int],
 ) -> Counts:
-    """The equation as it stands now, from what batches, or all batches of a lane, counted.
+    """Compute the current equation from the counts of batches or of whole lanes.
 
     A resumed table moves its records from parked to written. A replay reads no new records: what
     it could decode moves from the dead letters to where it went.

@@ -75,7 +75,7 @@ class BatchRow:
 
     @property
     def counts(self) -> Counts:
-        """The equation as it was when the batch was settled."""
+        """Return the equation as it was when the batch was settled."""
         return Counts(self.read, self.written, self.dead_lettered, self.parked, self.skipped)
 
     @property
@@ -249,7 +249,7 @@ class LastCommit:
 
     @property
     def required(self) -> int | None:
-        """The batch that the table must hold; None where it need not hold any."""
+        """Return the batch that the table must hold; None if it need not hold any."""
         old = self.batch is None or (self.accepted is not None and self.batch <= self.accepted)
         return None if old else self.batch
 
@@ -263,7 +263,7 @@ class FoundBatch:
 
 
 def batches_of(rows: pa.Table) -> tuple[BatchRow, ...]:
-    """The rows of the ledger's `batches`."""
+    """Build the rows of the ledger's `batches`."""
     return tuple(
         BatchRow(
             **row
@@ -275,7 +275,7 @@ def batches_of(rows: pa.Table) -> tuple[BatchRow, ...]:
 
 
 def tables_of(rows: pa.Table) -> tuple[TableRow, ...]:
-    """The rows of the ledger's `tables`."""
+    """Build the rows of the ledger's `tables`."""
     return tuple(
         TableRow(
             **row
@@ -288,7 +288,7 @@ def tables_of(rows: pa.Table) -> tuple[TableRow, ...]:
 
 
 def schemas_of(rows: pa.Table) -> tuple[SchemaRow, ...]:
-    """The rows of the ledger's `schemas`."""
+    """Build the rows of the ledger's `schemas`."""
     return tuple(SchemaRow(**row) for row in rows.to_pylist())
 
 
@@ -303,7 +303,7 @@ BY_LANE = 'pipeline, life, lane, "table"'
 
 
 def schema_ids_sql(by: str, where: str = "true") -> str:
-    """The schemas of records; `by` is the above, and nothing here is from outside."""
+    """Build the query for schemas of records; `by` is the above, and no text is from outside."""
     ids = f"SELECT {by}, unnest(schema_ids) AS id FROM ledger WHERE {where}"  # noqa: S608
     return f"SELECT DISTINCT {by}, id FROM ({ids})"  # noqa: S608
 
@@ -489,7 +489,7 @@ def uses_of(
 
 
 def with_rows(uses: Iterable[SchemaInUse], counts: Counter[int] | None) -> tuple[SchemaInUse, ...]:
-    """The same with rows that were counted, and with schemas that only the count knows."""
+    """Add counted rows, and schemas that only the count knows."""
     if counts is None:
         return tuple(uses)
     known = {use.id: replace(use, rows=counts[use.id]) for use in uses}
@@ -519,7 +519,7 @@ def _least(one: Any, other: Any) -> Any:
 
 
 def text(column: str) -> pc.Expression:
-    """A column of texts, to compare with.
+    """Return an expression for a column of texts.
 
     Merges and updates by deltalake write a newer kind of text into their files, which pyarrow
     compares with nothing: without the cast a filter fails on the first such file.
@@ -528,7 +528,7 @@ def text(column: str) -> pc.Expression:
 
 
 def same(**values: str | int | None) -> pc.Expression | None:
-    """Every named column holds its value; a column whose value is None does not matter."""
+    """Build the test that every column holds its value; None matches any value."""
     tests = [
         (text(name) == str(value)) if isinstance(value, str) else (pc.field(name) == value)
         for name, value in values.items()
@@ -538,7 +538,7 @@ def same(**values: str | int | None) -> pc.Expression | None:
 
 
 def both(*tests: pc.Expression | None) -> pc.Expression | None:
-    """All of the tests that there are."""
+    """Combine tests; leave out those that are None."""
     present = [test for test in tests if test is not None]
     return reduce(and_, present) if present else None
 

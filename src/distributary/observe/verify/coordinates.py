@@ -74,7 +74,7 @@ class CoordinateComparison:
     _numbers: Iterator[int] = field(default_factory=count)
 
     def check(self, known: WrittenTable, check: TableCheck) -> TableCheck:
-        """The same check with all that a deep look finds."""
+        """Return the check with the findings of a deep comparison."""
         if check.version is None:
             return check
         if any(finding.kind in _NOT_READ for finding in check.findings):
@@ -189,7 +189,7 @@ class CoordinateComparison:
         return check.with_more(compared=["doubled coordinates"], findings=findings)
 
     def _inside(self, known: WrittenTable, check: TableCheck, loaded: LoadedRows) -> TableCheck:
-        """Only what the ledger says was read; batches that are not settled are not judged."""
+        """Look for rows outside of the ranges that settled batches have read."""
         settled = max((c.batch for c in known.commits if c.batch is not None), default=-1)
         if "b" not in loaded.has and (check.rows or 0) > (check.rows_by_ledger or 0):
             return check.with_more(notes=["ranges were not compared: a batch is not finished yet"])
@@ -334,7 +334,7 @@ class CoordinateComparison:
         return test
 
     def _not_waiting(self, table: WrittenTable) -> str:
-        """Without batches that are parked: they are not in the table yet."""
+        """Return the condition that leaves out parked batches, which the table lacks."""
         if self._parked is None:
             self._parked = self.ledger.parked()
         mine = (r for r in self._parked if r.table == table.table)
@@ -404,7 +404,7 @@ def coordinates(ledger: Ledger, tables: Sequence[WrittenTable]) -> Iterator[Coor
 
 
 def _accepted(known: WrittenTable) -> int:
-    """The newest batch up to which the table was taken as it is, or -1."""
+    """Return the newest batch up to which the table was accepted as it is, or -1."""
     return max((c.accepted for c in known.commits if c.accepted is not None), default=-1)
 
 

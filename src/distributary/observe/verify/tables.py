@@ -58,7 +58,7 @@ class WrittenTable:
 
     @property
     def table(self) -> str:
-        """Its name."""
+        """Return the name of the table."""
         return self.commits[0].table
 
     @property
@@ -68,7 +68,7 @@ class WrittenTable:
 
     @property
     def type(self) -> str:
-        """The type of its records."""
+        """Return the type of its records."""
         return self.commits[0].type
 
     @property
@@ -127,7 +127,7 @@ class TableCheck:
         findings: Iterable[TableFinding] = (),
         notes: Iterable[str] = (),
     ) -> TableCheck:
-        """The same with more that was looked at."""
+        """Return the check with more comparisons, findings and notes."""
         return replace(
             self,
             compared=(*self.compared, *compared),
@@ -214,7 +214,7 @@ def mend(known: WrittenTable) -> str:
 
 
 def rows_to_accept(known: WrittenTable, check: TableCheck) -> int:
-    """By how much a table differs from the ledger, batches that will be settled left out."""
+    """Count the rows by which a table differs from the ledger, without unsettled batches."""
     if known.rows is None or (check.version is not None and check.rows is None):
         return 0
     unsettled = 0
@@ -349,7 +349,7 @@ def _described(commits: Sequence[LogCommit]) -> str:
 
 
 def _newest(known: WrittenTable) -> dict[str, int]:
-    """The newest batch of every lane that the ledger has settled."""
+    """Return the newest settled batch of every lane."""
     batches = {c.app_id: (c.batch, c.accepted) for c in known.commits}
     return {a: max(-1 if n is None else n for n in both) for a, both in batches.items()}
 

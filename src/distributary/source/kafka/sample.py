@@ -11,7 +11,7 @@ _MOST_PARTITIONS = 50
 
 
 def sample_topic(source: KafkaSourceConfig) -> Sample:
-    """The first and the last records of each partition; nothing is committed at the broker."""
+    """Read the first and last records of each partition; commit nothing at the broker."""
     broker = Broker(source.client_options())
     partitions = broker.partitions(source.topics, source.topic_pattern)
     first, end = broker.earliest(partitions), broker.latest(partitions)
