@@ -25,10 +25,10 @@ from distributary.delta.log import (
     Commit,
     Snapshot,
     actions_in,
-    commit_name,
     load,
     log_names,
     parse_commit,
+    read_commit,
 )
 from distributary.delta.tables import reaching
 from distributary.errors import ConfigError, DistributaryError, ErrorCode
@@ -396,7 +396,7 @@ class _TableLog:
 
     def _commit(self, version: int) -> Commit | None:
         try:
-            data = self.seen.store.read(commit_name(version))
+            data = read_commit(self.seen.store, version)
         except FileNotFoundError:
             return None
         return parse_commit(data, last=version == self.seen.version)
@@ -504,7 +504,7 @@ def readable_from(store: Store, version: int) -> tuple[int, str]:
         return version, ""
     words = f"{len(lost)} of its files were deleted, among them {min(lost)}"
     for later in range(version + 1, new.version + 1):
-        actions = actions_in(store.read(commit_name(later)), last=later == new.version)
+        actions = actions_in(read_commit(store, later), last=later == new.version)
         lost -= {unquote(action["remove"]["path"]) for action in actions if "remove" in action}
         if not lost:
             return later, words
