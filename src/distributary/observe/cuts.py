@@ -25,6 +25,7 @@ from distributary.delta.log import (
     Commit,
     Snapshot,
     actions_in,
+    commit_name,
     load,
     log_names,
     parse_commit,
