@@ -18,10 +18,10 @@ def page(own: Path, start: Start) -> Running:
     return start(own)
 
 
-def ask(page: Running, sql: Any) -> httpx2.Response:
+def ask(page: Running, sql: Any, **more: Any) -> httpx2.Response:
     with page.client() as client:
         proof = {"x-csrf-token": client.get("/api/session").json()["csrf"]}
-        return client.post("/api/query", json={"sql": sql}, headers=proof)
+        return client.post("/api/query", json={"sql": sql, **more}, headers=proof)
 
 
 def test_an_answer(page: Running) -> None:
@@ -31,6 +31,16 @@ def test_an_answer(page: Running) -> None:
     assert [column["name"] for column in found["columns"]] == ["n", "long"]
     many = ask(page, "from range(100000)").json()
     assert (len(many["rows"]), many["more"]) == (box.MOST_ROWS, True)
+
+
+def test_an_answer_at_a_cut(page: Running) -> None:
+    count = "select count(*) as n from silver_chess"
+    whole = ask(page, count).json()["rows"]
+    newest = ask(page, count, as_of=" ").json()["rows"]
+    assert whole == newest
+    for wrong, status in (("yesterday", 400), ("--help", 400), (7, 400), ("x" * 200, 400)):
+        assert ask(page, count, as_of=wrong).status_code == status
+    assert ask(page, count, as_of="999999").json()["error"]["code"] == "NOT_FOUND"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 from urllib.parse import unquote
 
 from pydantic_core import PydanticCustomError
@@ -461,6 +462,29 @@ class _TableLog:
             if commit is not None and app in commit.marks:
                 return version, commit.marks[app]
         return end, None
+
+
+def measured(cuts: Cuts, point: CutPoint, table: CutTable) -> dict[str, Any]:
+    """Return a table of a cut with its rows, columns and bytes, as far as its log has them."""
+    found: Snapshot | None = None
+    if table.version is not None:
+        try:
+            with reaching(table.path):
+                found = load(at(table.path), version=table.version)
+        except DistributaryError as error:
+            cuts.refuse_lost(point, table, cause=error)
+            raise
+    return {
+        "table": table.table,
+        "role": table.role,
+        "path": table.path,
+        "format": table.format,
+        "version": table.version,
+        "behind": table.behind,
+        "rows": None if found is None else found.count,
+        "columns": None if found is None else len(found.fields),
+        "bytes": None if found is None else found.size,
+    }
 
 
 def _moment(value: object) -> datetime:

@@ -62,6 +62,20 @@ def test_statements_read_one_cut(games: SettledLake, cli: Cli) -> None:
     assert len(cli("head", "silver_chess", "--json").json["rows"]) == 6
 
 
+def test_tables_and_columns_at_a_cut(games: SettledLake, cli: Cli) -> None:
+    games.batch({"poker": 1})
+    found = {t["table"]: t for t in cli("tables", "--as-of", 1, "--json").json["tables"]}
+    assert found.keys() == {"bronze_events", "silver_chess", "silver_go"}
+    chess = found["silver_chess"]
+    assert (chess["version"], chess["rows"], chess["columns"]) == (1, 4, 5)
+    assert cli("tables", "--as-of", 1).out.splitlines()[2].split()[:4] == [
+        *("silver_chess", "each", "1", "4"),
+    ]
+    schema = cli("schema", "show", "silver_chess", "--as-of", 1, "--json").json
+    assert (schema["table_version"], len(schema["columns"])) == (1, 5)
+    assert cli("schema", "show", "silver_poker", "--as-of", 1).code == 2
+
+
 def test_what_cannot_be_read_at_a_cut_is_named(games: SettledLake, cli: Cli) -> None:
     games.batch({"poker": 1})
     early = cli("query", "select * from silver_poker", "--as-of", 1, "--json").json["error"]

@@ -35,6 +35,7 @@ from distributary.cli.command.output import (
 )
 from distributary.cli.command.verb import (
     LOOK,
+    CutOption,
     DryRun,
     File,
     Invocation,
@@ -98,12 +99,20 @@ _COLOURS = {"+": "green", "-": "red", "@": "dim", "~": "yellow", "!": "red"}
 
 
 @verb(tables_app, "tables --lake distributary-demo")
-def tables(call: Invocation, lake: LakeOption = None, pipeline: PipelineName = None) -> None:
-    """Every table with its rows, columns and last commit."""
+def tables(
+    call: Invocation,
+    lake: LakeOption = None,
+    pipeline: PipelineName = None,
+    as_of: CutOption = None,
+) -> None:
+    """Every table with its rows, columns and last commit; at a cut with its version."""
     from distributary.engine.names import clashes
     from distributary.observe.health import with_measures
 
     found = find_lake(call, lake)
+    if as_of is not None:
+        _tables_at(call, found, as_of, pipeline)
+        return
     known = found.ledger().tables(pipeline)
     every = with_measures(found.path, known)
     shown = {table.table for table in every}
@@ -114,6 +123,31 @@ def tables(call: Invocation, lake: LakeOption = None, pipeline: PipelineName = N
         _draw_clashes(paper, alike)
 
     call.out.show({"lake": found.path, "tables": every, "clashes": alike}, draw)
+
+
+def _tables_at(call: Invocation, lake: Lake, as_of: str, pipeline: str | None) -> None:
+    from distributary.observe.cuts import Cuts, measured
+
+    cuts = Cuts(lake.path)
+    point = cuts.find(as_of, pipeline=pipeline)
+    every = [measured(cuts, point, table) for table in cuts.cut(point).tables]
+    headers = ("TABLE", "ROLE", "VERSION>", "ROWS>", "COLUMNS>", "SIZE>")
+
+    def draw(paper: Paper) -> None:
+        rows = [
+            (
+                one_line(each["table"]),
+                each["role"],
+                number(each["version"]),
+                number(each["rows"]),
+                number(each["columns"]),
+                size(each["bytes"]),
+            )
+            for each in every
+        ]
+        paper.table(headers, rows, indent=0)
+
+    call.out.show({"lake": lake.path, "as_of": as_of, "tables": every}, draw)
 
 
 def _draw_clashes(paper: Paper, found: Sequence[NameClash]) -> None:
@@ -184,15 +218,16 @@ def show(
     pipeline: PipelineName = None,
     file: PipelineFile = None,
     registry: RegistryOption = None,
+    as_of: CutOption = None,
 ) -> None:
     """The columns of a table with where they came from, or one version of a subject."""
     no_table: ConfigError | None = None
     if version is None and registry is None:
         try:
-            _show_table(call, name, find_lake(call, lake, file))
+            _show_table(call, name, find_lake(call, lake, file), as_of)
             return
         except ConfigError as error:
-            if error.code is not ErrorCode.NOT_FOUND:
+            if error.code is not ErrorCode.NOT_FOUND or as_of is not None:
                 raise
             no_table = error
     try:
@@ -205,13 +240,17 @@ def show(
         raise no_table from error
 
 
-def _show_table(call: Invocation, name: str, lake: Lake) -> None:
+def _show_table(call: Invocation, name: str, lake: Lake, as_of: str | None) -> None:
     from distributary.observe.health import open_listed
+    from distributary.operations.query import Questions
 
     table = find_table(lake.ledger().tables(), name)
     path = layout.place(lake.path, table.path)
     step = "somebody removed it: distributary reset FILE --with-tables starts over"
-    readable = open_listed(table.table, path, next_step=step)
+    if as_of is None:
+        readable = open_listed(table.table, path, next_step=step)
+    else:
+        readable = Questions(lake.path, as_of=as_of).open(table.table.casefold())
     columns = readable.columns
     data = {
         "table": table.table,

@@ -36,6 +36,7 @@ _WIDEST = 300
 _MOST_BYTES = 32 << 20
 _AT_ONCE = 2
 _LONGEST_SQL = 20_000
+_LONGEST_CUT = 100
 _PARTS = ("code", "what", "where", "evidence", "next_step", "retryable")
 
 
@@ -55,10 +56,13 @@ class Queries:
 
         async def ask(request: Request) -> Response:
             try:
-                sql = (await read_json(request)).get("sql")
+                asked = await read_json(request)
+                sql, as_of = asked.get("sql"), asked.get("as_of", "")
+                if not isinstance(as_of, str) or len(as_of) > _LONGEST_CUT:
+                    raise wrong("as_of", "not the number of a batch or a time")
                 if not isinstance(sql, str) or not 0 < len(sql) <= _LONGEST_SQL:
                     raise wrong("sql", f"not a text of at most {_LONGEST_SQL:,} characters")
-                return await run_in_threadpool(self._ask, sql)
+                return await run_in_threadpool(self._ask, sql, as_of.strip())
             except DistributaryError as error:
                 return refuse(error)
             except Exception as error:
@@ -71,7 +75,7 @@ class Queries:
         for process in list(self._running):
             _kill(process)
 
-    def _ask(self, sql: str) -> Response:
+    def _ask(self, sql: str, as_of: str) -> Response:
         if not self._free.acquire(blocking=False):
             raise DistributaryError(
                 "other statements are being answered",
@@ -80,12 +84,13 @@ class Queries:
                 next_step="wait a moment and send it again",
             )
         try:
-            return _answered(self._run(sql))
+            return _answered(self._run(sql, as_of))
         finally:
             self._free.release()
 
-    def _run(self, sql: str) -> Mapping[str, Any]:
-        with spawn(self._words, stdin=subprocess.PIPE) as process:
+    def _run(self, sql: str, as_of: str) -> Mapping[str, Any]:
+        words = [*self._words, *([f"--as-of={as_of}"] if as_of else [])]
+        with spawn(words, stdin=subprocess.PIPE) as process:
             self._running.add(process)
             try:
                 if hasattr(resource, "prlimit"):

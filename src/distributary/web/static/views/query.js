@@ -17,17 +17,21 @@ export const query = {
     const box = h("textarea", { id: "sql", rows: "5", maxlength: "20000", spellcheck: "false", "aria-label": "SQL", placeholder: "select * from …" });
     // an address may contain a statement; the user decides whether to run it
     box.value = page.query.sql || "";
+    const cut = h("input", { id: "as-of", type: "text", maxlength: "100", spellcheck: "false", "aria-label": "Cut", placeholder: "newest cut, 41, or a time in UTC" });
+    cut.value = page.query.as_of || "";
     const result = h("div", { id: "answer", "aria-live": "polite" });
     const button = h("button", { type: "button", class: "primary", onclick: () => run() }, "Run");
     const run = async () => {
       const sql = box.value.trim();
       if (!sql || button.disabled) return;
-      history.replaceState(null, "", `/query?sql=${encodeURIComponent(sql)}`);
+      const asOf = cut.value.trim();
+      const at = asOf ? `&as_of=${encodeURIComponent(asOf)}` : "";
+      history.replaceState(null, "", `/query?sql=${encodeURIComponent(sql)}${at}`);
       button.disabled = true;
       put(result, h("p", { class: "muted", role: "status" }, "Running…"));
       const began = performance.now();
       try {
-        put(result, answer(await post("/api/query", { sql }), performance.now() - began));
+        put(result, answer(await post("/api/query", asOf ? { sql, as_of: asOf } : { sql }), performance.now() - began));
       } catch (failure) {
         if (!(failure instanceof Refused)) throw failure;
         put(result, problem(failure.error));
@@ -41,7 +45,7 @@ export const query = {
     return h("div", { class: "page query" },
       heading("", "Query", h("span", { class: "muted" }, "reads only; Ctrl-Enter runs it")),
       data.tables.length ? null : empty("There is no table yet.", "Run a pipeline first."),
-      box, h("div", { class: "buttons" }, button),
+      box, h("div", { class: "buttons" }, button, cut),
       result,
       section("Tables", h("span", { class: "muted" }, counted(data.total, "table")),
         h("p", {}, data.tables.map((each) => h("button", { type: "button", class: "chip", onclick: () => { box.value = `select * from ${quoted(each.table.table)} limit 20`; box.focus(); } }, each.table.table)),
