@@ -1,8 +1,12 @@
 """`python -m distributary`, the same as `distributary`."""
 
-from distributary.cli.app import program
-from distributary.supervise.process import hold_tether
+import sys
+
+from distributary.cli.app import program, return_freed_memory
 
 if __name__ == "__main__":
+    return_freed_memory(sys.argv[1:])
+    from distributary.supervise.process import hold_tether
+
     hold_tether()
     program()

@@ -151,9 +151,33 @@ def _root(
     show_help(ctx)
 
 
+_ALLOCATOR = "ARROW_DEFAULT_MEMORY_POOL"
+
+
+def return_freed_memory(given: Sequence[str]) -> None:
+    """Have Arrow give freed memory of a run back, unless the user has chosen its allocator.
+
+    Arrow's default allocator keeps memory for each thread, also after the end of the thread. Every
+    batch has threads of its own, so the memory of a run would grow for hours. The workers, which
+    have few threads, keep the default. Call this before anything imports Arrow.
+    """
+    # builds of Arrow for other systems may lack this allocator, and say so on standard error
+    if "CS_GNU_LIBC_VERSION" not in os.confstr_names or "pyarrow" in sys.modules:
+        return
+    if list(given[:1]) != ["run"] or _ALLOCATOR in os.environ:
+        return
+    os.environ[_ALLOCATOR] = "jemalloc"
+    try:
+        # Arrow reads the variable once, when it is loaded
+        import_module("pyarrow")
+    finally:
+        del os.environ[_ALLOCATOR]
+
+
 def program() -> NoReturn:
     """Run the command of this process, and end the process with its exit code."""
     keep_pandas_out()
+    return_freed_memory(sys.argv[1:])
     try:
         code = main()
     except SystemExit as error:
