@@ -199,6 +199,26 @@ def test_values_move_with_a_row_to_another_key(merge: Merge, tmp_path: Path, del
     assert plain(live, "id", "price") == [(2, 1.0), (3, None), (31, 0.5)]
 
 
+@pytest.mark.parametrize("cuts", [(), (2,), (3,), (2, 3), (1, 2, 3, 4)])
+def test_values_move_within_the_rows_of_one_database(tmp_path: Path, cuts: tuple[int, ...]) -> None:
+    """The source's old key does not name the database, which is in the key of the table."""
+    shop = Shop(tmp_path, columns=(*COLUMNS, Column("_shard", pa.string())))
+
+    def of(database: str, each: Event) -> Event:
+        values = {**each.values, "_shard": database}
+        return replace(each, values=values, key=("_shard", "id"))
+
+    def made(database: str, number: int, price: float) -> Event:
+        place = (1, 0, number, 0, 0, 1, database)
+        return of(database, event(place, "insert", id=1, region="EU", price=price))
+
+    gone, come = moved(10, 1, 11, unchanged=("price",))
+    log = [made("a", 1, 0.5), made("b", 2, 7.0), of("a", gone), of("a", come), made("b", 12, 9.0)]
+    for start, end in zip((0, *cuts), (*cuts, len(log)), strict=True):
+        merge_table(shop.order(log[start:end]))
+    assert plain(shop.rows(), "_shard", "id", "price") == [("a", 11, 0.5), ("b", 1, 9.0)]
+
+
 MOVES = ((10, 1, 11), (20, 11, 21), (25, 21, 31))
 
 

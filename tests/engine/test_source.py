@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from distributary.changes.source.base import Database, connect, parse_address
+from distributary.changes.source.base import Database, connect
 from distributary.changes.source.compare import SourceCheck
+from distributary.config.database import parse_address
 from distributary.engine import batch
 from distributary.engine.pipeline import Pipeline
 from distributary.observe.ledger.ledger import Ledger

@@ -109,11 +109,24 @@ trigger: continuous
         return Pipeline.load(path)
 
     def arrived(self) -> None:
-        """Wait until the connector has written everything that has happened."""
+        """Wait until the connector has written everything that has happened.
+
+        The last message of one topic says nothing about the others: a producer sends a batch of
+        each partition at a time, so a short topic overtakes a long one. The connector's position
+        is written down when all messages before it are acknowledged.
+        """
+        query = "select (pg_current_wal_insert_lsn() - '0/0')::int8 as place"
+        place = self.postgres.rows(query)[0]["place"]
         self._marks += 1
         self.execute(f"insert into marks values ({self._marks})")
         topic = f"{self.name}.{self.schema}.marks"
         eventually(lambda: messages(self.services.kafka, topic) >= self._marks, seconds=60)
+        eventually(lambda: self._reached() > place, seconds=60)
+
+    def _reached(self) -> int:
+        """Return the place in the log up to which all messages are acknowledged."""
+        offsets = [each.get("offset") or {} for each in self.debezium.offsets(self.name)]
+        return max((int(offset.get("lsn") or 0) for offset in offsets), default=0)
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         path = self.lake / f"{self.schema}_{table}"

@@ -16,10 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.decode.base import truths
+from distributary.decode.change.base import with_values_at
 from distributary.delta.parquet import read_file
 from distributary.evolve.types import fold, is_nested
 from distributary.evolve.unified import rest_as_json
-from distributary.model.change import CHANGE_COLUMNS, SEQ
+from distributary.model.change import CHANGE_COLUMNS, SEQ, SHARD
 
 # The order of events, as numbers: places in a source's log are compared field by field.
 
@@ -647,5 +648,20 @@ def _with_old_keys(path: str, schema: pa.Schema) -> pa.Table:
     old: pa.Array = pa.nulls(rows.num_rows, OLD_KEY.type)
     if len(asked):
         envelopes = read_file(path, pa.schema([pa.field("_envelope", pa.string())]))
-        old = old_keys_in(combined(envelopes.column(0)), asked)
+        old = _in_shards(old_keys_in(combined(envelopes.column(0)), asked), rows)
     return rows.append_column(OLD_KEY, old)
+
+
+def _in_shards(old: pa.Array, rows: pa.Table) -> pa.Array:
+    """Add the shard to old keys: it is in the keys of the table, and in none of the source."""
+    at = np.flatnonzero(truths(old.is_valid()))
+    if SHARD not in rows.column_names or not len(at):
+        return old
+    chosen = rows.select(["_key", SHARD]).take(at).to_pylist()
+    texts = [
+        json.dumps({SHARD: row[SHARD], **json.loads(text)}, ensure_ascii=False)
+        if SHARD in (row["_key"] or ())
+        else text
+        for row, text in zip(chosen, old.take(at).to_pylist(), strict=True)
+    ]
+    return with_values_at(old, at, pa.array(texts, OLD_KEY.type))

@@ -55,6 +55,9 @@ CHANGE_COLUMNS: tuple[Column, ...] = (
 
 CHANGE_NAMES = tuple(column.name for column in CHANGE_COLUMNS)
 
+SHARD = "_shard"
+"""The column of the database that a row comes from, where a table has the rows of several."""
+
 HEARTBEATS = "__debezium-heartbeat"
 """How the topics of a connector's heartbeats begin, unless it is told otherwise."""
 

@@ -22,6 +22,7 @@ from distributary.evolve.align import align
 from distributary.evolve.merge import merge
 from distributary.evolve.types import side_base
 from distributary.evolve.unified import REST, rest_as_json, share_of
+from distributary.model import change
 from distributary.model.cache import Cache
 from distributary.model.deadletter import Decoded, Failure
 from distributary.model.expectation import RuleCount
@@ -47,7 +48,7 @@ from distributary.stage.unwrap import Unwrapped
 
 # Rows of several databases in one table: the column `_shard` distinguishes them, in the key.
 
-SHARD = Column("_shard", pa.string(), "database that the row comes from")
+SHARD = Column(change.SHARD, pa.string(), "database that the row comes from")
 _KEY = "_key"
 
 

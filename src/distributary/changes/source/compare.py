@@ -31,6 +31,7 @@ from distributary.changes.source.lake import Later, MergedTable, is_among
 from distributary.changes.source.values import ColumnPair, pair_of
 from distributary.decode.change.base import column_names
 from distributary.errors import ConfigError
+from distributary.model.change import SHARD
 
 RANGES = 4096
 """Ranges of hashes that are compared by count and checksum."""
@@ -39,8 +40,6 @@ _SHIFT = np.uint64(64 - 12)
 MOST_ROWS = 500_000
 """Rows of ranges that are compared row by row at a time, about."""
 MOST_NAMED = 10
-SHARD = "_shard"
-"""The column that says from which of several databases a row comes."""
 _LONGEST = 200
 _FIRST_ROWS = 20_000
 _SAMPLE_ROWS = 2_000

@@ -19,7 +19,7 @@ from distributary.changes.source.base import Moment, Position
 from distributary.decode.base import truths
 from distributary.delta.log import Snapshot, snapshot_of
 from distributary.errors import ConfigError, ErrorCode, SourceError
-from distributary.model.change import CHANGE_NAMES, SEQ
+from distributary.model.change import CHANGE_NAMES, SEQ, SHARD
 from distributary.model.incarnation import INCARNATIONS, Incarnations, below, positions
 
 Flags = npt.NDArray[np.bool_]
@@ -127,15 +127,15 @@ class MergedTable:
             return
         soft = "_deleted" in self._shape.names
         more = [pa.field("_deleted", pa.bool_())] if soft else []
-        if self.shard is not None and "_shard" not in schema.names:
-            more.append(self.columns.field("_shard"))
+        if self.shard is not None and SHARD not in schema.names:
+            more.append(self.columns.field(SHARD))
         wanted = pa.schema([*schema, *more])
         for file in self.table.files.values():
             for rows in self.table.pieces(file, wanted, lenient=True):
                 if soft:
                     rows = rows.filter(pa.array(~truths(rows.column("_deleted"))))
                 if self.shard is not None:
-                    rows = rows.filter(pc.equal(rows.column("_shard"), self.shard))
+                    rows = rows.filter(pc.equal(rows.column(SHARD), self.shard))
                 yield rows.select(schema.names)
 
     def later(self, moment: Moment) -> Later:
