@@ -157,6 +157,7 @@ def test_public_names() -> None:
     assert distributary.__all__ == [
         "DistributaryError",
         "ErrorCode",
+        "Lake",
         "Pipeline",
         "RunSummary",
         "__version__",
