@@ -238,6 +238,20 @@ def test_a_damaged_log_is_named_and_nothing_is_made_of_it(cli: Cli, shop: Change
     assert shop.rows() == rows
 
 
+def test_a_damaged_checkpoint_of_a_log_is_named_and_can_go(cli: Cli, games: SettledLake) -> None:
+    DeltaTable(games.lake / CHESS).create_checkpoint()
+    (log,) = (games.lake / CHESS / "_delta_log").glob("*.checkpoint.parquet")
+    log.write_bytes(b"")
+    found = verified(cli, CHESS, code=1)[CHESS]
+    assert kinds(found) == ["damaged"]
+    (finding,) = found["findings"]
+    assert str(log) in finding["evidence"]
+    assert "remove it" in finding["next_step"]
+    log.unlink()
+    log.with_name("_last_checkpoint").unlink()
+    verified(cli, CHESS, code=0)
+
+
 def test_a_damaged_commit_is_named_with_the_ways_out(cli: Cli, games: SettledLake) -> None:
     commit = games.commits(CHESS)[1]
     before = flip(commit, commit.read_bytes().index(b"numRecords") + 14)

@@ -121,6 +121,16 @@ def reading(store: Store, name: str, *, size: int | None, expected: str | None) 
 def damaged(folder: str, name: str, found: str) -> DamagedFileError:
     """Return the error for a damaged file of a table."""
     table = folder.rstrip("/").rpartition("/")[2]
+    if name.startswith("_delta_log/"):
+        return DamagedFileError(
+            f"a checkpoint of the log of table {table} is damaged",
+            where=f"{folder}/{name}",
+            evidence=found,
+            next_step="put the file back from a copy; without one, where the log still has all "
+            "commits since an older checkpoint, or since version 0, remove it and the file "
+            "_last_checkpoint beside it: the table is then read from these commits",
+            table=table,
+        )
     if layout.is_ledger(folder):
         return DamagedFileError(
             f"a data file of the ledger's table {table} is damaged",

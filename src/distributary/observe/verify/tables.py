@@ -185,7 +185,9 @@ def unreadable(known: WrittenTable, error: DistributaryError) -> TableFinding:
     if isinstance(error, DamagedFileError):
         own = error.where.startswith(f"{known.path}/")
         what = "a data file is damaged" if own else "a data file of its log is damaged"
-        step = mend(known) if own else error.next_step
+        in_log = error.where.startswith(f"{known.path}/_delta_log/")
+        what = "a checkpoint of its log is damaged" if in_log else what
+        step = mend(known) if own and not in_log else error.next_step
         return TableFinding("damaged", what, f"{error.where}: {error.evidence}", step)
     what = "its log cannot be read"
     step = f"{_COPY}, or fix the file that is named; without a copy, {_way_on(known)}"
