@@ -121,7 +121,7 @@ trigger: continuous
         self.execute(f"insert into marks values ({self._marks})")
         topic = f"{self.name}.{self.schema}.marks"
         eventually(lambda: messages(self.services.kafka, topic) >= self._marks, seconds=60)
-        eventually(lambda: self._reached() > place, seconds=60)
+        eventually(lambda: self._reached() >= place, seconds=60)
 
     def _reached(self) -> int:
         """Return the place in the log up to which all messages are acknowledged."""
