@@ -60,6 +60,7 @@ from distributary.observe.events import (
 )
 from distributary.observe.ledger.ledger import Ledger
 from distributary.publish.formats.entry import format_entry
+from distributary.spark.in_process import real
 from distributary.store.base import same_place
 
 if TYPE_CHECKING:
@@ -390,7 +391,7 @@ def start_registrar(
     return Registrar(
         config,
         config.lake.registered_in,
-        lambda: open_catalog(config, lambda: spark),
+        lambda: open_catalog(config, lambda: real(spark)),
         bus,
         known=known,
         mask=mask,

@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from types import FrameType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+import pyarrow as pa
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
@@ -60,6 +61,7 @@ from distributary.observe.events import (
     TaskFailed,
 )
 from distributary.observe.log_format import cut
+from distributary.spark.in_process import in_process
 from distributary.spark.jars import Progress
 from distributary.spark.session import spark_session
 from distributary.spark.settings import SparkSettings
@@ -113,6 +115,33 @@ def start_spark(
             session = spark_session(settings, app_name=pipeline.config.name, progress=say)
         say(f"Spark started in {time.monotonic() - began:.1f} s")
         yield session
+
+
+_FEW_LETTERS = 1000
+_FEW_BYTES = 64 << 20
+
+
+@contextmanager
+def session_for(
+    call: Invocation, pipeline: Pipeline, letters: pa.Table, *, more: bool = False
+) -> Iterator[SparkSession]:
+    """Yield a session to replay dead letters with; few of them need no JVM.
+
+    `more` says that an earlier replay is to be finished first, whose size is not known. Letters
+    that ended a worker do not get a chance to end this process.
+    """
+    few = letters.num_rows <= _FEW_LETTERS and letters.nbytes <= _FEW_BYTES
+    codes = set(letters["error_code"].unique().to_pylist())
+    with ExitStack() as stack:
+
+        def started() -> SparkSession:
+            return stack.enter_context(start_spark(call, pipeline))
+
+        by_spark = pipeline.config.tables.publisher == "spark"
+        if more or not few or by_spark or ErrorCode.CRASHED_DECODER in codes:
+            yield started()
+        else:
+            yield in_process(started)
 
 
 # A run as plain lines: one per batch, one per new schema, a heartbeat.

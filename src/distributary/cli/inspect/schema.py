@@ -64,6 +64,8 @@ from distributary.model import layout
 from distributary.observe.log_format import cut, one_line
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from distributary.engine.names import NameClash
     from distributary.engine.pipeline import Pipeline
     from distributary.model.plan import Rejected
@@ -1003,18 +1005,25 @@ def retype(
 
 def _replay_mismatches(call: Invocation, pipeline: Pipeline, claim: str) -> ReplayResult:
     """Send the dead letters of a type again that did not match its schema."""
-    from distributary.cli.command.live import start_spark
+    from distributary.cli.command.live import session_for
     from distributary.engine.progress.removal import dead_letters_of
+    from distributary.observe.deadletters import unfinished
     from distributary.operations.replay import LANE, finish, replay
 
     letters = dead_letters_of(pipeline)
     pipeline.ready(LANE)
-    with start_spark(call, pipeline) as spark, pipeline.open(spark, lane=LANE) as context:
+
+    def chosen() -> pa.Table:
+        name = pipeline.config.name
+        return letters.select(reason=ErrorCode.PAYLOAD_MISMATCH, type=claim, pipeline=name)
+
+    more = bool(unfinished(pipeline.checkpoint))
+    with (
+        session_for(call, pipeline, chosen(), more=more) as spark,
+        pipeline.open(spark, lane=LANE) as context,
+    ):
         finish(context, letters)
-        chosen = letters.select(
-            reason=ErrorCode.PAYLOAD_MISMATCH, type=claim, pipeline=pipeline.config.name
-        )
-        return replay(context, letters, chosen)
+        return replay(context, letters, chosen())
 
 
 def _claim(name: str, claims: Sequence[str], *, where: str) -> str:

@@ -323,7 +323,7 @@ def replay(
     if _has_none(found, wanted, pipeline, dry_run=dry_run):
         return _show_replay(call, [], dry_run=dry_run)
     # after the count: to import the engine takes longer than to count
-    from distributary.cli.command.live import start_spark
+    from distributary.cli.command.live import session_for
     from distributary.engine.progress.removal import dead_letters_of
     from distributary.observe.deadletters import unfinished
     from distributary.operations.replay import LANE, finish, try_replay
@@ -340,7 +340,12 @@ def replay(
         return 1
     # before Spark is started for nothing
     mine.ready(LANE)
-    with start_spark(call, mine) as spark, mine.open(spark, lane=LANE) as context:
+    chosen_letters = _select(letters, wanted, name)
+    more = bool(unfinished(mine.checkpoint))
+    with (
+        session_for(call, mine, chosen_letters, more=more) as spark,
+        mine.open(spark, lane=LANE) as context,
+    ):
         if dry_run:
             tried = try_replay(context, _select(letters, wanted, name))
             return _show_replay(call, [tried], dry_run=True)

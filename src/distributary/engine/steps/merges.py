@@ -45,6 +45,7 @@ from distributary.model.table import Role, TablePlan
 from distributary.publish.base import Outcome, Published, Publisher
 from distributary.publish.parking import park
 from distributary.source.base import parallelism
+from distributary.spark.in_process import real
 from distributary.spark.session import named
 from distributary.stage.exchange import documents_batch, documents_of
 from distributary.stage.guard import keep_zip_directories
@@ -176,7 +177,7 @@ def merged(order: MergeOrder, *, spark: SparkSession | None = None) -> Published
         elif spark is None:
             result = merge_in_order(order)
         else:
-            result = merge_table_with_spark(spark, order)
+            result = merge_table_with_spark(real(spark), order)
         outcome = Outcome.SKIPPED if result.skipped else Outcome.PUBLISHED
         return Published(result.table, outcome, result.version if result.version >= 0 else None)
     except DistributaryError as error:
