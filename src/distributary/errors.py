@@ -19,7 +19,7 @@ DistributaryError
 │   ├── DivergedError      the checkpoint and the tables disagree
 │   └── TableBehindError   a table lacks batches that were settled
 ├── ExpectationError       rows break a rule whose action is `fail`
-├── AccountingError        read != written + dead-lettered + parked + skipped
+├── AccountingError        read != written + dead-lettered + parked + skipped + filtered
 ├── CatalogError           a table cannot be registered under its name
 │   └── CatalogUnavailableError    the catalog did not answer, try again         exit 75
 ├── DeployError            a job, a file or a grant cannot be installed
@@ -169,6 +169,7 @@ class ErrorCode(StrEnum):
     TYPE_CHANGE_REFUSED = "TYPE_CHANGE_REFUSED"
     PARTITION_REFUSED = "PARTITION_REFUSED"
     EXPECTATION_FAILED = "EXPECTATION_FAILED"
+    SHAPE_FAILED = "SHAPE_FAILED"
 
     # About one change event: these are reasons of dead letters too.
     NO_SOURCE_METADATA = "NO_SOURCE_METADATA"

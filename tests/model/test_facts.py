@@ -24,6 +24,7 @@ ONE_OF_EACH: list[Fact] = [
     facts.EventsCounted("t_log", ChangeFacts({"insert": 2}, 4)),
     facts.RulesCounted("t", (RuleCount("r", Action.WARN, 5, 1),)),
     facts.RecordsSkipped(4),
+    facts.RecordsFiltered("t", 6),
     facts.DeadLettersCounted({"NOT_JSON": 2}),
     facts.FileStaged("t", 2, StagedFile("a.parquet", 10, 2, schema_ids=(1, 2))),
     facts.FileStaged("t", 1, None),
@@ -40,6 +41,7 @@ def test_every_kind_is_tried_and_counted() -> None:
     staged = Staged()
     staged.add(ONE_OF_EACH)
     assert (staged.seen, staged.skipped, staged.records["t"]) == (3, 5, 3)
+    assert staged.filtered["t"] == 6
     assert staged.last == {("t", 0): (7, 99)}
 
 

@@ -146,7 +146,7 @@ def plan(
 
 def draw_preview(paper: Paper, found: Preview, *, most: int | None = None) -> None:
     """The tables that a run would make or change, `most` of them, and what it would read."""
-    changed = [table for table in found.tables if table.new or table.changes]
+    changed = [table for table in found.tables if table.new or table.changes or table.shaped]
     for table in changed[:most]:
         records = f"  ({counted(table.records, 'record')})" if table.records else ""
         _draw_table(paper, table, records)
@@ -165,6 +165,12 @@ def draw_preview(paper: Paper, found: Preview, *, most: int | None = None) -> No
     if found.dead_letters:
         lost = counted(sum(found.dead_letters.values()), "dead letter")
         paper.line(f"At least {lost} foreseen{among}: {tally(found.dead_letters)}.")
+    if found.filtered:
+        paper.line(f"{counted(found.filtered, 'record')} filtered by `shape`{among}.")
+    for limited in found.limited_shapes[:_MOST_SHOWN]:
+        text = f"shape {limited.setting}, table {limited.table}: {limited.why}"
+        paper.line(styled(text, "yellow"))
+    paper.more(len(found.limited_shapes) - _MOST_SHOWN, "pair", indent="")
     for unfit in found.unfit_rules[:_MOST_SHOWN]:
         text = f"expectation {unfit.rule} is not applied to {unfit.table}: {unfit.why}"
         paper.line(styled(text, "yellow"))
@@ -177,6 +183,9 @@ def _draw_table(paper: Paper, table: TablePreview, records: str = "") -> None:
     sign = styled("+ table ", "green") if table.new else "  table "
     paper.line(sign, styled(table.name, "bold"), records)
     draw_changes(paper, table.changes)
+    if table.shaped:
+        columns = ", ".join(f"{name} {type_}" for name, type_ in table.shaped)
+        paper.line("    ", f"shaped to {cut(columns, _LONGEST)}")
 
 
 def draw_changes(paper: Paper, changes: Iterable[ColumnChange]) -> None:

@@ -2,252 +2,18 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
-import json
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
-from pydantic_core import PydanticCustomError
 
-from distributary.config.base import Conflict, Section, Text, Texts, matching, nearest
+from distributary.config.base import Conflict, Section, Text, Texts, matching
+from distributary.config.expressions import columns_of, valid_expression
 from distributary.config.lake import Tables
 from distributary.model.expectation import Action, Rule
 
-if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
-
-
-# Validation of an expression. DuckDB parses the rule, because it will also evaluate it. DuckDB runs
-# inside the process, reads no file, loads no extension and has a locked configuration. It is
-# imported with the first rule: the import takes a tenth of a second.
-
-SHUT: dict[str, str | bool | int | float | list[str]] = {
-    "enable_external_access": False,
-    "autoload_known_extensions": False,
-    "autoinstall_known_extensions": False,
-    "allow_community_extensions": False,
-    "python_enable_replacements": False,
-}
-"""Settings of a DuckDB engine that reads nothing but the data passed to it."""
-# tasks already use all cores of a machine
-_SETTINGS = SHUT | {"threads": 1, "memory_limit": "256MB"}
-_FORBIDDEN = {
-    "SUBQUERY": "a subquery",
-    "WINDOW": "a window function",
-    "STAR": "a star",
-    "PARAMETER": "a parameter",
-    "POSITIONAL_REFERENCE": "a column by its number",
-    "DEFAULT": "a default",
-}
-_MOMENTS = frozenset(
-    {
-        *("now", "today", "current_date", "get_current_time", "get_current_timestamp"),
-        *("transaction_timestamp", "current_localtime", "current_localtimestamp"),
-    }
-)
-"""Functions that return the same time for all rows of a batch."""
-MOMENT_WORDS = frozenset(
-    {"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"}
-)
-"""Keywords of SQL that mean the current time where no column has that name."""
-_MACROS = frozenset({"ago", "date_add", "days_in_month", "fdiv", "fmod", "if", "nullif"})
-_MACRO_KINDS = ("list_", "array_", "map_contains", "split_part")
-"""Prefixes of DuckDB's macros (functions written in SQL) that look at one row."""
-_TOO_DEEP = "is nested too deeply"
-
-_lock = threading.Lock()
-_engines: list[DuckDBPyConnection] = []
-
-
-class ExpressionError(ValueError):
-    """An invalid expression; the message quotes nothing of it but names of functions."""
-
-    def __init__(self, why: str, *, suggestion: str = "") -> None:
-        super().__init__(why)
-        self.suggestion = suggestion
-
-
-def open_engine() -> DuckDBPyConnection:
-    """Open an empty DuckDB database in memory that cannot read files or change its settings."""
-    import duckdb
-
-    engine = duckdb.connect(":memory:", config=_SETTINGS)
-    # all times in the lake are in UTC
-    engine.execute("SET TimeZone = 'UTC'")
-    engine.execute("SET lock_configuration = true")
-    return engine
-
-
-def enclosed(check: str) -> str:
-    """Return the expression in brackets, on a line of its own in case it ends with a comment."""
-    return f"(\n{check}\n)"
-
-
-@lru_cache(maxsize=1024)
-def columns_of(check: str) -> tuple[tuple[str, ...], ...]:
-    """Return the columns and nested fields that an expression names; raise ExpressionError."""
-    tree = _tree(check)
-    try:
-        columns = dict.fromkeys(_visit(tree, frozenset()))
-    except RecursionError:
-        raise ExpressionError(_TOO_DEEP) from None
-    if all(is_moment(names) for names in columns):
-        raise ExpressionError("names no column")
-    return tuple(columns)
-
-
-def is_moment(names: tuple[str, ...]) -> bool:
-    """Return true when a name that looks like a column may mean the current time."""
-    return len(names) == 1 and names[0].lower() in MOMENT_WORDS
-
-
-def reads_clock(check: str) -> bool:
-    """Return whether an expression asks for the current time; raise ExpressionError."""
-    if any(is_moment(names) for names in columns_of(check)):
-        return True
-    nodes: list[Any] = [_tree(check)]
-    while nodes:
-        node = nodes.pop()
-        if isinstance(node, dict):
-            if node.get("class") == "FUNCTION" and node["function_name"].lower() in _MOMENTS:
-                return True
-            nodes += node.values()
-        elif isinstance(node, list):
-            nodes += node
-    return False
-
-
-def _tree(check: str) -> Mapping[str, Any]:
-    """Parse an expression with DuckDB and return its syntax tree."""
-    statement = f"SELECT {enclosed(check)}"
-    try:
-        answer = json.loads(_query("SELECT json_serialize_sql(?)", statement)[0][0])
-    except RecursionError:
-        raise ExpressionError(_TOO_DEEP) from None
-    if answer["error"]:
-        raise ExpressionError(_syntax(answer, before=statement.index(check)))
-    statements = answer["statements"]
-    node = statements[0]["node"] if len(statements) == 1 else {}
-    items = node.get("select_list", ())
-    bare = node.get("type") == "SELECT_NODE" and node["from_table"]["type"] == "EMPTY"
-    extra = ("where_clause", "group_expressions", "having", "qualify", "sample", "modifiers")
-    if not bare or len(items) != 1 or any(node[part] for part in extra) or node["cte_map"]["map"]:
-        raise ExpressionError("must be one expression, not a statement")
-    tree: Mapping[str, Any] = items[0]
-    return tree
-
-
-def _syntax(answer: Mapping[str, Any], *, before: int) -> str:
-    """Return where the syntax error is; DuckDB's own message would quote the expression."""
-    if answer.get("error_subtype") != "SYNTAX_ERROR":
-        return "is not an expression in SQL, or is nested too deeply"
-    place = int(answer.get("position") or before) - before + 1
-    return f"is not an expression in SQL: it goes wrong at character {max(1, place)}"
-
-
-def _visit(node: Any, bound: frozenset[str]) -> Iterator[tuple[str, ...]]:
-    """Yield the columns below a node of the tree; `bound` holds the parameters of lambdas."""
-    if isinstance(node, list):
-        for item in node:
-            yield from _visit(item, bound)
-        return
-    if not isinstance(node, dict):
-        return
-    kind = node.get("class")
-    if kind in _FORBIDDEN:
-        raise ExpressionError(f"must not hold {_FORBIDDEN[kind]}")
-    if kind == "COLUMN_REF":
-        names = tuple(node["column_names"])
-        if names[0] not in bound:
-            yield names
-        return
-    if node.get("type") == "GROUPING_FUNCTION":
-        raise ExpressionError("must look at one row, and grouping looks at many")
-    if kind == "FUNCTION":
-        _refuse_function(node["function_name"])
-    if kind == "LAMBDA" and node.get("syntax_type") == "LAMBDA_KEYWORD":
-        given = bound | {name for (name, *_) in _visit(node["lhs"], frozenset())}
-        yield from _visit(node["expr"], given)
-        return
-    for below in node.values():
-        yield from _visit(below, bound)
-
-
-def _refuse_function(name: str) -> None:
-    """Raise ExpressionError when a rule must not call this function."""
-    functions, small = _functions(), name.lower()
-    kind, stability = functions.get(small, ("", ""))
-    if not kind:
-        scalars = (known for known, (group, _) in functions.items() if group == "scalar")
-        near = nearest(name, filter(str.isidentifier, scalars), at_least=0.75)
-        raise ExpressionError(f"calls an unknown function: {name[:60]}", suggestion=near)
-    if kind in ("aggregate", "window") or small == "count_star":
-        raise ExpressionError(f"must look at one row, and {name} looks at many")
-    usable = kind == "scalar" and (stability == "CONSISTENT" or small in _MOMENTS)
-    if kind == "macro":
-        usable = small in _MACROS or small.startswith(_MACRO_KINDS)
-    if not usable:
-        raise ExpressionError(f"must not call {name}")
-
-
-@lru_cache(maxsize=1)
-def _functions() -> Mapping[str, tuple[str, str]]:
-    """Return kind and stability of every function of DuckDB, by name in lower case."""
-    rows = _query("SELECT lower(function_name), function_type, stability FROM duckdb_functions()")
-    known: dict[str, tuple[str, str]] = {}
-    for name, kind, stability in rows:
-        before = known.get(name, ("", ""))
-        # of several functions with one name, the most restricted one counts
-        if _restriction(kind, stability) >= _restriction(*before):
-            known[name] = (kind, stability or "")
-    return known
-
-
-def _restriction(kind: str, stability: str | None) -> int:
-    """Rank a function: a higher number is more restricted."""
-    if kind == "scalar":
-        return 2 if stability == "CONSISTENT" else 4
-    return {"": 0, "macro": 3, "aggregate": 5, "window": 5}.get(kind, 1)
-
-
-def _query(query: str, *values: str) -> list[Any]:
-    """Run a query on the shared engine and return its rows."""
-    with _lock:
-        if not _engines:
-            _engines.append(open_engine())
-        return _engines[0].execute(query, list(values)).fetchall()
-
-
-@atexit.register
-def _end() -> None:
-    # DuckDB prints errors at exit if an engine is still open, or if its module is frozen and so
-    # skipped by the garbage collector
-    if _engines:
-        _engines.pop().close()
-        gc.unfreeze()
-
-
-_LONGEST_CHECK = 10_000
-
-
-def expression(value: str) -> str:
-    """Validate an expression over the columns of a row."""
-    text = value.strip()
-    if not text:
-        raise PydanticCustomError("blank", "must not be empty")
-    if len(text) > _LONGEST_CHECK or not all(c.isprintable() or c in "\n\t" for c in text):
-        raise PydanticCustomError("unprintable", "must be printable text, not too long")
-    try:
-        columns_of(text)
-    except ExpressionError as error:
-        meant = {"suggestion": error.suggestion} if error.suggestion else {}
-        raise PydanticCustomError("expression", "{why}", {"why": str(error), **meant}) from None
-    return text
-
+_check = partial(valid_expression, repeatable=False, constant=False)
 
 RuleName = Annotated[
     Text,
@@ -264,7 +30,7 @@ class Expectation(Section):
 
     name: RuleName = Field(examples=["sane_score"])
     """Name of the rule in counts and messages."""
-    check: Annotated[str, AfterValidator(expression)] = Field(
+    check: Annotated[str, AfterValidator(_check)] = Field(
         examples=["score >= 0 and score < 1e6"],
     )
     """One boolean expression over the columns of the table that every row should fulfil. As in a

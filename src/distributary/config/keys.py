@@ -4,25 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
-from pydantic_core import PydanticCustomError
 
 from distributary.config.base import Conflict, Duration, Section, Texts, placeholders
-from distributary.config.expectations import columns_of, expression, reads_clock
+from distributary.config.expressions import columns_of, valid_expression
 from distributary.config.lake import Tables
 from distributary.model.expectation import Action, Rule
 from distributary.model.keyed import MOST_ORDER_COLUMNS, TIME_OF_RECORD, KeyRule
 from distributary.model.table_format import TABLE_FORMATS, formats_with
 
-
-def _condition(value: str) -> str:
-    """Validate a condition that must give the same answer whenever a batch is staged again."""
-    text = expression(value)
-    if reads_clock(text):
-        raise PydanticCustomError("clock", "must not ask for the current time")
-    return text
+_condition = partial(valid_expression, repeatable=True, constant=False)
 
 
 _ENDINGS = ("_log", "_history")

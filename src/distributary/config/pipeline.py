@@ -18,6 +18,7 @@ from distributary.config.keys import KeyedTables, key_conflicts
 from distributary.config.lake import Evolution, Grant, LakeConfig, Maintain, NarrowEvolution, Tables
 from distributary.config.message import SCHEMALESS, Envelope, Framing, PayloadConfig
 from distributary.config.registry import RegistryConfig
+from distributary.config.shape import ShapeConfig, shape_conflicts
 from distributary.config.shard import Shard, shard_conflicts
 from distributary.config.sources.files import TYPE_OF_FILE
 from distributary.config.sources.table import Source, types_bringing
@@ -94,6 +95,8 @@ class PipelineConfig(Section):
     """When batches run: available_now, continuous, or `every` with a duration."""
     evolution: Evolution = Field(default_factory=Evolution, validate_default=True)
     """What to do when a schema changes."""
+    shape: tuple[ShapeConfig, ...] = ()
+    """Columns by expressions, filters, and columns that are left out or renamed, by tables."""
     expectations: tuple[Expectation, ...] = ()
     """Rules about rows, and what to do with rows that break them."""
     limits: Limits = Field(default_factory=Limits)
@@ -190,6 +193,9 @@ class PipelineConfig(Section):
             self.tables,
             cdc=self.cdc is not None,
             envelope=self.envelope is not None,
+        )
+        yield from shape_conflicts(
+            self.shape, self.tables, changes=self.cdc is not None, keyed=bool(self.keys)
         )
         yield from expectation_conflicts(
             self.expectations, self.tables, changes=self.cdc is not None

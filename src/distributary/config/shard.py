@@ -73,6 +73,8 @@ def unspreadable(config: PipelineConfig) -> Iterator[Conflict]:
         yield ("tables", "each"), f"needs {{{wanted}}}, so that no table has two writers"
     if tables.unified and config.expectations:
         yield ("expectations",), "cannot keep rows out of tables.unified, which another job writes"
+    if tables.unified and config.shape:
+        yield ("shape",), "cannot shape the rows of tables.unified, which another job writes"
 
 
 def shard_conflicts(config: PipelineConfig, shard: Shard) -> Iterator[Conflict]:

@@ -103,6 +103,7 @@ def _keep_bronze(tree: Tree, tables: Tree) -> None:
         tables.pop(name, None)
     _partition_by_date_only(tables)
     tree.pop("expectations", None)
+    tree.pop("shape", None)
 
 
 def _keep_rest(tree: Tree, tables: Tree, part: Part) -> None:

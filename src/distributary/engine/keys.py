@@ -22,9 +22,9 @@ from distributary.model.change import CHANGE_COLUMNS, CHANGE_NAMES
 from distributary.model.keyed import TIME_OF_RECORD, KeyRule, order_kind
 from distributary.model.plan import Rejected
 from distributary.model.record import WriterSchema
-from distributary.model.table import Column, Merged, Role, TablePlan
+from distributary.model.table import Column, ColumnChange, Merged, Role, TablePlan
+from distributary.shape.checks import checks_of
 from distributary.stage.files import DATE
-from distributary.stage.rules import checks_of
 
 _START_OVER = "`distributary reset FILE --with-tables` removes the tables and starts over"
 
@@ -55,17 +55,20 @@ class KeyPlan:
         columns: tuple[Column, ...],
         *,
         inferred: bool,
+        notes: tuple[ColumnChange, ...] = (),
     ) -> tuple[str, Rejected | None]:
         """Make room for a schema's columns; return the table to write to, and why not."""
         keyed = self.of(table)
         if keyed is None:
-            return table, self._place_appended(table, type_name, schema, columns)
+            return table, self._place_appended(table, type_name, schema, columns, notes)
         log = table + LOG
         known = self._book.planned(log, Role.LOG, type_name)
         self._refuse_other_use(table, type_name, known, keyed.rule)
         check = partial(self._unfit, keyed.rule, known, columns, inferred=inferred)
         own = (*_change_columns(keyed.rule), *columns)
-        refused = self._book.evolve(log, type_name, schema, own, role=Role.LOG, refuse=check)
+        refused = self._book.evolve(
+            log, type_name, schema, own, role=Role.LOG, refuse=check, notes=notes
+        )
         if refused is None:
             rule = self._spelled(keyed.rule, log)
             self._describe_order(log, rule)
@@ -74,11 +77,16 @@ class KeyPlan:
         return log, refused
 
     def _place_appended(
-        self, table: str, type_name: str, schema: WriterSchema, columns: tuple[Column, ...]
+        self,
+        table: str,
+        type_name: str,
+        schema: WriterSchema,
+        columns: tuple[Column, ...],
+        notes: tuple[ColumnChange, ...],
     ) -> Rejected | None:
         if not table:
             return None
-        refused = self._book.evolve(table, type_name, schema, columns)
+        refused = self._book.evolve(table, type_name, schema, columns, notes=notes)
         known = self._book.tables.get(table)
         if known is not None and _is_merged(known):
             raise ConfigError(

@@ -47,6 +47,7 @@ from distributary.errors import (
 from distributary.evolve.merge import merge
 from distributary.model.change import ChangeSettings
 from distributary.model.deadletter import MAY_HEAL
+from distributary.model.expectation import type_spellings
 from distributary.model.names import propose, refused_type_name, spelled_record, spelled_type
 from distributary.model.plan import (
     UNFRAMED,
@@ -60,6 +61,7 @@ from distributary.model.table import Column, Role
 from distributary.publish.base import Publisher
 from distributary.registry.base import SchemaRegistry
 from distributary.registry.record_schemas import FIRST_ID, CarriedSchemas, InferredSchemas
+from distributary.shape.resolve import Resolved, ShapeError, resolve
 from distributary.stage.decoding import SHARD
 from distributary.stage.exchange import Groups, group
 from distributary.stage.files import DATE
@@ -235,6 +237,7 @@ class Planner:
         self._infers = inferred is not None
         self._recalled = self._lookup.recalled()
         self._changes = change_settings(config)
+        self._shapes = tuple(shape.rule() for shape in config.shape)
         self._rules = tuple(expectation.rule() for expectation in config.expectations)
         self._columns_of_type: dict[str, tuple[Column, ...]] = dict.fromkeys(types, ())
         self._schemas: dict[int, WriterSchema] = {}
@@ -493,15 +496,37 @@ class Planner:
         name = self._table_name(type_name, key, message)
         if isinstance(name, Rejected):
             return name
+        shaped = self.shaped(name, type_name, columns)
+        if isinstance(shaped, Rejected):
+            return shaped
+        columns, notes = shaped.columns, shaped.notes()
         inferred = self._is_inferred(key)
-        name, refused = self._keys.place(name, type_name, schema, columns, inferred=inferred)
+        name, refused = self._keys.place(
+            name, type_name, schema, columns, inferred=inferred, notes=notes
+        )
         if refused is not None:
             return refused
         self._schemas[schema.id] = schema
         known = self._columns_of_type.get(type_name, ())
         self._columns_of_type[type_name] = merge(known, columns, _ALL_VERSIONS).columns
         raw = self._lookup.is_raw(key, schema)
-        return Route(name, type_name, schema.id, message, raw_bytes=raw)
+        return Route(name, type_name, schema.id, message, raw_bytes=raw, shapes=shaped.shapes)
+
+    def shaped(
+        self, table: str, type_name: str, columns: tuple[Column, ...]
+    ) -> Resolved | Rejected:
+        """Return what `shape` makes of the columns of a schema."""
+        rules = [r for r in self._shapes if r.is_for((table,), type_spellings(type_name))]
+        if not rules:
+            return Resolved(columns=columns)
+        if self._keys.of(table) is None:
+            planned = self.book.planned(table, Role.EACH, type_name)
+        else:
+            planned = self.book.planned(table + LOG, Role.LOG, type_name)
+        try:
+            return resolve(rules, columns, () if planned is None else planned.columns)
+        except ShapeError as error:
+            return Rejected(ErrorCode.SHAPE_FAILED, str(error))
 
     def follow_newest(self, times: Mapping[RouteKey, int]) -> None:
         """Take in when the newest records of some keys were made."""

@@ -387,10 +387,12 @@ class TableBook:
         *,
         role: Role = Role.EACH,
         refuse: Callable[[Merged], Rejected | None] = lambda merged: None,
+        notes: tuple[ColumnChange, ...] = (),
     ) -> Rejected | None:
         """Make room for a schema's columns, or say why its records are dead letters.
 
-        `refuse` looks at the columns that the table would have.
+        `refuse` looks at the columns that the table would have. `notes` are for the history only:
+        they change no column.
         """
         table = self.planned(name, role, type_name)
         if table is None:
@@ -416,7 +418,8 @@ class TableBook:
         if self.origins is not None:
             self.origins.note(name, merged.fills, columns)
         self._note(name, merged.changes)
-        use = SchemaUse(type_name, name, schema.id, schema.label(), merged.changes)
+        changes = (*merged.changes, *notes)
+        use = SchemaUse(type_name, name, schema.id, schema.label(), changes)
         self._pending.uses.append(use)
         return None
 

@@ -42,7 +42,7 @@ class Rule:
 
     def is_for(self, tables: Iterable[str], types: Iterable[str]) -> bool:
         """Return true when the rule applies to a table and a type with these names."""
-        return _any_fits(self.tables, tables) and _any_fits(self.types, types)
+        return any_fits(self.tables, tables) and any_fits(self.types, types)
 
 
 def type_spellings(type_name: str) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ def type_spellings(type_name: str) -> tuple[str, ...]:
         return (type_name,)
 
 
-def _any_fits(patterns: tuple[str, ...], names: Iterable[str]) -> bool:
+def any_fits(patterns: tuple[str, ...], names: Iterable[str]) -> bool:
     """Return true when any name matches any pattern, or when there are no patterns."""
     return not patterns or any(_pattern(p).fullmatch(name) for name in names for p in patterns)
 

@@ -188,6 +188,23 @@ class RecordsSkipped:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordsFiltered:
+    """Records that a condition of `shape` keeps out of a table."""
+
+    table: str
+    count: int
+
+    def body(self) -> Any:
+        """Return the fact as JSON has it."""
+        return [self.table, self.count]
+
+    @classmethod
+    def of(cls, body: Any) -> RecordsFiltered:
+        """Build the fact from its body."""
+        return cls(*body)
+
+
+@dataclass(frozen=True, slots=True)
 class DeadLettersCounted:
     """Dead letters by error code."""
 
@@ -235,6 +252,7 @@ Fact = (
     | EventsCounted
     | RulesCounted
     | RecordsSkipped
+    | RecordsFiltered
     | DeadLettersCounted
     | FileStaged
 )

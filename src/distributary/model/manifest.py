@@ -122,6 +122,8 @@ class TableEntry:
     """Counts of change events, for a log and for the tables derived from it."""
     rules: tuple[RuleCount, ...] = ()
     """Results of the expectations for the rows of this batch."""
+    filtered: int = 0
+    """Number of source records that the conditions of `shape` keep out of this table."""
 
     @property
     def rows(self) -> int:
@@ -139,11 +141,14 @@ class Counts:
     parked: int = 0
     skipped: int = 0
     """Records that a setting says to skip (Kafka tombstones)."""
+    filtered: int = 0
+    """Records that the conditions of `shape` keep out of their tables."""
 
     @property
     def balanced(self) -> bool:
         """Return true when the counts add up: no record is lost or counted twice."""
-        return self.read == self.written + self.dead_lettered + self.parked + self.skipped
+        placed = self.written + self.dead_lettered + self.parked
+        return self.read == placed + self.skipped + self.filtered
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(*(getattr(self, n) + getattr(other, n) for n in Counts.__slots__))
@@ -151,6 +156,7 @@ class Counts:
     def equation(self) -> str:
         """Format the counts: `read 10,000 = written 9,997 + dead letters 3 + parked 0`."""
         skipped = f" + skipped {self.skipped:,}" if self.skipped else ""
+        skipped += f" + filtered {self.filtered:,}" if self.filtered else ""
         return (
             f"read {self.read:,} = written {self.written:,} + dead letters "
             f"{self.dead_lettered:,} + parked {self.parked:,}{skipped}"
@@ -275,6 +281,7 @@ def entry_to_dict(entry: TableEntry) -> dict[str, Any]:
         "files": [file.as_dict() for file in entry.files],
         "events": entry.events.as_dict() if entry.events else None,
         "rules": [count.as_dict() for count in entry.rules],
+        "filtered": entry.filtered,
     }
 
 
@@ -294,7 +301,12 @@ def entry_from_dict(data: dict[str, Any]) -> TableEntry:
         format=data.get("format", "delta"),
     )
     files = tuple(StagedFile(**{**f, "schema_ids": tuple(f["schema_ids"])}) for f in data["files"])
-    counts = (data["records"], *(number for file in files for number in (file.size, file.rows)))
+    filtered = data.get("filtered", 0)
+    counts = (
+        data["records"],
+        filtered,
+        *(number for file in files for number in (file.size, file.rows)),
+    )
     words = (table.name, table.type, table.path, table.comment, table.format)
     if not all(type(n) is int for n in counts) or not all(isinstance(w, str) for w in words):
         raise TypeError("a text or a number of a table's entry has another type")
@@ -302,7 +314,8 @@ def entry_from_dict(data: dict[str, Any]) -> TableEntry:
         raise ValueError("a staged file is not in the folder of its table")
     events = ChangeFacts.of(data.get("events"))
     rules = tuple(RuleCount.of(count) for count in data.get("rules", ()))
-    return TableEntry(table, files, data["records"], _changes(data["changes"]), events, rules)
+    changes = _changes(data["changes"])
+    return TableEntry(table, files, data["records"], changes, events, rules, filtered)
 
 
 # the serialized columns of each table, cached because every manifest repeats them

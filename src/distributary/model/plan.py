@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from distributary.errors import ErrorCode
 from distributary.model.record import WriterSchema
+from distributary.model.shape import Shape
 
 UNFRAMED = -1
 """The schema id of records that name none: the newest schema of the subject applies."""
@@ -47,6 +48,8 @@ class Route:
     raw_bytes: bool = False
     """Whether the payload is an Avro `bytes` value alone, which serializers write without a
     length."""
+    shapes: tuple[Shape, ...] = ()
+    """What is made of the decoded columns before they reach the table, one after the other."""
 
 
 @dataclass(frozen=True, slots=True)

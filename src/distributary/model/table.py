@@ -87,6 +87,8 @@ class ChangeKind(StrEnum):
     COLUMN_MISSING = "column_missing"
     FIELD_IGNORED = "field_ignored"
     REFUSED = "refused"
+    SHAPE_LIMITED = "shape_limited"
+    """An expression of `shape` that is not applied, or reads a column as null; in `after`, why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,7 @@ _DESCRIPTIONS = {
     ChangeKind.COLUMN_MISSING: "- {column} (no longer written; kept, null)",
     ChangeKind.FIELD_IGNORED: "  {column} {after} (ignored)",
     ChangeKind.REFUSED: "! {column} {before} to {after} (refused)",
+    ChangeKind.SHAPE_LIMITED: "! shape {column}: {after}",
 }
 
 

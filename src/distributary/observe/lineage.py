@@ -218,6 +218,7 @@ def _counts(progress: _RunProgress) -> BaseFacet:
         recordsDeadLettered=counts.dead_lettered,
         recordsParked=counts.parked,
         recordsSkipped=counts.skipped,
+        recordsFiltered=counts.filtered,
         bytesRead=progress.bytes_read,
     )
 

@@ -81,9 +81,12 @@ PARKED = _counter(
     "records_parked_total", "Records that were parked because their table was.", _LANE
 )
 SKIPPED = _counter("records_skipped_total", "Records passed over by policy, or copies.", _LANE)
+FILTERED = _counter(
+    "records_filtered_total", "Records kept out by the conditions of `shape`.", _LANE
+)
 DIFFERENCE = _gauge(
     "accounting_difference_records",
-    "Records read less those written, dead-lettered, parked and skipped: must be 0.",
+    "Records read less those written, dead-lettered, parked, skipped and filtered: must be 0.",
 )
 DEAD_LETTERS = _counter(
     "dead_letters_total", "Dead letters by error code.", ("pipeline", "lane", "code")
@@ -309,7 +312,7 @@ def _key(metric: Metric, labels: Labels) -> Labels:
     )
 
 
-_EQUATION = (READ, WRITTEN, DEAD_LETTERED, PARKED, SKIPPED)
+_EQUATION = (READ, WRITTEN, DEAD_LETTERED, PARKED, SKIPPED, FILTERED)
 MOST_TABLES = 200
 _MOST_PARTITIONS = 1000
 _FEW = frozenset((Role.BRONZE, Role.UNIFIED, Role.DEAD_LETTERS))

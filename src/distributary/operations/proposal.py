@@ -49,6 +49,7 @@ from distributary.operations.proposed import (
 )
 from distributary.registry.compatibility.levels import Level
 from distributary.registry.messages import choose_message
+from distributary.shape.resolve import Resolved
 from distributary.stage.job import Unresolved
 
 # Payloads as their producer would have written them with another schema. Protobuf and JSON payloads
@@ -484,14 +485,17 @@ def _placed(
     messages = {route.table: route.message for route in valid_routes.values()}
     refused = {one.route.table: one.route.message for one in slices if one.key not in valid_routes}
     for name, message in (refused | messages).items():
-        writer = _columns(planner, schema, message)
+        shaped = _shaped(planner, name, _columns(planner, schema, message))
+        writer = shaped.columns
         # a table without sampled records was opened for the proposal
         planned = planner.book.tables.get(name)
         known = before.get(name) or (planned.columns if planned else ())
         own = changes.setdefault(name, [])
         own += _silent(config, known, writer, refused=name in refused)
+        own += shaped.notes()
         if newest is not None and writer and not _created(own):
-            own += missing(_columns(planner, newest, message), writer)
+            was = _shaped(planner, name, _columns(planner, newest, message))
+            own += missing(was.columns, writer)
     return _previews(planner, changes, slices), valid_routes, refusals
 
 
@@ -557,6 +561,13 @@ def _columns(planner: Planner, schema: WriterSchema, message: str) -> tuple[Colu
         return decoder_for(schema, wanted, planner.task_plan().records.limits).columns
     except DecodeError:
         return ()
+
+
+def _shaped(planner: Planner, table: str, columns: tuple[Column, ...]) -> Resolved:
+    """Return what `shape` makes of columns; none if their records would be dead letters."""
+    planned = planner.book.tables.get(table)
+    shaped = planner.shaped(table, "" if planned is None else planned.type, columns)
+    return Resolved() if isinstance(shaped, Rejected) else shaped
 
 
 def _silent(

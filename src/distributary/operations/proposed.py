@@ -27,11 +27,12 @@ from distributary.errors import (
     RegistryError,
     SourceError,
 )
+from distributary.evolve.types import sql_name
 from distributary.model.expectation import Rule
 from distributary.model.names import printable
 from distributary.model.plan import Rejected, Route, RouteKey
 from distributary.model.record import Format, SubjectVersion, WriterSchema
-from distributary.model.table import ColumnChange, Role, TablePlan
+from distributary.model.table import ChangeKind, ColumnChange, Role, TablePlan
 from distributary.registry.base import Reference, gather
 from distributary.registry.compile import compile_schema
 from distributary.registry.compile.protobuf import is_bundled
@@ -46,7 +47,7 @@ from distributary.registry.messages import (
     topic_verdict,
 )
 from distributary.source.base import Position, Source
-from distributary.stage.decoding import failures
+from distributary.stage.decoding import tried
 from distributary.stage.exchange import positions
 from distributary.stage.rules import unfit_rules
 from distributary.stage.unwrap import Rows, decodable, unwrap
@@ -383,6 +384,8 @@ class TablePreview:
     new: bool
     records: int
     changes: tuple[ColumnChange, ...]
+    shaped: tuple[tuple[str, str], ...] = ()
+    """The columns that `shape` makes of the records' newest schema, with their types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,6 +393,15 @@ class UnfitRule:
     """A rule of `expectations` that cannot be applied to a table, with the reason."""
 
     rule: str
+    table: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class LimitedShape:
+    """A setting of `shape` that meets a schema without a column which it names."""
+
+    setting: str
     table: str
     why: str
 
@@ -406,6 +418,10 @@ class Preview:
 
     Rules of `expectations` are not evaluated here.
     """
+    filtered: int = 0
+    """The sampled records that conditions of `shape` keep out of their tables."""
+    limited_shapes: tuple[LimitedShape, ...] = ()
+    """Settings of `shape` that are not applied to some records, or read a column as null."""
     unfit_rules: tuple[UnfitRule, ...] = ()
     """Rules that would not be checked, because a table lacks their columns."""
     waiting: int | None = None
@@ -423,6 +439,8 @@ class Preview:
             "records": self.records,
             "waiting": self.waiting,
             "dead_letters": dict(self.dead_letters),
+            "filtered": self.filtered,
+            "limited_shapes": [asdict(limited) for limited in self.limited_shapes],
             "unfit_rules": [asdict(unfit) for unfit in self.unfit_rules],
             "tables": [
                 {
@@ -434,6 +452,7 @@ class Preview:
                         | {"after": c.after, "action": c.action, "text": c.describe()}
                         for c in t.changes
                     ],
+                    "shaped": [{"name": name, "type": type_} for name, type_ in t.shaped],
                 }
                 for t in self.tables
             ],
@@ -445,7 +464,7 @@ def preview(pipeline: Pipeline) -> Preview:
     planner = pipeline.planner(trial=True)
     keys: Counter[RouteKey] = Counter()
     dead: Counter[str] = Counter()
-    total = 0
+    total = filtered = 0
     source = make_source(pipeline.config)
     start = _start(pipeline, source, 0)
     for raw in source.peek(start):
@@ -454,12 +473,12 @@ def preview(pipeline: Pipeline) -> Preview:
         dead.update(str(letter.code) for letter in unwrapped.letters)
         groups = planner.groups(raw, unwrapped)
         keys.update(dict(zip(groups.keys, groups.counts(), strict=True)))
-        for key, _, codes in failures(raw, unwrapped, groups, planner.task_plan()):
-            dead.update(codes)
-            keys[key] -= codes.total()
-    return replace(
-        _summary(planner, keys, dead, total), waiting=_waiting(pipeline.config, start, total)
-    )
+        for trial in tried(raw, unwrapped, groups, planner.task_plan()):
+            dead.update(trial.failures)
+            keys[trial.key] -= trial.failures.total() + trial.filtered
+            filtered += trial.filtered
+    waiting = _waiting(pipeline.config, start, total)
+    return replace(_summary(planner, keys, dead, total), waiting=waiting, filtered=filtered)
 
 
 def _waiting(config: PipelineConfig, start: Position, looked_at: int) -> int | None:
@@ -481,6 +500,11 @@ def _summary(planner: Planner, keys: Counter[RouteKey], dead: Counter[str], tota
         elif isinstance(route, Route):
             records[route.table] += count
     pending = planner.book.take_pending()
+    shaped = {
+        route.table: tuple((c.name, sql_name(c.type)) for c in route.shapes[-1].columns)
+        for route in map(plan.routing.routes.get, keys)
+        if isinstance(route, Route) and route.shapes
+    }
     names = sorted(set(records) | set(pending.changes) if total else set())
     tables = tuple(
         TablePreview(
@@ -489,12 +513,25 @@ def _summary(planner: Planner, keys: Counter[RouteKey], dead: Counter[str], tota
             new=not planner.book.tables[name].exists,
             records=records[name],
             changes=tuple(pending.changes.get(name, ())),
+            shaped=shaped.get(name, ()),
         )
         for name in names
         if name
     )
+    limited = dict.fromkeys(
+        LimitedShape(change.column, use.table, change.after)
+        for use in pending.uses
+        for change in use.changes
+        if change.kind is ChangeKind.SHAPE_LIMITED
+    )
     plans = [planner.book.tables[name] for name in names if name]
-    return Preview(total, tables, dict(dead), tuple(_unfit(plan.output.expectations, plans)))
+    return Preview(
+        total,
+        tables,
+        dict(dead),
+        limited_shapes=tuple(limited),
+        unfit_rules=tuple(_unfit(plan.output.expectations, plans)),
+    )
 
 
 def _unfit(rules: tuple[Rule, ...], tables: Iterable[TablePlan]) -> Iterator[UnfitRule]:

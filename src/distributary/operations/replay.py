@@ -33,7 +33,7 @@ from distributary.observe.deadletters import DeadLetters, ReplayFailure, unfinis
 from distributary.registry.base import SchemaRegistry, has_schema
 from distributary.registry.wire import Framed, parse
 from distributary.source.base import BatchInput
-from distributary.stage.decoding import failures
+from distributary.stage.decoding import tried
 from distributary.stage.exchange import group
 from distributary.stage.unwrap import Unwrapped, decodable, unwrap
 from distributary.store.base import Store, at, reaching
@@ -219,8 +219,8 @@ def _decodes(pipeline: Pipeline, letters: pa.Table) -> int:
     planner = pipeline.planner(trial=True)
     unwrapped = decodable(unwrap(raw, planner.task_plan()), planner.task_plan())
     groups = planner.groups(raw, unwrapped)
-    tried = failures(raw, unwrapped, groups, planner.task_plan())
-    return sum(records - codes.total() for _, records, codes in tried)
+    trials = tried(raw, unwrapped, groups, planner.task_plan())
+    return sum(trial.records - trial.failures.total() for trial in trials)
 
 
 # The readable parts of a record that could not be ingested.

@@ -157,6 +157,8 @@ def _unfit(config: PipelineConfig) -> str:
         return "it reads change data"
     if config.keys:
         return "it merges rows by key (keys)"
+    if config.shape:
+        return "it shapes its tables (shape)"
     if config.registry is None or config.infers:
         return "its records have no schemas in a registry"
     each = config.tables.each or ""

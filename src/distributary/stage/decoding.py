@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +43,7 @@ from distributary.stage.guard import GuardedDecoder
 from distributary.stage.partitions import schema_ids_of, table_facts
 from distributary.stage.record_keys import read_keys
 from distributary.stage.rules import count_dropped
+from distributary.stage.shaping import shaped
 from distributary.stage.task_plan import TaskPlan
 from distributary.stage.unwrap import Unwrapped
 
@@ -159,6 +160,8 @@ class DecodedPart:
     """The count of records with dropped fields, if unknown fields are allowed."""
     tombstones: bool = False
     """Whether the records have no value, and delete the rows with their keys."""
+    filtered: int = 0
+    """Records that a condition of `shape` keeps out of the table; they are not in `records`."""
 
     def letter(self, row: int, code: ErrorCode, message: str, stage: str) -> Letter:
         """Return the dead letter for the record of a row."""
@@ -196,12 +199,11 @@ def decode_shares(
                 parts, dead, size = [], [], 0
             parts.append(part)
             size += weight
-        if letters is not None:
-            dead.append(letters)
+        dead += letters
     yield parts, dead
 
 
-_DecodedPart = tuple[DecodedPart | None, pa.RecordBatch | None]
+_DecodedPart = tuple[DecodedPart | None, list[pa.RecordBatch]]
 _Portion = tuple[RouteKey, pa.Table, pa.BinaryArray]
 """Raw records of one key with their payloads, as many as are decoded at once."""
 
@@ -252,7 +254,7 @@ def _decode(
                 Letter(row, route.code, route.message, "route", None, key.claim, key.schema_id)
                 for row in range(raw.num_rows)
             ]
-            yield None, letters_batch(raw, letters, order)
+            yield None, [letters_batch(raw, letters, order)]
     if len(routed) > 1 and plan.changes is None:
         decoders = tuple(cast(Decoder, decoder.inner) for _, _, decoder in routed)
         together = decode_together(decoders, [payloads for _, payloads, _ in routed])
@@ -272,13 +274,13 @@ def _deletes(raw: pa.Table, route: Route, plan: TaskPlan, order: StageOrder) -> 
     columns = [by_name[name] for name in rule.key]
     rows, kept, failures = read_keys(raw.column("key"), columns)
     fills = tuple(Fill(column.name, column.name, column.type) for column in columns)
-    dead = None
+    dead: list[pa.RecordBatch] = []
     if failures:
         letters = [
             Letter(f.index, f.code, f.message, "keys", type=route.type, schema_id=route.schema_id)
             for f in failures
         ]
-        dead = letters_batch(raw, letters, order)
+        dead = [letters_batch(raw, letters, order)]
     records = raw.take(pa.array(kept, pa.int64()))
     return DecodedPart(route, rows, fills, records, len(kept), tombstones=True), dead
 
@@ -306,21 +308,27 @@ def _slices(
 def _part(
     raw: pa.Table, decoded: Decoded, decoder: _RouteDecoder, plan: TaskPlan, order: StageOrder
 ) -> _DecodedPart:
-    route, dead = decoder.route, None
+    route, dead = decoder.route, []
     if decoded.failed:
         letters = [
             Letter(f.index, f.code, f.message, "decode", f.position, route.type, route.schema_id)
             for f in decoded.failed
         ]
-        dead = letters_batch(raw, letters, order)
+        dead = [letters_batch(raw, letters, order)]
     records = raw.num_rows - len(decoded.failed)
     dropped = count_dropped(raw, decoded) if plan.records.limits.drop_unknown_fields else None
     if decoded.origin is not None:
         raw = raw.take(decoded.origin)
+    part = DecodedPart(route, decoded.ok, (), raw, records, dropped)
+    columns: HasColumns = decoder.inner
+    if route.shapes:
+        part, more_dead = shaped(part, order, single=decoded.origin is None)
+        columns = route.shapes[-1]
+        dead += more_dead
     table = plan.output.tables.get(route.table)
     more = (SHARD,) if route.shard else ()
-    fills = () if table is None else fills_for(table, decoder.inner, plan, *more)
-    return DecodedPart(route, decoded.ok, fills, raw, records, dropped), dead
+    fills = () if table is None else fills_for(table, columns, plan, *more)
+    return replace(part, fills=fills), dead
 
 
 def _keyed(decoded: Decoded, decoder: _RouteDecoder, plan: TaskPlan) -> Decoded:
@@ -354,20 +362,36 @@ def _keyed(decoded: Decoded, decoder: _RouteDecoder, plan: TaskPlan) -> Decoded:
     )
 
 
-def failures(
+class KeyTrial(NamedTuple):
+    """What would become of the records of one key, of which nothing is written."""
+
+    key: RouteKey
+    records: int
+    failures: Counter[str]
+    """The records that cannot be decoded or shaped, by error code."""
+    filtered: int
+
+
+_NO_ORDER = StageOrder(pipeline="", lane="stream", batch=0, attempt="", now_us=0, folder="")
+
+
+def tried(
     raw: pa.RecordBatch, unwrapped: Unwrapped, groups: Groups, plan: TaskPlan
-) -> Iterator[tuple[RouteKey, int, Counter[str]]]:
-    """Yield each key with a table, its number of records, and its decode failures by code."""
+) -> Iterator[KeyTrial]:
+    """Decode and shape the records of each key that has a table, and count what fails."""
     for key, rows in zip(groups.keys, positions(groups.codes, len(groups.keys)), strict=True):
         route = plan.routing.routes.get(key)
         if isinstance(route, Route):
             same = pa.Table.from_batches([raw.take(pa.array(unwrapped.rows[rows]))])
             payloads = unwrapped.payloads.take(pa.array(rows))
-            slices = _decoded_slices(payloads, same, _decoder_of(route, plan), plan)
-            codes = Counter(
-                str(failure.code) for _, decoded in slices for failure in decoded.failed
-            )
-            yield key, len(rows), codes
+            decoder = _decoder_of(route, plan)
+            codes: Counter[str] = Counter()
+            filtered = 0
+            for some, decoded in _decoded_slices(payloads, same, decoder, plan):
+                part, letters = _part(some, decoded, decoder, plan, _NO_ORDER)
+                filtered += 0 if part is None else part.filtered
+                codes.update(code for rows in letters for code in rows["error_code"].to_pylist())
+            yield KeyTrial(key, len(rows), codes, filtered)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.config.document import printable
 from distributary.errors import ErrorCode
 from distributary.model.change import ChangeFacts
 from distributary.model.deadletter import DEAD_LETTER_SCHEMA, DeadLetterStatus, dead_letter_id
@@ -241,6 +242,7 @@ def _moment(text: str | None) -> datetime | None:
 
 _LONGEST_TYPE = 200
 _LONGEST_MESSAGE = 1000
+_LONGEST_VALUE = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,3 +290,21 @@ def letters_batch(
     }
     table = pa.Table.from_pydict(columns, schema=DEAD_LETTER_SCHEMA)
     return table.combine_chunks().to_batches()[0]
+
+
+def spelled_value(rows: pa.Table, names: tuple[str, ...], row: int) -> str:
+    """Return a column or nested field and its value in a row, for the message of a letter."""
+    by_name = {name.lower(): name for name in rows.column_names}
+    if names[0].lower() not in by_name:
+        return ""
+    try:
+        value: Any = rows.column(by_name[names[0].lower()])[row].as_py()
+    except (ValueError, OverflowError):
+        # The value is a time outside of Python's range.
+        return f"{printable('.'.join(names))} = ?"
+    for name in names[1:]:
+        if not isinstance(value, dict):
+            break
+        value = {key.lower(): inner for key, inner in value.items()}.get(name.lower())
+    text = "null" if value is None else value if isinstance(value, str) else str(value)
+    return f"{printable('.'.join(names))} = {printable(text, longest=_LONGEST_VALUE)}"

@@ -26,6 +26,7 @@ from distributary.model.facts import (
     Fact,
     FileStaged,
     LettersFile,
+    RecordsFiltered,
     RecordsRead,
     RecordsSkipped,
     RulesCounted,
@@ -71,6 +72,8 @@ class Staged:
     files: dict[str, list[StagedFile]] = field(default_factory=lambda: defaultdict(list))
     records: Counter[str] = field(default_factory=Counter)
     """The source records of each table."""
+    filtered: Counter[str] = field(default_factory=Counter)
+    """The records that conditions keep out of each table."""
     dead: Counter[str] = field(default_factory=Counter)
     """The dead letters by error code."""
     changes: dict[str, ChangeFacts] = field(default_factory=lambda: defaultdict(ChangeFacts))
@@ -127,6 +130,7 @@ class Staged:
         for name, files in other.files.items():
             self.files[name] += files
         self.records.update(other.records)
+        self.filtered.update(other.filtered)
         self.dead.update(other.dead)
         for name, facts in other.changes.items():
             self.changes[name] += facts
@@ -156,6 +160,8 @@ class Staged:
                     self._count(fact.table, fact.counts)
                 case RecordsSkipped():
                     self.skipped += fact.count
+                case RecordsFiltered():
+                    self.filtered[fact.table] += fact.count
                 case DeadLettersCounted():
                     self.dead.update(fact.counts)
                 case FileStaged():

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from distributary.changes.events import Flags, Ints
 from distributary.config.document import printable
-from distributary.config.expectations import enclosed
+from distributary.config.expressions import enclosed
 from distributary.decode.change.base import content_hashes
 from distributary.errors import ErrorCode
 from distributary.model.change import CHANGE_COLUMNS, CHANGE_NAMES, SEQ
@@ -24,10 +24,10 @@ from distributary.model.keyed import TIME_OF_RECORD, KeyRule, order_kind
 from distributary.model.plan import StageOrder
 from distributary.model.record import TIMESTAMP
 from distributary.model.table import TablePlan
+from distributary.shape.checks import checks_of
 from distributary.stage.decoding import DecodedPart
 from distributary.stage.files import letters_batch
 from distributary.stage.partitions import columns_as_written, without_records
-from distributary.stage.rules import checks_of
 from distributary.stage.task_plan import TaskPlan
 
 Reasons = npt.NDArray[np.object_]

@@ -21,7 +21,13 @@ from distributary.delta.parquet import UPLOADS, write_file
 from distributary.evolve.align import Aligner
 from distributary.model.cache import Cache
 from distributary.model.deadletter import DEAD_LETTER_SCHEMA
-from distributary.model.facts import DeadLettersCounted, Fact, FileStaged, RecordsSkipped
+from distributary.model.facts import (
+    DeadLettersCounted,
+    Fact,
+    FileStaged,
+    RecordsFiltered,
+    RecordsSkipped,
+)
 from distributary.model.manifest import StagedFile
 from distributary.model.plan import StageOrder
 from distributary.model.table import Role, TablePlan
@@ -77,6 +83,8 @@ def land(load: Load, plan: TaskPlan, order: StageOrder) -> Iterator[pa.RecordBat
         skipped += passed_over(shares, plan)
         for parts, letters in decode_shares(shares, opened, plan, order):
             dead += letters
+            if filtered := sum(part.filtered for part in parts):
+                facts.append(RecordsFiltered(parts[0].route.table, filtered))
             dropped = [part.dropped for part in parts if part.dropped is not None]
             if any(count.violated for count in dropped):
                 facts += count_facts(parts[0].route.table or plan.output.unified, dropped)

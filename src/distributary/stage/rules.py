@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.config.document import printable
-from distributary.config.expectations import enclosed, is_moment, open_engine
 from distributary.delta.parquet import conform
 from distributary.errors import ErrorCode
 from distributary.model.cache import Cache
@@ -28,14 +25,13 @@ from distributary.model.expectation import (
 )
 from distributary.model.facts import Fact, RulesCounted
 from distributary.model.plan import StageOrder
-from distributary.model.table import Column, Role, TablePlan
-from distributary.stage.files import letters_batch
+from distributary.model.table import Role, TablePlan
+from distributary.shape.checks import Checks, Verdict, checks_of
+from distributary.stage.files import letters_batch, spelled_value
 from distributary.stage.partitions import Flags, columns_as_written, without_records
 from distributary.stage.task_plan import TaskPlan
 
 if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
-
     from distributary.stage.decoding import DecodedPart
 
 
@@ -45,7 +41,6 @@ spaces."""
 
 _STREAM = "stream"
 _WITHOUT_A_ROW = pa.array(["delete", "truncate"])
-_LONGEST_VALUE = 80
 _LONGEST_CHECK = 200
 _MOST_VALUES = 5
 
@@ -204,27 +199,10 @@ def _message(
     rule, verdict = broken[0]
     how = " cannot be evaluated" if verdict.failed[row] else ""
     parts = [f"{rule.name}{how}: {printable(rule.check, longest=_LONGEST_CHECK)}"]
-    parts += [_value(rows, names, row) for names in rule.columns[:_MOST_VALUES]]
+    parts += [spelled_value(rows, names, row) for names in rule.columns[:_MOST_VALUES]]
     if len(broken) > 1:
         parts.append(f"also breaks {', '.join(other.name for other, _ in broken[1:])}")
     return "; ".join(filter(None, parts))
-
-
-def _value(rows: pa.Table, names: tuple[str, ...], row: int) -> str:
-    by_name = {name.lower(): name for name in rows.column_names}
-    if names[0].lower() not in by_name:
-        return ""
-    try:
-        value: Any = rows.column(by_name[names[0].lower()])[row].as_py()
-    except (ValueError, OverflowError):
-        # The value is a time outside of Python's range.
-        return f"{printable('.'.join(names))} = ?"
-    for name in names[1:]:
-        if not isinstance(value, dict):
-            break
-        value = {key.lower(): inner for key, inner in value.items()}.get(name.lower())
-    text = "null" if value is None else value if isinstance(value, str) else str(value)
-    return f"{printable('.'.join(names))} = {printable(text, longest=_LONGEST_VALUE)}"
 
 
 _CHOSEN: Cache[tuple[Rule, ...]] = Cache(50_000)
@@ -241,234 +219,3 @@ def rules_for(rules: tuple[Rule, ...], table: TablePlan, type_name: str) -> tupl
         return tuple(rule for rule in rules if rule.is_for(names, types))
 
     return _CHOSEN.get((table.name, type_name), chosen, owner=rules)
-
-
-# The evaluation of rules over Arrow columns: one prepared query for all rules of a table.
-# A statement is prepared once for a set of rules and column types, over a source whose rows change.
-# Running it again takes 0.4 ms; parsing it again would take 2 ms.
-
-_MOST_KNOWN = 2_000
-"""How many prepared statements are kept."""
-_MOST_TRIES = 64
-"""How often rows are halved before all remaining rows count as broken."""
-
-
-class Verdict(NamedTuple):
-    """The result of a rule for rows."""
-
-    broken: Flags
-    """Rows that break the rule, including those for which it could not be evaluated."""
-    failed: Flags
-    """Rows for which the rule could not be evaluated, for instance after a failed cast or an
-    overflow."""
-
-
-@dataclass(slots=True)
-class _Source:
-    """A source that gives the engine the current rows, each time it reads."""
-
-    rows: pa.Table
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return self.rows.__arrow_c_stream__(requested_schema)
-
-
-class _Engine:
-    """The one DuckDB engine of this process; after an error it starts over."""
-
-    def __init__(self) -> None:
-        self._connection: DuckDBPyConnection | None = None
-        self._prepared = 0
-        self.life = 0
-        """A number that changes when all prepared statements are gone."""
-
-    def types(self, schema: pa.Schema, expressions: Sequence[str]) -> list[str]:
-        """Return the types of expressions over columns.
-
-        Raise the engine's error for invalid ones.
-        """
-        connection = self._open()
-        connection.register("shape", _Source(schema.empty_table()))
-        try:
-            described = connection.execute(f"DESCRIBE {_select(expressions)} FROM shape").fetchall()
-        finally:
-            connection.unregister("shape")
-        return [str(row[1]) for row in described]
-
-    def prepare(
-        self, schema: pa.Schema, expressions: Sequence[str]
-    ) -> tuple[_Source, Callable[[], dict[str, Any]]]:
-        """Prepare a statement; return the source for its rows, and the call that evaluates it."""
-        if self._prepared >= _MOST_KNOWN:
-            self.reset()
-        connection = self._open()
-        self._prepared += 1
-        number = self._prepared
-        source = _Source(schema.empty_table())
-        connection.register(f"rows_{number}", source)
-        connection.execute(f"PREPARE rules_{number} AS {_select(expressions)} FROM rows_{number}")
-        return source, lambda: connection.execute(f"EXECUTE rules_{number}").fetchnumpy()
-
-    def reset(self) -> None:
-        """Close the engine: after some errors it fails every further statement."""
-        if self._connection is not None:
-            self._connection.close()
-        self._connection, self._prepared = None, 0
-        self.life += 1
-
-    def _open(self) -> DuckDBPyConnection:
-        if self._connection is None:
-            self._connection = open_engine()
-        return self._connection
-
-
-def _select(expressions: Sequence[str]) -> str:
-    # The expressions were parsed and found harmless when the pipeline file was loaded.
-    return "SELECT " + ", ".join(f"{text} AS v{n}" for n, text in enumerate(expressions))
-
-
-_ENGINE = _Engine()
-
-
-class Checks:
-    """The rules that fit a table, ready to be evaluated."""
-
-    def __init__(self, rules: Sequence[Rule], columns: Sequence[Column]) -> None:
-        self.unfit: dict[str, str] = {}
-        """The rules that cannot be evaluated, with the reasons."""
-        by_name = {column.name.lower(): column for column in columns}
-        self.rules = tuple(self._fitting(rules, by_name))
-        self.schema = _schema(self.rules, by_name)
-        """The columns that the rules use."""
-        self._life = -1
-        self._source: _Source
-        self._evaluate: Callable[[], dict[str, Any]]
-
-    def __call__(self, rows: pa.Table) -> list[Verdict]:
-        """Return each rule's verdict on rows with the columns of `schema`."""
-        import duckdb
-
-        tries = [_MOST_TRIES]
-
-        def judged(some: pa.Table) -> list[Verdict]:
-            try:
-                return self._evaluated(some)
-            except duckdb.Error:
-                # The query catches errors of single rows, so this error is another: find its rows
-                # by halving.
-                _ENGINE.reset()
-            tries[0] -= 1
-            half = some.num_rows // 2
-            if not half or tries[0] <= 0:
-                every = np.ones(some.num_rows, np.bool_)
-                return [Verdict(every, every)] * len(self.rules)
-            pairs = zip(judged(some.slice(0, half)), judged(some.slice(half)), strict=True)
-            return [Verdict(*map(np.concatenate, zip(*pair, strict=True))) for pair in pairs]
-
-        return judged(rows.select(self.schema.names).cast(self.schema))
-
-    def _fitting(self, rules: Sequence[Rule], by_name: dict[str, Column]) -> list[Rule]:
-        """Return the rules that can be evaluated; record the reasons for the others in `unfit`."""
-        missing = {rule.name: _missing(rule, by_name) for rule in rules}
-        complete = [rule for rule in rules if not missing[rule.name]]
-        self.unfit = {name: why for name, why in missing.items() if why}
-        if len(complete) > 1 and not self._unusable(complete, by_name):
-            return complete
-        self.unfit |= {r.name: why for r in complete if (why := self._unusable([r], by_name))}
-        return [rule for rule in complete if rule.name not in self.unfit]
-
-    @staticmethod
-    def _unusable(rules: Sequence[Rule], by_name: dict[str, Column]) -> str:
-        """Return the engine's error for these rules; empty if there is none."""
-        import duckdb
-
-        plain = [enclosed(rule.check) for rule in rules]
-        try:
-            types = _ENGINE.types(_schema(rules, by_name), [*plain, *map(_guarded, rules)])
-        except duckdb.FatalException as error:
-            _ENGINE.reset()
-            return _words(error)
-        except duckdb.Error as error:
-            return _words(error)
-        other = next((t for t in types[: len(rules)] if t != "BOOLEAN"), "")
-        return f"gives {printable(other)}, not true or false" if other else ""
-
-    def _evaluated(self, rows: pa.Table) -> list[Verdict]:
-        if self._life != _ENGINE.life:
-            self._source, self._evaluate = _ENGINE.prepare(
-                self.schema, [_guarded(rule) for rule in self.rules]
-            )
-            self._life = _ENGINE.life
-        self._source.rows = rows
-        try:
-            answers = self._evaluate()
-        finally:
-            self._source.rows = rows.slice(0, 0)
-        return [_verdict(answers[f"v{n}"], rows.num_rows) for n in range(len(self.rules))]
-
-
-def _guarded(rule: Rule) -> str:
-    """Return SQL that gives true for true or unknown, false for false, and null for an error."""
-    return f"TRY(coalesce({enclosed(rule.check)}, true))"
-
-
-def _verdict(answer: Any, count: int) -> Verdict:
-    if len(answer) != count:
-        raise ValueError(f"{len(answer)} answers for {count} rows")
-    failed = np.ma.getmaskarray(answer)
-    broken = ~np.ma.filled(answer, False).astype(np.bool_)
-    return Verdict(broken, failed)
-
-
-def _schema(rules: Sequence[Rule], by_name: dict[str, Column]) -> pa.Schema:
-    """Return the table's columns that some rules name."""
-    named = (by_name.get(names[0].lower()) for rule in rules for names in rule.columns)
-    used = dict.fromkeys(column for column in named if column is not None)
-    return pa.schema([pa.field(column.name, column.type) for column in used])
-
-
-def _missing(rule: Rule, by_name: dict[str, Column]) -> str:
-    """Return the column or field that a rule names and the table lacks.
-
-    Empty if none is missing.
-    """
-    for names in rule.columns:
-        column = by_name.get(names[0].lower())
-        if column is None:
-            if is_moment(names):
-                continue
-            return f"no column {printable(names[0])}"
-        here = column.type
-        for name in names[1:]:
-            if not pa.types.is_struct(here):
-                break
-            inside = {field.name.lower(): field.type for field in here}
-            if name.lower() not in inside:
-                return f"no field {printable('.'.join(names))}"
-            here = inside[name.lower()]
-    return ""
-
-
-def _words(error: Exception) -> str:
-    """Return the first line of the engine's error."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return printable(lines[0], longest=200)
-
-
-_KNOWN: Cache[Checks] = Cache(_MOST_KNOWN)
-
-
-def checks_of(rules: tuple[Rule, ...], columns: Sequence[Column]) -> Checks:
-    """Return the checks for a table with these columns; tables with equal columns share them."""
-    wanted = {names[0].lower() for rule in rules for names in rule.columns}
-    used = tuple(column for column in columns if column.name.lower() in wanted)
-    key = (rules, tuple((column.name, column.type) for column in used))
-    return _KNOWN.get(key, lambda: Checks(rules, used))
-
-
-@atexit.register
-def _end() -> None:
-    """Release the engine before the interpreter ends: DuckDB complains about open objects."""
-    _KNOWN.clear()
-    _ENGINE.reset()
-    gc.unfreeze()

@@ -188,6 +188,8 @@ def batch_line(event: BatchSettled) -> str:
         parts.append(f"newest record {brief(event.lag_seconds)} old")
     if event.counts.parked:
         parts.append(f"parked {number(event.counts.parked)}")
+    if event.counts.filtered:
+        parts.append(f"filtered {number(event.counts.filtered)}")
     return "  ".join(parts)
 
 

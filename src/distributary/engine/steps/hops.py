@@ -105,6 +105,7 @@ class Stages:
                 changes=tuple(pending.changes.get(name, ())),
                 events=self.staged.changes.get(name),
                 rules=self.staged.rules.get(name, ()),
+                filtered=self.staged.filtered[name],
             )
             for name, records in sorted(self.staged.records.items())
         )
@@ -148,6 +149,7 @@ class Stages:
             written=sum(e.records for e in draft.primary()),
             dead_lettered=sum(dead.values()),
             skipped=self.staged.skipped - copies,
+            filtered=sum(e.filtered for e in draft.primary()),
         )
         return replace(draft, counts=counts)
 

@@ -783,7 +783,10 @@ class Ledger:
         lanes = self._batches.sums()["totals"].filter(pc.field("pipeline") == pipeline)
         names = [each.name for each in fields(Counts)]
         sums = [
-            ((row["pipeline"], row["life"], row["lane"]), Counts(*(row[name] for name in names)))
+            (
+                (row["pipeline"], row["life"], row["lane"]),
+                Counts(*(row[name] or 0 for name in names)),
+            )
             for row in lanes.to_pylist()
         ]
         still: dict[BatchKey | LaneKey, int] = {}

@@ -86,6 +86,7 @@ BATCHES = _schema(
     ("batches", pa.int64(), "1; more in a sum of old batches"),
     ("requests", pa.int64(), "what the driver asked of buckets; null without one"),
     ("event_seconds", pa.float64(), "age of that record by its own time, where that is far off"),
+    ("filtered", pa.int64(), "records kept out by the conditions of `shape`"),
 )
 
 TABLES = _schema(
@@ -123,6 +124,7 @@ TABLES = _schema(
     ),
     ("last_event", TIMESTAMP, "newest change, by the source"),
     ("expectations", pa.list_(RULE), "rules for its rows; null if there are none"),
+    ("filtered", pa.int64(), "source records that conditions of `shape` keep out of it"),
 )
 
 SCHEMAS = _schema(
@@ -267,6 +269,7 @@ def table_rows(
             [{f.name: getattr(count, f.name) for f in RULE} for count in e.rules] or None
             for e in entries
         ],
+        "filtered": [e.filtered for e in entries],
     }
     return pa.table(
         [
@@ -392,7 +395,7 @@ SELECT pipeline, life, lane, "table", outcome = 'accepted' AS accepted,
        coalesce(max(batch) FILTER (WHERE version IS NOT NULL), max(batch)) AS batch,
        max(at) AS at, min(since) AS since, max(role) AS role,
        max(type) AS type, max(path) AS path, sum(records) AS records, bool_or(counted) AS counted,
-       sum(rows) AS rows, sum(bytes) AS bytes,
+       sum(rows) AS rows, sum(bytes) AS bytes, sum(filtered) AS filtered,
        min(first_offset) AS first_offset, max(last_offset) AS last_offset,
        max(columns) AS columns,
        first_value(version ORDER BY at DESC, batch DESC) FILTER (WHERE version IS NOT NULL)
@@ -458,7 +461,8 @@ def _sum_of(batches: list[BatchRow]) -> BatchRow:
     sums = {
         name: sum(getattr(batch, name) for batch in batches)
         for name in (
-            *("read", "dead_lettered", "skipped", "rows", "files", "bytes", "batches"),
+            *("read", "dead_lettered", "skipped", "filtered", "rows", "files", "bytes"),
+            "batches",
             *("plan_seconds", "stage_seconds", "manifest_seconds", "publish_seconds", "stages"),
         )
     }

@@ -67,6 +67,7 @@ class BatchRow:
     """What the driver asked of buckets; None without one, and in rows of before it was counted."""
     event_seconds: float | None = None
     """How old its newest record says it is, where that is far from when it was produced."""
+    filtered: int = 0
 
     @property
     def key(self) -> BatchKey:
@@ -76,7 +77,8 @@ class BatchRow:
     @property
     def counts(self) -> Counts:
         """Return the equation as it was when the batch was settled."""
-        return Counts(self.read, self.written, self.dead_lettered, self.parked, self.skipped)
+        placed = self.written, self.dead_lettered, self.parked
+        return Counts(self.read, *placed, self.skipped, self.filtered)
 
     @property
     def seconds(self) -> float:
@@ -132,6 +134,8 @@ class TableRow:
     """When the source made the newest change of the batch."""
     expectations: tuple[Mapping[str, Any], ...] | None = None
     """What rules have found among its rows, as the ledger has it; None where there are none."""
+    filtered: int = 0
+    """Source records that conditions of `shape` kept out of it."""
 
     @property
     def key(self) -> BatchKey:
@@ -241,6 +245,8 @@ class LastCommit:
     """Rows; what is parked is not among them."""
     rows: int
     """The same, corrected by what the table differed by when it was taken as it is."""
+    filtered: int = 0
+    """Records that conditions of `shape` kept out of it."""
 
     @property
     def app_id(self) -> str:
@@ -269,6 +275,8 @@ def batches_of(rows: pa.Table) -> tuple[BatchRow, ...]:
             **row
             | {"ranges": tuple(SourceRange(**one) for one in row["ranges"] or ())}
             | {"dead_letters": dict(row["dead_letters"] or ())}
+            # Rows of before there was a count have none.
+            | {"filtered": row["filtered"] or 0}
         )
         for row in rows.to_pylist()
     )
@@ -281,7 +289,7 @@ def tables_of(rows: pa.Table) -> tuple[TableRow, ...]:
             **row
             | {name: tuple(row[name] or ()) for name in ("files", "schema_ids")}
             | {"expectations": tuple(row.get("expectations") or ()) or None}
-            | {"error": row["error"] or ""}
+            | {"error": row["error"] or "", "filtered": row["filtered"] or 0}
         )
         for row in rows.to_pylist()
     )

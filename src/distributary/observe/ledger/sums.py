@@ -127,7 +127,7 @@ class _Groups:
 # Views of `tables`.
 
 _LANE = ("pipeline", "life", "lane", "table")
-_SUMMED = ("records", "rows", "bytes", "batches")
+_SUMMED = ("records", "rows", "bytes", "batches", "filtered")
 LANES = pa.schema(
     [
         *((name, pa.string()) for name in (*_LANE, "role", "type", "path")),
@@ -162,7 +162,8 @@ def _lift_lanes(rows: pa.Table) -> pa.Table:
     eventful = pc.and_(live, rows["last_event"].is_valid())
     columns: dict[str, Any] = {name: rows[name] for name in (*_LANE, "role", "type", "path")}
     columns |= {"seen": at, "columns": rows["columns"], "first_seen": rows["since"]}
-    columns |= {name: pc.if_else(live, rows[name], 0) for name in _SUMMED}
+    # Rows of before there was a count of filtered records have none.
+    columns |= {name: pc.if_else(live, pc.fill_null(rows[name], 0), 0) for name in _SUMMED}
     columns |= {
         "written": pc.if_else(wrote, rows["rows"], 0),
         "parked": pc.cast(pc.invert(live), pa.int64()),

@@ -291,10 +291,13 @@ class CoordinateComparison:
         )
         sizes = (self._ask(f"SELECT count(*) FROM {k.name}")[0][0] for k in kept if k)  # noqa: S608
         expired = sum(t.rows or 0 for t in letters) - sum(sizes)
-        if 0 < lost[0] <= expired:
+        filtered = sum(t.filtered for t in (known, *self._kin(known)))
+        if 0 < lost[0] <= expired + filtered:
             note = f"records that are in {bronze.table} only: {lost[0]:,}"
-            by = f"dead letters that `maintain` has removed since ({expired:,}) may be them"
-            return check.with_more(notes=[f"{note}: {by}"])
+            may = [f"those that `shape` has filtered ({filtered:,})"] if filtered else []
+            gone = f"dead letters that `maintain` has removed since ({expired:,})"
+            may += [gone] if lost[0] > filtered else []
+            return check.with_more(notes=[f"{note}: {' and '.join(may)} may be them"])
         what = f"records of {bronze.table} that are neither in it nor dead letters"
         return check.with_more(findings=_finding("lost", what, lost, _step(known)))
 

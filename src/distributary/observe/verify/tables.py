@@ -95,6 +95,11 @@ class WrittenTable:
         """Records of the source that became these rows."""
         return sum(commit.records for commit in self.commits)
 
+    @property
+    def filtered(self) -> int:
+        """Return the records of the source that conditions of `shape` kept out of it."""
+        return sum(commit.filtered for commit in self.commits)
+
 
 @dataclass(frozen=True, slots=True)
 class TableCheck:

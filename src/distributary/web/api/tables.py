@@ -208,6 +208,7 @@ _SIGNS: dict[str, str] = {
     ChangeKind.COLUMN_RENAMED: "~",
     ChangeKind.COLUMN_MISSING: "-",
     ChangeKind.REFUSED: "!",
+    ChangeKind.SHAPE_LIMITED: "!",
 }
 
 

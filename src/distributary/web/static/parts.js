@@ -123,9 +123,9 @@ export function grid(columns, rows, { key = "", caption = "", head = (column) =>
       h("tbody", {}, rows.map((row) => h("tr", {}, columns.map((column) => h("td", { class: [column.right && "right", column.wide && "wide", column.line && "line"].filter(Boolean).join(" ") || null, "data-label": column.label }, column.cell(row))))))));
 }
 
-// read = written + dead letters + parked + skipped, as a line of that length
+// read = written + dead letters + parked + skipped + filtered, as a line of that length
 export function equation(totals, balanced) {
-  const parts = [["written", totals.written], ["dead letters", totals.dead_lettered], ["parked", totals.parked], ["skipped", totals.skipped]];
+  const parts = [["written", totals.written], ["dead letters", totals.dead_lettered], ["parked", totals.parked], ["skipped", totals.skipped], ["filtered", totals.filtered || 0]];
   const whole = Math.max(parts.reduce((sum, [, count]) => sum + count, 0), 1);
   const bar = h("div", { class: "share", "aria-hidden": "true" });
   parts.forEach(([name, count], n) => {
@@ -135,7 +135,7 @@ export function equation(totals, balanced) {
     piece.style.flexGrow = String(Math.max(count / whole, 0.008));
     bar.append(piece);
   });
-  const shown = parts.filter(([name, count]) => name !== "skipped" || count);
+  const shown = parts.filter(([name, count]) => !["skipped", "filtered"].includes(name) || count);
   return h("div", { class: "equation" }, bar,
     h("p", {}, "read ", h("b", {}, number(totals.read)), " = ",
       shown.map(([name, count], n) => [n ? " + " : "", h("span", { class: "part" }, h("i", { class: `key p${parts.findIndex(([other]) => other === name)}` }), `${name} `, h("b", {}, number(count)))]),

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from distributary.config.expectations import Expectation
 from distributary.model.table import Column
-from distributary.stage import rules as rule_engine
-from distributary.stage.rules import Checks, checks_of
+from distributary.shape import engine as rule_engine
+from distributary.shape.checks import Checks, checks_of
 
 Row = dict[str, Any]
 
@@ -211,11 +211,11 @@ def test_rows_that_always_break_the_engine_are_broken_and_not_tried_for_ever(
 ) -> None:
     calls = []
 
-    def fail(self: Checks, rows: pa.Table) -> None:
+    def fail(self: object, rows: pa.Table) -> None:
         calls.append(rows.num_rows)
         raise duckdb.OutOfMemoryException("no")
 
-    monkeypatch.setattr(Checks, "_evaluated", fail)
+    monkeypatch.setattr(rule_engine.Evaluation, "__call__", fail)
     rows = pa.table({"n": range(5000)})
     (verdict,) = checks(rows, "n > 0")(rows)
     assert verdict.broken.all()
@@ -241,7 +241,7 @@ def test_more_statements_than_are_kept_begin_anew(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_engine_reads_no_files_and_stays_so() -> None:
-    from distributary.config.expectations import open_engine
+    from distributary.config.expressions import open_engine
 
     engine = open_engine()
     for query in (

@@ -1,0 +1,107 @@
+"""The section `shape`: columns and rows that differ from those of the records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from distributary.config.base import Conflict, Section, Text, Texts, matching
+from distributary.config.expressions import columns_of, valid_expression
+from distributary.config.lake import Tables
+from distributary.model.shape_rule import ShapeRule, SqlExpression
+
+Expression = Annotated[
+    str, AfterValidator(partial(valid_expression, repeatable=True, constant=True))
+]
+Condition = Annotated[
+    str, AfterValidator(partial(valid_expression, repeatable=True, constant=False))
+]
+NewColumn = Annotated[
+    Text,
+    matching(
+        r"[^_\W][^\x00-\x1f\x7f]{0,254}",
+        "new_column",
+        "must be the name of a column: a letter or digit first (a leading underscore is reserved "
+        "for the pipeline), 255 characters at most",
+    ),
+]
+_NOT_FOR_CHANGES = (
+    "cannot be used with cdc: the rows of a database are merged by their keys and columns; shape "
+    "them in a view over the table"
+)
+
+
+class ShapeConfig(Section):
+    """What is made of the records of some tables: which rows stay, and which columns they have.
+
+    `where` and `set` see the columns as they were decoded. After them come `drop` or `keep`, then
+    `rename`.
+    """
+
+    tables: Texts = Field(default=(), examples=[["silver_*"]])
+    """Tables per type that the entry applies to, with the wildcards * and ?; all when left out."""
+    types: Texts = Field(default=(), examples=[["chess"]])
+    """Types that the entry applies to, with the wildcards * and ?; all types when left out."""
+    where: Condition | None = Field(default=None, examples=["payload_version > 1"])
+    """A boolean expression in SQL. Records for which it is false or unknown (null) are filtered:
+    counted, and in no table per type."""
+    set: Mapping[NewColumn, Expression] = Field(
+        default_factory=dict, examples=[{"email": "lower(email)"}]
+    )
+    """Columns by expressions in SQL: new ones, or existing ones that get another value. All see the
+    columns as they were before."""
+    drop: Texts = Field(default=(), examples=[["debug", "tmp_*"]])
+    """Columns to leave out, with the wildcards * and ?."""
+    keep: Texts = Field(default=(), examples=[["id", "amount*"]])
+    """The only columns to keep, with the wildcards * and ?."""
+    rename: Mapping[Text, NewColumn] = Field(default_factory=dict, examples=[{"old": "new"}])
+    """New names of columns."""
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Yield what cannot work together in one entry."""
+        if not (self.where or self.set or self.drop or self.keep or self.rename):
+            yield (), "needs one of where, set, drop, keep and rename"
+        if self.drop and self.keep:
+            yield ("keep",), "cannot stand beside drop: it leaves out all other columns already"
+        for setting, names in (("set", list(self.set)), ("rename", list(self.rename.values()))):
+            folded = [name.casefold() for name in names]
+            for name in names:
+                if folded.count(name.casefold()) > 1:
+                    yield (setting,), f"makes two columns of the name {name}"
+                    break
+
+    def rule(self) -> ShapeRule:
+        """Return the entry as the planner uses it."""
+        return ShapeRule(
+            tables=self.tables,
+            types=self.types,
+            where=None if self.where is None else _expression("where", self.where),
+            set=tuple((name, _expression(f"set.{name}", text)) for name, text in self.set.items()),
+            drop=self.drop,
+            keep=self.keep,
+            rename=tuple(self.rename.items()),
+        )
+
+
+def _expression(setting: str, text: str) -> SqlExpression:
+    return SqlExpression(setting, text, columns_of(text, repeatable=True))
+
+
+def shape_conflicts(
+    shapes: Sequence[ShapeConfig], tables: Tables, *, changes: bool, keyed: bool
+) -> Iterator[Conflict]:
+    """Yield what `shape` cannot do in this pipeline, each with its place."""
+    if shapes and changes:
+        yield ("shape",), _NOT_FOR_CHANGES
+    if shapes and keyed:
+        yield ("shape",), "cannot be combined with keys: give the tables of one of them a pipeline"
+    if shapes and not tables.each:
+        yield ("shape",), "needs tables.each: it shapes the tables per type"
+    others = {name for setting, name in tables.fixed_names().items() if setting != "each"}
+    for number, one in enumerate(shapes):
+        for table in sorted(others.intersection(one.tables)):
+            why = f"names {table}, but only tables per type are shaped"
+            yield ("shape", number, "tables"), why

@@ -1,0 +1,47 @@
+"""Shapes: what a pipeline makes of the columns of its records before they reach a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from distributary.model.record import TIMESTAMP
+from distributary.model.shape_rule import SqlExpression
+from distributary.model.table import Column
+
+RECORD_COLUMNS = {
+    "_key": pa.binary(),
+    "_topic": pa.string(),
+    "_partition": pa.int32(),
+    "_offset": pa.int64(),
+    "_timestamp": TIMESTAMP,
+}
+"""The columns about the record that expressions may name, whatever `tables.metadata` says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A column that an expression gives."""
+
+    expression: SqlExpression
+    sql: str
+    """The expression, cast to a type that a table can hold."""
+    type: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """An entry of `shape` for the records of one schema: the columns before, and those after it.
+
+    It is made once, by the planner, so that tasks shape the records as the plan says.
+    """
+
+    inputs: tuple[Column, ...]
+    """The columns that expressions read. One that the schema lacks is null."""
+    where: SqlExpression | None
+    computed: tuple[Computed, ...]
+    sources: tuple[str | int, ...]
+    """For each column after it: the name of the column before, or the number of a computed one."""
+    columns: tuple[Column, ...]
+    """The columns after it, as a writer's columns: the table evolves by them."""

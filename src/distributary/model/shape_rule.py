@@ -1,0 +1,39 @@
+"""The entries of `shape` and their expressions, as the pipeline file has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from distributary.model.expectation import any_fits
+
+
+@dataclass(frozen=True, slots=True)
+class SqlExpression:
+    """An expression of one setting, validated when the file was loaded."""
+
+    setting: str
+    """Where it stands, such as `where` or `set.email`."""
+    text: str
+    columns: tuple[tuple[str, ...], ...] = ()
+    """The columns that it names, each with the path to a nested field."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeRule:
+    """One entry of `shape`, as the planner uses it."""
+
+    tables: tuple[str, ...] = ()
+    """Patterns of table names; empty for every table per type."""
+    types: tuple[str, ...] = ()
+    """Patterns of type names; empty for every type."""
+    where: SqlExpression | None = None
+    set: tuple[tuple[str, SqlExpression], ...] = ()
+    """The computed columns with their expressions."""
+    drop: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    rename: tuple[tuple[str, str], ...] = ()
+
+    def is_for(self, tables: Iterable[str], types: Iterable[str]) -> bool:
+        """Return true when the rule applies to a table and a type with these names."""
+        return any_fits(self.tables, tables) and any_fits(self.types, types)

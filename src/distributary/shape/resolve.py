@@ -1,0 +1,261 @@
+"""Shapes for the columns of a schema: the columns that come out, before any record is read.
+
+DuckDB names the types of expressions over an empty table, in the driver. Tasks get the result, and
+decide nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+from pyarrow import types as kinds
+
+from distributary.config.document import printable
+from distributary.config.expressions import enclosed
+from distributary.evolve.types import fold, is_list, is_map, is_struct
+from distributary.model.expectation import any_fits
+from distributary.model.record import TIMESTAMP
+from distributary.model.shape import RECORD_COLUMNS, Computed, Shape
+from distributary.model.shape_rule import ShapeRule, SqlExpression
+from distributary.model.table import ChangeKind, Column, ColumnChange
+from distributary.shape.checks import missing_column
+from distributary.shape.engine import ENGINE, engine_words, input_schema
+
+_LONGEST_COMMENT = 200
+_NOTE = ChangeKind.SHAPE_LIMITED
+_STORED_AS = {
+    **dict.fromkeys(("TINYINT", "SMALLINT", "UTINYINT", "USMALLINT"), "INTEGER"),
+    "UINTEGER": "BIGINT",
+    "UBIGINT": "DECIMAL(20, 0)",
+    **dict.fromkeys(("HUGEINT", "UHUGEINT"), "DECIMAL(38, 0)"),
+    **dict.fromkeys(
+        ("TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS"), "TIMESTAMP WITH TIME ZONE"
+    ),
+    **dict.fromkeys(("UUID", "JSON"), "VARCHAR"),
+}
+"""Types of DuckDB that no table holds, with the type that holds all of their values."""
+
+
+class ShapeError(ValueError):
+    """An entry that cannot be applied to the records of a schema, with the setting and reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unapplied:
+    """A setting of an entry that a schema gives no reason to apply, with that reason."""
+
+    setting: str
+    why: str
+
+
+@dataclass(slots=True)
+class Resolved:
+    """The shapes for one schema, in the order in which they are applied."""
+
+    shapes: tuple[Shape, ...] = ()
+    columns: tuple[Column, ...] = ()
+    unapplied: list[Unapplied] = field(default_factory=list)
+    """Settings that are not applied, because the schema lacks a column that they name."""
+    absent: list[Unapplied] = field(default_factory=list)
+    """Settings that read a column as null, because the schema lacks it and the table has it."""
+
+    def notes(self) -> tuple[ColumnChange, ...]:
+        """Return lines for the history of the table's schema."""
+        unapplied = [
+            ColumnChange(_NOTE, u.setting, after=f"not applied, {u.why}", action="skip")
+            for u in self.unapplied
+        ]
+        absent = [ColumnChange(_NOTE, a.setting, after=a.why, action="null") for a in self.absent]
+        return (*unapplied, *absent)
+
+
+def resolve(
+    rules: Sequence[ShapeRule], columns: Sequence[Column], table: Sequence[Column]
+) -> Resolved:
+    """Return what entries make of a schema's columns; `table` are the columns of its table so far.
+
+    Raise ShapeError if records of the schema cannot be shaped.
+    """
+    resolved = Resolved(columns=tuple(columns))
+    for rule in rules:
+        shape = _Resolution(rule, resolved, table).shape()
+        if shape is not None:
+            resolved.shapes += (shape,)
+            resolved.columns = shape.columns
+    return resolved
+
+
+class _Resolution:
+    """One entry of `shape` and the columns before it."""
+
+    def __init__(self, rule: ShapeRule, resolved: Resolved, table: Sequence[Column]) -> None:
+        self._rule = rule
+        self._resolved = resolved
+        self._before = resolved.columns
+        about = {name: Column(name, type_) for name, type_ in RECORD_COLUMNS.items()}
+        # A leading underscore is the pipeline's own: those columns are not of the schema.
+        self._absent = {
+            fold(c.name): Column(c.name, c.type) for c in table if not c.name.startswith("_")
+        }
+        self._there = about | {fold(c.name): c for c in self._before}
+        self._inputs: dict[str, Column] = {}
+
+    def shape(self) -> Shape | None:
+        """Return the shape; None if it would change nothing."""
+        rule = self._rule
+        where = rule.where
+        if where is not None and (why := self._use(where)):
+            raise ShapeError(f"{where.setting}: {why}")
+        sets = {}
+        for name, expression in rule.set:
+            if why := self._use(expression):
+                self._resolved.unapplied.append(Unapplied(expression.setting, why))
+            else:
+                sets[name] = expression
+        computed = self._typed(where, list(sets.values()))
+        output = self._renamed(self._chosen(self._set(list(sets), computed)))
+        names = [fold(column.name) for column, _ in output]
+        if doubled := next((c.name for c, _ in output if names.count(fold(c.name)) > 1), ""):
+            raise ShapeError(f"rename: makes two columns of the name {printable(doubled)}")
+        if not output:
+            raise ShapeError("drop: leaves no column")
+        same = [column for column, _ in output] == list(self._before)
+        if where is None and not computed and same:
+            return None
+        columns, sources = zip(*output, strict=True)
+        return Shape(tuple(self._inputs.values()), where, computed, sources, columns)
+
+    def _use(self, expression: SqlExpression) -> str:
+        """Note the columns that an expression reads; return why it cannot be applied, if so."""
+        known = self._absent | self._there
+        lower = {column.name.lower(): column for column in known.values()}
+        if why := missing_column(expression.columns, lower):
+            return why
+        for first, *_ in expression.columns:
+            column = known[fold(first)]
+            twins = [c.name for c in self._before if fold(c.name) == fold(first)]
+            if len(twins) > 1:
+                return f"{printable(first)} stands for {len(twins)} columns"
+            self._inputs[fold(first)] = column
+            if fold(first) not in self._there:
+                why = f"{printable(first)} is null, because the schema lacks it"
+                self._resolved.absent.append(Unapplied(expression.setting, why))
+        return ""
+
+    def _typed(
+        self, where: SqlExpression | None, sets: Sequence[SqlExpression]
+    ) -> tuple[Computed, ...]:
+        if where is not None:
+            (found,) = self._types([where])
+            if found != "BOOLEAN":
+                raise ShapeError(f"{where.setting}: gives {printable(found)}, not true or false")
+        if not sets:
+            return ()
+        texts = []
+        for expression, found in zip(sets, self._types(sets), strict=True):
+            stored = _STORED_AS.get(found, "VARCHAR" if found.startswith("ENUM(") else "")
+            text = enclosed(expression.text)
+            texts.append(f"CAST({text} AS {stored})" if stored else text)
+        schema = ENGINE.schema(self._schema(), texts)
+        computed: list[Computed] = []
+        for expression, text, one in zip(sets, texts, schema, strict=True):
+            type_ = stored_type(one.type)
+            if type_ is None:
+                raise ShapeError(
+                    f"{expression.setting}: gives {printable(str(one.type))}, which no table "
+                    "holds; cast it, such as to VARCHAR"
+                )
+            computed.append(Computed(expression, text, type_))
+        return tuple(computed)
+
+    def _types(self, expressions: Sequence[SqlExpression]) -> list[str]:
+        import duckdb
+
+        try:
+            return ENGINE.types(self._schema(), [enclosed(e.text) for e in expressions])
+        except duckdb.Error as error:
+            if isinstance(error, duckdb.FatalException):
+                ENGINE.reset()
+            if len(expressions) == 1:
+                raise ShapeError(f"{expressions[0].setting}: {engine_words(error)}") from None
+        return [self._types([expression])[0] for expression in expressions]
+
+    def _schema(self) -> pa.Schema:
+        return input_schema(tuple(self._inputs.values()))
+
+    def _set(
+        self, names: Sequence[str], computed: Sequence[Computed]
+    ) -> list[tuple[Column, str | int]]:
+        """Return the columns with the computed ones: in place of those of their names, or last."""
+        output: dict[str, tuple[Column, str | int]] = {
+            fold(column.name): (column, column.name) for column in self._before
+        }
+        if len(output) < len(self._before):
+            raise ShapeError("two columns have names that differ by case only")
+        for number, (name, one) in enumerate(zip(names, computed, strict=True)):
+            before = output.get(fold(name))
+            text = " ".join(one.expression.text.split())[:_LONGEST_COMMENT]
+            spelled = name if before is None else before[0].name
+            output[fold(name)] = (Column(spelled, one.type, comment=f"shape: {text}"), number)
+        return list(output.values())
+
+    def _chosen(self, output: list[tuple[Column, str | int]]) -> list[tuple[Column, str | int]]:
+        """Return the columns that stay; a side column goes and stays with its column."""
+        if not self._rule.drop and not self._rule.keep:
+            return output
+        patterns = tuple(map(fold, self._rule.drop or self._rule.keep))
+        wanted = bool(self._rule.keep)
+
+        def stays(column: Column) -> bool:
+            return any_fits(patterns, [fold(column.side_of or column.name)]) is wanted
+
+        for pattern in self._rule.drop or self._rule.keep:
+            if not any(any_fits((fold(pattern),), [fold(c.name)]) for c, _ in output):
+                setting = "keep" if wanted else "drop"
+                why = f"no column {printable(pattern)}"
+                self._resolved.unapplied.append(Unapplied(setting, why))
+        return [(column, source) for column, source in output if stays(column)]
+
+    def _renamed(self, output: list[tuple[Column, str | int]]) -> list[tuple[Column, str | int]]:
+        names = {fold(old): new for old, new in self._rule.rename}
+        if not names:
+            return output
+        there = {fold(column.name) for column, _ in output}
+        for old, _ in self._rule.rename:
+            if fold(old) not in there:
+                why = f"no column {printable(old)}"
+                self._resolved.unapplied.append(Unapplied("rename", why))
+        renamed = []
+        for column, source in output:
+            name = names.get(fold(column.name), column.name)
+            side_of = names.get(fold(column.side_of), column.side_of)
+            renamed.append((replace(column, name=name, side_of=side_of), source))
+        return renamed
+
+
+def stored_type(type_: pa.DataType) -> pa.DataType | None:
+    """Return the type in which a table holds values of an Arrow type; None if it holds none."""
+    if kinds.is_timestamp(type_) and type_.tz is not None:
+        return TIMESTAMP
+    if is_list(type_):
+        inner = stored_type(type_.value_type)
+        return None if inner is None else pa.list_(inner)
+    if is_struct(type_):
+        inside = [(one.name, stored_type(one.type)) for one in type_]
+        # A row without names, such as (1, 2), has no fields that a table could hold.
+        whole = all(name and found is not None for name, found in inside)
+        return pa.struct(inside) if inside and whole else None
+    if is_map(type_):
+        key, item = stored_type(type_.key_type), stored_type(type_.item_type)
+        return None if key is None or item is None else pa.map_(key, item)
+    return type_ if type_ in _SCALARS or kinds.is_decimal128(type_) else None
+
+
+_SCALARS = frozenset(
+    {
+        *(pa.bool_(), pa.int32(), pa.int64(), pa.float32(), pa.float64()),
+        *(pa.string(), pa.binary(), pa.date32()),
+    }
+)
