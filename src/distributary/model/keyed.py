@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pyarrow as pa
-
 from distributary.model.expectation import Rule
 
 TIME_OF_RECORD = "_timestamp"
@@ -33,19 +31,3 @@ class KeyRule:
         chosen = "first" if self.keeps_first else "newest"
         order = ", ".join((*self.order, "offset"))
         return f"the {chosen} record of {', '.join(self.key)} by {order}"
-
-
-def order_kind(type_: pa.DataType) -> str:
-    """Return the kind of an order column's values; empty if they cannot be put in order.
-
-    Values of two kinds cannot be compared, those of two types of one kind can.
-    """
-    if pa.types.is_integer(type_) or pa.types.is_boolean(type_):
-        return "whole number"
-    if pa.types.is_floating(type_):
-        return "floating point"
-    if pa.types.is_timestamp(type_):
-        return "time"
-    if pa.types.is_date32(type_):
-        return "date"
-    return "text" if pa.types.is_string(type_) else ""

@@ -20,7 +20,7 @@ from distributary.config.expressions import enclosed
 from distributary.decode.change.base import content_hashes
 from distributary.errors import ErrorCode
 from distributary.model.change import CHANGE_COLUMNS, CHANGE_NAMES, SEQ
-from distributary.model.keyed import TIME_OF_RECORD, KeyRule, order_kind
+from distributary.model.keyed import TIME_OF_RECORD, KeyRule
 from distributary.model.plan import StageOrder
 from distributary.model.record import TIMESTAMP
 from distributary.model.table import TablePlan
@@ -260,3 +260,19 @@ def _texts(numbers: pa.Array | pa.ChunkedArray, digits: int) -> pa.Array | pa.Ch
 
 def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def order_kind(type_: pa.DataType) -> str:
+    """Return the kind of an order column's values; empty if they cannot be put in order.
+
+    Values of two kinds cannot be compared, those of two types of one kind can.
+    """
+    if pa.types.is_integer(type_) or pa.types.is_boolean(type_):
+        return "whole number"
+    if pa.types.is_floating(type_):
+        return "floating point"
+    if pa.types.is_timestamp(type_):
+        return "time"
+    if pa.types.is_date32(type_):
+        return "date"
+    return "text" if pa.types.is_string(type_) else ""
