@@ -99,7 +99,8 @@ source:
   topics: [events]{source}
 registry: {registry}
 payload: {{format: protobuf}}
-tables: {{each: "{{topic}}"{format}}}
+tables: {{each: "{each}"{format}}}
+{cdc}
 lake:
   path: {lake}{catalog}
   storage_options:
@@ -157,12 +158,18 @@ def pipeline_file(
         address = _within(canaries, "iceberg_uri", f"{url}/{{}}")
         token = canaries("iceberg_token")
         catalog = f"\n  iceberg: {{type: rest, uri: {address}, token: {token}}}"
+    cdc = ""
+    if kind == "sasl":
+        address = _within(canaries, "source_url", "postgresql://reader@127.0.0.1:1/shop?password={}")
+        cdc = f"cdc: {{format: debezium, source_url: {address}}}"
     known = {"url": url, "port": port, "lake": lake}
     return FILE.format(
         **secrets,
         **known,
         remote=remote,
         catalog=catalog,
+        cdc=cdc,
+        each="{table}" if cdc else "{topic}",
         format=", format: iceberg" if kind == "stores" else "",
         source=SOURCES[kind].format(**secrets),
         registry=REGISTRIES[kind].format(**secrets, **known),

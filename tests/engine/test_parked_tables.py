@@ -78,6 +78,7 @@ class _Lake:
                 name="games",
                 run=Run(),
                 cdc=None,
+                keys=(),
                 lake=SimpleNamespace(address=str(self.root)),
                 shard=None,
                 tables=SimpleNamespace(each="x", bronze=None),
@@ -215,7 +216,7 @@ def test_what_is_parked_at_the_start_is_due_at_once_and_then_less_and_less_often
     lake: _Lake,
 ) -> None:
     now = 0.0
-    config: Any = SimpleNamespace(cdc=None)
+    config: Any = SimpleNamespace(cdc=None, keys=())
     patience = RetryAges(lake.parking, config, clock=lambda: now)
     lake.park("chess", 0)
     assert patience.due() == ["chess"]
@@ -240,7 +241,7 @@ def test_what_is_parked_at_the_start_is_due_at_once_and_then_less_and_less_often
 
 def test_a_parking_folder_that_cannot_be_listed_is_nothing_to_try(lake: _Lake) -> None:
     Path(lake.parking).write_text("not a folder")
-    config: Any = SimpleNamespace(cdc=None)
+    config: Any = SimpleNamespace(cdc=None, keys=())
     assert RetryAges(lake.parking, config).due() == []
 
 

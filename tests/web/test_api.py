@@ -30,6 +30,7 @@ def test_the_overview_says_how_it_stands(page_of_busy: Running) -> None:
         "dead_lettered": 3,
         "parked": 20,
         "skipped": 0,
+        "filtered": 0,
     }
     assert games["balanced"]
     assert [p["table"] for p in games["parked"]] == ["silver_go"]

@@ -47,6 +47,7 @@ def _context(tmp_path: Path, publisher: MemoryPublisher, *, attempts: int = 3) -
             run=Run(publish_attempts=attempts),
             publish_threads=2,
             cdc=None,
+            keys=(),
             lake=None,
             tables=SimpleNamespace(publisher="direct"),
         ),
@@ -159,7 +160,8 @@ def test_a_table_of_change_data_waits_where_nothing_says_how_to_merge_it(tmp_pat
     done = _published(context, replace(found, tables=(log, replace(orders, files=()))))
     assert done == {"orders_log": Outcome.PUBLISHED, "orders": Outcome.PARKED}
     assert [each.table for each in parked(context.publishing.parking)] == ["orders"]
-    config: Any = SimpleNamespace(lake=SimpleNamespace(address=str(tmp_path)), cdc=None)
+    lake = SimpleNamespace(address=str(tmp_path))
+    config: Any = SimpleNamespace(lake=lake, cdc=None, keys=())
     with pytest.raises(PublishError) as caught:
         merges.publish_waiting(MemoryPublisher(), config, orders, Mark(LIFE, 0, ""))
     assert (caught.value.code, caught.value.where) == (ErrorCode.COMMIT_FAILED, "cdc")

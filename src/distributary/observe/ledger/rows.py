@@ -276,7 +276,7 @@ def batches_of(rows: pa.Table) -> tuple[BatchRow, ...]:
             | {"ranges": tuple(SourceRange(**one) for one in row["ranges"] or ())}
             | {"dead_letters": dict(row["dead_letters"] or ())}
             # Rows of before there was a count have none.
-            | {"filtered": row["filtered"] or 0}
+            | {"filtered": row.get("filtered") or 0}
         )
         for row in rows.to_pylist()
     )
@@ -289,7 +289,7 @@ def tables_of(rows: pa.Table) -> tuple[TableRow, ...]:
             **row
             | {name: tuple(row[name] or ()) for name in ("files", "schema_ids")}
             | {"expectations": tuple(row.get("expectations") or ()) or None}
-            | {"error": row["error"] or "", "filtered": row["filtered"] or 0}
+            | {"error": row["error"] or "", "filtered": row.get("filtered") or 0}
         )
         for row in rows.to_pylist()
     )
