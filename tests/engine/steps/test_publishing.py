@@ -164,7 +164,7 @@ def test_a_table_of_change_data_waits_where_nothing_says_how_to_merge_it(tmp_pat
     config: Any = SimpleNamespace(lake=lake, cdc=None, keys=())
     with pytest.raises(PublishError) as caught:
         merges.publish_waiting(MemoryPublisher(), config, orders, Mark(LIFE, 0, ""))
-    assert (caught.value.code, caught.value.where) == (ErrorCode.COMMIT_FAILED, "cdc")
+    assert (caught.value.code, caught.value.where) == (ErrorCode.COMMIT_FAILED, "keys")
 
 
 def _merged(table: str, tries: list[list[str]]) -> Published:
