@@ -160,7 +160,9 @@ def pipeline_file(
         catalog = f"\n  iceberg: {{type: rest, uri: {address}, token: {token}}}"
     cdc = ""
     if kind == "sasl":
-        address = _within(canaries, "source_url", "postgresql://reader@127.0.0.1:1/shop?password={}")
+        address = _within(
+            canaries, "source_url", "postgresql://reader@127.0.0.1:1/shop?password={}"
+        )
         cdc = f"cdc: {{format: debezium, source_url: {address}}}"
     known = {"url": url, "port": port, "lake": lake}
     return FILE.format(
