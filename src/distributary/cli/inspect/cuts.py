@@ -230,6 +230,7 @@ def _show_changes(
     (changes,) = changed.values() if changed else (None,)
     if changes is None:
         call.out.show({"table": table, "columns": [], "rows": []}, lambda paper: None)
+        call.out.note(f"nothing in {table} changed between these cuts")
         return
     rows = changes.rows
     some = rows.slice(0, limit or None)

@@ -66,7 +66,9 @@ def reads(lake: LakeReader) -> Reads:
 
     def table(request: Request) -> dict[str, Any]:
         found = lake.table(request.path_params["name"])
-        (health,) = (t for t in lake.health() if t.table == found)
+        # a batch may be settled between the two looks
+        place = found.pipeline, found.path
+        health = next(t for t in lake.health() if (t.table.pipeline, t.table.path) == place)
         return {
             "now": datetime.now(UTC),
             "writable": lake.writable,
