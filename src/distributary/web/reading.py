@@ -282,6 +282,13 @@ class LakeReader:
                 return summary
         raise not_found("there is no such table", name, next_step="distributary tables")
 
+    def table_health(self, name: str) -> TableHealth:
+        """Return one table with its health, by a name of the ledger."""
+        for health in self.health():
+            if health.table.table == name:
+                return health
+        raise not_found("there is no such table", name, next_step="distributary tables")
+
     def path_of(self, table: TableSummary) -> str:
         """Return the path of a table, also in a lake that was moved."""
         return layout.place(self.lake, table.path)

@@ -1017,13 +1017,13 @@ def _replay_mismatches(call: Invocation, pipeline: Pipeline, claim: str) -> Repl
         name = pipeline.config.name
         return letters.select(reason=ErrorCode.PAYLOAD_MISMATCH, type=claim, pipeline=name)
 
-    more = bool(unfinished(pipeline.checkpoint))
+    mismatches, more = chosen(), bool(unfinished(pipeline.checkpoint))
     with (
-        session_for(call, pipeline, chosen(), more=more) as spark,
+        session_for(call, pipeline, mismatches, more=more) as spark,
         pipeline.open(spark, lane=LANE) as context,
     ):
-        finish(context, letters)
-        return replay(context, letters, chosen())
+        begun = finish(context, letters)
+        return replay(context, letters, chosen() if begun else mismatches)
 
 
 def _claim(name: str, claims: Sequence[str], *, where: str) -> str:

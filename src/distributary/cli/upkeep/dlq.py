@@ -347,11 +347,12 @@ def replay(
         mine.open(spark, lane=LANE) as context,
     ):
         if dry_run:
-            tried = try_replay(context, _select(letters, wanted, name))
+            tried = try_replay(context, chosen_letters)
             return _show_replay(call, [tried], dry_run=True)
         # what an earlier replay has begun is no longer open when it is done: it goes first
         begun = finish(context, letters)
-        done = send_again(context, letters, _select(letters, wanted, name))
+        still_open = _select(letters, wanted, name) if begun else chosen_letters
+        done = send_again(context, letters, still_open)
     return _show_replay(call, [*begun, done], dry_run=False)
 
 

@@ -65,10 +65,9 @@ def reads(lake: LakeReader) -> Reads:
         }
 
     def table(request: Request) -> dict[str, Any]:
-        found = lake.table(request.path_params["name"])
-        # a batch may be settled between the two looks
-        place = found.pipeline, found.path
-        health = next(t for t in lake.health() if (t.table.pipeline, t.table.path) == place)
+        # one look: a batch may be settled between two
+        health = lake.table_health(request.path_params["name"])
+        found = health.table
         return {
             "now": datetime.now(UTC),
             "writable": lake.writable,
