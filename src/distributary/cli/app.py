@@ -1,4 +1,4 @@
-"""The program: its groups of commands, what it says of itself, and how it ends."""
+"""The program: its commands, its help page, and its exit codes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Exit codes:
   0    done
   1    it ran, but something is wrong
   2    usage or configuration
-  75   try again later: source, registry, lake or another process is in the way
+  75 try again later: source, registry or lake does not answer, or another process runs
   130  stopped by Ctrl-C
   143  stopped by SIGTERM
 
@@ -64,19 +64,19 @@ VERBS: Mapping[str, Sequence[str]] = {
     "install:app": ["install", "uninstall", "package"],
     "grants:app": ["grants"],
 }
-"""Where the commands are declared, in the order of the help page."""
+"""The modules that declare the commands, in the order of the help page."""
 
 PLUGGED = "distributary.commands"
 """The group of entry points by which a package adds commands: a verb, and its Typer app."""
 
 
 def application(verb: str | None = None) -> typer.Typer:
-    """The program; with a verb, only what declares it: to import all takes a sixth of a second."""
+    """Build the program; for one verb, import its module only: all take a sixth of a second."""
     found = typer.Typer(
         name=PROGRAM,
         cls=GroupPage,
         epilog=_EPILOG,
-        # what Typer draws with rich takes longer to import than all the rest
+        # rich takes longer to import than everything else together
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["--help", "-h"]},
@@ -98,12 +98,12 @@ def application(verb: str | None = None) -> typer.Typer:
 
 
 def _plugged(verb: str | None = None) -> list[typer.Typer]:
-    """Load the commands of other packages, by their names, or only the one that is typed.
+    """Load the commands of other packages, or only the one that was typed.
 
-    Raise ConfigError if the one that is typed cannot be loaded. A list of all leaves it out: the
-    help page does not fail because of a package that is broken.
+    Raise ConfigError if the typed command cannot be loaded. The list of all leaves out broken
+    packages, so that the help page still works.
     """
-    # takes as long to import as a small command runs
+    # the import takes as long as a small command
     from importlib.metadata import entry_points
 
     points = entry_points(group=PLUGGED) if verb is None else entry_points(group=PLUGGED, name=verb)
@@ -138,7 +138,7 @@ def _root(
         bool,
         option(
             _VERSION,
-            "Show the versions of everything that matters, for a bug report.",
+            "Print the versions of all parts, for a bug report.",
             callback=_print_versions,
             is_eager=True,
         ),
@@ -189,7 +189,7 @@ def program() -> NoReturn:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns the exit code."""
+    """Run one command and return the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     _leave_no_core()
     try:
@@ -206,7 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _leave_no_core() -> None:
-    """Passwords are in the memory of a command and of its JVM: a crash writes it nowhere."""
+    """Disable core dumps: the memory of a command and of its JVM holds passwords."""
     if not os.environ.get("DISTRIBUTARY_CORE_DUMPS"):
         _, most = resource.getrlimit(resource.RLIMIT_CORE)
         resource.setrlimit(resource.RLIMIT_CORE, (0, most))
@@ -241,7 +241,7 @@ def _children_import_safely() -> Iterator[None]:
 
 @contextmanager
 def _ended_by_signal() -> Iterator[None]:
-    """SIGTERM ends a command as an exception does, so that nothing is left open."""
+    """End the command by an exception on SIGTERM, so that everything is closed."""
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
         sys.exit(STOPPED_BY_SIGNAL)

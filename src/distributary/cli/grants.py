@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from distributary.deploy.grants import Executor, Right, RightsBook, Statement, StatementOutcome
 
 
-app = group("grants", "Say and change who may read the tables.", panel=DEPLOY)
+app = group("grants", "Show and change the privileges on the tables.", panel=DEPLOY)
 
 SPARK, DATABRICKS = "spark", "databricks"
 _SHOWN_FAILURES = 20
@@ -89,16 +89,16 @@ def apply(
         Literal["spark", "databricks"] | None,
         option(
             "--through",
-            "spark or databricks; by the file's deploy.databricks.catalog when left out.",
+            "spark or databricks; by default databricks if the file names a catalog for it.",
             metavar="WAY",
         ),
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> int:
-    """Grant what the file asks for, and revoke what it no longer asks for.
+    """Grant the privileges of the file, and revoke those that it no longer has.
 
-    Only what was granted by this command is ever revoked.
+    Only grants that this command has made are revoked.
     """
     from distributary.deploy.grants import Result, apply_rights
 

@@ -47,7 +47,7 @@ _SECURITY = {
 
 _Options = Annotated[
     list[str] | None,
-    option("--kafka-option", "A setting of the broker's clients; may be repeated.", metavar="K=V"),
+    option("--kafka-option", "A setting of the Kafka clients; may be repeated.", metavar="K=V"),
 ]
 
 
@@ -57,10 +57,14 @@ class SourcePlace:
 
     path: Annotated[
         str | None,
-        argument("A Delta table or a folder of files, in place of options.", metavar="PATH"),
+        argument(
+            "A Delta table or a folder of files, instead of --delta or --files.", metavar="PATH"
+        ),
     ] = None
-    kafka: Annotated[str | None, option("--kafka", "The broker.", metavar="HOST:PORT")] = None
-    topic: Annotated[str | None, option("--topic", "Its topic.", metavar="TOPIC")] = None
+    kafka: Annotated[
+        str | None, option("--kafka", "Address of a Kafka broker.", metavar="HOST:PORT")
+    ] = None
+    topic: Annotated[str | None, option("--topic", "The topic to look at.", metavar="TOPIC")] = None
     registry: Annotated[
         str | None,
         option("--registry", "Address of the schema registry, or a folder.", metavar="URL|DIR"),
@@ -93,17 +97,19 @@ class SourcePlace:
 def init(
     call: Invocation,
     place: SourcePlace,
-    output: Annotated[Path, option("--output -o", "The file to write.", metavar="FILE")] = Path(
-        "pipeline.yaml"
-    ),
+    output: Annotated[
+        Path, option("--output -o", "The pipeline file to write.", metavar="FILE")
+    ] = Path("pipeline.yaml"),
     name: Annotated[
-        str | None, option("--name", "The pipeline's name; the topic's when left out.")
+        str | None, option("--name", "Name of the pipeline; the topic's name when left out.")
     ] = None,
-    lake: Annotated[str, option("--lake", "Where the tables will be.", metavar="DIR")] = "./lake",
-    force: Annotated[bool, option("--force", "Write over a file that is there.")] = False,
+    lake: Annotated[
+        str, option("--lake", "Folder or address of the new lake.", metavar="DIR")
+    ] = "./lake",
+    force: Annotated[bool, option("--force", "Overwrite an existing file.")] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Look at records that nobody has described, and write a pipeline file for them.
+    """Sample records, recognise their format, and write a pipeline file for them.
 
     Secrets are written as variables: --kafka-option 'sasl.password=${env:NAME}'.
     """

@@ -55,12 +55,13 @@ Target = Annotated[
     TargetName,
     option(
         "--target",
-        f"Where to: {', '.join(_FIRST)} or {_LAST}.",
+        f"The target: {', '.join(_FIRST)} or {_LAST}.",
         metavar="TARGET",
     ),
 ]
 Out = Annotated[
-    Path | None, option("--out", "Folder of the files, in place of the usual one.", metavar="DIR")
+    Path | None,
+    option("--out", "Folder for the files, instead of the default folder.", metavar="DIR"),
 ]
 
 
@@ -113,19 +114,21 @@ def install(
         int | None,
         option(
             "--shards",
-            "Spread the types over N jobs, beside one that lands bronze for them.",
+            "Share the types among N jobs; one more job writes the bronze table that they read.",
             metavar="N",
             min=1,
             max=256,
         ),
     ] = None,
     dry_run: DryRun = False,
-    force: Annotated[bool, option("--force", "Replace what somebody edited since.")] = False,
+    force: Annotated[
+        bool, option("--force", "Replace files that were edited since the last install.")
+    ] = False,
 ) -> int:
-    """Put a pipeline where it runs from now on.
+    """Deploy a pipeline to the system that will run it.
 
-    Done twice, it changes nothing the second time. Secrets stay where they are: the file is
-    passed on with its references.
+    Repeated without changes, it does nothing. Secrets are not copied: the deployed file keeps its
+    references, such as ${env:NAME}.
     """
     from distributary.deploy.files import (
         StepAction,
@@ -251,7 +254,7 @@ def uninstall(
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> int:
-    """Remove what `install` has written, and nothing else."""
+    """Remove the files and jobs that `install` made, and nothing else."""
     from distributary.deploy.files import open_target
     from distributary.deploy.shards import removal_target
 
@@ -327,13 +330,13 @@ def package(
     ],
     dry_run: DryRun = False,
 ) -> int:
-    """Pack what Spark's executors need of Python into one file.
+    """Pack the Python packages that Spark's executors need into one file.
 
     For spark-submit --archives OUT.tar.gz#environment with
     --conf spark.pyspark.python=./environment/bin/python
 
-    With the name of a wheel at its end, Distributary alone as it is installed here, for an
-    image that asks no index for it.
+    If the name is that of a wheel, the file holds Distributary only, as it is installed here. Use
+    it for images that are built without a package index.
     """
     from distributary.deploy import package as packing
 

@@ -53,9 +53,9 @@ def metrics(
     ] = False,
     rules: Annotated[bool, option("--rules", "Print alert rules for Prometheus.")] = False,
 ) -> None:
-    """The metrics, a dashboard for Grafana, alert rules.
+    """List the metrics; print a dashboard for Grafana, or alert rules.
 
-    The metrics themselves are served by `run FILE --metrics 127.0.0.1:9464`.
+    `run FILE --metrics 127.0.0.1:9464` serves the metrics.
     """
     from distributary.observe.metrics import CATALOGUE, shipped
 
@@ -82,36 +82,40 @@ def ui(
     lake: LakeOption = None,
     file: FileOption = None,
     host: Annotated[
-        str, option("--host", "Where to listen; beyond this machine with a token.")
+        str, option("--host", "Address to listen on. Any address but loopback needs a token.")
     ] = "127.0.0.1",
     port: Annotated[
-        int, option("--port", "At which port; 0 for a free one.", min=0, max=65535)
+        int, option("--port", "Port to listen on; 0 for a free port.", min=0, max=65535)
     ] = PORT,
     token_file: Annotated[
         Path | None,
         option(
             "--token-file",
-            "Ask for the token in this file; else for $DISTRIBUTARY_TOKEN.",
+            "File of the token that browsers must present; else $DISTRIBUTARY_TOKEN.",
             metavar="FILE",
         ),
     ] = None,
-    new_token: Annotated[bool, option("--new-token", "Make a token and print it once.")] = False,
+    new_token: Annotated[bool, option("--new-token", "Create a token and print it once.")] = False,
     allow_host: Annotated[
         list[str] | None,
-        option("--allow-host", "Another name of it, behind a proxy say.", metavar="NAME"),
+        option(
+            "--allow-host",
+            "Another host name of the dashboard, such as that of a proxy.",
+            metavar="NAME",
+        ),
     ] = None,
     trusted_proxy: Annotated[
         list[str] | None,
         option(
             "--trusted-proxy",
-            "A proxy that says who asks: X-Forwarded-For and X-Forwarded-Proto count.",
+            "A proxy whose headers X-Forwarded-For and X-Forwarded-Proto are trusted.",
             metavar="ADDRESS",
         ),
     ] = None,
 ) -> None:
-    """A page over the lake, for a browser: what is, and what to fix.
+    """Serve the dashboard: the state of a lake and its pipelines, and buttons to repair them.
 
-    It reads the lake alone, so it works whether or not a pipeline runs. Ctrl-C ends it.
+    The dashboard reads the lake only, so no pipeline needs to run. Ctrl-C ends it.
     """
     import secrets
 

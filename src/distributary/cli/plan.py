@@ -38,12 +38,14 @@ _COLOURS = {"+": "green", "~": "yellow", "!": "red", "-": "red"}
 def validate(
     call: Invocation,
     file: OptionalFile = None,
-    show_config: Annotated[bool, option("--show-config", "Each value with its origin.")] = False,
+    show_config: Annotated[
+        bool, option("--show-config", "Print each value with its origin.")
+    ] = False,
     print_schema: Annotated[
-        bool, option("--print-schema", "The JSON schema of pipeline files.")
+        bool, option("--print-schema", "Print the JSON schema of pipeline files.")
     ] = False,
 ) -> None:
-    """Check a pipeline file: all that is wrong with it, line by line."""
+    """Check a pipeline file, and list its mistakes line by line."""
     from distributary.config.show import as_json, json_schema, rows
 
     if print_schema:
@@ -92,22 +94,24 @@ def plan(
         Path | None,
         option(
             "--with-schema",
-            "Try a schema that is not registered, on the last batch.",
+            "File of an unregistered schema, to try on the records of the last batch.",
             metavar="SCHEMA",
         ),
     ] = None,
     subject: Annotated[
         str | None,
-        option("--subject", "Its subject, where its name does not say it.", metavar="NAME"),
+        option(
+            "--subject", "Subject of the schema, if the file name does not name it.", metavar="NAME"
+        ),
     ] = None,
     record_type: Annotated[
-        str | None, option("--type", "The type of record, for its subject.", metavar="TYPE")
+        str | None, option("--type", "Type of record, to find the subject.", metavar="TYPE")
     ] = None,
-    markdown: Annotated[bool, option("--markdown", "Print it for a pull request.")] = False,
+    markdown: Annotated[bool, option("--markdown", "Print Markdown for a pull request.")] = False,
 ) -> int:
-    """The tables, columns and changes that a run would make now.
+    """Show the tables, columns and changes that a run would make now.
 
-    With --with-schema, what a schema would do that is not in use yet. Nothing is registered.
+    --with-schema shows what an unregistered schema would change, without registering it.
     """
     from distributary.operations.proposal import propose
     from distributary.operations.proposed import choose_subject, judge_of, preview

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 app = single(RUN)
-pipelines_app = group("pipelines", "Declarative pipelines: run a project of Spark's.", panel=RUN)
+pipelines_app = group("pipelines", "Declarative pipelines of Spark: run a project.", panel=RUN)
 
 Token = Annotated[
     str | None,
@@ -78,25 +78,27 @@ def run(
     call: Invocation,
     file: File,
     continuous: Annotated[
-        bool, option("--continuous", "Go on until stopped, without a pause.")
+        bool, option("--continuous", "Run until stopped, without pauses.")
     ] = False,
     every: Annotated[
-        str | None, option("--every", "Go on until stopped, a batch every 10s.")
+        str | None,
+        option("--every", "Run until stopped, one batch every 10s (or another duration)."),
     ] = None,
     available_now: Annotated[
-        bool, option("--available-now", "Take what is there, then end.")
+        bool, option("--available-now", "Process the available records, then end.")
     ] = False,
     metrics: Annotated[
         str | None,
-        option("--metrics", "Serve metrics for Prometheus meanwhile.", metavar="HOST:PORT"),
+        option("--metrics", "Serve metrics for Prometheus at this address.", metavar="HOST:PORT"),
     ] = None,
     token: Token = None,
     log_format: LogForm = None,
 ) -> int:
     """Run a pipeline in the foreground, with live progress.
 
-    In a terminal the view redraws itself; in a pipe there is one line per batch. Without one
-    of the three flags the file's trigger holds. Ctrl-C once finishes the batch.
+    In a terminal the view redraws itself; in a pipe, each batch prints one line. --continuous,
+    --every and --available-now replace the trigger of the file. After one Ctrl-C, the run finishes
+    its batch and ends.
     """
     from distributary.cli.command.log_file import journal_for
 
@@ -302,26 +304,30 @@ def up(
     call: Invocation,
     files: Annotated[list[Path], argument("The pipeline files.", metavar="FILE")],
     every: Annotated[
-        str | None, option("--every", "Go on until stopped, a batch every 10s, all of them.")
+        str | None,
+        option(
+            "--every",
+            "Run every pipeline until stopped, one batch every 10s (or another duration).",
+        ),
     ] = None,
     grace: Annotated[
-        str, option("--grace", "How long pipelines may take to finish when stopped.")
+        str, option("--grace", "How long pipelines may take to finish their batches when stopped.")
     ] = "60s",
     listen: Annotated[
         str | None,
         option(
             "--listen",
-            "Answer /live, /ready, /status and /metrics; port 0 takes a free one.",
+            "Serve /live, /ready, /status and /metrics at this address; port 0 takes a free port.",
             metavar="HOST:PORT",
         ),
     ] = None,
     token: Token = None,
     log_format: LogForm = None,
 ) -> int:
-    """Run many pipelines, a process each, and start again what fails.
+    """Run many pipelines, each in a process, and restart those that fail.
 
-    A pipeline that fails does not touch the others; it is started again after a pause, as its
-    section `restart` says. Ctrl-C or SIGTERM once lets every pipeline finish its batch.
+    A failed pipeline does not affect the others. It is restarted after a pause, by its setting
+    `restart`. After one Ctrl-C or SIGTERM, every pipeline finishes its batch and ends.
     """
     from distributary.cli.command.live import draw_outcome
     from distributary.cli.command.log_file import journal_for
@@ -456,24 +462,24 @@ def _answering(
 def run_project(
     call: Invocation,
     project: Annotated[
-        Path, argument("The project's folder, or its spec file.", metavar="PROJECT")
+        Path, argument("Folder of the project, or its spec file.", metavar="PROJECT")
     ],
-    master: Annotated[str, option("--master", "Where Spark runs, such as local[4].")] = "local[*]",
+    master: Annotated[str, option("--master", "The Spark master, such as local[4].")] = "local[*]",
     remote: Annotated[
         str | None, option("--remote", "A Spark Connect server: sc://host.", envvar="SPARK_REMOTE")
     ] = None,
     max_restarts: Annotated[
-        str, option("--max-restarts", "Updates that may fail in a row: unlimited, or 5.")
+        str, option("--max-restarts", "Number of consecutive failures allowed: unlimited, or 5.")
     ] = "unlimited",
     grace: Annotated[
-        str, option("--grace", "How long an update may take to end when stopped.")
+        str, option("--grace", "How long an update may take to finish when stopped.")
     ] = "60s",
     dry_run: Annotated[bool, option("--dry-run", "Only check the project's definitions.")] = False,
 ) -> int:
-    """Run one update of a declarative project, and again if the schema grows meanwhile.
+    """Run one update of a declarative project; repeat it if the schema grows meanwhile.
 
-    The same as `spark-pipelines run`, under a supervisor: an update that fails is run again after a
-    pause, with the columns that the registry knows by then. Nothing is lost and nothing doubled.
+    Like `spark-pipelines run`, under a supervisor: a failed update is repeated after a pause, with
+    the columns that the registry has by then. No record is lost or written twice.
     """
     from pydantic import ValidationError
 

@@ -13,40 +13,43 @@ app = single(START)
 @verb(app, "demo games", "demo games --chaos", "demo games --kafka", "demo orders", "demo cdc")
 def demo(
     call: Invocation,
-    subject: Annotated[Literal["games", "orders", "cdc"], argument("What is simulated.")] = "games",
+    subject: Annotated[Literal["games", "orders", "cdc"], argument("What to simulate.")] = "games",
     games: Annotated[
-        int | None, option("--games", "How many types of record; else 20.", min=1)
+        int | None, option("--games", "Number of record types; else 20.", min=1)
     ] = None,
     versions: Annotated[
-        int | None, option("--versions", "Schema versions; else 5, of orders 2.", min=1)
+        int | None, option("--versions", "Number of schema versions; else 5, for orders 2.", min=1)
     ] = None,
     records: Annotated[
-        int, option("--records", "Good messages per type and version.", min=1)
+        int, option("--records", "Number of valid messages per type and version.", min=1)
     ] = 100,
-    bad: Annotated[int | None, option("--bad", "Bad records; else 3, of orders 1.", min=0)] = None,
+    bad: Annotated[
+        int | None, option("--bad", "Number of invalid records; else 3, for orders 1.", min=0)
+    ] = None,
     tables: Annotated[
-        int | None, option("--tables", "Of cdc: how many tables; else 5.", min=1)
+        int | None, option("--tables", "For cdc: number of tables; else 5.", min=1)
     ] = None,
     events: Annotated[
-        int | None, option("--events", "Of cdc: how many changes; else 2000.", min=20)
+        int | None, option("--events", "For cdc: number of changes; else 2000.", min=20)
     ] = None,
     seed: Annotated[int, option("--seed", "The same seed sends the same records.")] = 999,
     path: Annotated[
-        Path, option("--path", "The lake to make; started over if it is a demo's.")
+        Path, option("--path", "Folder of the new lake; the lake of an earlier demo is replaced.")
     ] = Path("distributary-demo"),
     kafka: Annotated[
-        bool, option("--kafka", "With a broker and a registry of its own; orders always.")
+        bool, option("--kafka", "Use a broker and a registry; `orders` always does.")
     ] = False,
-    chaos: Annotated[bool, option("--chaos", "Kill it at each of its steps, and go on.")] = False,
+    chaos: Annotated[
+        bool, option("--chaos", "Kill the run at each of its steps, and start it again.")
+    ] = False,
 ) -> int:
-    """Simulate, ingest and show the result, all on this machine.
+    """Simulate records, ingest them and show the result, all on this machine.
 
-    Schemas evolve while the pipeline runs. The games need nothing: a table stands for Kafka
-    and a folder for the registry. With --kafka, and for the orders, a real broker and a real
-    registry are started on free ports and end with the demo; others that run are left alone.
-    In cdc the rows of a database change: its tables are kept current from files of changes,
-    and are compared with their logs and with the database.
-    The folder then holds a lake and the pipeline's file, and the other commands work on it.
+    Schemas evolve while the pipeline runs. `games` needs no services: a Delta table replaces Kafka,
+    and a folder the registry. `games --kafka` and `orders` start a broker and a registry on free
+    ports, and stop them at the end. `cdc` simulates a database: files of its changes are merged
+    into tables, which are compared with their logs and with the database. The folder then holds a
+    lake and the pipeline file, and the other commands work on it.
     """
     # everything that simulates and runs takes long to import
     from distributary_lab.demo.play import Scene, play

@@ -14,7 +14,9 @@ app = group("dev", "Kafka and a schema registry on this machine.", panel=START)
 
 Folder = Annotated[
     Path | None,
-    option("--folder", "Keeps data and logs; one of the user if not given.", metavar="DIR"),
+    option(
+        "--folder", "Folder of data and logs; a folder of the user when left out.", metavar="DIR"
+    ),
 ]
 
 
@@ -22,17 +24,17 @@ Folder = Annotated[
 def up(
     call: Invocation,
     kafka_port: Annotated[
-        int | None, option("--kafka-port", "The broker's port; else 9092.", min=1, max=65535)
+        int | None, option("--kafka-port", "Port of the broker; else 9092.", min=1, max=65535)
     ] = None,
     registry_port: Annotated[
-        int | None, option("--registry-port", "The registry's port; else 8081.", min=1, max=65535)
+        int | None, option("--registry-port", "Port of the registry; else 8081.", min=1, max=65535)
     ] = None,
     folder: Folder = None,
 ) -> None:
-    """Start them on loopback, and wait until both answer.
+    """Start a broker and a registry on loopback, and wait until both answer.
 
-    They go on in the background until `dev down`. What runs already stays as it is. The first
-    time, about 150 MB are fetched into the user's cache.
+    They run in the background until `dev down`. Services that already run are not restarted. The
+    first call downloads about 150 MB into the user's cache.
     """
     from distributary_lab.services.services import USUAL_PORTS, Services, usual_folder
 
@@ -60,11 +62,11 @@ def up(
 @verb(app, "dev down", "dev down --wipe --dry-run")
 def down(
     call: Invocation,
-    wipe: Annotated[bool, option("--wipe", "Remove topics, schemas and logs as well.")] = False,
+    wipe: Annotated[bool, option("--wipe", "Also remove topics, schemas and logs.")] = False,
     folder: Folder = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Stop them; topics and schemas stay."""
+    """Stop the broker and the registry; keep topics and schemas."""
     from distributary_lab.services.services import Services, State, contents, usual_folder
 
     services = Services(folder or usual_folder())
@@ -86,7 +88,7 @@ def down(
 
 @verb(app, "dev status")
 def status(call: Invocation, folder: Folder = None) -> int:
-    """What runs, where, since when, and whether it answers; exit code 1 unless both do."""
+    """Show address, start and state of broker and registry; exit code 1 unless both answer."""
     from distributary_lab.services.services import Services, State, usual_folder
 
     services = Services(folder or usual_folder())

@@ -28,29 +28,27 @@ OrderType = Literal["orders", "customer", "product"]
 
 KAFKA, DELTA, FILES = "With --to kafka", "With --to delta", "With --to files"
 
-SERVERS_HELP = "The brokers, host:port; else 127.0.0.1:9092."
-URL_HELP = "The schema registry; else that of `dev up`."
+SERVERS_HELP = "Brokers as host:port; else 127.0.0.1:9092."
+URL_HELP = "Address of the schema registry; else the registry of `dev up`."
 Servers = Annotated[
     str | None,
     option("--bootstrap-servers", SERVERS_HELP, envvar="KAFKA_SERVER", rich_help_panel=KAFKA),
 ]
 Partitions = Annotated[
     int | None,
-    option(
-        "--partitions", "Partitions of a topic that is made; else 1.", min=1, rich_help_panel=KAFKA
-    ),
+    option("--partitions", "Partitions of a new topic; else 1.", min=1, rich_help_panel=KAFKA),
 ]
 Seed = Annotated[int, option("--seed", "The same seed sends the same records.")]
 Rate = Annotated[
-    float | None, option("--rate", "Messages a second; as fast as possible if not given.")
+    float | None, option("--rate", "Messages per second; as fast as possible when left out.")
 ]
-Games = Annotated[int, option("--games", "How many types of record.", min=1)]
-Versions = Annotated[int, option("--versions", "How many schema versions each.", min=1)]
-Records = Annotated[int, option("--records", "Good records per type and version.", min=1)]
-Bad = Annotated[int, option("--bad", "Bad records, in addition.", min=0)]
-StartVersion = Annotated[
-    int, option("--start-version", "Go on with this version of the schemas.", min=1)
+Games = Annotated[int, option("--games", "Number of record types.", min=1)]
+Versions = Annotated[int, option("--versions", "Number of schema versions per type.", min=1)]
+Records = Annotated[
+    int, option("--records", "Number of valid records per type and version.", min=1)
 ]
+Bad = Annotated[int, option("--bad", "Number of additional invalid records.", min=0)]
+StartVersion = Annotated[int, option("--start-version", "The first version of the schemas.", min=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,34 +56,33 @@ class Target:
     """Where records go, as the command line says it."""
 
     path: Annotated[
-        Path | None, argument("With --to delta: the table's folder.", metavar="PATH")
+        Path | None, argument("With --to delta: folder of the table.", metavar="PATH")
     ] = None
     to: Annotated[
         Literal["kafka", "delta"],
-        option("--to", "A topic of Kafka, or a Delta table in its place."),
+        option("--to", "A Kafka topic, or a Delta table instead."),
     ] = "kafka"
     bootstrap_servers: Servers = None
     registry_url: Annotated[
         str | None, option("--registry-url", URL_HELP, envvar="SR_URL", rich_help_panel=KAFKA)
     ] = None
     topic: Annotated[
-        str | None, option("--topic", "The topic; made if it is not there.", rich_help_panel=KAFKA)
+        str | None,
+        option("--topic", "The topic; it is created when missing.", rich_help_panel=KAFKA),
     ] = None
     partitions: Partitions = None
     pipeline: Annotated[
         Path | None,
         option(
             "--pipeline",
-            "Take brokers, registry and how to log in to both from a pipeline file.",
+            "Take brokers, registry and credentials from this pipeline file.",
             metavar="FILE",
             rich_help_panel=KAFKA,
         ),
     ] = None
     registry: Annotated[
         Path | None,
-        option(
-            "--registry", "The folder that keeps the schemas.", metavar="DIR", rich_help_panel=DELTA
-        ),
+        option("--registry", "Folder of the schemas.", metavar="DIR", rich_help_panel=DELTA),
     ] = None
 
 
@@ -255,25 +252,25 @@ def games(
     records: Records = 10,
     bad: Bad = 0,
     bad_kinds: Annotated[
-        str | None, option("--bad-kinds", "Which bad records, separated by commas.")
+        str | None, option("--bad-kinds", "Kinds of invalid records, separated by commas.")
     ] = None,
     late: Annotated[
-        int, option("--late", "Records of old versions that come at the end.", min=0)
+        int, option("--late", "Number of records of old versions, sent at the end.", min=0)
     ] = 0,
     type_change: Annotated[
-        bool, option("--type-change", "In the newest version a field changes its type.")
+        bool, option("--type-change", "Change the type of a field in the newest version.")
     ] = False,
     start_version: StartVersion = 1,
     framing: Annotated[
         Literal["none", "confluent", "mixed"],
-        option("--framing", "Whether the registry's header is there."),
+        option("--framing", "Whether records have the registry's header."),
     ] = "mixed",
     rate: Rate = None,
     seed: Seed = 999,
 ) -> None:
-    """Wrapped events of many games, whose schemas grow while they are sent.
+    """Send wrapped events of many games, whose schemas grow meanwhile.
 
-    The topic is wrapper if no other is named.
+    The default topic is wrapper.
     """
     from distributary_lab.simulate.base import DEFAULT_KINDS, deliver, parse_kinds
     from distributary_lab.simulate.game_records import GamesPlan
@@ -311,7 +308,7 @@ def people(
     rate: Rate = None,
     seed: Seed = 999,
 ) -> None:
-    """One type of framed message, whose schema gains a field with every version."""
+    """Send framed messages of one type, whose schema gains a field with every version."""
     from distributary_lab.simulate.base import deliver
     from distributary_lab.simulate.games import PeoplePlan, stream_people
 
@@ -341,26 +338,29 @@ def orders(
         OrderType, option("--type", "Lists of orders, or one of two types that share a topic.")
     ] = "orders",
     records: Annotated[
-        int, option("--records", "Messages per version, none of them empty.", min=1)
+        int, option("--records", "Number of messages per version, none of them empty.", min=1)
     ] = 10,
     versions: Annotated[
         int, option("--versions", "2 adds a field to products in orders.", min=1, max=2)
     ] = 1,
-    empty: Annotated[int, option("--empty", "Lists without an order, in addition.", min=0)] = 0,
+    empty: Annotated[
+        int, option("--empty", "Number of additional lists without an order.", min=0)
+    ] = 0,
     framing: Annotated[
         Literal["none", "confluent"],
         option("--framing", "none: without the registry's header, for dead letters."),
     ] = "confluent",
     interactive: Annotated[
-        bool, option("--interactive", "Ask for each record; an empty line ends it.")
+        bool,
+        option("--interactive", "Ask for the values of each record; an empty line ends the input."),
     ] = False,
     rate: Rate = None,
     seed: Seed = 999,
 ) -> None:
-    """Orders in Avro, several to a message, with names beyond ASCII.
+    """Send orders in Avro, several in one message, with names beyond ASCII.
 
-    With --type customer and --type product, records of two types share a topic: its schema is a
-    union that refers to theirs.
+    --type customer and --type product send records of two types to one topic, whose schema is a
+    union of both.
     """
     from distributary_lab.simulate.base import deliver
     from distributary_lab.simulate.orders import OrderKind, OrdersPlan, stream_orders, typed_orders
@@ -462,38 +462,44 @@ def _amount(text: str) -> float:
 def cdc(
     call: Invocation,
     path: Annotated[
-        Path | None, argument("With --to files: the folder of the stream.", metavar="PATH")
+        Path | None, argument("With --to files: folder of the change files.", metavar="PATH")
     ] = None,
     to: Annotated[
-        Literal["files", "kafka"], option("--to", "Files of Datastream, or messages of Debezium.")
+        Literal["files", "kafka"],
+        option("--to", "Change files of Datastream, or messages of Debezium."),
     ] = "files",
     source_type: Annotated[
         Literal["mysql", "postgresql", "oracle", "sqlserver"],
-        option("--source-type", "The database whose rows change."),
+        option("--source-type", "Kind of the simulated database."),
     ] = "mysql",
-    tables: Annotated[int, option("--tables", "How many tables.", min=1)] = 2,
-    events: Annotated[int, option("--events", "Changes in all tables together.", min=0)] = 1_000,
+    tables: Annotated[int, option("--tables", "Number of tables.", min=1)] = 2,
+    events: Annotated[
+        int, option("--events", "Number of changes in all tables together.", min=0)
+    ] = 1_000,
     rows: Annotated[
-        int, option("--rows", "Rows that a table has before, to backfill.", min=0)
+        int, option("--rows", "Number of rows per table that are sent as a backfill.", min=0)
     ] = 20,
-    rounds: Annotated[int, option("--rounds", "In how many parts the stream comes.", min=1)] = 5,
+    rounds: Annotated[
+        int, option("--rounds", "Number of parts in which the stream is sent.", min=1)
+    ] = 5,
     interval: Annotated[float, option("--interval", "Seconds between two parts.", min=0)] = 0.0,
     chaos: Annotated[
-        bool, option("--chaos", "Everything that makes a stream hard to follow.")
+        bool, option("--chaos", "Send duplicates, late events and all other difficulties.")
     ] = False,
     features: Annotated[
-        str | None, option("--with", "Only some of it, separated by commas: see the docs.")
+        str | None, option("--with", "Only these difficulties, separated by commas: see the docs.")
     ] = None,
     truth: Annotated[
-        Path | None, option("--truth", "Write what the tables must hold.", metavar="FILE")
+        Path | None,
+        option("--truth", "File to write the expected rows of all tables to.", metavar="FILE"),
     ] = None,
     print_truth: Annotated[
-        bool, option("--print-truth", "Print what the tables must hold, as JSON.")
+        bool, option("--print-truth", "Print the expected rows of all tables as JSON.")
     ] = False,
     seed: Seed = 999,
     format: Annotated[
         Literal["avro", "json", "json-array", "debezium"] | None,
-        option("--format", "How it is written; else avro, or debezium to Kafka."),
+        option("--format", "Format of the changes; else avro, or debezium with --to kafka."),
     ] = None,
     gzip: Annotated[
         bool, option("--gzip", "Compress files in JSON.", rich_help_panel=FILES)
@@ -502,23 +508,23 @@ def cdc(
         bool,
         option(
             "--bare-methods",
-            "Read methods are cdc and backfill: no word on the database.",
+            "Write the read methods as cdc and backfill, without the kind of database.",
             rich_help_panel=FILES,
         ),
     ] = False,
     bootstrap_servers: Servers = None,
     topic_prefix: Annotated[
-        str, option("--topic-prefix", "What all topics begin with.", rich_help_panel=KAFKA)
+        str, option("--topic-prefix", "Prefix of all topics.", rich_help_panel=KAFKA)
     ] = "shop",
     with_schema: Annotated[
-        bool, option("--with-schema", "Each message carries its schema.", rich_help_panel=KAFKA)
+        bool, option("--with-schema", "Put the schema into each message.", rich_help_panel=KAFKA)
     ] = False,
     partitions: Partitions = None,
 ) -> None:
-    """Changes of the rows of a simulated database, and what they come to in the end.
+    """Send the changes of a simulated database's rows, and print the resulting rows.
 
-    Some rows are there before and come by a backfill; then rows are inserted, updated and
-    deleted. The same seed gives the same files, byte by byte.
+    Some rows exist already and are sent as a backfill; then rows are inserted, updated and deleted.
+    The same seed gives the same files, byte by byte.
     """
     from distributary.store import disk
     from distributary_lab.simulate.cdc import debezium, files, shapes

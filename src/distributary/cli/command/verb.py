@@ -1,4 +1,4 @@
-"""Declares a command: the flags that all have, its example, and what happens on failure."""
+"""Declaration of commands: the flags that all have, examples, completion, and errors."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from distributary.cli.command.output import Output
 
 
-# The help pages: plain text in groups, made without anything that takes long to import.
+# Help pages: plain text in groups, drawn without modules that take long to import.
 
 _WHOLE = 1000
-"""Letters: the first sentence of any command, wrapped and never cut off."""
+"""Characters: more than the first sentence of any command, so that none is cut off."""
 _EXAMPLE = re.compile(r"^ +distributary .*$", re.MULTILINE)
 
 
 def _write_groups(formatter: Any, rows: list[tuple[str, tuple[str, str]]]) -> None:
-    """Names with their explanations, under the heading that each asks for."""
+    """Write names with their explanations, each under its heading."""
     for title in dict.fromkeys(heading for heading, _ in rows):
         with formatter.section(title):
             formatter.write_dl([row for heading, row in rows if heading == title])
@@ -59,7 +59,7 @@ def _in_words(name: str) -> str:
 
 
 def _leave_as_typed(command: Any, ctx: Any) -> None:
-    """For the Tab key: values need no checking, and what Typer checks them with takes 0.1 s."""
+    """Leave values unchecked during completion: the import of Typer's checks takes 0.1 s."""
     if ctx.resilient_parsing:
         for parameter in command.get_params(ctx):
             parameter.process_value = lambda _, value: value
@@ -74,7 +74,7 @@ class CommandPage(TyperCommand):
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Arguments, options, and then what every command has."""
+        """Write arguments and options, then the options that every command has."""
         _write_parameters(self, ctx, formatter)
 
 
@@ -92,7 +92,7 @@ class GroupPage(TyperGroup):
         _write_parameters(self, ctx, formatter)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """The commands in their groups, one sentence each."""
+        """Write the commands in their groups, one sentence each."""
         longest = max((len(name) for name in self.list_commands(ctx)), default=0)
         rows = [
             (
@@ -121,10 +121,10 @@ class GroupPage(TyperGroup):
 
 
 class ListingGroup(GroupPage):
-    """The page of several commands, of which `list` is meant when none is typed."""
+    """The page of several commands, of which `list` is the default."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments, with `list` in front of options that stand alone."""
+        """Parse the arguments; insert `list` if no command is given."""
         alone = not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names)
         return super().parse_args(ctx, ["list", *args] if alone else args)
 
@@ -143,7 +143,7 @@ START, RUN, LOOK, FIX, DEPLOY = "Start", "Run", "Look", "Fix", "Deploy"
 
 
 def option(names: str, help: str, **more: Any) -> Any:
-    """An option by its names: `--file -f`."""
+    """Declare an option by its names: `--file -f`."""
     return typer.Option(*names.split(), help=help, **more)
 
 
@@ -162,7 +162,7 @@ _COUNT = {"count": True, "show_default": False}
 _FLAGS = [
     _flag(False, "--json", "Print one JSON document."),
     _flag(False, "--quiet -q", "Print errors only."),
-    _flag(0, "--verbose -v", "Say what is done; twice for Spark's log too.", **_COUNT),
+    _flag(0, "--verbose -v", "Log each step; -vv shows Spark's log as well.", **_COUNT),
     _flag(False, "--debug", "Show the traceback of an error."),
 ]
 
@@ -171,10 +171,10 @@ Action = Callable[..., int | None]
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """What a command's function is given besides its own parameters."""
+    """The context of a command: its name, its output and its log file."""
 
     name: str
-    """What was typed: `dlq replay`."""
+    """The command as typed: `dlq replay`."""
     out: Output
     log: LogFile
 
@@ -184,7 +184,7 @@ class Invocation:
         return ConfigError(message, where="command line", next_step=next_step)
 
     def seconds(self, option: str, text: str) -> float:
-        """The value of an option that takes `10s` or `2h`."""
+        """Parse the value of an option such as `10s` or `2h` into seconds."""
         from distributary.config.base import parse_duration
 
         try:
@@ -194,14 +194,14 @@ class Invocation:
 
 
 def single(panel: str) -> typer.Typer:
-    """Commands that are typed by their own names; `panel` is where the help page lists them."""
+    """Create an app of commands without a group; `panel` is their heading on the help page."""
     app = typer.Typer()
     app.info.rich_help_panel = panel
     return app
 
 
 def group(name: str, help: str, *, panel: str) -> typer.Typer:
-    """Several commands under one word."""
+    """Create a group of commands, such as `dlq`."""
     app = typer.Typer(
         name=name, help=help, cls=GroupPage, callback=show_help, invoke_without_command=True
     )
@@ -212,15 +212,15 @@ def group(name: str, help: str, *, panel: str) -> typer.Typer:
 def verb(
     app: typer.Typer, *examples: str, name: str | None = None, panel: str | None = None
 ) -> Callable[[Action], Action]:
-    """Adds a function to an app. Its first parameter is the `Invocation`, its result the exit code.
+    """Add a function to an app. Its first parameter is the `Invocation`, its result the exit code.
 
-    A parameter that is a dataclass stands for the options that are its fields.
+    A parameter whose type is a dataclass declares one option for each field.
 
     Args:
-        app: where the command goes.
-        examples: what works when pasted after `distributary demo games`, without the program.
-        name: what people type, when it is not the function's name.
-        panel: where the help page of a group lists it, if it has several headings.
+        app: the app or group of the command.
+        examples: commands without `distributary`, which work after `distributary demo games`.
+        name: the command, if it is not the function's name.
+        panel: the heading on the help page of a group that has several.
     """
 
     def declare(action: Action) -> Action:
@@ -269,7 +269,7 @@ def _parameters(own: inspect.Parameter) -> list[inspect.Parameter]:
 
 def _epilog(examples: Sequence[str]) -> str:
     title = "Example:" if len(examples) == 1 else "Examples:"
-    # the mark keeps the lines as they are: a command that was wrapped cannot be pasted
+    # \b prevents wrapping: a wrapped command could not be pasted
     return "\n".join(["\b", title, *(f"  distributary {line}" for line in examples)])
 
 
@@ -283,7 +283,7 @@ def _invoke(
     verbose: int,
     debug: bool,
 ) -> int:
-    # not at the top of the file: help and completion need none of it
+    # imported here, because help and completion do not need it
     from distributary.cli.command.log_file import LogFile, logging_to, report
     from distributary.cli.command.output import QUIET, Output
 
@@ -296,18 +296,18 @@ def _invoke(
             output.note("stopped")
             return STOPPED_BY_KEY
         except BrokenPipeError:
-            # whoever read this has read enough
+            # the reader of the pipe has closed it
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
         except Exception as error:
             return report(output, error, invocation.log)
 
 
-# Names for the shell's Tab key: quick, and silent about whatever is wrong.
+# Completion of names by the Tab key: quick, and silent about errors.
 
 LAKE_VARIABLE = "DISTRIBUTARY_LAKE"
 PLACES = ("./lake", "./distributary-demo", ".")
-"""Folders of the working directory that are looked at when no lake is named; itself at last."""
+"""Folders to look for a lake in when none is named; the working folder is the last one."""
 _TABLES = 'SELECT DISTINCT "table" AS name FROM rows'
 _LABELS = "SELECT DISTINCT schema AS name FROM rows"
 _LETTERS = "SELECT DISTINCT path AS name FROM rows WHERE role = 'dead_letters'"
@@ -317,12 +317,12 @@ _FIRST_REASON = ErrorCode.NULL_VALUE
 
 
 def complete_tables(ctx: Context, incomplete: str) -> list[str]:
-    """Tables of the lake that is meant."""
+    """Return the tables of the lake."""
     return _starting(incomplete, _names(layout.ledger_table(_lake(ctx), "tables"), _TABLES))
 
 
 def complete_subjects(ctx: Context, incomplete: str) -> list[str]:
-    """Subjects that records were seen of, or those of a folder; no registry is asked."""
+    """Return the subjects known to the ledger, or those of a folder; send no request."""
     place = str(ctx.params.get("registry") or "")
     if place:
         return _starting(incomplete, _subfolders(Path(place, "subjects")))
@@ -332,24 +332,24 @@ def complete_subjects(ctx: Context, incomplete: str) -> list[str]:
 
 
 def complete_schemas(ctx: Context, incomplete: str) -> list[str]:
-    """Tables and subjects."""
+    """Return tables and subjects."""
     return sorted({*complete_tables(ctx, incomplete), *complete_subjects(ctx, incomplete)})
 
 
 def complete_letters(ctx: Context, incomplete: str) -> list[str]:
-    """The newest of the open dead letters, by their ids."""
+    """Return the ids of the newest open dead letters."""
     return _starting(incomplete, _in_letters(ctx, _NEWEST))
 
 
 def complete_reasons(ctx: Context, incomplete: str) -> list[str]:
-    """Reasons of the open dead letters, else all that there are."""
+    """Return the reasons of the open dead letters, or all reasons if there are none."""
     found = _in_letters(ctx, _REASONS)
     codes = list(ErrorCode)
     return _starting(incomplete, found or map(str, codes[codes.index(_FIRST_REASON) :]))
 
 
 def complete_pipelines(ctx: Context, incomplete: str) -> list[str]:
-    """Pipelines that have run in the lake that is meant."""
+    """Return the pipelines that have run in the lake."""
     return _starting(incomplete, _subfolders(Path(layout.pipelines(_lake(ctx)))))
 
 
@@ -366,21 +366,21 @@ def _in_letters(ctx: Context, sql: str) -> set[str]:
 
 def _subfolders(folder: Path) -> list[str]:
     try:
-        # a name with a digest in it is not what anybody would type
+        # names with a digest are internal
         return [path.name for path in folder.iterdir() if "~" not in path.name]
     except OSError:
         return []
 
 
 def _names(table: str, sql: str) -> list[str]:
-    # the whole of `observe` would take longer to import than a person waits for a Tab
+    # `observe` would take too long to import for a completion
     from deltalake import DeltaTable, QueryBuilder
 
     try:
         rows = QueryBuilder().register("rows", DeltaTable(table)).execute(sql).read_all()
         return [str(name) for name in rows["name"].to_pylist()]
     except Exception:
-        # a shell that prints a traceback into what is being typed helps nobody
+        # a traceback would be printed into the line that the user types
         return []
 
 
@@ -391,14 +391,12 @@ def _starting(incomplete: str, names: Iterable[str]) -> list[str]:
 # Parameters that several commands share.
 
 File = Annotated[Path, argument("The pipeline file.", metavar="FILE")]
-OptionalFile = Annotated[
-    Path | None, argument("The pipeline file; may be left out.", metavar="FILE")
-]
+OptionalFile = Annotated[Path | None, argument("The pipeline file (optional).", metavar="FILE")]
 FileOption = Annotated[
     Path | None,
     option(
         "--file -f",
-        "The pipeline file, where this user has not run it as it is now.",
+        "The pipeline file; needed if this user has not run it in its current form.",
         metavar="FILE",
     ),
 ]
@@ -406,7 +404,7 @@ LakeOption = Annotated[
     str | None,
     option(
         "--lake",
-        "The lake's folder; else $DISTRIBUTARY_LAKE, ./lake, ./distributary-demo or this one.",
+        "The lake; else $DISTRIBUTARY_LAKE, ./lake, ./distributary-demo or the working folder.",
         metavar="DIR",
     ),
 ]
@@ -414,7 +412,7 @@ PipelineName = Annotated[
     str | None,
     option(
         "--pipeline",
-        "Only this pipeline, where a lake has several.",
+        "Only this pipeline, if the lake has several.",
         metavar="NAME",
         autocompletion=complete_pipelines,
     ),
@@ -426,7 +424,7 @@ AsOf = Annotated[
     str | None,
     option(
         "--as-of",
-        "Only what the source did up to then: 2026-11-15T12:00:00Z; UTC without an offset.",
+        "Only changes up to this time of the source: 2026-11-15T12:00:00Z; UTC without an offset.",
         metavar="TIME",
     ),
 ]
@@ -434,9 +432,9 @@ CutOption = Annotated[
     str | None,
     option(
         "--as-of",
-        "Read a cut: the number of a batch (41, games:41), or a time; else the newest.",
+        "The cut to read: a batch number (41, games:41) or a time; else the newest cut.",
         metavar="CUT",
     ),
 ]
-DryRun = Annotated[bool, option("--dry-run", "Only say what would be done.")]
-Yes = Annotated[bool, option("--yes -y", "Do not ask.")]
+DryRun = Annotated[bool, option("--dry-run", "Show what would be done, and change nothing.")]
+Yes = Annotated[bool, option("--yes -y", "Do not ask for confirmation.")]

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from distributary.operations.cut_changes import TableChanges
 
 
-app = group("cuts", "Moments at which all tables have the same batches.", panel=LOOK)
+app = group("cuts", "States of the lake in which all tables have the same batches.", panel=LOOK)
 app.info.cls = ListingGroup
 
 _MOST = 10_000
@@ -52,11 +52,14 @@ CutArgument = Annotated[
 def list_cuts(
     call: Invocation,
     last: Annotated[
-        int, option("--last -n", "So many, the newest.", metavar="CUTS", min=1, max=_MOST)
+        int,
+        option("--last -n", "Number of cuts, the newest first.", metavar="CUTS", min=1, max=_MOST),
     ] = 20,
     before: Annotated[
         int | None,
-        option("--before", "Those before this batch, for the next page.", metavar="BATCH", min=0),
+        option(
+            "--before", "List cuts before this batch, for the next page.", metavar="BATCH", min=0
+        ),
     ] = None,
     pipeline: PipelineName = None,
     lake: LakeOption = None,
@@ -103,7 +106,8 @@ def show(
         option("--sql", "Print views of the cut for spark, duckdb or trino.", metavar="ENGINE"),
     ] = None,
     schema: Annotated[
-        str, option("--schema", "The schema of the views; of Trino's tables too.", metavar="NAME")
+        str,
+        option("--schema", "Schema of the views; for Trino also of the tables.", metavar="NAME"),
     ] = "",
     pipeline: PipelineName = None,
     lake: LakeOption = None,
@@ -196,7 +200,7 @@ def diff(
     lake: LakeOption = None,
     file: FileOption = None,
 ) -> None:
-    """Show what tables got, changed and lost between two cuts, or the rows of one table."""
+    """Show the rows added, changed and removed between two cuts, by table or for one table."""
     from distributary.observe.cuts import Cuts
     from distributary.operations.cut_changes import changes_between
 
@@ -265,7 +269,7 @@ def pin(
     cut: CutName,
     until: Annotated[
         str,
-        option("--until", "Keep it readable until then; UTC without an offset.", metavar="TIME"),
+        option("--until", "The end of the pin; UTC without an offset.", metavar="TIME"),
     ],
     pipeline: PipelineName = None,
     lake: LakeOption = None,
@@ -302,7 +306,7 @@ def unpin(
     lake: LakeOption = None,
     file: FileOption = None,
 ) -> None:
-    """Let a pinned cut go: maintenance may delete what it needed."""
+    """Release a pinned cut: maintenance may delete the files that it needs."""
     from distributary.operations.pins import unpin_cut
 
     found = find_lake(call, lake, file)

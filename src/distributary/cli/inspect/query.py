@@ -42,14 +42,18 @@ Width = Annotated[
     int | None,
     option(
         "--width",
-        "Cut values after so many characters; 60 in a table, whole in --json and --csv.",
+        "The longest value to print, in characters; 60 in a table, no limit in --json and --csv.",
         metavar="CHARACTERS",
         min=1,
     ),
 ]
 Csv = Annotated[bool, option("--csv", "Print comma-separated values with a header.")]
-Timeout = Annotated[str, option("--timeout", "How long an answer may take.", metavar="DURATION")]
-Memory = Annotated[str, option("--memory", "How much memory it may take.", metavar="SIZE")]
+Timeout = Annotated[
+    str, option("--timeout", "The longest time that a statement may take.", metavar="DURATION")
+]
+Memory = Annotated[
+    str, option("--memory", "The most memory that a statement may take.", metavar="SIZE")
+]
 
 
 @verb(
@@ -62,14 +66,17 @@ def query(
     call: Invocation,
     sql: Annotated[
         str | None,
-        argument("One SELECT; else standard input, or a prompt in a terminal.", metavar="SQL"),
+        argument(
+            "One SELECT statement; when left out, read from standard input or a prompt.",
+            metavar="SQL",
+        ),
     ] = None,
     as_csv: Csv = False,
     limit: Annotated[
         int | None,
         option(
             "--limit -n",
-            "Print at most so many rows; 0 for all. 1,000 when left out, all with --csv.",
+            "The largest number of rows to print; 0 for all. 1,000 when left out, all with --csv.",
             metavar="ROWS",
             min=0,
         ),
@@ -81,9 +88,9 @@ def query(
     lake: LakeOption = None,
     file: FileOption = None,
 ) -> None:
-    """Ask the tables in SQL, by their names. It only reads, and needs no JVM.
+    """Query the tables in SQL, by their names. It only reads, and needs no JVM.
 
-    All tables are read at one cut: each has exactly the batches up to one that is settled.
+    All tables are read at one cut: each has the same settled batches.
     """
     from distributary.operations.query import Questions
 
@@ -102,7 +109,7 @@ def head(
     call: Invocation,
     table: TableArgument,
     count: Annotated[
-        int, option("--rows -n", "How many.", metavar="ROWS", min=1, max=_MOST_SHOWN)
+        int, option("--rows -n", "Number of rows.", metavar="ROWS", min=1, max=_MOST_SHOWN)
     ] = 10,
     as_csv: Csv = False,
     width: Width = None,
@@ -110,7 +117,7 @@ def head(
     lake: LakeOption = None,
     file: FileOption = None,
 ) -> None:
-    """The newest rows of a table, the newest first."""
+    """Show the newest rows of a table, the newest first."""
     from distributary.operations.query import Questions, ResultColumn, newest
 
     shape = row_shape(call, as_csv, width)

@@ -86,7 +86,7 @@ RegistryOption = Annotated[
     str | None,
     option(
         "--registry",
-        "The registry's folder or address; else that of the pipeline.",
+        "Folder or address of the registry; else the pipeline's registry.",
         metavar="PLACE",
     ),
 ]
@@ -107,7 +107,7 @@ def tables(
     pipeline: PipelineName = None,
     as_of: CutOption = None,
 ) -> None:
-    """Every table with its rows, columns and last commit; at a cut with its version."""
+    """List the tables with rows, columns and last commit; at a cut with their versions."""
     from distributary.engine.names import clashes
     from distributary.observe.health import with_measures
 
@@ -214,7 +214,7 @@ def show(
         ),
     ],
     version: Annotated[
-        str | None, argument("The subject's version; else the newest.", metavar="VERSION")
+        str | None, argument("Version of the subject; else the newest.", metavar="VERSION")
     ] = None,
     lake: LakeOption = None,
     pipeline: PipelineName = None,
@@ -222,7 +222,7 @@ def show(
     registry: RegistryOption = None,
     as_of: CutOption = None,
 ) -> None:
-    """The columns of a table with where they came from, or one version of a subject."""
+    """Show the columns of a table with their origins, or one version of a subject."""
     no_table: ConfigError | None = None
     if version is None and registry is None:
         try:
@@ -387,7 +387,7 @@ def history(
         ),
     ] = None,
     lake: LakeOption = None,
-    last: Annotated[int, option("--last", "Only so many of the newest.", min=1)] = 50,
+    last: Annotated[int, option("--last", "Number of changes, the newest first.", min=1)] = 50,
 ) -> None:
     """List schema changes: time, batch, id, and the action."""
     found = find_lake(call, lake)
@@ -443,13 +443,14 @@ def subjects(
     call: Invocation,
     file: OptionalFile = None,
     matching: Annotated[
-        str | None, option("--matching", "Only those with this in their name.", metavar="TEXT")
+        str | None,
+        option("--matching", "Only subjects with this text in their names.", metavar="TEXT"),
     ] = None,
     lake: LakeOption = None,
     pipeline: PipelineName = None,
     registry: RegistryOption = None,
 ) -> None:
-    """Every subject of the registry, with its versions and the newest of them."""
+    """List the subjects of the registry with their versions."""
     option = "`distributary schema subjects FILE`"
     found = find_registry(call, registry, file, lake, pipeline, option=option)
     every = _by_listing(found, matching or "") or _by_name(found, matching or "")
@@ -556,7 +557,8 @@ def diff(
         str, argument("The subject.", metavar="SUBJECT", autocompletion=complete_subjects)
     ],
     before: Annotated[
-        str | None, argument("The older version; else the one before.", metavar="V1")
+        str | None,
+        argument("The older version; else the version before the newer one.", metavar="V1"),
     ] = None,
     after: Annotated[
         str | None, argument("The newer version; else the newest.", metavar="V2")
@@ -565,7 +567,7 @@ def diff(
         Path | None,
         option(
             "--file -f",
-            "A schema that is not registered, in place of the newer version.",
+            "File of an unregistered schema, instead of the newer version.",
             metavar="SCHEMA",
         ),
     ] = None,
@@ -573,7 +575,7 @@ def diff(
         list[str] | None,
         option(
             "--reference",
-            "What an import of that file stands for; may be repeated.",
+            "The subject that an import of the file means; may be repeated.",
             metavar="NAME=SUBJECT[:VERSION]",
         ),
     ] = None,
@@ -582,9 +584,9 @@ def diff(
     config: Annotated[Path | None, option("--config", _FILE_HELP, metavar="FILE")] = None,
     registry: RegistryOption = None,
 ) -> int:
-    """What changes between two versions: columns, text, and whether the registry takes it.
+    """Compare two versions of a schema: columns, text, and compatibility.
 
-    With --file, exits with 1 when the registry would refuse the schema.
+    With --file: exit code 1 if the registry would refuse the schema.
     """
     from distributary.registry.compatibility.levels import Version, problems
 
@@ -774,7 +776,7 @@ def ids(
     file: PipelineFile = None,
     registry: RegistryOption = None,
 ) -> None:
-    """Which schemas its records were written with: subjects, versions, rows and batches."""
+    """List the schemas that records were written with: subjects, versions, rows and batches."""
     from distributary.model.table import Role
     from distributary.observe.ledger.rows import uses_of, with_rows
 
@@ -893,15 +895,16 @@ def _draw_ids(paper: Paper, kind: str, name: str, uses: Sequence[SchemaInUse]) -
 def forget(
     call: Invocation,
     name: Annotated[
-        str, argument("The topic, or the table of the database, of the records.", metavar="NAME")
+        str, argument("Topic of the records, or their table in the database.", metavar="NAME")
     ],
     file: File,
     dry_run: DryRun = False,
 ) -> None:
-    """Forget what records without a schema look like: the next batch tells again.
+    """Forget the columns inferred for records without a schema; the next batch infers them again.
 
-    For JSON without a registry, when what came first was not what the rest is. The table keeps its
-    columns and rows; dlq replay then lands the letters. The pipeline must not run meanwhile.
+    Use it for JSON without a registry, when the first records did not look like the others. The
+    table keeps its columns and rows. Afterwards, `dlq replay` sends the dead letters again. The
+    pipeline must not run meanwhile.
     """
     from distributary.engine.progress.claim import refuse_owned
     from distributary.engine.seams import make_inferred
@@ -923,10 +926,14 @@ def retype(
     name: Annotated[
         str,
         argument(
-            "The table, or the type of its records.", metavar="NAME", autocompletion=complete_tables
+            "Name of the table, or of the type of its records.",
+            metavar="NAME",
+            autocompletion=complete_tables,
         ),
     ],
-    column: Annotated[str, argument("The field, or a path such as address.zip.", metavar="COLUMN")],
+    column: Annotated[
+        str, argument("Name of the field, or a path such as address.zip.", metavar="COLUMN")
+    ],
     kind: Annotated[
         str,
         argument(
@@ -937,11 +944,11 @@ def retype(
     file: File,
     dry_run: DryRun = False,
 ) -> int:
-    """Correct the kind of a column of JSON without a schema, and replay what it had refused.
+    """Correct the kind of a column of JSON without a schema, and replay its dead letters.
 
-    From then on values of this kind go to the plain column, or to one beside it where the table has
-    another type already. Dead letters of the table that did not match (PAYLOAD_MISMATCH) are sent
-    again. The pipeline must not run meanwhile. Exits with 1 if some fail again.
+    From then on, values of this kind are written to the column, or to a side column if the table's
+    column has another type. The table's dead letters with PAYLOAD_MISMATCH are sent again. The
+    pipeline must not run meanwhile. Exit code 1 if some fail again.
     """
     from distributary.decode.json.kinds import KINDS, kind_name, retyped
     from distributary.engine.progress.claim import refuse_owned

@@ -95,10 +95,11 @@ def status(
     file: OptionalFile = None,
     lake: LakeOption = None,
     partitions: Annotated[
-        bool, option("--partitions", "How far each partition was read; asks the broker.")
+        bool,
+        option("--partitions", "Show the offset and the lag of each partition; asks the broker."),
     ] = False,
 ) -> int:
-    """Lag, freshness, rows, dead letters and parked tables."""
+    """Show lag, freshness, rows, dead letters and parked tables."""
     from distributary.engine.progress.claim import liveness
     from distributary.observe.cards import unfinished_removal
     from distributary.observe.status import status as status_of

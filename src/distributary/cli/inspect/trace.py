@@ -53,17 +53,17 @@ def trace(
     key: Annotated[
         list[str] | None,
         argument(
-            "COLUMN=VALUE of rows in that table; of change data also the key's values.",
+            "COLUMN=VALUE of rows in the table; for change data also the values of the key alone.",
             metavar="KEY",
         ),
     ] = None,
     lake: LakeOption = None,
 ) -> int:
-    """Where a record went, or where a row came from.
+    """Show where a record went, or where a row came from.
 
-    A row of change data is shown with every event of its key, in the order of the source. An
-    event of a change file is at PATH/NUMBER/PLACE: the file's path and number, and its place.
-    Change data to try it on: distributary demo cdc
+    For a row of change data, all events of its key are shown, in the order of the source. An event
+    in a change file is named PATH/NUMBER/PLACE: path and number of the file, and the position of
+    the event. To try it on change data, run: distributary demo cdc
     """
     from distributary.observe.trace import Coordinates, trace_offset
 

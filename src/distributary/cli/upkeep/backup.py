@@ -43,8 +43,8 @@ def backup(
     targets: Annotated[
         list[str],
         argument(
-            "Pipeline files, if --lake does not say which lake; then the folder or address that "
-            "the backup goes to.",
+            "Pipeline files, unless --lake names the lake; then the folder or address of the "
+            "backup.",
             metavar="[FILE]... BACKUP",
             show_default=False,
         ),
@@ -52,10 +52,10 @@ def backup(
     lake: LakeOption = None,
     dry_run: DryRun = False,
 ) -> int:
-    """Copy a lake and the progress of its pipelines, while these run.
+    """Copy a lake and the progress of its pipelines, also while they run.
 
-    Every backup to the same place is a restore point of its own, and copies only files that the
-    place does not have yet.
+    Each backup to the same place is a restore point. It copies only the files that the place does
+    not have yet.
     """
     files, to = _split(call, targets, last=True)
     pipelines = _pipelines(call, files)
@@ -107,8 +107,8 @@ def restore(
     targets: Annotated[
         list[str],
         argument(
-            "The folder or address of the backup; then pipeline files that say where lake and "
-            "checkpoint belong.",
+            "Folder or address of the backup; then pipeline files, which name the new places of "
+            "lake and checkpoint.",
             metavar="BACKUP [FILE]...",
             show_default=False,
         ),
@@ -121,10 +121,10 @@ def restore(
     list_points: Annotated[bool, option("--list", "Only list the restore points.")] = False,
     dry_run: DryRun = False,
 ) -> int:
-    """Put a backup back, into an empty place.
+    """Restore a backup into an empty place.
 
-    The next run goes on where the pipeline was when the backup was taken. A restore that was
-    interrupted is finished by the same command.
+    The next run continues where the pipeline was at the time of the backup. The same command
+    finishes a restore that was interrupted.
     """
     files, source = _split(call, targets, last=False)
     pipelines = _pipelines(call, files)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from distributary.operations.replay import Insight, ReplayResult
 
 
-app = group("dlq", "The dead letters: list, show, replay, discard.", panel=LOOK)
+app = group("dlq", "Dead letters: list, show, replay, discard.", panel=LOOK)
 
 
 Shown = Literal["open", "replayed", "discarded", "all"]
@@ -64,13 +64,13 @@ _LONGEST = 40
 @verb(app, "dlq list --lake distributary-demo", name="list", panel=LOOK)
 def list_letters(
     call: Invocation,
-    status: Annotated[Shown, option("--status", "Which ones.")] = "open",
+    status: Annotated[Shown, option("--status", "Status of the dead letters.")] = "open",
     reason: ReasonOption = None,
     type: TypeOption = None,
     lake: LakeOption = None,
     pipeline: PipelineName = None,
 ) -> None:
-    """Reasons with counts, times, and an id to look at."""
+    """List the reasons of dead letters with counts, times and an example."""
     found = find_lake(call, lake)
     wanted = None if status == "all" else status
     reasons = [
@@ -124,7 +124,7 @@ def show(
     id: Annotated[
         str,
         argument(
-            "The id, how it begins, or TOPIC/PARTITION/OFFSET.",
+            "The id, its first characters, or TOPIC/PARTITION/OFFSET.",
             metavar="ID",
             autocompletion=complete_letters,
         ),
@@ -132,7 +132,7 @@ def show(
     lake: LakeOption = None,
     file: FileOption = None,
 ) -> None:
-    """The whole record, its bytes, and as much as can be decoded."""
+    """Show a dead letter: the record, its bytes, and the fields that can be decoded."""
     from distributary.observe.cards import DECODING
     from distributary.observe.deadletters import find_letter
     from distributary.operations.replay import look_inside
@@ -211,18 +211,20 @@ class Selection:
     since: Annotated[
         str | None,
         option(
-            "--since", "First seen then or later: 2026-01-31T12:00Z, or 2h ago.", metavar="TIME"
+            "--since",
+            "First seen at this time or later: 2026-01-31T12:00Z, or 2h for 2 hours ago.",
+            metavar="TIME",
         ),
     ] = None
     until: Annotated[
-        str | None, option("--until", "First seen before that time.", metavar="TIME")
+        str | None, option("--until", "First seen before this time.", metavar="TIME")
     ] = None
     offset: Annotated[
         str | None,
-        option("--offset", "TOPIC/PARTITION/OFFSET, or a stretch: topic/0/10-20.", metavar="PLACE"),
+        option("--offset", "TOPIC/PARTITION/OFFSET, or a range: topic/0/10-20.", metavar="PLACE"),
     ] = None
     id: Annotated[
-        str | None, option("--id", "The one whose id begins like this.", metavar="ID")
+        str | None, option("--id", "Only the dead letter whose id begins with this.", metavar="ID")
     ] = None
 
     @property
@@ -317,7 +319,7 @@ def replay(
 ) -> int:
     """Send dead letters through the pipeline once more.
 
-    Each reaches its table exactly once, and no other reader of the topic sees anything of it.
+    Each record reaches its table exactly once. Nothing is written to the topic.
     """
     wanted, found = chosen.criteria(call), find_lake(call, lake, file)
     if _has_none(found, wanted, pipeline, dry_run=dry_run):
@@ -387,14 +389,14 @@ def _show_replay(call: Invocation, parts: Sequence[ReplayResult], *, dry_run: bo
 )
 def discard(
     call: Invocation,
-    note: Annotated[str, option("--note", "Why they are given up.")],
+    note: Annotated[str, option("--note", "Why the dead letters are discarded.")],
     chosen: Selection,
     lake: LakeOption = None,
     pipeline: PipelineName = None,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> int:
-    """Give dead letters up, and say why. The records stay where they are."""
+    """Mark dead letters as discarded, with a note. The records are kept."""
     wanted = chosen.criteria(call)
     tables = _letters_in(find_lake(call, lake), pipeline)
     ids = {

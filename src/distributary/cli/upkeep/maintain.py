@@ -56,28 +56,31 @@ def maintain(
     targets: Annotated[
         list[str] | None,
         argument(
-            "The pipeline file, and tables if not all are meant; all may be left out.",
+            "The pipeline file (optional), and the tables to maintain; all tables when left out.",
             metavar="FILE|TABLE",
             autocompletion=complete_tables,
             show_default=False,
         ),
     ] = None,
     lake: LakeOption = None,
-    optimize: Annotated[bool, option("--optimize", "Put small files together.")] = False,
+    optimize: Annotated[bool, option("--optimize", "Combine small files.")] = False,
     checkpoint: Annotated[
-        bool, option("--checkpoint", "Sum logs up, and remove their expired commits.")
+        bool,
+        option(
+            "--checkpoint", "Write checkpoints of the tables' logs, and remove expired commits."
+        ),
     ] = False,
     vacuum: Annotated[
-        bool, option("--vacuum", "Delete files that are no longer part of a table.")
+        bool, option("--vacuum", "Delete files that no longer belong to a table.")
     ] = False,
     expire: Annotated[
-        bool, option("--expire", "Remove old dead letters, and details of old batches.")
+        bool, option("--expire", "Remove old dead letters and details of old batches.")
     ] = False,
     retention: Annotated[
         str | None,
         option(
             "--retention",
-            "Keep files for readers of older versions for so long: 7d.",
+            "How long to keep files for readers of older versions: 7d.",
             metavar="AGE",
         ),
     ] = None,
@@ -86,7 +89,7 @@ def maintain(
         str | None,
         option(
             "--at-most",
-            "Begin no table after so long; the others come next time: 10m.",
+            "Start no further table after this time; the next call continues there: 10m.",
             metavar="TIME",
         ),
     ] = None,
@@ -94,7 +97,7 @@ def maintain(
 ) -> int:
     """Compact, clean up and expire, beside running pipelines.
 
-    Without a choice, what `maintain` in the pipeline file asks for is done.
+    Without options, the steps of the setting `maintain` are done.
     """
     from distributary.operations.maintain import UpkeepStep, Wishes, jobs_of
     from distributary.operations.maintain import maintain as maintain_tables

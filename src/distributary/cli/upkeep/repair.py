@@ -57,13 +57,13 @@ def resume(
         Literal["replaced", "repeated"] | None,
         option(
             "--source-was",
-            "Why a source goes back in its log (SOURCE_WENT_BACK). replaced: another server took "
-            "over, and counts anew; repeated: it has sent old events again.",
+            "Why the source went back in its log (SOURCE_WENT_BACK). replaced: another server took "
+            "over, with positions of its own; repeated: old events were sent again.",
         ),
     ] = None,
     dry_run: DryRun = False,
 ) -> int:
-    """Give a parked table the batches that wait for it, in order."""
+    """Commit the parked batches of a table, in order."""
     from distributary.operations.repair.resume_table import refuse_lost_waiting, waiting
     from distributary.operations.repair.resume_table import resume as publish_waiting
     from distributary.publish.base import Outcome
@@ -116,10 +116,10 @@ def rebuild(
     file: FileOption = None,
     dry_run: DryRun = False,
 ) -> int:
-    """Make a table of change data again from its log.
+    """Rebuild a table of change data from its log.
 
-    All of its rows are replaced by one commit; the log and all other tables stay as they are.
-    A pipeline that runs is asked to do it between two batches. Try it after: distributary
+    One commit replaces all rows of the table; the log and other tables do not change. If the
+    pipeline runs, its process rebuilds the table between two batches. Try it after: distributary
     demo cdc
     """
     from distributary.operations.repair.rebuild_table import rebuild_table
@@ -197,7 +197,7 @@ KeepShared = Annotated[
     bool,
     option(
         "--keep-shared",
-        "Go on where tables stay because other pipelines write to them too.",
+        "Continue although tables that other pipelines also write to are kept.",
     ),
 ]
 
@@ -211,13 +211,13 @@ def reset(
     call: Invocation,
     file: File,
     with_tables: Annotated[
-        bool, option("--with-tables", "Remove its tables and their history too.")
+        bool, option("--with-tables", "Also remove the pipeline's tables and their history.")
     ] = False,
     table: Annotated[
         str | None,
         option(
             "--table",
-            "Keep all progress, and take this table as it is: what it lacks is accepted.",
+            "Keep all progress, and accept the rows that this table lacks.",
             metavar="NAME",
             autocompletion=complete_tables,
         ),
@@ -226,10 +226,10 @@ def reset(
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> int:
-    """Forget how far a pipeline has read.
+    """Delete the progress of a pipeline: the next run reads its source from the start.
 
-    With --table nothing is forgotten: a table that was removed, truncated or put back from a
-    copy on purpose counts as it is from now on, for `run` and for `verify`.
+    --table keeps all progress. It accepts one table as it is, for `run` and `verify`: a table that
+    was removed, truncated or restored from a copy on purpose.
     """
     from distributary.engine.progress.removal import finish_removal
     from distributary.operations.repair.accept_table import plan_acceptance
@@ -259,14 +259,14 @@ def reset(
 
 @verb(app, "recover distributary-demo/games.yaml --dry-run")
 def recover(call: Invocation, file: File, dry_run: DryRun = False) -> int:
-    """Make a lost checkpoint again from what the lake knows, or take it back to the lake.
+    """Restore a lost checkpoint from the lake, or set it back to the lake's last batch.
 
-    The next run goes on where the tables are: nothing is read twice, and a batch that was
-    under way is finished. A checkpoint that has finished batches which the lake lacks, because
-    an older copy of the lake was put back, forgets that it has. Any other is left alone.
+    The next run continues where the tables are: nothing is read twice, and an unfinished batch is
+    finished. If an older copy of the lake was put back, the checkpoint forgets the batches that the
+    lake lacks. A checkpoint that agrees with the lake is not changed.
 
-    Damaged files of the ledger are replaced first: what they held is written again from the
-    manifests of the checkpoint.
+    Damaged files of the ledger are replaced first: their rows are written again from the manifests
+    of the checkpoint.
     """
     from distributary.engine.progress.accounts import mend_ledger
     from distributary.engine.progress.recovery import plan_recovery
