@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field
 from distributary.config.base import Conflict, Section, Text, Texts, matching
 from distributary.config.expressions import columns_of, valid_expression
 from distributary.config.lake import Tables
+from distributary.model.expectation import any_fits
 from distributary.model.shape_rule import ShapeRule, SqlExpression
 
 Expression = Annotated[
@@ -28,6 +29,7 @@ NewColumn = Annotated[
         "for the pipeline), 255 characters at most",
     ),
 ]
+_STEPS = ("where", "set", "explode", "drop", "keep", "rename")
 _NOT_FOR_CHANGES = (
     "cannot be used with cdc: the rows of a database are merged by their keys and columns; shape "
     "them in a view over the table"
@@ -37,8 +39,8 @@ _NOT_FOR_CHANGES = (
 class ShapeConfig(Section):
     """What is made of the records of some tables: which rows stay, and which columns they have.
 
-    `where` and `set` see the columns as they were decoded. After them come `drop` or `keep`, then
-    `rename`.
+    `where` and `set` see the columns as they were decoded. After them come `explode`, `drop` or
+    `keep`, then `rename`.
     """
 
     tables: Texts = Field(default=(), examples=[["silver_*"]])
@@ -53,6 +55,9 @@ class ShapeConfig(Section):
     )
     """Columns by expressions in SQL: new ones, or existing ones that get another value. All see the
     columns as they were before."""
+    explode: Text | None = Field(default=None, examples=["items"])
+    """A column of arrays whose items become rows; all other columns are repeated in each of them. A
+    null or empty array becomes one row, in which the column is null."""
     drop: Texts = Field(default=(), examples=[["debug", "tmp_*"]])
     """Columns to leave out, with the wildcards * and ?."""
     keep: Texts = Field(default=(), examples=[["id", "amount*"]])
@@ -62,10 +67,14 @@ class ShapeConfig(Section):
 
     def conflicts(self) -> Iterator[Conflict]:
         """Yield what cannot work together in one entry."""
-        if not (self.where or self.set or self.drop or self.keep or self.rename):
-            yield (), "needs one of where, set, drop, keep and rename"
+        if not any(getattr(self, name) for name in _STEPS):
+            yield (), f"needs one of {', '.join(_STEPS[:-1])} and {_STEPS[-1]}"
         if self.drop and self.keep:
             yield ("keep",), "cannot stand beside drop: it leaves out all other columns already"
+        if self.explode is not None and (self.drop or self.keep):
+            patterns = tuple(each.casefold() for each in self.drop or self.keep)
+            if any_fits(patterns, [self.explode.casefold()]) is not bool(self.keep):
+                yield ("explode",), "needs its column: it is left out by drop or keep"
         for setting, names in (("set", list(self.set)), ("rename", list(self.rename.values()))):
             folded = [name.casefold() for name in names]
             for name in names:
@@ -80,6 +89,7 @@ class ShapeConfig(Section):
             types=self.types,
             where=None if self.where is None else _expression("where", self.where),
             set=tuple((name, _expression(f"set.{name}", text)) for name, text in self.set.items()),
+            explode=self.explode or "",
             drop=self.drop,
             keep=self.keep,
             rename=tuple(self.rename.items()),
@@ -102,6 +112,9 @@ def shape_conflicts(
         yield ("shape",), "needs tables.each: it shapes the tables per type"
     others = {name for setting, name in tables.fixed_names().items() if setting != "each"}
     for number, one in enumerate(shapes):
+        if one.explode is not None and "raw" in tables.metadata:
+            why = "cannot be used with raw in tables.metadata: each row would have the whole record"
+            yield ("shape", number, "explode"), why
         for table in sorted(others.intersection(one.tables)):
             why = f"names {table}, but only tables per type are shaped"
             yield ("shape", number, "tables"), why

@@ -45,3 +45,5 @@ class Shape:
     """For each column after it: the name of the column before, or the number of a computed one."""
     columns: tuple[Column, ...]
     """The columns after it, as a writer's columns: the table evolves by them."""
+    exploded: Column | None = None
+    """The column of arrays whose items become rows, as it is before that."""

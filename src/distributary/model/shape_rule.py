@@ -30,6 +30,8 @@ class ShapeRule:
     where: SqlExpression | None = None
     set: tuple[tuple[str, SqlExpression], ...] = ()
     """The computed columns with their expressions."""
+    explode: str = ""
+    """The column of arrays whose items become rows; empty if none does."""
     drop: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
     rename: tuple[tuple[str, str], ...] = ()

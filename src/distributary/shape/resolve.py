@@ -115,17 +115,25 @@ class _Resolution:
             else:
                 sets[name] = expression
         computed = self._typed(where, list(sets.values()))
-        output = self._renamed(self._chosen(self._set(list(sets), computed)))
+        output = self._set(list(sets), computed)
+        exploded = self._exploded(output)
+        output = self._renamed(self._chosen(output))
         names = [fold(column.name) for column, _ in output]
         if doubled := next((c.name for c, _ in output if names.count(fold(c.name)) > 1), ""):
             raise ShapeError(f"rename: makes two columns of the name {printable(doubled)}")
         if not output:
             raise ShapeError("drop: leaves no column")
         same = [column for column, _ in output] == list(self._before)
-        if where is None and not computed and same:
+        if where is None and not computed and same and exploded is None:
             return None
         columns, sources = zip(*output, strict=True)
-        return Shape(tuple(self._inputs.values()), where, computed, sources, columns)
+        before = None
+        if exploded is not None:
+            place = sources.index(exploded)
+            before = columns[place]
+            item = replace(before, type=before.type.value_type)
+            columns = (*columns[:place], item, *columns[place + 1 :])
+        return Shape(tuple(self._inputs.values()), where, computed, sources, columns, before)
 
     def _use(self, expression: SqlExpression) -> str:
         """Note the columns that an expression reads; return why it cannot be applied, if so."""
@@ -200,6 +208,19 @@ class _Resolution:
             spelled = name if before is None else before[0].name
             output[fold(name)] = (Column(spelled, one.type, comment=f"shape: {text}"), number)
         return list(output.values())
+
+    def _exploded(self, output: Sequence[tuple[Column, str | int]]) -> str | int | None:
+        """Return the source of the column whose items become rows; None if none does."""
+        name = self._rule.explode
+        for column, source in output:
+            if name and fold(column.name) == fold(name):
+                if not is_list(column.type):
+                    raise ShapeError(f"explode: {printable(name)} is no array")
+                return source
+        if name:
+            why = f"no column {printable(name)}"
+            self._resolved.unapplied.append(Unapplied("explode", why))
+        return None
 
     def _chosen(self, output: list[tuple[Column, str | int]]) -> list[tuple[Column, str | int]]:
         """Return the columns that stay; a side column goes and stays with its column."""

@@ -23,7 +23,8 @@ class ShapedRows:
     """The rows of a batch after a shape, and what became of the others."""
 
     rows: pa.RecordBatch
-    """All rows, also those that are filtered or failed, with the columns of the shape."""
+    """All rows, also those that are filtered or failed, with the columns of the shape; arrays that
+    become rows are arrays still."""
     kept: Flags
     """Rows that fulfil the condition, or whose condition failed."""
     failed: tuple[tuple[SqlExpression, Flags], ...]
@@ -37,7 +38,12 @@ class Shaper:
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
-        self._schema = pa.schema([pa.field(c.name, c.type) for c in shape.columns])
+        self._exploded = "" if shape.exploded is None else shape.exploded.name
+        columns = [
+            shape.exploded if c.name == self._exploded and shape.exploded is not None else c
+            for c in shape.columns
+        ]
+        self._schema = pa.schema([pa.field(c.name, c.type) for c in columns])
         self._inputs = input_schema(shape.inputs)
         where = [] if shape.where is None else [f"coalesce({enclosed(shape.where.text)}, false)"]
         # A struct tells null from an expression that failed: TRY gives no struct for the latter.
@@ -101,13 +107,13 @@ class Shaper:
 
     def _output(self, batch: pa.RecordBatch, values: list[pa.StructArray]) -> pa.RecordBatch:
         columns = []
-        for source, one in zip(self._shape.sources, self._shape.columns, strict=True):
+        for source, field in zip(self._shape.sources, self._schema, strict=True):
             if isinstance(source, str):
                 columns.append(batch.column(source))
             elif values:
                 columns.append(pc.struct_field(values[source], 0))
             else:
-                columns.append(pa.nulls(0, one.type))
+                columns.append(pa.nulls(0, field.type))
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
 

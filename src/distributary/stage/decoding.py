@@ -260,11 +260,11 @@ def _decode(
         together = decode_together(decoders, [payloads for _, payloads, _ in routed])
         if together is not None:
             for (raw, _, decoder), decoded in zip(routed, together, strict=True):
-                yield _part(raw, decoded, decoder, plan, order)
+                yield from _parts(raw, decoded, decoder, plan, order)
             return
     for raw, payloads, decoder in routed:
         for some, decoded in _decoded_slices(payloads, raw, decoder, plan):
-            yield _part(some, decoded, decoder, plan, order)
+            yield from _parts(some, decoded, decoder, plan, order)
 
 
 def _deletes(raw: pa.Table, route: Route, plan: TaskPlan, order: StageOrder) -> _DecodedPart:
@@ -305,9 +305,9 @@ def _slices(
         yield payloads[part], raw.slice(part.start, part.stop - part.start)
 
 
-def _part(
+def _parts(
     raw: pa.Table, decoded: Decoded, decoder: _RouteDecoder, plan: TaskPlan, order: StageOrder
-) -> _DecodedPart:
+) -> Iterator[_DecodedPart]:
     route, dead = decoder.route, []
     if decoded.failed:
         letters = [
@@ -321,14 +321,18 @@ def _part(
         raw = raw.take(decoded.origin)
     part = DecodedPart(route, decoded.ok, (), raw, records, dropped)
     columns: HasColumns = decoder.inner
+    parts = [part]
     if route.shapes:
-        part, more_dead = shaped(part, order, single=decoded.origin is None)
+        limit = plan.records.limits.max_decoded_bytes
+        after = shaped(part, order, single=decoded.origin is None, most_bytes=limit)
         columns = route.shapes[-1]
-        dead += more_dead
+        parts = after.parts
+        dead += after.dead
     table = plan.output.tables.get(route.table)
     more = (SHARD,) if route.shard else ()
     fills = () if table is None else fills_for(table, columns, plan, *more)
-    return replace(part, fills=fills), dead
+    for place, one in enumerate(parts):
+        yield replace(one, fills=fills), [] if place else dead
 
 
 def _keyed(decoded: Decoded, decoder: _RouteDecoder, plan: TaskPlan) -> Decoded:
@@ -388,9 +392,10 @@ def tried(
             codes: Counter[str] = Counter()
             filtered = 0
             for some, decoded in _decoded_slices(payloads, same, decoder, plan):
-                part, letters = _part(some, decoded, decoder, plan, _NO_ORDER)
-                filtered += 0 if part is None else part.filtered
-                codes.update(code for rows in letters for code in rows["error_code"].to_pylist())
+                for part, letters in _parts(some, decoded, decoder, plan, _NO_ORDER):
+                    filtered += 0 if part is None else part.filtered
+                    dead = [code for rows in letters for code in rows["error_code"].to_pylist()]
+                    codes.update(dead)
             yield KeyTrial(key, len(rows), codes, filtered)
 
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -172,6 +173,15 @@ def metadata_columns(
 
 def event_attributes(raw: pa.RecordBatch | pa.Table) -> pa.StructArray:
     """Return the context attributes of CloudEvents, of structured and of binary mode."""
+    if pa.types.is_dictionary(raw.schema.field("value").type):
+        # rows of one record share its value: each event is read once
+        places = raw.column("value").unify_dictionaries().combine_chunks().indices
+        _, first, rows = np.unique(places.to_numpy(), return_index=True, return_inverse=True)
+        some = raw.take(pa.array(first))
+        plain = some.set_column(
+            some.schema.get_field_index("value"), "value", _plain(some.column("value"))
+        )
+        return event_attributes(plain).take(pa.array(rows))
     values, headers = raw.column("value").to_pylist(), raw.column("headers")
     if isinstance(headers, pa.ChunkedArray):
         headers = headers.combine_chunks()
@@ -274,7 +284,7 @@ def letters_batch(
             for where in zip(topics, partitions, offsets, strict=True)
         ],
         "pipeline": [order.pipeline] * count,
-        **{name: rows.column(name) for name in rows.schema.names},
+        **{name: _plain(rows.column(name)) for name in rows.schema.names},
         "type": [None if x.type is None else x.type[:_LONGEST_TYPE] for x in letters],
         "schema_id": [x.schema_id for x in letters],
         "stage": [x.stage for x in letters],
@@ -290,6 +300,12 @@ def letters_batch(
     }
     table = pa.Table.from_pydict(columns, schema=DEAD_LETTER_SCHEMA)
     return table.combine_chunks().to_batches()[0]
+
+
+def _plain(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return a column without the dictionary in which rows of one record share a value."""
+    shared = pa.types.is_dictionary(column.type)
+    return column.cast(column.type.value_type) if shared else column
 
 
 def spelled_value(rows: pa.Table, names: tuple[str, ...], row: int) -> str:

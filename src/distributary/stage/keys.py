@@ -152,7 +152,7 @@ def with_change_columns(
         "_source_ts": _times(body, raw, rule, types),
         "_backfill": pa.repeat(False, count),
         "_uuid": pc.binary_join_element_wise(offsets, partitions, endings, "."),
-        "_hash": content_hashes(raw.column("value").fill_null(b"").combine_chunks()),
+        "_hash": _hashes(raw.column("value")),
         "_unchanged": pa.nulls(count, _TYPES["_unchanged"]),
         "_envelope": pa.nulls(count, pa.string()),
     }
@@ -161,6 +161,15 @@ def with_change_columns(
     for name in body.column_names:
         added = added.append_column(body.schema.field(name), body.column(name))
     return added
+
+
+def _hashes(values: pa.ChunkedArray) -> pa.Array:
+    """Return the hash of each record's value; rows of one record may share it."""
+    if not pa.types.is_dictionary(values.type):
+        return content_hashes(values.fill_null(b"").combine_chunks())
+    shared = values.unify_dictionaries().combine_chunks()
+    hashes = content_hashes(shared.dictionary).take(shared.indices)
+    return hashes.fill_null(content_hashes(pa.array([b""]))[0])
 
 
 def _times(

@@ -43,6 +43,7 @@ from distributary.stage.files import count_events, file_name, metadata_columns
 from distributary.stage.keys import KeyedRows, held_to_key, with_change_columns
 from distributary.stage.partitions import (
     COORDINATES,
+    raw_records_of,
     schema_ids_of,
     table_facts,
     within_limits,
@@ -138,7 +139,7 @@ def _land_table(rows: KeyedRows, plan: TaskPlan, order: StageOrder) -> list[Fact
     if not filled:
         return [FileStaged(table.name, records, None)]
     body = _aligned(table, filled)
-    raw = pa.concat_tables([part.raw for part in filled])
+    raw = raw_records_of(filled)
     ids = schema_ids_of(filled)
     facts: list[Fact] = []
     rule = plan.output.keys.get(table.name)

@@ -229,7 +229,7 @@ def columns_as_written(
     order: StageOrder,
 ) -> dict[str, pa.ChunkedArray]:
     """Return some columns of a table for all rows of these parts."""
-    raw = pa.concat_tables([part.raw for part in parts])
+    raw = raw_records_of(parts)
     values = dict(metadata_columns(raw, schema_ids_of(parts), plan.output.metadata, order))
     if DATE.name in table.partition_by and DATE.name in names:
         values[DATE.name] = days(raw.column("timestamp"))
@@ -243,6 +243,20 @@ def columns_as_written(
         for name, v in values.items()
         if name in names
     }
+
+
+def raw_records_of(parts: Iterable[DecodedPart]) -> pa.Table:
+    """Return the raw record of each row of these parts."""
+    tables = [part.raw for part in parts]
+    place = tables[0].schema.get_field_index("value")
+    types = {table.schema.field(place).type for table in tables}
+    if len(types) > 1:
+        # rows of one record share its value where items of an array became rows
+        tables = [
+            table.set_column(place, "value", table.column(place).dictionary_encode())
+            for table in tables
+        ]
+    return pa.concat_tables(tables)
 
 
 def schema_ids_of(parts: Iterable[DecodedPart]) -> pa.Int64Array:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from distributary.config.document import printable
+from distributary.decode.base import SLICE_BYTES
 from distributary.errors import ErrorCode
 from distributary.model.plan import StageOrder
+from distributary.model.shape import Shape
 from distributary.model.shape_rule import SqlExpression
 from distributary.shape.checks import Flags
+from distributary.shape.explode import Ints, exploded_bytes, items_as_rows, whole
 from distributary.shape.rows import ShapedRows, shaper_of
 from distributary.stage.exchange import combinations
 from distributary.stage.files import Letter, letters_batch, spelled_value
@@ -24,33 +27,155 @@ if TYPE_CHECKING:
     from distributary.stage.decoding import DecodedPart
 
 _LONGEST_EXPRESSION = 200
+_REPEATED = ("key", "headers")
+"""Columns of the raw record that each of its rows has again."""
 _MOST_VALUES = 5
 
 
-def shaped(
-    part: DecodedPart, order: StageOrder, *, single: bool
-) -> tuple[DecodedPart, list[pa.RecordBatch]]:
-    """Apply the shapes of a part's route; return the part and rows for the dead-letter table.
+@dataclass(slots=True)
+class ShapedParts:
+    """What the shapes of a route made of a part."""
+
+    parts: list[DecodedPart]
+    """The rows, as one part or, if items of arrays became rows, as several."""
+    dead: list[pa.RecordBatch] = field(default_factory=list)
+
+
+def shaped(part: DecodedPart, order: StageOrder, *, single: bool, most_bytes: int) -> ShapedParts:
+    """Apply the shapes of a part's route.
 
     With `single`, each record has one row. Else a record is filtered if all of its rows are, and
-    becomes a dead letter if an expression fails for any of them.
+    becomes a dead letter if an expression fails for any of them. So does a record whose rows would
+    have more than `most_bytes`.
     """
-    dead = []
+    done = ShapedParts([part])
     for shape in part.route.shapes:
-        result = shaper_of(shape)(part.batch, part.raw)
-        if not result.failed and result.kept.all():
-            part = replace(part, batch=result.rows)
-            continue
-        numbers = _record_numbers(part, single=single)
-        refused = np.zeros(part.batch.num_rows, np.bool_)
-        letters = list(_letters(part, result, numbers, refused))
-        if letters:
-            dead.append(letters_batch(part.raw, letters, order))
-        part = _reduced(part, result, numbers, refused, letters=len(letters))
-    return part, dead
+        before, done.parts = done.parts, []
+        for one in before:
+            one = _evaluated(one, shape, order, done.dead, single=single)
+            if shape.exploded is None:
+                done.parts.append(one)
+            else:
+                name = shape.exploded.name
+                done.parts += _exploded(
+                    one, name, order, done.dead, single=single, limit=most_bytes
+                )
+        single = single and shape.exploded is None
+    return done
 
 
-def _record_numbers(part: DecodedPart, *, single: bool) -> npt.NDArray[np.int64]:
+def _evaluated(
+    part: DecodedPart, shape: Shape, order: StageOrder, dead: list[pa.RecordBatch], *, single: bool
+) -> DecodedPart:
+    """Return the rows that fulfil the condition of a shape, with its columns."""
+    result = shaper_of(shape)(part.batch, part.raw)
+    if not result.failed and result.kept.all():
+        return replace(part, batch=result.rows)
+    numbers = _record_numbers(part, single=single)
+    refused = np.zeros(part.batch.num_rows, np.bool_)
+    letters = list(_letters(part, result, numbers, refused))
+    if letters:
+        dead.append(letters_batch(part.raw, letters, order))
+    return _reduced(part, result, numbers, refused, letters=len(letters))
+
+
+def _exploded(
+    part: DecodedPart,
+    name: str,
+    order: StageOrder,
+    dead: list[pa.RecordBatch],
+    *,
+    single: bool,
+    limit: int,
+) -> Iterator[DecodedPart]:
+    """Yield parts with a row for each item of a column's arrays, each as large as memory allows."""
+    weights = exploded_bytes(part.batch, name, part.raw.select(_REPEATED))
+    if weights.sum() > limit:
+        part, weights = _without_large(part, name, weights, order, dead, single=single, limit=limit)
+    for some in _slices(part, weights, single=single):
+        batch, origin = items_as_rows(some.batch, name)
+        yield replace(some, batch=batch, raw=_repeated(some.raw, origin))
+
+
+def _without_large(
+    part: DecodedPart,
+    name: str,
+    weights: Ints,
+    order: StageOrder,
+    dead: list[pa.RecordBatch],
+    *,
+    single: bool,
+    limit: int,
+) -> tuple[DecodedPart, Ints]:
+    """Remove records whose rows would have more bytes than the limit."""
+    numbers = _record_numbers(part, single=single)
+    sums = np.bincount(numbers, weights).astype(np.int64)
+    large = sums[numbers] > limit
+    if not large.any():
+        return part, weights
+    rows = np.flatnonzero(large)
+    rows = rows[np.sort(np.unique(numbers[rows], return_index=True)[1])]
+    setting = f"limits.max_decoded_bytes is {limit}"
+    letters = [
+        part.letter(
+            row,
+            ErrorCode.PAYLOAD_EXPANDS,
+            f"explode: the rows of {printable(name)} would have {sums[numbers[row]]} bytes; "
+            f"{setting}",
+            "shape",
+        )
+        for row in rows.tolist()
+    ]
+    dead.append(letters_batch(part.raw, letters, order))
+    stay = pa.array(~large)
+    rest = replace(
+        part,
+        batch=part.batch.filter(stay),
+        raw=part.raw.filter(stay),
+        records=part.records - len(letters),
+    )
+    return rest, weights[~large]
+
+
+def _slices(part: DecodedPart, weights: Ints, *, single: bool) -> Iterator[DecodedPart]:
+    """Yield slices of whole records that weigh about as much as may be decoded at once."""
+    if weights.sum() <= SLICE_BYTES:
+        yield part
+        return
+    numbers = _record_numbers(part, single=single)
+    starts = np.flatnonzero(np.diff(numbers, prepend=-1))
+    ends = np.append(starts[1:], len(weights))
+    before = np.concatenate(([0], np.cumsum(weights)))
+    cuts = [0]
+    for start, end in zip(starts[1:].tolist(), ends[1:].tolist(), strict=True):
+        if before[end] - before[cuts[-1]] > SLICE_BYTES:
+            cuts.append(start)
+    counts = [len(np.unique(numbers[a:b])) for a, b in pairwise([*cuts, len(weights)])]
+    for place, (start, stop) in enumerate(pairwise([*cuts, len(weights)])):
+        some = replace(
+            part,
+            batch=part.batch.slice(start, stop - start),
+            raw=part.raw.slice(start, stop - start),
+            records=counts[place],
+        )
+        if place:
+            yield replace(some, dropped=None, filtered=0)
+        else:
+            # records without any row are counted with the first slice
+            yield replace(some, records=part.records - sum(counts[1:]))
+
+
+def _repeated(raw: pa.Table, origin: Ints) -> pa.Table:
+    """Return the raw record of each row; all rows of a record share its value."""
+    place = raw.schema.get_field_index("value")
+    value = whole(raw.column(place))
+    if not pa.types.is_dictionary(value.type):
+        numbers = pa.array(np.arange(len(value), dtype=np.int32))
+        value = pa.DictionaryArray.from_arrays(numbers, value)
+    return raw.set_column(place, "value", value).take(pa.array(origin))
+
+
+def _record_numbers(part: DecodedPart, *, single: bool) -> Ints:
     """Return a number for each row that rows of one record share."""
     if single:
         return np.arange(part.batch.num_rows)
@@ -58,7 +183,7 @@ def _record_numbers(part: DecodedPart, *, single: bool) -> npt.NDArray[np.int64]
 
 
 def _letters(
-    part: DecodedPart, result: ShapedRows, numbers: npt.NDArray[np.int64], refused: Flags
+    part: DecodedPart, result: ShapedRows, numbers: Ints, refused: Flags
 ) -> Iterator[Letter]:
     """Yield a dead letter for each record with a failed row; mark its rows in `refused`."""
     for expression, flags in result.failed:
@@ -73,7 +198,7 @@ def _letters(
 def _reduced(
     part: DecodedPart,
     result: ShapedRows,
-    numbers: npt.NDArray[np.int64],
+    numbers: Ints,
     refused: Flags,
     *,
     letters: int,
