@@ -52,8 +52,8 @@ def exploded_bytes(batch: pa.RecordBatch, name: str, repeated: pa.Table) -> Ints
     weights = np.zeros(batch.num_rows, np.int64)
     for column in others:
         weights += _weights(column)
-    weights = _weights(arrays) + weights * np.maximum(lengths, 1)
-    return weights
+    total: Ints = _weights(arrays) + weights * np.maximum(lengths, 1)
+    return total
 
 
 def _weights(array: pa.Array) -> Ints:
