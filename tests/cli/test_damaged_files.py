@@ -252,6 +252,29 @@ def test_a_damaged_checkpoint_of_a_log_is_named_and_can_go(cli: Cli, games: Sett
     verified(cli, CHESS, code=0)
 
 
+def test_a_checkpoint_of_others_that_says_another_thing_is_named(
+    cli: Cli, games: SettledLake
+) -> None:
+    DeltaTable(games.lake / CHESS).create_checkpoint()
+    (log,) = (games.lake / CHESS / "_delta_log").glob("*.checkpoint.parquet")
+    verified(cli, CHESS, "--deep", code=0)
+    rows = pq.read_table(log)
+    marks = [{**txn, "version": txn["version"] + 7} if txn else None for txn in taken(rows, "txn")]
+    place = rows.column_names.index("txn")
+    pq.write_table(rows.set_column(place, "txn", pa.array(marks, rows.schema.types[place])), log)
+    found = verified(cli, CHESS, "--deep", code=1)[CHESS]
+    (finding,) = found["findings"]
+    assert finding["what"] == "a checkpoint of its log is damaged"
+    assert str(log) in finding["evidence"]
+    log.unlink()
+    log.with_name("_last_checkpoint").unlink()
+    verified(cli, CHESS, "--deep", code=0)
+
+
+def taken(rows: pa.Table, column: str) -> list[dict[str, Any] | None]:
+    return rows[column].to_pylist()
+
+
 def test_a_damaged_commit_is_named_with_the_ways_out(cli: Cli, games: SettledLake) -> None:
     commit = games.commits(CHESS)[1]
     before = flip(commit, commit.read_bytes().index(b"numRecords") + 14)

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from distributary.delta.damage import FOOTER_SEAL, seal_footer
 from distributary.delta.holds import Hold, hold_of
 from distributary.delta.log import (
     HINT,
@@ -33,6 +34,7 @@ from distributary.delta.log import (
     LogNames,
     Snapshot,
     actions_in,
+    checkpoint_file,
     columns_in,
     commit_name,
     fetch_commits,
@@ -40,7 +42,6 @@ from distributary.delta.log import (
     log_names,
     with_sidecars,
 )
-from distributary.delta.parquet import opened
 from distributary.delta.vectors import Vector
 from distributary.errors import CheckpointError, clean
 from distributary.model.table import is_below
@@ -267,7 +268,7 @@ def _named(files: pa.StructArray) -> Iterator[str]:
 
 def _read(store: Store, name: str, size: int) -> dict[str, pa.StructArray]:
     """Read the actions in a file of a checkpoint, by kind."""
-    with pq.ParquetFile(opened(store, name, size=size)) as file:
+    with checkpoint_file(store, name, size) as file:
         wanted = {kind: [field.name for field in type_] for kind, type_ in _TYPES.items()}
         table = file.read(columns=columns_in(file.schema_arrow, wanted))
     # Spark writes more fields of a vector than the protocol has, and older writers fewer of the
@@ -343,8 +344,11 @@ def _write(store: Store, version: int, rows: Mapping[str, pa.StructArray]) -> No
     parts = [pa.table({kind: actions}) for kind, actions in rows.items()]
     table = pa.concat_tables(parts, promote_options="default")
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, store_schema=False, use_dictionary=False)
-    data = sink.getvalue().to_pybytes()
+    options = {"store_schema": False, "use_dictionary": False, "write_page_checksum": True}
+    with pq.ParquetWriter(sink, table.schema, **options) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata(FOOTER_SEAL)
+    data = seal_footer(sink.getvalue().to_pybytes())
     # The store writes a file whole or not at all, so no reader sees half a checkpoint.
     store.write(f"{LOG}/{version:020d}.checkpoint.parquet", data, durable=False)
     hint = {

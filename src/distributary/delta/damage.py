@@ -7,12 +7,15 @@ protect against people: a person that can change a file can change the log as we
 A commit has its own checksum in its first bytes, as the first key of its description:
 
     {"commitInfo":{"distributary.crc32":"5f0c11ab","timestamp":1763500000000,...
+
+A checkpoint of a log is a Parquet file: its pages have the checksums of Parquet, and its footer has
+one of its own among its key-value metadata, under the key `distributary.footer_crc32`.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,6 +34,11 @@ _DIGITS = slice(len(_SEAL), len(_SEAL) + 8)
 _ALIKE = 34
 """How many of the 37 bytes before the checksum of a commit must be right for the others to count as
 damaged. A commit without a checksum shares fewer of them."""
+_FOOTER_KEY = "distributary.footer_crc32"
+_BLANK = b"00000000"
+"""The digits of a footer's checksum while it is computed."""
+FOOTER_SEAL: Mapping[str, str] = {_FOOTER_KEY: _BLANK.decode()}
+"""The key-value metadata that a Parquet file needs for `seal_footer`."""
 _PIECE_BYTES = 16 * 2**20
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, MemoryError)
 """The exceptions that Arrow raises for invalid Parquet; an unreachable store raises OSError too."""
@@ -64,6 +72,39 @@ def commit_damage(data: bytes) -> str | None:
         return None if actual == expected else differs(actual.decode(), clean(repr(expected)[2:-1]))
     alike = sum(map(int.__eq__, data, _SEAL))
     return "the bytes before its checksum are damaged" if alike >= _ALIKE else None
+
+
+def seal_footer(data: bytes) -> bytes:
+    """Put the checksum of a Parquet file's footer, which has `FOOTER_SEAL`, into the footer."""
+    start, digits = _footer_start(data[-8:], len(data)), _digits_of(data)
+    value = spelled(checksum(data[start:])).encode()
+    return data[: digits.start] + value + data[digits.stop :]
+
+
+def footer_damage(file: pa.NativeFile) -> str | None:
+    """Describe the damage of a Parquet file's footer; None if it is intact, or has no checksum."""
+    size = file.size()
+    start = _footer_start(file.read_at(8, max(0, size - 8)), size)
+    footer = file.read_at(size - start, start)
+    digits = _digits_of(footer)
+    if not digits.stop:
+        return None
+    expected = footer[digits]
+    blank = footer[: digits.start] + _BLANK + footer[digits.stop :]
+    actual = spelled(checksum(blank)).encode()
+    return None if actual == expected else differs(actual.decode(), clean(repr(expected)[2:-1]))
+
+
+def _footer_start(tail: bytes, size: int) -> int:
+    return max(0, size - 8 - int.from_bytes(tail[:4], "little"))
+
+
+def _digits_of(data: bytes) -> slice:
+    """Return where the digits of the footer's checksum are; an empty slice if it has none."""
+    # Thrift writes the value's type and length between key and value.
+    key = _FOOTER_KEY.encode() + b"\x18\x08"
+    start = data.rfind(key) + len(key)
+    return slice(start, start + len(_BLANK)) if start >= len(key) else slice(0, 0)
 
 
 def damage_in(store: Store, name: str, *, size: int, expected: str | None) -> str | None:

@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -24,10 +24,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from distributary.delta.columns import Field, fields_in
-from distributary.delta.damage import TAG, commit_damage, reading
+from distributary.delta.damage import TAG, commit_damage, damaged, footer_damage, reading
 from distributary.delta.parquet import opened, read_file, read_pieces
 from distributary.delta.vectors import FEATURE, BrokenVectorError, Ints, Vector, read_vector
-from distributary.errors import OutsideLakeError, PublishError
+from distributary.errors import OutsideLakeError, PublishError, clean
 from distributary.model.cache import Cache
 from distributary.model.manifest import parsed
 from distributary.model.table import is_below
@@ -39,6 +39,8 @@ SIDECARS = "v2Checkpoint"
 """The table feature under which a checkpoint may keep its list of files in sidecar files."""
 FEATURES = frozenset({"appendOnly", "invariants", "timestampNtz", SIDECARS, FEATURE})
 """The table features, beyond the oldest protocol, that this code can read and write."""
+FORGETS_MARKS = "delta.setTransactionRetentionDuration"
+"""The property of a table whose log may lack the marks of applications after a while."""
 PLAIN_PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
 """The protocol of the tables that we create: every Delta engine supports it."""
 TRUSTED_SECONDS = 3600
@@ -569,12 +571,19 @@ def load(store: Store, *, files: bool = True, version: int | None = None) -> Sna
 
     Raises BrokenLogError.
     """
-    try:
+    with _parsing():
         for _ in range(_TRIES - 1):
             with suppress(FileNotFoundError):
                 return _load(store, files=files, version=version)
             # Another process cleans up the log: the log has a newer checkpoint then.
         return _load(store, files=files, version=version)
+
+
+@contextmanager
+def _parsing() -> Iterator[None]:
+    """Raise BrokenLogError in place of the errors that a log without sense causes."""
+    try:
+        yield
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BrokenLogError(
             f"the table's log cannot be parsed: {type(error).__name__}: {error}"
@@ -606,6 +615,12 @@ def _load(store: Store, *, files: bool, version: int | None) -> Snapshot | None:
         names = names.until(version)
     if not names.commits and not names.checkpoints:
         return None
+    state = _replayed(store, names, files=files)
+    return follow(state, loading=True) if version is None else state
+
+
+def _replayed(store: Store, names: LogNames, *, files: bool = True) -> Snapshot:
+    """Replay the commits of a log from its newest checkpoint on."""
     start = names.checkpoint
     state = Snapshot(store, start, checkpoint=start, has_files=files)
     if start >= 0:
@@ -624,7 +639,69 @@ def _load(store: Store, *, files: bool, version: int | None) -> Snapshot | None:
         raise BrokenLogError(
             f"the log ends at version {state.version} without metadata or protocol"
         )
-    return follow(state, loading=True) if version is None else state
+    return state
+
+
+def checkpoint_damage(store: Store) -> tuple[str, str] | None:
+    """Compare the newest checkpoint with the commits before it: its name, and what differs.
+
+    A checkpoint of another engine may have no checksums, and writers read it instead of the
+    commits. None if they agree, or if the log no longer has these commits.
+    """
+    names = log_names(store)
+    start = names.checkpoint
+    older = {v: parts for v, parts in names.checkpoints.items() if v < start}
+    bases = [-1, max(older, default=-1)]
+    base = next(
+        (b for b in bases if all(v in names.commits for v in range(b + 1, start + 1))), None
+    )
+    if start < 0 or base is None:
+        return None
+    commits = {v: info for v, info in names.commits.items() if base < v <= start}
+    with _parsing():
+        by_commits = _replayed(store, LogNames(commits, older if base >= 0 else {}))
+        difference = _difference(_replayed(store, names.until(start)), by_commits)
+    return None if difference is None else (names.checkpoints[start][0].name, difference)
+
+
+def _difference(listed: Snapshot, replayed: Snapshot) -> str | None:
+    """Describe the first difference between a checkpoint and the commits it stands for."""
+    if listed.files.keys() != replayed.files.keys():
+        return _other_files(listed.files, replayed.files)
+    for path, file in replayed.files.items():
+        if _identity(listed.files[path]) != _identity(file):
+            return f"it says something else of the file {path} than the commits"
+    for app in sorted({*listed.marks, *replayed.marks}):
+        has, committed = listed.marks.get(app), replayed.marks.get(app)
+        if has != committed and (has is not None or FORGETS_MARKS not in replayed.properties):
+            return f"its newest batch of {clean(app)} is {has}, that of the commits {committed}"
+    if _meaning(listed) != _meaning(replayed):
+        return "it has other columns, properties or features than the commits"
+    return None
+
+
+def _other_files(listed: Iterable[str], replayed: Iterable[str]) -> str:
+    more, fewer = sorted({*listed} - {*replayed}), sorted({*replayed} - {*listed})
+    texts = [f"files that no commit has: {clean(', '.join(more[:3]))}"] if more else []
+    texts += [f"files of the commits that it lacks: {', '.join(fewer[:3])}"] if fewer else []
+    return "; ".join(texts)
+
+
+def _identity(file: DataFile) -> tuple[object, ...]:
+    return file_key(file.path, file.vector), file.size, dict(file.values), file.written
+
+
+def _meaning(table: Snapshot) -> tuple[object, ...]:
+    metadata, protocol = table.metadata, table.protocol
+    lists = (protocol.get("readerFeatures"), protocol.get("writerFeatures"))
+    return (
+        json.loads(metadata["schemaString"]),
+        list(metadata.get("partitionColumns") or ()),
+        dict(metadata.get("configuration") or {}),
+        protocol.get("minReaderVersion"),
+        protocol.get("minWriterVersion"),
+        *(sorted(features or ()) for features in lists),
+    )
 
 
 def _hinted(store: Store) -> int:
@@ -702,16 +779,25 @@ def _actions(store: Store, part: Info, wanted: Mapping[str, Sequence[str]]) -> l
     """Read the `wanted` actions and fields from one file of a checkpoint."""
     if part.name.endswith(".json"):
         return actions_in(store.read(part.name))
-    with (
-        reading(store, part.name, size=part.size, expected=None),
-        pq.ParquetFile(opened(store, part.name, size=part.size)) as file,
-    ):
+    with checkpoint_file(store, part.name, part.size) as file:
         rows = file.read(columns=columns_in(file.schema_arrow, wanted))
     return [
         {action: _plain(fields)}
         for action in rows.column_names
         for fields in rows.column(action).drop_null().to_pylist()
     ]
+
+
+@contextmanager
+def checkpoint_file(store: Store, name: str, size: int) -> Iterator[pq.ParquetFile]:
+    """Open a file of a checkpoint in Parquet. Raises DamagedFileError, also while it is read."""
+    with reading(store, name, size=size, expected=None):
+        content = opened(store, name, size=size)
+        damage = footer_damage(content)
+        if damage is not None:
+            raise damaged(store.address, name, damage)
+        with pq.ParquetFile(content, page_checksum_verification=True) as file:
+            yield file
 
 
 def columns_in(have: pa.Schema, wanted: Mapping[str, Sequence[str]]) -> list[str]:

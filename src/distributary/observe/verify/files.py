@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from distributary.delta.damage import damage_in
+from distributary.delta.damage import damage_in, damaged
 from distributary.delta.tables import reaching
 from distributary.errors import LakeUnavailableError, PublishError
 from distributary.observe.verify.tables import (
@@ -44,6 +44,8 @@ def _checked(known: WrittenTable, check: TableCheck) -> TableCheck:
     if table is None:
         return check
     store = at(known.path)
+    if (found := table.log_damage()) is not None:
+        raise damaged(store.address, *found)
     files = _there(store, table.contents())
     broken = [*_damaged(store, files), *(f"{path}: {why}" for path, why in table.broken_vectors())]
     check = check.with_more(compared=["bytes of files"])

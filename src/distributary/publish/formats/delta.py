@@ -13,7 +13,9 @@ from urllib.parse import unquote
 
 from distributary.delta.commit import APP, BATCH, facts_in
 from distributary.delta.log import (
+    FORGETS_MARKS,
     Snapshot,
+    checkpoint_damage,
     data_file,
     load,
     log_names,
@@ -41,8 +43,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from distributary.config.pipeline import PipelineConfig
-
-_FORGETS_MARKS = "delta.setTransactionRetentionDuration"
 
 
 class DeltaFormat(TableFormatEntry):
@@ -86,7 +86,7 @@ class DeltaFormat(TableFormatEntry):
             return None
         mark = table.marks.get(app_id)
         # A table whose owner lets it forget marks proves nothing by a missing one.
-        tells = mark is not None or _FORGETS_MARKS not in table.properties
+        tells = mark is not None or FORGETS_MARKS not in table.properties
         return Held(True, table.version, mark, tells)
 
     def has_commit(self, store: Store, app_id: str, batch: int, version: int) -> bool | None:
@@ -149,6 +149,11 @@ class WrittenDelta:
                 self.table.gone(file)
             except BrokenVectorError as error:
                 yield file.path, str(error)
+
+    def log_damage(self) -> tuple[str, str] | None:
+        """Return the newest checkpoint and what differs, if the commits say something else."""
+        with reaching(self.table.folder):
+            return checkpoint_damage(self.table.store)
 
     def past(self) -> TableHistory:
         """Return what every commit did that the log still has."""

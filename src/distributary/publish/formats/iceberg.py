@@ -132,6 +132,10 @@ class WrittenIceberg:
         """Yield nothing: vectors of Iceberg are for Iceberg's own tools."""
         return iter(())
 
+    def log_damage(self) -> None:
+        """Return None: no file of its log repeats another: each snapshot names its own."""
+        return None
+
     def past(self) -> None:
         """Return None: the log does not tell what a commit did to rows."""
         return None

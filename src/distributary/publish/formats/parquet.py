@@ -128,6 +128,10 @@ class WrittenParquet:
         """Yield nothing: such a table has no deletion vectors."""
         return iter(())
 
+    def log_damage(self) -> None:
+        """Return None: its log repeats nothing."""
+        return None
+
     def past(self) -> None:
         """Return None: the log does not tell what a commit did to rows."""
         return None

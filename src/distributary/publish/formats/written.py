@@ -91,6 +91,10 @@ class WrittenFiles(Protocol):
         """Yield files whose deletion vectors cannot be read, and why."""
         ...
 
+    def log_damage(self) -> tuple[str, str] | None:
+        """Return a file of the log that does not say what other files of the log say, and how."""
+        ...
+
     def past(self) -> TableHistory | None:
         """Return what every commit did that the log still has; None if the log does not tell."""
         ...
