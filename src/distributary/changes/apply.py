@@ -1,10 +1,10 @@
-"""Bring a merged table up to date with a batch: read, decide, remember, commit.
+"""Merging of a batch's events into a table: read rows, decide, store tombstones, commit.
 
-Files in which no row changes stay as they are; the others are written again without the rows that
-left them, and with those that came. Where an order asks for vectors, a large file of which few rows
-leave stays, too, and a deletion vector names them. It takes one commit, which also carries the mark
-of the batch. A crash before it leaves files that no commit names, and tombstones of rows that are
-still there; the next try finds both harmless. Running it again changes nothing.
+Files without changed rows stay as they are; other files are rewritten without deleted rows and with
+new ones. If the order asks for deletion vectors, a large file with few deleted rows is not
+rewritten: a vector marks them. All changes are one commit, which carries the mark of the batch. A
+crash before the commit leaves unnamed files, and tombstones of rows that still exist. Both are
+harmless, and the next attempt merges the batch. A second merge of a batch changes nothing.
 """
 
 from __future__ import annotations
@@ -79,13 +79,13 @@ from distributary.evolve.types import is_nested
 from distributary.model.incarnation import INCARNATIONS, Incarnations, Start
 from distributary.model.manifest import Mark, StagedFile
 
-# The rows of a table that a batch speaks of, found without reading more than it takes.
+# The rows of a table that events are about, found by reading as little as possible.
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 READ_WHOLE = 16 * 2**20
-"""Bytes: a table up to this size is read once, with all columns; of a larger one the keys first."""
+"""The bytes up to which a table is read at once; of a larger one, the keys are read first."""
 
 
 @dataclass(slots=True)
@@ -94,9 +94,9 @@ class Part:
 
     file: DataFile
     known: Ints
-    """The known rows that are in it, by their numbers among all known rows."""
+    """The known rows that are in the file, by their numbers among all known rows."""
     places: Ints
-    """Where these are among the rows of the file that the table has."""
+    """The positions of these rows in the file, deleted rows not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class _Found:
 
 
 def at_once(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """The results for all items, worked on by as many threads as Arrow may use."""
+    """Compute the results for all items with as many threads as Arrow may use."""
     threads = min(len(items), pa.cpu_count())
     if threads < 2:
         return [work(item) for item in items]
@@ -117,7 +117,7 @@ def at_once(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
 
 
 class Target:
-    """A table's rows, in the columns that it will have."""
+    """A merged table at one version: its rows, in the columns that it will have."""
 
     def __init__(self, snapshot: Snapshot | None, shape: Shape) -> None:
         self.snapshot = snapshot
@@ -126,7 +126,7 @@ class Target:
         self._read: dict[str, pa.Table] = {}
 
     def pieces(self, file: DataFile) -> Iterator[pa.Table]:
-        """All rows of a file."""
+        """Read all rows of a file, piece by piece."""
         if self.snapshot is None or self._whole:
             yield self._columns(file, self._shape.schema)
             return
@@ -134,7 +134,7 @@ class Target:
         yield from self.snapshot.pieces(file, self._shape.schema, lenient=lenient)
 
     def forgotten(self, file: DataFile) -> Flags | None:
-        """Rows that were only marked as deleted, once the table has no column to tell."""
+        """Return the soft-deleted rows, if the table loses the column that marks them."""
         before = self.snapshot
         if before is None or "_deleted" in self._shape.names:
             return None
@@ -150,7 +150,7 @@ class Target:
         extra: Sequence[str],
         everything: bool,
     ) -> tuple[Known, list[Part], pa.Table]:
-        """The rows that agree with an event on some key, or all; where they are; their `extra`."""
+        """Find the rows with keys of events, or all rows, with their parts and `extra`."""
         names = sorted({name for index in keys for name in index.definition})
         wanted = self._fields(list(dict.fromkeys(["_seq", *self._deleted(), *extra])))
 
@@ -164,7 +164,7 @@ class Target:
 
         nothing = np.zeros(0, np.int64)
         files = list(self.snapshot.files.values()) if self.snapshot else []
-        # bounds of a column that had another type say nothing about its values of today
+        # bounds were written for the column's old type, and do not apply to its current one
         whole = everything or self._shape.rewritten
         may = files if whole else _candidates(files, keys)
         looked = {each.file.path: each for each in at_once(look, may)}
@@ -182,7 +182,7 @@ class Target:
         return _known(table, groups, spans, definitions), parts, table
 
     def places(self) -> Iterator[pa.ChunkedArray]:
-        """The place of every row, file by file."""
+        """Return the place of every row, file by file."""
         for file in self.snapshot.files.values() if self.snapshot else ():
             yield self._columns(file, self._fields(["_seq"])).column("_seq")
 
@@ -205,7 +205,7 @@ class Target:
 
 
 class MemoryTarget:
-    """The same for rows that are not in a table yet."""
+    """The same interface for rows in memory, which are not in a table yet."""
 
     def __init__(self, rows: pa.Table) -> None:
         self.rows = rows
@@ -218,7 +218,7 @@ class MemoryTarget:
         extra: Sequence[str],
         everything: bool,
     ) -> tuple[Known, list[Part], pa.Table]:
-        """Like `Target.find`; there is one part."""
+        """Find rows as `Target.find` does; there is only one part."""
         rows = self.rows
         here = [index.find(rows) for index in keys]
         met = np.ones(rows.num_rows, bool) if everything else _any(here, rows.num_rows)
@@ -230,14 +230,14 @@ class MemoryTarget:
         return known, [Part(DataFile("", "", 0), np.arange(len(places)), places)], table
 
     def places(self) -> Iterator[pa.ChunkedArray]:
-        """The place of every row."""
+        """Return the place of every row."""
         yield self.rows.column("_seq")
 
 
 def _candidates(files: Sequence[DataFile], keys: Sequence[KeyIndex]) -> Sequence[DataFile]:
-    """The files that can hold a row that agrees with an event on some key."""
+    """Return the files that can hold a row with the key of an event."""
     if len(files) < 2:
-        # one file is read sooner than its bounds are compared
+        # reading one file takes less time than comparing its bounds
         return files
     wanted = [KeyRanges(index.rows, index.definition) for index in keys]
     return [file for file in files if any(each.may_be_in(file) for each in wanted)]
@@ -269,7 +269,7 @@ def _known(
     )
 
 
-# What one batch does to one table, worked out from both: the step between reading and writing.
+# The plan of a merge: the step between reading a table and writing it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +279,7 @@ class Plan:
     decision: Decision
     parts: list[Part]
     winners: pa.Table
-    """Rows that come into the table, in its columns."""
+    """The rows that the table gets, in its columns."""
     tombstones: pa.Table
     spans: tuple[Span, ...]
     incarnations: Incarnations
@@ -300,9 +300,10 @@ def plan(
     spans: tuple[Span, ...],
     incarnations: Incarnations,
 ) -> Plan:
-    """Find the rows that events speak of, and settle which events win.
+    """Find the rows that events are about, and decide which events win.
 
-    Events may show that another server has taken over: then they are settled again, as its own.
+    If events show that another server has taken over, they are decided again as events of that
+    server.
     """
     while True:
         numbered = Events(incarnations.applied(events.rows))
@@ -314,12 +315,12 @@ def plan(
 
 @dataclass(frozen=True, slots=True)
 class _Match:
-    """Events, the rows and tombstones that they meet, and the servers that take over in them."""
+    """Events, the rows and tombstones with their keys, and the servers that take over in them."""
 
     events: Events
-    """With places to look at behind them."""
+    """The events, followed by the positions at which earlier values are looked up."""
     given: Events
-    """Without."""
+    """The events without these positions."""
     moves: Moves
     owner: Ints
     definitions: list[Definition]
@@ -347,7 +348,7 @@ def _match(
     extra = [*events.left_out, *several]
     everything = bool(events.truncates.any())
     memory = tombstones.memory(events, keys)
-    # the times of known rows are read only where a decision needs them
+    # times of known rows are read only if a decision needs them
     for columns in (extra, [*extra, TIME_COLUMN.name]):
         known, parts, values = target.find(keys, spans=spans, extra=columns, everything=everything)
         if by_position(events.seq).any() and by_time(known.seq).any():
@@ -483,36 +484,34 @@ def _spans(
     return advanced(spans, seen, max(filter(None, map(highest, target.places())), default=None))
 
 
-# The files of a table that change, written again: without the rows that left, with new ones.
-#
-# A file keeps its place among the keys: rows that come into its bounds come into it, others go to
-# files of their own, in the order of their keys. So the bounds of files stay as narrow as they are,
-# and the next batch reads few of them.
+# Rewriting of the files that change. A new row whose key is within the bounds of a file goes into
+# that file; other rows go to new files, in the order of their keys. So the bounds of files stay
+# narrow, and the next batch reads few files.
 
 FILE_BYTES = 64 * 2**20
-"""In memory: rows of a file, about. Twice as many are read and written in one piece at most."""
+"""The approximate bytes of a file's rows in memory; a piece has at most twice as many."""
 MOST_SMALL_FILES = 4
-"""Then they become one: files with less than a quarter of the rows that a file should have."""
+"""The number of small files (under a quarter of `FILE_BYTES`) that are then combined."""
 MOST_LOST = 0.5
-"""A file of which more rows than this part are gone is written again in any case."""
+"""The share of deleted rows above which a file is rewritten instead of getting a vector."""
 _UNPACKED = 8
-"""How many times larger rows are in memory than in a file, about."""
+"""The approximate ratio of the size of rows in memory to their size in a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """What was written for a commit."""
+    """The files that were written for a commit."""
 
     removed: list[DataFile]
     added: list[StagedFile]
     vectors: list[tuple[DataFile, Vector]]
-    """Files that stay, with the rows that are gone from them."""
+    """The files that stay in the table, each with its deleted rows."""
 
 
 def rewrite(
     target: Target, made: Plan, shape: Shape, *, folder: str, vectors: bool = False
 ) -> Rewritten:
-    """Write the rows of changed files and the winners; with `vectors`, of few files."""
+    """Write the rows of changed files and the winners; `vectors` avoids most rewrites."""
     winners = made.winners
     key = clustering(made.spans[-1].key, shape.schema) if made.spans else ()
     changed = [part for part in made.parts if shape.rewritten or made.changed(part)]
@@ -527,7 +526,7 @@ def rewrite(
     few = [part for part in made.parts if part.file.path in small]
     places, rest = _placed(winners, key, [part.file for part in own])
 
-    # a file that alone is written again becomes two, which the next batch writes side by side
+    # a single rewritten file is split in two, so that the next batch can write both in parallel
     halves = max(1, pa.cpu_count() // max(1, len(own)))
 
     def again(number: int) -> list[StagedFile]:
@@ -542,7 +541,7 @@ def rewrite(
 
 
 def _may_stay(part: Part, made: Plan) -> bool:
-    """Return whether a file may stay, with a vector: none of its rows is replaced in place.
+    """Return whether a file may get a vector: none of its rows is replaced in place.
 
     A vector needs the number of rows that were written to the file.
     """
@@ -553,7 +552,7 @@ def _may_stay(part: Part, made: Plan) -> bool:
 
 
 def _named(target: Target, parts: Sequence[Part], made: Plan) -> list[tuple[DataFile, Vector]]:
-    """Write vectors of all rows that are gone from files by now."""
+    """Write vectors of all rows that are deleted from files so far."""
     before = target.snapshot
     if before is None or not parts:
         return []
@@ -568,7 +567,7 @@ def _named(target: Target, parts: Sequence[Part], made: Plan) -> list[tuple[Data
 
 
 def clustering(key: Definition, schema: pa.Schema) -> Definition:
-    """The columns by whose values rows lie in files: the key, unless it has no order."""
+    """Return the columns that order rows in files: the key, unless its types have no order."""
     ordered = [name in schema.names and not is_nested(schema.field(name).type) for name in key]
     return key if all(ordered) else ()
 
@@ -587,7 +586,7 @@ def compaction(state: Snapshot, sizes: Sizes) -> Sizes:
 
 
 def small_files(files: Sequence[DataFile], rows: pa.Table) -> set[str]:
-    """The paths of files that have far fewer rows than a file should have, of about this size."""
+    """Return the paths of files that are much smaller than a file of this size should be."""
     small = set()
     for file in files:
         size = file.size * _UNPACKED
@@ -606,9 +605,9 @@ def written(
     key: Definition = (),
     halves: int = 1,
 ) -> list[StagedFile]:
-    """Rows as few files, none of which takes more memory than it may.
+    """Write rows as few files, each within the memory limit.
 
-    Up to `halves` files may be half as large as they should be, so that more are written at once.
+    Up to `halves` files may be half as large, so that more files are written in parallel.
     """
     files: list[StagedFile] = []
     waiting: list[pa.Table] = []
@@ -626,7 +625,7 @@ def written(
 def _cut(
     rows: pa.Table, folder: str, prefix: str, key: Definition, halves: int
 ) -> list[StagedFile]:
-    """Files of about the size that they should have, each with a stretch of the keys."""
+    """Cut rows into files of about the target size, each with a range of keys."""
     fit = round(rows.nbytes / FILE_BYTES), min(halves, rows.nbytes // (FILE_BYTES * 3 // 8))
     count = min(rows.num_rows, max(1, *fit))
     if count == 1:
@@ -647,13 +646,13 @@ def _cut(
 def _placed(
     winners: pa.Table, key: Definition, files: Sequence[DataFile]
 ) -> tuple[list[Ints], Ints]:
-    """For each file the winners within its bounds, and those that are in no file's."""
+    """Return the winners within the bounds of each file, and those outside of all bounds."""
     free = np.ones(winners.num_rows, np.bool_)
     places = [np.zeros(0, np.int64) for _ in files]
     if key and files and winners.num_rows:
         keys = KeyRanges(winners, key)
         within = [keys.within(file) for file in files]
-        # the narrowest first: one that is wide would take all
+        # files with narrow bounds first, because a file with wide bounds would take all rows
         for number in sorted(range(len(files)), key=lambda each: len(within[each])):
             places[number] = np.sort(within[number][free[within[number]]])
             free[places[number]] = False
@@ -672,7 +671,7 @@ def _kept_pieces(target: Target, part: Part, made: Plan) -> Iterator[pa.Table]:
 def staying(
     rows: pa.Table, part: Part, decision: Decision, *, at: int = 0, drop: Flags | None = None
 ) -> pa.Table:
-    """The rows of a file, or of a piece of it, that stay; marked those deleted from now on."""
+    """Return the rows of a file or piece that stay, with soft-deleted rows marked."""
     inside = (part.places >= at) & (part.places < at + rows.num_rows)
     places, known = part.places[inside] - at, part.known[inside]
     keep = np.ones(rows.num_rows, np.bool_) if drop is None else ~drop
@@ -694,7 +693,7 @@ def merge_table(order: MergeOrder) -> MergeResult:
 
 
 def open_target(order: MergeOrder) -> tuple[Snapshot | None, Shape]:
-    """The table as it is, and its columns as they will be."""
+    """Open a merged table, and plan the columns that it will have."""
     before, columns = look_at(order)
     if before is not None:
         before.refuse_unusable(order.table)
@@ -702,7 +701,7 @@ def open_target(order: MergeOrder) -> tuple[Snapshot | None, Shape]:
 
 
 def look_at(order: MergeOrder) -> tuple[Snapshot | None, Shape]:
-    """The same for a table that another engine may have to change."""
+    """Open a merged table as `open_target` does, also one that only another engine may change."""
     before = snapshot_of(order.path)
     wanted, payload = order.wanted(), len(order.columns)
     have = None if before is None else before.fields
@@ -740,9 +739,9 @@ def prepare(
     events: Events,
     target: Target | MemoryTarget,
 ) -> tuple[Plan, dict[str, str], dict[str, int]]:
-    """Work out what events do to a table, and remember what they remove.
+    """Plan the changes that events make to a table, and store tombstones of removed rows.
 
-    Returns the properties that the table gets, too, and the marks of its tombstones.
+    Also return the properties and the marks of tombstones that the table gets.
     """
     spans = from_text(before.property(PROPERTY)) if before else ()
     text = before.property(INCARNATIONS) if before else None
@@ -758,12 +757,12 @@ def prepare(
         spans=spans,
         incarnations=incarnations,
     )
-    # first: a row that is gone without a memory could come back
+    # tombstones come first: without them, a late event could bring a deleted row back
     remembered = remember(tombstones, made.tombstones, table=order.table, mark=order.mark)
     properties = {}
     if made.spans != spans:
         properties[PROPERTY] = to_text(made.spans)
-    # what an operator has said about a source that goes back must not be asked again
+    # an operator's decision about a source that goes back is stored, and not asked for again
     answered = order.undecided != "refuse" and text is None
     if made.incarnations != incarnations or answered:
         properties[INCARNATIONS] = made.incarnations.to_text()
@@ -780,13 +779,13 @@ def _commit(
     marks: dict[str, int],
     mark: Mark | None,
 ) -> int:
-    """Write what changes, if anything does; returns the table's newest version."""
+    """Commit the changes, if there are any; return the table's newest version."""
     before = target.snapshot
     if before is None and made.winners.num_rows == 0:
-        # nothing to put in a table: it may have no key, or its rows are all gone
+        # there are no rows for a new table: it has no key, or all rows are deleted
         return -1
     changed = made.winners.num_rows or any(map(made.changed, made.parts))
-    # a delete of a row that the table never had changes only its tombstones
+    # a delete of a row that the table never had only adds a tombstone
     changed = changed or (marks and made.tombstones.num_rows)
     if before is not None and not (changed or columns.changed or properties):
         return before.version

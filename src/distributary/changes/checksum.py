@@ -1,8 +1,8 @@
-"""Numbers that stand for rows, in whatever order and files they lie. Pure.
+"""Checksums of rows that do not depend on the order of rows or on their files. Pure.
 
-Each value is turned into 64 bits, those of a row are added up, mixed, and the rows are added up
-again: rows may come in any order and columns in several turns, and a row that is there twice counts
-twice. It is no signature: whoever wants to can find two tables with one checksum.
+Each value is hashed to 64 bits. The hashes of a row are added and mixed, and the results of all
+rows are added: rows may come in any order, columns in several passes, and a duplicate row counts
+twice. It is no cryptographic signature: two different tables with one checksum can be constructed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _STEP = 0x100000001B3
 
 
 class Checksum:
-    """The checksum of a table's rows, to which columns are added one by one."""
+    """The checksum of a table's rows; columns are added one by one."""
 
     def __init__(self, rows: int) -> None:
         self._rows: Words = np.zeros(rows, np.uint64)

@@ -1,7 +1,7 @@
-"""The heart of a merge: which event, row or tombstone of a key counts. Pure.
+"""The decision which event, row or tombstone of each key counts. Pure.
 
-The events of a batch, the rows that they meet and what is remembered of deleted rows are numbers to
-compare: the highest wins.
+The events of a batch, the known rows and the tombstones with their keys are compared as numbers: in
+each group of equal keys the highest number wins.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ NOBODY = -1
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The rows of a table that agree with an event of the batch on some key."""
+    """The rows of a table that have the key of an event in the batch."""
 
     seq: pa.StructArray
     groups: Sequence[Ints]
-    """For each key definition the group of each row, or -1."""
+    """By key definition: the group of each row, or -1."""
     owner: Ints
-    """The number of the definition that was in force at each row's place."""
+    """The number of the key definition that applied at each row's position."""
     live: Flags
-    """Not deleted (softly)."""
+    """Whether each row is not soft-deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What is remembered of rows that are gone, as far as the batch speaks of them."""
+    """The tombstones with the keys of events in the batch."""
 
     seq: pa.StructArray
     owner: Ints
     groups: Ints
-    """By the definition of the memory itself."""
+    """By the key definition of each tombstone: its group."""
     truncated: pa.StructArray
-    """Places at which the whole table was emptied."""
+    """The positions of truncates: the whole table was emptied there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Side:
 
 
 class Contest:
-    """Events, rows and memories with their ranks and powers: the higher power wins."""
+    """Events, rows and tombstones with their ranks and powers: the higher power wins."""
 
     def __init__(
         self,
@@ -81,9 +81,9 @@ class Contest:
         self.emptied_before = int(self.truncated_rank.max(initial=NOBODY))
         emptied_now = self.rank[events.truncates].max(initial=NOBODY)
         self.emptied = max(self.emptied_before, int(emptied_now))
-        """The rank of the last truncate; what is below it is gone."""
-        # at one place a row stands above an event, which must be newer to replace it; a memory
-        # stands above all but the delete that left it, which may come again after a crash
+        """The rank of the last truncate; everything with a lower rank is deleted."""
+        # at equal positions, a row beats an event, and a tombstone beats all but its own delete,
+        # which may be delivered again after a crash
         self.power = 4 * self.rank + 2 * events.deletes
         self.known_power = 4 * self.known_rank + 3
         self.memory_power = 4 * self.memory_rank + 1
@@ -92,7 +92,7 @@ class Contest:
 
     @cached_property
     def twins(self) -> Flags:
-        """Events at the place of another one about the same row, which counts instead."""
+        """Return the events that another event about the same row at the same position replaces."""
         twins = np.zeros(len(self.owner), np.bool_)
         for number, index in enumerate(self.keys):
             own = np.flatnonzero(self.owner == number)

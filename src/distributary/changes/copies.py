@@ -1,4 +1,4 @@
-"""Copies of events: which events of a batch their log has already, as its files' bounds tell."""
+"""Copies of events: the events of a batch that its log already has, found by files' bounds."""
 
 from __future__ import annotations
 
@@ -16,35 +16,34 @@ from distributary.delta.skipping import SLACK_US, microseconds
 from distributary.delta.tables import committing
 from distributary.model.cache import Cache
 
-# Between which times and ids the events of each file of a log are, as the table's own log tells.
-#
-# A process keeps what it has worked out: a log is asked about with every batch, and grows with it.
+# The bounds of times and ids in each file of a log table, from its Delta log. A process caches
+# them, because every batch needs them and adds files.
 
 MOST_TABLES = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """One entry for each file of a log."""
+    """The bounds of all files of a log table: one array element for each file."""
 
     files: tuple[DataFile, ...]
     low: Ints
-    """Microseconds since 1970."""
+    """The earliest time in each file, in microseconds since 1970."""
     high: Ints
     no_time: Flags
-    """Files with events without a time, or without bounds."""
+    """Whether a file has no bounds, or events without a time."""
     ids: tuple[tuple[str | None, str | None], ...]
-    """The lowest and the highest."""
+    """The lowest and the highest id in each file."""
 
 
 _known: Cache[Bounds] = Cache(MOST_TABLES)
 
 
 def bounds_of(log: Snapshot) -> Bounds:
-    """The bounds of all files of a log."""
+    """Return the bounds of all files of a log table."""
     known = _known.find(log.folder)
     if known is None or any(log.files.get(file.path) is not file for file in known.files):
-        # not seen before, or more happened than that files were added
+        # the log is new to this process, or commits have done more than add files
         known = _bounds(())
     have = {file.path for file in known.files}
     new = _bounds([file for path, file in log.files.items() if path not in have])
@@ -79,20 +78,18 @@ def files_at(log: Snapshot, times: Ints) -> list[DataFile]:
     return [bounds.files[n] for n in np.flatnonzero(inside | bounds.no_time).tolist()]
 
 
-# Events that were delivered before: their log has one with the same id and the same content.
-#
-# Most batches bring nothing twice, and most files of a log are about other times: the bounds that
-# the table keeps of each file tell which ones to open, and of those only two columns are read. An
-# event whose time is another one when it is sent again is looked for by its id alone.
+# Search for events that were delivered before: the log has an event with the same id and content.
+# The bounds of the log's files show which files to open, usually none; of these, two columns are
+# read. An event that is sent again with another time is searched by its id alone.
 
 _ID = pa.schema([pa.field("_uuid", pa.string()), pa.field("_hash", pa.int64())])
 
 
 def redelivered(log_path: str, events: pa.Table) -> pa.BooleanArray:
-    """Return which events are in the log already, or earlier among the events themselves.
+    """Mark the events that are in the log already, or that repeat an earlier event of the batch.
 
-    Events have `_uuid`, `_hash`, `_source_ts` and `_envelope`. An event without an id is never a
-    re-delivery, nor is one with the id of another and other content. Raises PublishError.
+    Events have `_uuid`, `_hash`, `_source_ts` and `_envelope`. An event is a copy only if it has an
+    id, and id and content are the same. Raises PublishError.
     """
     with committing(log_path, doing="look for events in a log"):
         ids = events.select(_ID.names)
@@ -117,7 +114,7 @@ def _seen_before(groups: Ints) -> Flags:
 
 
 def _overlapping(bounds: Bounds, events: pa.Table) -> list[DataFile]:
-    """The files of a log that may have one of these events."""
+    """Return the files of a log that may have one of these events."""
     time = events.column("_source_ts")
     lasting: Flags = time.is_valid().to_numpy() & ~without_source_time(events.column("_envelope"))
     timed = np.sort(time.filter(pa.array(lasting)).cast(pa.int64()).to_numpy())
@@ -131,7 +128,7 @@ def _overlapping(bounds: Bounds, events: pa.Table) -> list[DataFile]:
         if low is None or high is None:
             return True
         if high < lowest or low > highest:
-            # most files, where ids go up with the source's log
+            # excludes most files if ids grow with the source's log
             return False
         between = pc.and_(pc.greater_equal(ids, low), pc.less_equal(ids, high))
         return bool(pc.any(between).as_py())

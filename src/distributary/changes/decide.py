@@ -1,8 +1,8 @@
-"""Which events win, which rows they replace, and what must be remembered. Pure.
+"""Decides a batch: the events that win, the rows they replace, and new tombstones. Pure.
 
-An event is overtaken by a newer event, row or memory that agrees with it on the key of that newer
-one; it replaces the older rows that agree with it on its own key. Both hold whatever the order in
-which events arrive, so a table depends only on the set of events that it has seen.
+An event loses to a newer event, row or tombstone with the same key, by the key definition of the
+newer one. It replaces older rows with its own key. Both rules are independent of the order of
+arrival, so a table depends only on the set of events that it has seen.
 """
 
 from __future__ import annotations
@@ -32,13 +32,11 @@ from distributary.decode.base import truths
 from distributary.delta.parquet import conform
 from distributary.model.change import SEQ
 
-# Rows that get another key: what the new row leaves out is what the old one had.
-#
-# A source reports such a change as two halves at one place: a delete of the old row, an insert of
-# the new one. Of large values that did not change the insert says nothing. Who wants to know them
-# looks under the old key, just before the delete. If the halves come in different batches the old
-# row may be gone by then, so what a delete removes whose other half is not there is kept with the
-# tombstones.
+# Changes of a row's key. A source reports such a change as two halves at one position: a delete of
+# the old row and an insert of the new one. The insert omits large values that did not change; they
+# are those of the old row, and are looked up under the old key, just before the delete. If the
+# halves come in different batches, the old row may be deleted before the insert arrives: then its
+# values are kept with the tombstone of the delete.
 
 _POSITION = ("phase", "ts", "a", "b", "c")
 
@@ -49,29 +47,30 @@ def _none() -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """What there is to look up under other keys."""
+    """The values to look up under the former keys of rows."""
 
     asking: Ints = field(default_factory=_none)
-    """Events that gave their row another key and leave values out."""
+    """The events that changed the key of their row and omit values."""
     looks: Ints = field(default_factory=_none)
-    """For each the number of a row behind the events: the old key, just before the change."""
+    """For each event: the number of a row after the events, with the old key just before the
+    change."""
     owner: Ints = field(default_factory=_none)
-    """For each the number of the old key's definition."""
+    """For each event: the number of the old key's definition."""
     kept: Ints = field(default_factory=_none)
-    """For each the number of what was kept of the old row, or -1."""
+    """For each event: the number of the kept old row, or -1."""
     rows: pa.Table | None = None
-    """What was kept."""
+    """The old rows that were kept with tombstones."""
     away: Ints = field(default_factory=_none)
-    """Deletes of rows that live on under another key, of which nothing is known yet."""
+    """The deletes that begin a change of key whose insert has not arrived."""
 
     def placed(self, owner: Ints) -> tuple[Moves, Ints]:
-        """The same with the definitions of rows, which are then no one's but the events'."""
+        """Return the lookups, and key definitions that leave out the looked-up positions."""
         own = owner.copy()
         own[self.looks] = -1
         return replace(self, owner=owner[self.looks]), own
 
     def behind(self, values: pa.Table) -> pa.Table:
-        """Values of known rows, and of those that were kept behind them."""
+        """Return a column of the known rows, followed by that of the kept rows."""
         if self.rows is None:
             return values
         more = conform(self.rows, values.schema, rows=self.rows.num_rows, lenient=True)
@@ -79,7 +78,7 @@ class Moves:
 
 
 def with_looks(events: Events, tombstones: Tombstones) -> tuple[Events, Moves]:
-    """The events, behind them the places to look at, and what has to be looked up."""
+    """Return the events followed by the positions to look up, and the lookups."""
     away = _away(events)
     if not len(events.asking):
         return events, Moves(away=away)
@@ -98,7 +97,7 @@ def with_looks(events: Events, tombstones: Tombstones) -> tuple[Events, Moves]:
 
 
 def just_before(seq: pa.StructArray) -> pa.StructArray:
-    """Places before all that is at a position of the source: before both halves of a change."""
+    """Return the places just before some positions, and so before both halves of a change."""
     whole = pa.concat_arrays([seq, pa.array([], SEQ)])
     fields = {each.name: whole.field(each.name) for each in SEQ}
     fields["half"] = pa.repeat(pa.scalar(0, SEQ.field("half").type), len(seq))
@@ -115,7 +114,7 @@ def memory_keys(keys: pa.Table, definition: Definition, before: pa.StructArray) 
 
 
 def leaving(events: Events) -> Ints:
-    """Deletes with which a change of key begins, by a source that leaves values out."""
+    """Return the deletes that begin a change of key, for sources that omit values."""
     half: Ints = events.seq.field("half").fill_null(1).to_numpy(zero_copy_only=False)
     says_little = truths(pc.greater(pc.list_value_length(events.rows.column("_unchanged")), 0))
     return np.flatnonzero(events.deletes & (half == 0) & says_little & (events.keys[1] >= 0))
@@ -132,7 +131,7 @@ def _away(events: Events) -> Ints:
 
 
 def _positions(seq: pa.StructArray) -> Ints:
-    """One number for each position, whatever the half."""
+    """Return a number for each position, equal for both halves of a change."""
     parts = [seq.field(name).cast(pa.int64()).to_numpy(zero_copy_only=False) for name in _POSITION]
     numbers: Ints = np.unique(np.stack(parts, axis=1), axis=0, return_inverse=True)[1]
     return numbers.reshape(-1)
@@ -150,7 +149,7 @@ def _rows(old: EarlierKeys, seq: pa.StructArray, schema: pa.Schema) -> pa.Table:
 
 
 def _kept(tombstones: Tombstones, texts: Sequence[str]) -> tuple[Ints, pa.Table | None]:
-    """For each text the number of what was kept under it, and all of that."""
+    """Return, for each text, the number of the row that was kept under it; and all kept rows."""
     mine = tombstones.rows.filter(pc.equal(tombstones.rows.column("kind"), MOVED))
     found = pc.index_in(pa.array(texts, pa.string()), value_set=mine.column("key").combine_chunks())
     at = np.unique(found.drop_null().to_numpy())
@@ -163,13 +162,13 @@ def _kept(tombstones: Tombstones, texts: Sequence[str]) -> tuple[Ints, pa.Table 
 
 
 def _together(rows: Sequence[pa.Table]) -> pa.Table:
-    """Rows that were kept at different times may differ in their columns: the newest types win."""
+    """Join kept rows, whose columns may have had other types; the newest types win."""
     fields = {column.name: column for each in rows for column in each.schema}
     schema = pa.schema([*fields.values()])
     return pa.concat_tables([conform(each, schema, rows=1, lenient=True) for each in rows])
 
 
-# Columns that an event leaves out have the value of the row before it. Pure.
+# Omitted columns: a column that an event omits has the value of the row before it. Pure.
 
 
 class LastValues:
@@ -189,7 +188,7 @@ class LastValues:
         """Return the last event before each power, by key; NOBODY if there is none."""
         if not len(self._who):
             return np.full(len(groups), NOBODY)
-        # later than the last of all is just behind it, not among those of the next key
+        # a search beyond the last event of a key must not find an event of the next key
         powers = np.minimum(powers, self._scale - 1)
         at = np.searchsorted(self._place, groups * self._scale + powers) - 1
         known = (at >= 0) & (groups >= 0) & (self._place[at] // self._scale == groups)
@@ -197,7 +196,7 @@ class LastValues:
 
 
 def followed(sources: Ints) -> Ints:
-    """Return the final origin of each value: a value may be taken over several times."""
+    """Return the event or row that each value comes from; values may be copied repeatedly."""
     while True:
         further = np.where(sources == NOBODY, NOBODY, sources[sources])
         if (further == sources).all():
@@ -206,10 +205,9 @@ def followed(sources: Ints) -> Ints:
 
 
 def sources_of(contest: Contest, moves: Moves, name: str, asking: Ints, *, soft: bool) -> Ints:
-    """Return the origin of a column's value for some events: their own, or the last earlier one.
+    """Return where the value of a column comes from: from each event, or from an earlier one.
 
-    A deleted row takes its values with it: later events begin with null. A row that changed its key
-    keeps them.
+    After a delete the values are null. A row that changed its key keeps its values.
     """
     left_out = contest.events.left_out[name]
     numbers = range(len(contest.keys))
@@ -243,7 +241,7 @@ def _told(
 ) -> LastValues:
     side = contest.side(number, own=False)
     is_event = (side.who >= 0) & (side.who < len(contest.owner))
-    # who got a value from under another key passes it on
+    # a value that was taken from another key is passed on to later events
     silent = left_out.copy()
     silent[moves.asking] = False
     tells = np.ones(len(side.who), np.bool_)
@@ -258,37 +256,37 @@ def _told(
 
 
 def gathered(sources: Ints, events: pa.ChunkedArray, rows: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The values at the sources: from events, from known rows, or null."""
+    """Return the values from events and known rows; null where there is none."""
     both = pa.chunked_array([*events.chunks, *rows.chunks], events.type)
     return both.take(pa.array(sources, mask=sources == NOBODY))
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What the batch does to the table."""
+    """The changes of a table by a batch."""
 
     gone: Flags
-    """Known rows that leave the table."""
+    """The known rows that are deleted from the table."""
     marked: Flags
-    """Known rows that stay, deleted from now on."""
+    """The known rows that stay and are marked as deleted."""
     winners: Ints
-    """Events that become rows."""
+    """The events that become rows."""
     deleted: Flags
-    """Which of these are deleted rows."""
+    """Whether each winner is a soft-deleted row."""
     sources: dict[str, Ints]
-    """For columns that events left out, where each winner's value is: an event by its number, a
-    known row by its number after all events, what was kept after these, or NOBODY."""
+    """By omitted column: where each winner's value is. It is the number of an event; after all
+    events, of a known row; after these, of a kept row; or NOBODY."""
     moved: dict[str, Ints]
-    """The same for rows that live on under a key of which nothing is known yet."""
+    """Like `sources`, for rows with a changed key whose insert has not arrived."""
     remember: Sequence[tuple[int, Ints]]
-    """By definition: events, and known rows by numbers after these, that are no rows any more."""
+    """By key definition: the deleted events, and known rows by numbers after these."""
     emptied: int | None
-    """The event that empties the table, if it is news."""
+    """The newest truncate, if the table has not seen it yet."""
     counts: MergeCounts
 
 
 def decide(contest: Contest, moves: Moves, *, soft: bool) -> Decision:
-    """Settle a batch."""
+    """Decide a batch."""
     events = contest.events
     beaten, overtaken, gone = _fight(contest)
     alive = contest.valid & ~contest.twins & ~beaten & ~overtaken
@@ -319,7 +317,7 @@ def decide(contest: Contest, moves: Moves, *, soft: bool) -> Decision:
 
 
 def _fight(contest: Contest) -> tuple[Flags, Flags, Flags]:
-    """Events beaten by events, events overtaken by rows or memory, and rows that are gone."""
+    """Return events that lose to events, those that lose to rows or tombstones, deleted rows."""
     beaten, overtaken = np.zeros((2, len(contest.owner)), np.bool_)
     gone = np.zeros(len(contest.known.live), np.bool_)
     for number, index in enumerate(contest.keys):
@@ -336,7 +334,7 @@ def _fight(contest: Contest) -> tuple[Flags, Flags, Flags]:
 
 
 def _remember(contest: Contest, rows: Flags, gone: Flags, *, soft: bool) -> list[tuple[int, Ints]]:
-    """The last that is known under each key, where that is not a row that lives on."""
+    """Return the newest event or row of each key that is deleted."""
     stays = np.concatenate([rows, ~gone])
     remember = []
     for number, index in enumerate(contest.keys):
@@ -344,7 +342,7 @@ def _remember(contest: Contest, rows: Flags, gone: Flags, *, soft: bool) -> list
         lost = side.top(index.count) & (side.who != NOBODY)
         lost[lost] = ~stays[side.who[lost]]
         if not soft:
-            # a truncate is remembered for all that is older
+            # a truncate is a tombstone for everything older
             lost &= side.rank >= contest.emptied
         if lost.any():
             remember.append((number, np.sort(side.who[lost])))
@@ -371,7 +369,7 @@ def _counts(
 
 
 def _meets_live(contest: Contest, gone: Flags) -> Flags:
-    """Events whose key a live row had that is gone now."""
+    """Return the events whose key belonged to a row that is deleted now."""
     meets = np.zeros(len(contest.owner), np.bool_)
     for number, index in enumerate(contest.keys):
         groups = contest.known.groups[number]

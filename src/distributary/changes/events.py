@@ -1,4 +1,4 @@
-"""The rows of a log that a merge looks at: what each says, about which row, and when."""
+"""The events that a merge reads from a log: their order, their keys, their omitted columns."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LOWEST = -(2**63)
 
 
 def ranks(parts: Sequence[pa.Array | pa.ChunkedArray]) -> list[Ints]:
-    """One number for each place, over all parts: equal for equal places, larger for later ones."""
+    """Number the places of all parts: equal places get equal numbers, later ones larger numbers."""
     sizes = [len(part) for part in parts]
     seq = whole(parts)
     rank = _dense([_numbers(seq, field.name) for field in SEQ if field.name != "tie"])
@@ -44,53 +44,53 @@ def ranks(parts: Sequence[pa.Array | pa.ChunkedArray]) -> list[Ints]:
 
 
 def place_of(value: dict[str, Any]) -> Place:
-    """A `_seq` out of Arrow as a tuple that Python compares the same way."""
+    """Return a `_seq` of Arrow as a tuple, which Python compares in the same order."""
     return tuple(value[field.name] for field in SEQ)
 
 
 def places(values: Sequence[Place]) -> pa.StructArray:
-    """The inverse of `place_of`."""
+    """Return tuples as `_seq` of Arrow; the inverse of `place_of`."""
     names = [field.name for field in SEQ]
     return pa.array([dict(zip(names, value, strict=True)) for value in values], SEQ)
 
 
 def highest(seq: pa.Array | pa.ChunkedArray) -> Place | None:
-    """The last place of all, or None when there is none."""
+    """Return the last place; None if there is none."""
     if len(seq) == 0:
         return None
     return place_of(seq[int(np.argmax(ranks([seq])[0]))].as_py())
 
 
 def lowest(seq: pa.Array | pa.ChunkedArray) -> Place | None:
-    """The first place of all, or None when there is none."""
+    """Return the first place; None if there is none."""
     if len(seq) == 0:
         return None
     return place_of(seq[int(np.argmin(ranks([seq])[0]))].as_py())
 
 
 def whole(parts: Sequence[pa.Array | pa.ChunkedArray]) -> pa.StructArray:
-    """All places of several parts."""
+    """Join the places of several parts."""
     chunks: list[pa.Array] = []
     for part in parts:
         chunks += part.chunks if isinstance(part, pa.ChunkedArray) else [part]
-    # a slice's fields are not cut with it, but those of a copy are
+    # the fields of a slice keep their full length; those of a copy do not
     return pa.concat_arrays([*chunks, pa.array([], SEQ)])
 
 
 def combined(column: pa.ChunkedArray) -> pa.Array:
-    """A column of many chunks as one array."""
+    """Return a column of many chunks as one array."""
     return pa.concat_arrays([*column.chunks, pa.array([], column.type)])
 
 
 def _numbers(seq: pa.StructArray, name: str) -> Ints:
-    # a row that somebody else wrote may have no place: it is before all others
+    # a row of another writer may have no place, and then precedes all others
     field = seq.field(name)
     values: Ints = field.cast(pa.int64()).fill_null(_LOWEST).to_numpy(zero_copy_only=False)
     return values
 
 
 def _dense(keys: Sequence[Ints]) -> Ints:
-    """Ranks without gaps by several keys, the first of which counts most."""
+    """Return ranks without gaps by several keys, the most significant first."""
     telling = [key for key in keys if len(key) and (key != key[0]).any()]
     if not telling:
         return np.zeros(len(keys[0]), np.int64)
@@ -104,23 +104,23 @@ def _dense(keys: Sequence[Ints]) -> Ints:
     return rank
 
 
-# Places of before positions alone decided: the source's time stood in front of them.
+# Places of an earlier version, in which the source's time precedes the position.
 
 
 def by_position(seq: pa.StructArray) -> Flags:
-    """Mark the changes whose position decides, whatever their time."""
+    """Mark the changes that are ordered by their position alone."""
     untimed: Flags = _numbers(seq, "ts") == 0
     return _positioned(seq) & untimed
 
 
 def by_time(seq: pa.StructArray) -> Flags:
-    """Mark the changes that have a position, and a time in front of it."""
+    """Mark the changes that have a position with a time before it."""
     timed: Flags = _numbers(seq, "ts") != 0
     return _positioned(seq) & timed
 
 
 def without_times(rows: pa.Table) -> pa.Table:
-    """Return rows in whose places no time stands in front of a change's position."""
+    """Return rows with the time removed from the places of changes that have a position."""
     seq = whole([rows.column("_seq")])
     timed = by_time(seq)
     if not timed.any():
@@ -141,12 +141,11 @@ def _positioned(seq: pa.StructArray) -> Flags:
     return known & changed
 
 
-# Keys of rows: which rows of two tables have equal ones, whatever the types of their columns.
-#
-# Null equals null, and so do two NaN and the two zeros of floating point, as they do in Spark.
+# Comparison of keys between two tables, also with columns of different types. Null equals null, NaN
+# equals NaN, and both zeros of floating point are equal, as in Spark.
 
 Definition = tuple[str, ...]
-"""The names of a key's columns as the table has them, sorted: order does not make a key."""
+"""The sorted names of a key's columns in the table; their order is not part of the key."""
 
 _NO_KEY = "{}"
 
@@ -168,15 +167,15 @@ class KeyIndex:
             if groups is None:
                 groups = codes
             else:
-                # numbered again at each column, so that the product never overflows
+                # groups are numbered again after each column, so that the product never overflows
                 known, groups = np.unique(groups * len(values) + codes, return_inverse=True)
                 self._steps.append(known)
         self.groups: Ints = np.zeros(rows.num_rows, np.int64) if groups is None else groups
-        """The group of each of the rows."""
+        """The group of each row."""
         self.count = int(self.groups.max()) + 1 if len(self.groups) else 0
 
     def find(self, rows: pa.Table) -> Ints:
-        """The group of each row of another table; -1 where no row of this one has its key."""
+        """Return the group of each row of another table; -1 if no row here has its key."""
         found: Ints | None = None
         steps = iter(self._steps)
         for name, values in zip(self.definition, self._values, strict=True):
@@ -193,9 +192,9 @@ class KeyIndex:
 
 
 def comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The column in a form in which equal keys are equal values."""
+    """Return a column in a form in which equal keys are equal values."""
     if pa.types.is_floating(column.type):
-        # the sum of the two zeros is the positive one
+        # adding zero turns the negative zero into the positive one
         zeroed = pc.add(column, pa.scalar(0.0, column.type))
         return pc.if_else(pc.is_nan(zeroed), pa.scalar(float("nan"), column.type), zeroed)
     if is_nested(column.type):
@@ -204,38 +203,38 @@ def comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def key_texts(rows: pa.Table, definition: Definition) -> pa.Array:
-    """Each row's key as one JSON object that is the same wherever and whenever it is written."""
+    """Return each row's key as a JSON object, in a form that never changes."""
     columns = [_widest(comparable(rows.column(name))) for name in definition]
     texts = _texts(columns, definition).fill_null(_NO_KEY)
     return shortened(texts, fractional(rows.schema, definition))
 
 
 def _widest(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Floating point as it is once the column got wider: 0.1 of 32 bits is not 0.1 of 64."""
+    """Widen floating point as columns do: 0.1 of 32 bits differs from 0.1 of 64 bits."""
     return column.cast(pa.float64()) if pa.types.is_floating(column.type) else column
 
 
 _TEXT = r'"(?:[^"\\]|\\.)*"'
 _BEFORE = rf'\{{(?:{_TEXT}:(?:{_TEXT}|[^",:{{}}\[\]]+),)*'
-"""The members of a key before one of them."""
+"""A pattern for the members of a key before a given one."""
 
 
 def fractional(schema: pa.Schema, definition: Definition) -> list[str]:
-    """The columns of a key whose numbers can have digits behind the point."""
+    """Return the columns of a key whose numbers may have decimal places."""
     types = {name: schema.field(name).type for name in definition}
     scaled = [n for n, type_ in types.items() if pa.types.is_decimal(type_) and type_.scale > 0]
     return scaled + [n for n, type_ in types.items() if pa.types.is_floating(type_)]
 
 
 def shortened(texts: pa.Array, names: Sequence[str]) -> pa.Array:
-    """Texts of keys without needless zeros in some columns: 1.50 and 1.500 are 1.5, 2.0 is 2.
+    """Return texts of keys without trailing zeros in some columns: 1.50 and 1.500 become 1.5.
 
-    A column that gets wider has more digits behind the point: its keys keep their texts.
+    So keys keep their texts when a column is widened to more decimal places.
     """
     for name in names:
         start = f"^({_BEFORE}{re.escape(json.dumps(name))}:-?"
         zeros = rf"{start}[0-9]+(?:\.[0-9]*[1-9])?)\.?0*([Ee,}}])"
-        # a small zero has an exponent
+        # a zero with many decimal places is written with an exponent
         zero = rf"{start}0)E-[0-9]+([,}}])"
         for pattern in (zeros, zero):
             texts = pc.replace_substring_regex(texts, pattern, r"\1\2")
@@ -254,27 +253,25 @@ def _codes(column: pa.ChunkedArray, values: pa.Array) -> Ints:
     return codes
 
 
-# Which columns were a table's key, and when.
-#
-# A key may be defined again while events flow. Two events, or an event and a row, are about the
-# same row if they agree on the key of the *newer* of the two: that one was in force when the
-# newer replaced the older. So a table must know for each of its rows which key was in force at
-# its place in the order. A table with one key, which is nearly every table, says so in one word;
-# another one keeps the spans of its keys. Both are written with the rows, in one commit.
+# The key definitions of a table over time. The source may redefine a key while events arrive. Two
+# events, or an event and a row, are about the same row if they agree on the key of the newer one:
+# that key applied when the newer replaced the older. So a table stores which key applied at each
+# place, as spans of places. Nearly every table has one key and one span. Spans are written in the
+# commit of the rows.
 
 PROPERTY = "distributary.keys"
 """The table property that holds the spans."""
 MOST_SPANS = 64
-"""A table whose keys change to and fro forgets the oldest spans: their rows count for the next."""
+"""The most spans that are kept; rows of older spans count as rows of the oldest kept one."""
 
 
 Bound = tuple[int | str, ...]
-"""A place, then -1, 0 or 1: just before it, at it, just after it."""
+"""A place and -1, 0 or 1: just before the place, at it, or just after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A key, and the first and the last place at which it was in force; None: no bound."""
+    """A key with the first and the last place at which it applied; None for no bound."""
 
     key: Definition
     first: Bound | None = None
@@ -282,7 +279,7 @@ class Span:
 
 
 def resolve(names: Iterable[str | None], columns: Sequence[str]) -> Definition | None:
-    """A key's columns by the names that the table has for them; None if it lacks one."""
+    """Return the table's names for the columns of a key; None if a column is missing."""
     by_fold = {fold(column): column for column in reversed(columns)}
     exact = set(columns)
     found = [name if name in exact else by_fold.get(fold(name or "")) for name in names]
@@ -293,7 +290,7 @@ def resolve(names: Iterable[str | None], columns: Sequence[str]) -> Definition |
 def definitions_of(
     keys: pa.ChunkedArray, columns: Sequence[str]
 ) -> tuple[tuple[Definition, ...], Ints]:
-    """The definitions in a column of key names, and for each row which it has; -1 for none."""
+    """Return the distinct key definitions of rows, and each row's number; -1 for none."""
     lists = combined(keys)
     firsts, codes = _distinct(lists)
     found = [resolve(lists[at].as_py() or (), columns) for at in firsts]
@@ -303,12 +300,12 @@ def definitions_of(
 
 
 def _distinct(lists: pa.ListArray) -> tuple[list[int], Ints]:
-    """A row for each different list of names, and for each row which of these lists it has."""
+    """Return one row for each distinct list of names, and the number of each row's list."""
     indices = lists.flatten().dictionary_encode().indices
     names = indices.fill_null(-1).to_numpy(zero_copy_only=False)
     sizes = pc.list_value_length(lists).fill_null(0).to_numpy()
     if len(sizes) and (sizes == sizes[0]).all():
-        # nearly every table has one key
+        # the usual case: all rows have one key
         table = names.reshape(len(sizes), sizes[0])
         if (table == table[:1]).all():
             return [0], np.zeros(len(sizes), np.int64)
@@ -326,17 +323,17 @@ def _distinct(lists: pa.ListArray) -> tuple[list[int], Ints]:
 
 
 def owners(spans: Sequence[Span], keys: Sequence[Definition], seq: pa.StructArray) -> Ints:
-    """For each place the number of the key in force there."""
+    """Return, for each place, the number of the key that applied there."""
     if not spans:
         return np.zeros(len(seq), np.int64)
-    # the columns of a key may be gone from the table: nobody can agree on it any more
+    # the table may have lost columns of a key, which then matches no row
     numbers = np.array([keys.index(s.key) if s.key in keys else -1 for s in spans])
     if len(spans) == 1:
         return np.full(len(seq), numbers[0])
     lasts = [span.last for span in spans if span.last is not None]
     ends, here = ranks([places([bound[:-1] for bound in lasts]), seq])
     sides = np.array([bound[-1] for bound in lasts], np.int64)
-    # between two spans nothing was seen: the later one counts
+    # no event was seen between two spans, so the later span is used
     owner: Ints = numbers[np.searchsorted(2 * ends + sides, 2 * here)]
     return owner
 
@@ -352,10 +349,10 @@ def fits(spans: Sequence[Span], keys: Sequence[Definition], seq: pa.StructArray)
 def advanced(
     spans: Sequence[Span], seen: Iterable[tuple[Place, Definition]], top: Place | None
 ) -> tuple[Span, ...]:
-    """The spans after events with these places and keys.
+    """Return the spans, extended by events with these places and keys.
 
-    The last span has no end for as long as nothing else is seen, so that it need not be written
-    again with every batch; `top`, the last place of the table's rows, is where it ends so far.
+    The last span stays open, so that it need not be rewritten with every batch. `top` is the last
+    place of the table's rows, where an open span ends when another key appears.
     """
     result = [replace(spans[-1], last=(*top, 0))] if spans and top is not None else []
     result = [*spans[:-1], *result]
@@ -377,7 +374,7 @@ def _see(spans: list[Span], place: Place, key: Definition) -> None:
     found = spans[at] if at < len(spans) else None
     if found is not None and (found.first is None or found.first <= here):
         if found.key != key:
-            # the span keeps all of its other places: they were seen
+            # the span keeps all of its other places, where events were seen
             left, right = replace(found, last=(*place, -1)), replace(found, first=(*place, 1))
             spans[at : at + 1] = [left, Span(key, here, here), right]
     elif before is not None and before.key == key:
@@ -393,14 +390,14 @@ def _ends_before(span: Span, here: Bound) -> bool:
 
 
 def to_text(spans: Sequence[Span]) -> str:
-    """Spans as the property's text."""
+    """Format spans as the text of the table property."""
     return json.dumps(
         [{"columns": s.key, "first": s.first, "last": s.last} for s in spans], ensure_ascii=False
     )
 
 
 def from_text(text: str | None) -> tuple[Span, ...]:
-    """The inverse of `to_text`; nothing for a text that is not ours."""
+    """Parse the text of `to_text`; return no spans for other texts."""
     try:
         return tuple(
             Span(tuple(map(str, each["columns"])), _bound(each["first"]), _bound(each["last"]))
@@ -414,15 +411,15 @@ def _bound(values: list[int | str] | None) -> Bound | None:
     return None if values is None else tuple(values)
 
 
-# The key that a row had before an event gave it another one, as the event's envelope tells it.
+# The old key of a row whose key an event has changed, from the event's envelope.
 
 OLD_KEY = pa.field("_old_key", pa.string())
-"""A JSON object of the old key's columns; null for most events."""
+"""A JSON object with the columns of the old key; null for most events."""
 _MEMBER = '"old_key":'
 
 
 def old_keys_in(envelopes: pa.Array, asked: Ints) -> pa.Array:
-    """The old key in each envelope that is asked; null where there is none."""
+    """Read the old key from each of the given envelopes; null if there is none."""
     some = envelopes.take(pa.array(asked))
     with_keys = asked[truths(pc.match_substring(some, _MEMBER))]
     found: list[str | None] = [None] * len(envelopes)
@@ -440,7 +437,7 @@ def _old_key(envelope: str) -> str | None:
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        # as text a number keeps its digits
+        # as text, a number keeps all digits
         content = json.loads(text, parse_float=str)
     except (ValueError, RecursionError):
         return {}
@@ -449,17 +446,17 @@ def _object(text: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class EarlierKeys:
-    """Old keys that a table can be asked about, all of one definition."""
+    """Old keys with one key definition, for a lookup in a table."""
 
     definition: Definition
     events: Ints
-    """Whose old keys they are."""
+    """The events with these old keys."""
     rows: pa.Table
-    """The columns of the key, as the table has them."""
+    """The columns of the key, in the types of the table."""
 
 
 def read_old_keys(texts: pa.ChunkedArray, events: Ints, schema: pa.Schema) -> list[EarlierKeys]:
-    """The old keys of some events; one that the table's columns cannot hold is left out."""
+    """Read the old keys of some events; leave out keys that the table's columns cannot hold."""
     groups: dict[Definition, list[tuple[int, dict[str, Any]]]] = {}
     for event, text in zip(events.tolist(), texts.take(events).to_pylist(), strict=True):
         key = _object(text or "{}")
@@ -490,7 +487,7 @@ def _column(scalars: Iterable[pa.Scalar | None], type_: pa.DataType) -> pa.Array
 
 
 def _scalar(value: Any, type_: pa.DataType) -> pa.Scalar | None:
-    """A value of JSON in a column's type, or None if it is none of that type."""
+    """Convert a JSON value to a column's type; None if it does not fit."""
     try:
         if isinstance(value, str) and pa.types.is_binary(type_):
             return pa.scalar(base64.b64decode(value, validate=True), type_)
@@ -511,29 +508,29 @@ _ARRIVAL = pa.schema(
         pa.field("_offset", pa.int64()),
     ]
 )
-"""Where and when an event came in; a pipeline may have been told not to keep it."""
+"""The columns with the origin of an event, which `tables.metadata` may leave out."""
 _READ = ("_op", "_deleted", "_key", "_seq", "_source_ts", "_hash", "_unchanged")
 CHANGE_SCHEMA = pa.schema(
     [*(pa.field(c.name, c.type) for c in CHANGE_COLUMNS if c.name in _READ), *_ARRIVAL]
 )
-"""What is read of every event beside the source table's columns."""
+"""The columns that are read of every event besides those of the source table."""
 _NOT_OWN = frozenset((*CHANGE_SCHEMA.names, OLD_KEY.name))
 
 
 @dataclass(frozen=True)
 class Events:
-    """Rows of a log: the columns of CHANGE_SCHEMA, columns of the source table, and old keys."""
+    """Events: rows of a log with CHANGE_SCHEMA, columns of the source table, and old keys."""
 
     rows: pa.Table
 
     @cached_property
     def own_names(self) -> list[str]:
-        """The source table's columns."""
+        """Return the names of the source table's columns."""
         return [name for name in self.rows.column_names if name not in _NOT_OWN]
 
     @cached_property
     def seq(self) -> pa.StructArray:
-        """The place of each event."""
+        """Return the place of each event."""
         return combined(self.rows.column("_seq"))
 
     @cached_property
@@ -543,32 +540,32 @@ class Events:
 
     @cached_property
     def deletes(self) -> Flags:
-        """After which events the row is gone."""
+        """Return which events delete their row."""
         named = truths(pc.equal(self.rows.column("_op"), "delete"))
         return (named | truths(self.rows.column("_deleted"))) & ~self.truncates
 
     @cached_property
     def keys(self) -> tuple[tuple[Definition, ...], Ints]:
-        """The definitions of keys among the events, and which each has; -1 for none."""
+        """Return the distinct key definitions, and the number of each event's; -1 for none."""
         known, numbers = definitions_of(self.rows.column("_key"), self.own_names)
         return known, np.where(self.truncates, -1, numbers)
 
     @cached_property
     def left_out(self) -> dict[str, Flags]:
-        """For each column that any event leaves out, which events do."""
+        """Return the omitted columns, each with a mask of the events that omit it."""
         return left_out_in(self.rows.column("_unchanged"), self.own_names)
 
     @cached_property
     def asking(self) -> Ints:
-        """Events that gave their row another key, and leave out what it had under the old one."""
+        """Return the events that changed the key of their row and omit values of the old row."""
         flags = truths(pc.is_valid(self.rows.column(OLD_KEY.name)))
         return np.flatnonzero(flags & ~self.deletes & (self.keys[1] >= 0))
 
     def preference(self, among: Ints) -> Ints:
-        """Numbers that tell which of events at one and the same place counts: the highest.
+        """Return numbers that decide among events at the same place: the highest wins.
 
-        What an earlier batch brought has been merged already; within a batch the last one counts,
-        in the source's own order.
+        Events of earlier batches have been merged already; within a batch the last event wins, in
+        the order of the source.
         """
         arrival = self.rows.select([*_ARRIVAL.names, "_hash"]).take(among)
         order = pc.sort_indices(
@@ -584,7 +581,7 @@ class Events:
 
 
 def left_out_in(unchanged: pa.ChunkedArray, columns: Sequence[str]) -> dict[str, Flags]:
-    """For each of the columns that any row names as left out, which rows do."""
+    """Return the omitted columns of some rows, each with a mask of the rows that omit it."""
     lists = combined(unchanged)
     named = lists.flatten()
     if len(named) == 0:
@@ -598,7 +595,7 @@ def left_out_in(unchanged: pa.ChunkedArray, columns: Sequence[str]) -> dict[str,
 
 
 def left_out_names(unchanged: pa.ChunkedArray, columns: Sequence[str]) -> dict[str, str]:
-    """Each name that any row gives as left out, and the column that it means."""
+    """Return the names that rows list as omitted, each with its column."""
     by_fold = {fold(column): column for column in reversed(columns)}
     exact = set(columns)
     names = pc.unique(combined(unchanged).flatten()).drop_null().to_pylist()
@@ -607,18 +604,18 @@ def left_out_names(unchanged: pa.ChunkedArray, columns: Sequence[str]) -> dict[s
 
 
 EVENT_BYTES = 2**30
-"""In memory: events that are merged together. More of them are merged in turn, in several commits:
-a table depends only on the set of events that it has seen, however they come."""
+"""The most bytes of events in memory that are merged together. More events are merged in several
+commits, which gives the same table."""
 
 
 def read_events(files: Sequence[str], columns: pa.Schema) -> Events:
-    """The events in Parquet files, with the given columns of the source table."""
+    """Read the events of Parquet files, with the given columns of the source table."""
     schema = pa.schema([*CHANGE_SCHEMA, *columns])
     return Events(_together([_with_old_keys(file, schema) for file in files], schema))
 
 
 def read_in_turn(files: Sequence[str], columns: pa.Schema) -> Iterator[tuple[Events, bool]]:
-    """The same, as many files at a time as memory should hold, and whether they are the last."""
+    """Yield the events of as many files as fit into memory, and whether they are the last."""
     schema = pa.schema([*CHANGE_SCHEMA, *columns])
     waiting: list[pa.Table] = []
     size = 0
@@ -653,7 +650,7 @@ def _with_old_keys(path: str, schema: pa.Schema) -> pa.Table:
 
 
 def _in_shards(old: pa.Array, rows: pa.Table) -> pa.Array:
-    """Add the shard to old keys: it is in the keys of the table, and in none of the source."""
+    """Add the shard to old keys: the table's keys have it, and the source's keys do not."""
     at = np.flatnonzero(truths(old.is_valid()))
     if SHARD not in rows.column_names or not len(at):
         return old

@@ -1,9 +1,9 @@
-"""Every version that a row ever had, with the times between which it held: `<table>_history`.
+"""The history of rows: every version with the times between which it was valid.
 
-The table holds each event about a row once, also deletes, whose interval says when the row was not
-there. Versions to which something may still be added are in files of their own, apart from the
-closed ones: a batch of new events reads and writes the former only. An event that comes late, or
-twice, takes a look at all versions of its row.
+The table `<table>_history` has each event about a row once. The interval of a delete is the time
+without the row. Open versions are in other files than closed ones, so that a batch of new events
+reads and writes only the files of open versions. A late or repeated event needs all versions of its
+row.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _LATEST = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """A moment at which all rows went."""
+    """A position at which all rows were deleted."""
 
     place: Place
     time_us: int | None
@@ -86,16 +86,16 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """What follows from the order of versions, for each of them."""
+    """The end and the interval of each version."""
 
     valid_from: pa.Array
     valid_to: pa.Array
     open: Flags
-    """Nothing has come after it."""
+    """Whether no later version has ended it."""
 
 
 class Versions:
-    """Versions of rows: a table with `_seq`, `_source_ts`, `_deleted` and the key's columns."""
+    """Versions of rows, as a table with `_seq`, `_source_ts`, `_deleted` and the key's columns."""
 
     def __init__(
         self,
@@ -115,13 +115,13 @@ class Versions:
         self.rank, self._ends, *self._looks = ranks([seq, ends, *before])
 
     def chain(self) -> Chain:
-        """The end of each version, and the times between which it held."""
+        """Return the end of each version, and the times between which it was valid."""
         following = self._following()
         times = self.rows.column("_source_ts").cast(pa.int64()).to_pylist()
         ends, stops = self._emptied()
         begins: list[int | None] = [None] * len(times)
         valid_to: list[int | None] = [None] * len(times)
-        # from the last to the first: an end is the beginning of what follows
+        # from the last to the first, because a version ends when the next one begins
         for number in np.argsort(self.rank)[::-1].tolist():
             after = following[number]
             follows = after != _NONE and self.rank[after] < ends[number]
@@ -137,7 +137,7 @@ class Versions:
         )
 
     def filled(self, left_out: dict[str, Flags]) -> pa.Table:
-        """The rows with a value, if one is known, for each column that a version left out."""
+        """Return the rows with omitted columns filled in, where the values are known."""
         rows = self.rows
         for name, missing in left_out.items():
             at = rows.schema.get_field_index(name)
@@ -165,7 +165,7 @@ class Versions:
         return followed(sources)
 
     def _following(self) -> Ints:
-        """For each version the next that agrees with it on that next one's key, or -1."""
+        """Return the next version of the same row, by the key of that next version; -1 for none."""
         best = np.full(len(self.rank), _LATEST, np.int64)
         found = np.full(len(self.rank), _NONE, np.int64)
         for number, index in enumerate(self._keys):
@@ -173,7 +173,7 @@ class Versions:
             own = self._owner[order] == number
             at = np.arange(len(order))
             later = np.minimum.accumulate(np.where(own, at, len(order))[::-1])[::-1]
-            # not itself: the next one that begins one place further on
+            # one place further on, so that no version finds itself
             following = np.append(later[1:], len(order))
             inside = following < len(order)
             following = np.where(inside, following, 0)
@@ -186,7 +186,7 @@ class Versions:
         return found
 
     def _emptied(self) -> tuple[Ints, list[int | None]]:
-        """For each version the rank of the next truncate, and its time."""
+        """Return the rank and the time of the next truncate after each version."""
         order = np.argsort(self._ends)
         at = np.searchsorted(self._ends[order], self.rank, side="right")
         ends = np.append(self._ends[order], _LATEST)[at]
@@ -208,7 +208,7 @@ class Versions:
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """Versions that take values over, and from which key."""
+    """The versions that take values from another key, and that key."""
 
     events: Ints
     number: int
@@ -226,7 +226,7 @@ def _moves(rows: pa.Table, moved: Ints, keys: Sequence[KeyIndex]) -> list[_Move]
 
 
 def twins(rank: Ints, groups: Ints, preference: Ints) -> Flags:
-    """Versions at the place of another one of the same row that is preferred."""
+    """Return the versions that another version of the same row at the same place replaces."""
     order = np.lexsort((preference, rank, groups))
     same = (np.diff(groups[order]) == 0) & (np.diff(rank[order]) == 0)
     flags = np.zeros(len(rank), np.bool_)
@@ -235,12 +235,12 @@ def twins(rank: Ints, groups: Ints, preference: Ints) -> Flags:
 
 
 def same_times(one: pa.ChunkedArray, other: pa.Array) -> Flags:
-    """Return where two columns of times are equal; null equals null."""
+    """Mark the rows with equal times in two columns; null equals null."""
     first, second = (each.cast(pa.int64()).fill_null(_LATEST) for each in (one, other))
     return truths(pc.equal(first, second))
 
 
-# Events as versions of rows, and what a history says of itself beside its rows.
+# Events as versions of rows, and the table properties of a history.
 
 _CHANGE = {column.name: column for column in CHANGE_COLUMNS}
 HISTORY_COLUMNS = (
@@ -255,7 +255,7 @@ HISTORY_COLUMNS = (
     _CHANGE["_unchanged"],
     Column(OLD_KEY.name, OLD_KEY.type, "the key under which the values are that it left out"),
 )
-"""What follows the source table's columns."""
+"""The columns of a history after those of the source table."""
 HISTORY_NAMES = tuple(column.name for column in HISTORY_COLUMNS)
 _TRUNCATES, _MOVED = "distributary.truncates", "distributary.moved"
 
@@ -265,13 +265,13 @@ class Past:
     """Facts that the versions of a single row do not show, kept as properties of the table."""
 
     keys: tuple[tuple[Definition, Place | None], ...] = ()
-    """The keys that were ever in force, with the last place of each but the newest."""
+    """All keys that ever applied, with the last place of each except the newest."""
     truncates: tuple[Truncate, ...] = ()
     moved: Place | None = None
-    """Where a version last took values over from another key."""
+    """The last place at which a version took values from another key."""
 
     def properties(self) -> dict[str, str]:
-        """The past as a table keeps it."""
+        """Return the table properties."""
         keys = [[key, place] for key, place in self.keys]
         truncates = [[each.place, each.time_us] for each in self.truncates]
         return {
@@ -281,7 +281,7 @@ class Past:
         }
 
     def with_moves(self, new: pa.Table) -> Past:
-        """The same after versions that may have taken values over."""
+        """Return the past after further versions, which may have taken values from other keys."""
         last = highest(new.filter(new.column(OLD_KEY.name).is_valid()).column("_seq"))
         known = [place for place in (self.moved, last) if place is not None]
         return replace(self, moved=max(known, default=None))
@@ -292,7 +292,7 @@ class Past:
             return True
         first = lowest(new.column("_seq"))
         if self.moved is not None and first is not None and first <= self.moved:
-            # it may change what was taken over
+            # a late event may change the values that were taken
             return True
         keys, _ = definitions_of(new.column("_key"), new.column_names)
         newest = [key for key, place in self.keys if place is None]
@@ -305,7 +305,7 @@ class Past:
 
 
 def past_of(snapshot: Snapshot | None) -> Past:
-    """The inverse of `Past.properties`."""
+    """Read the past from table properties; the inverse of `Past.properties`."""
     if snapshot is None:
         return Past()
     keys = json.loads(snapshot.property(PROPERTY) or "[]")
@@ -319,7 +319,7 @@ def past_of(snapshot: Snapshot | None) -> Past:
 
 
 def past_after(before: Past, rows: pa.Table, truncates: Sequence[Truncate]) -> Past:
-    """The past after a batch, from all versions that there are."""
+    """Return the past after a batch, computed from all existing versions."""
     known = tuple(sorted({*before.truncates, *truncates}, key=lambda each: each.place))
     keys, owner = definitions_of(rows.column("_key"), rows.column_names)
     lasts = {
@@ -331,7 +331,7 @@ def past_after(before: Past, rows: pa.Table, truncates: Sequence[Truncate]) -> P
 
 
 def payload_columns(order: MergeOrder) -> tuple[Column, ...]:
-    """The source table's columns. Raises PublishError if one has a name that a history needs."""
+    """Return the source table's columns. Raises PublishError for a name that a history needs."""
     taken = {fold(name) for name in HISTORY_NAMES}
     clash = [column.name for column in order.columns if fold(column.name) in taken]
     if clash:
@@ -354,7 +354,7 @@ def truncates_in(events: Events) -> list[Truncate]:
 
 
 def versions_of(events: Events, schema: pa.Schema) -> pa.Table:
-    """The versions that events with a key make, in the columns of a history; no bounds yet."""
+    """Build the versions of events with a key, in the columns of a history, without bounds."""
     keys, owner = events.keys
     wanted = np.flatnonzero((owner >= 0) & ~_twins(events.rows, events.keys, events.preference))
     rows = events.rows.take(wanted)
@@ -373,7 +373,7 @@ def _twins(
     keys: tuple[Sequence[Definition], Ints],
     preference: Callable[[Ints], Ints],
 ) -> Flags:
-    """Rows at the place of another one about the same row of the source that is preferred."""
+    """Mark the rows that another row about the same source row at the same place replaces."""
     definitions, owner = keys
     found = np.zeros(rows.num_rows, np.bool_)
     rank = ranks([rows.column("_seq")])[0]
@@ -384,15 +384,15 @@ def _twins(
     return found
 
 
-# The files of a history: closed versions are kept apart from those that can still get an end.
+# The files of a history: closed versions are in other files than open ones.
 
 _CLOSED = "closed"
-"""How the names of files begin in which every version has its end."""
+"""The beginning of the names of files with closed versions only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Versions that are in the table already, and where."""
+    """Versions in the table, and their files."""
 
     rows: pa.Table
     places: Sequence[tuple[DataFile, Ints]]
@@ -412,9 +412,9 @@ def find_versions(
     closed: bool,
     positional: bool,
 ) -> Stored:
-    """Find the versions of the rows that are in a table, or all; in closed files if asked to.
+    """Find the versions of some rows, or all versions; `closed` includes closed files.
 
-    Where the new events are `positional`, times in front of positions count for nothing.
+    If the new events are `positional`, times before positions are ignored.
     """
     index = None if of is None else KeyIndex(of, key)
     wanted = None if of is None else KeyRanges(of, key)
@@ -447,7 +447,7 @@ def write_versions(
     folder: str,
     key: Definition,
 ) -> tuple[list[DataFile], list[StagedFile]]:
-    """Write versions in place of those that were stored; returns files to take out and put in."""
+    """Replace stored versions; return the files to remove from and to add to the table."""
     touched = list(stored.places)
     names = {file.path for file, _ in touched}
     files = before.files.values() if before else ()
@@ -471,9 +471,9 @@ def write_versions(
 
 
 def merge_history(order: MergeOrder) -> MergeResult:
-    """Add the events of an order's files to the history at its path, once. Raises PublishError.
+    """Merge the events of an order into its history, once. Raises PublishError.
 
-    Columns are only ever added: what a row was is not forgotten, whatever its table is now.
+    Columns are only added, never removed: a history keeps old values whatever happens to the table.
     """
     with committing(order.path, doing="add to the history of a table"):
         return until_not_overtaken(lambda: _attempt(order))
@@ -481,15 +481,15 @@ def merge_history(order: MergeOrder) -> MergeResult:
 
 @dataclass(frozen=True, slots=True)
 class _Settled:
-    """Versions with their bounds, old ones first."""
+    """Versions with their bounds; existing versions come first."""
 
     stored: Stored
     rows: pa.Table
     open: Flags
     added: int
-    """New versions."""
+    """The new versions."""
     changed: int
-    """Old ones that got other bounds."""
+    """Existing versions with changed bounds."""
 
 
 def _attempt(order: MergeOrder) -> MergeResult:
@@ -554,7 +554,7 @@ def _settle(
     everything: bool,
     several: bool,
 ) -> _Settled:
-    """Read as little as will do: open versions of the rows, all of theirs, or all there are."""
+    """Read as few versions as needed: the open ones of the rows, all of the rows, or all."""
     keys, _ = definitions_of(new.column("_key"), new.column_names)
     key = keys[0] if keys else ()
     moved = np.flatnonzero(new.column(OLD_KEY.name).is_valid().to_numpy())
@@ -565,7 +565,7 @@ def _settle(
     find = partial(find_versions, before, columns.schema, key=key)
     if not everything and not old:
         stored = find(of=about, closed=False, positional=False)
-        # in versions of before positions alone decided, any may be the last
+        # in versions ordered by time, of an earlier release, any version may be the last
         timed = positional and by_time(combined(stored.rows.column("_seq"))).any()
         settled = None if timed else _bounded(stored, new, ends, whole=False, everything=False)
         if settled is not None:
@@ -582,7 +582,7 @@ def _settle(
 def _bounded(
     stored: Stored, new: pa.Table, ends: Sequence[Truncate], *, whole: bool, everything: bool
 ) -> _Settled | None:
-    """Old and new versions with their bounds; None if other old ones have to be seen first."""
+    """Compute the bounds of existing and new versions; None if more versions must be read."""
     if not whole and _is_late(stored.rows, new, ends):
         return None
     fresh = new.filter(pa.array(~_known(stored.rows, new))) if whole else new
@@ -598,7 +598,7 @@ def _bounded(
     left_out = left_out_in(rows.column("_unchanged"), rows.column_names)
     moved: Flags = stored.rows.column(OLD_KEY.name).is_valid().to_numpy()
     for flags in left_out.values():
-        # what a version left out was found when all versions before it were seen
+        # omitted values of a version were filled in when all versions before it were known
         flags[:old] &= whole & (everything | ~moved)
     same_end = same_times(rows.column("_valid_to"), chain.valid_to)[:old]
     return _Settled(
@@ -623,7 +623,7 @@ def _is_late(stored: pa.Table, new: pa.Table, ends: Sequence[Truncate]) -> bool:
 
 
 def _known(stored: pa.Table, new: pa.Table) -> Flags:
-    """Events that are in the table already."""
+    """Mark the events that are in the table already."""
     rows = pa.concat_tables([stored, new])
     keys = definitions_of(rows.column("_key"), rows.column_names)
     is_old = (np.arange(rows.num_rows) < stored.num_rows).astype(np.int64)

@@ -1,12 +1,13 @@
-"""Whether events that go back in their source's log are of a server that took over.
+"""Detection of servers that take over: events with lower positions of a new server.
 
-A promoted replica, a restored dump or `RESET MASTER` leaves a server whose positions begin below
-those of the server before it. By positions alone, every later change of a known row would lose for
-ever. So each event has the number of an incarnation, which stands before its position in `_seq`.
+After the promotion of a replica, the restore of a dump or `RESET MASTER`, positions begin below
+those of the previous server. By positions alone, every later change of a known row would lose for
+ever. So each event has the number of its server's incarnation, which precedes its position in
+`_seq`.
 
-An event goes back when it arrives after a change of the same row and has a lower position. Events
-that were sent again go back too, and late files do: which of these it is decides what is known of
-the event, of the change before it, and of the log. What cannot be decided is refused by name.
+An event goes back if it arrives after a change of the same row and has a lower position. Repeated
+events and late files go back as well. The event, the change before it and the log table decide
+which of these it is. If they do not, the events are refused with SOURCE_WENT_BACK.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ from distributary.model.incarnation import (
 )
 
 MOST_STARTS = 1_000
-"""Beginnings of incarnations, in all partitions, that a table can have."""
+"""The most incarnations of a table, counted in all partitions."""
 CLOCK_US = 2_000_000
 """Microseconds by which times of one clock, rounded to seconds, may seem to go back."""
 _NEIGHBOURS = 1
-"""Files of a binary log between two statements that met at one lock."""
+"""The most files of a binary log between two statements that waited for one lock."""
 _SHOWN = 2
 _FIRST_PAIRS = 1_000
-"""Events that are looked for in the log first."""
+"""The number of events that are searched in the log first."""
 _LOG_PLACES = pa.schema(
     [
         pa.field(TIME_COLUMN.name, TIME_COLUMN.type),
@@ -76,7 +77,7 @@ def with_starts(known: Incarnations, starts: Sequence[Start], order: MergeOrder)
 
 
 class _Pair(NamedTuple):
-    """Events that go back, and for each the latest change of the same row before it."""
+    """Events that go back, each with the latest change of the same row before it."""
 
     event: Ints
     before: Ints
@@ -112,13 +113,13 @@ def find_starts(
             begun = list(_judged(contest, table, some, definition, order))
             starts += begun
             if begun:
-                # the events behind it are looked at again, as those of the new server
+                # later events are examined again, as events of the new server
                 break
     return _first_of_each(starts)
 
 
 def _in_turn(contest: Contest, pair: _Pair, order: MergeOrder) -> Iterator[_Pair]:
-    """Cut pairs in the order of their offsets: a few first, which often show a new server."""
+    """Yield pairs in the order of their offsets; the first few often show a new server."""
     if order.arrival == "files":
         yield pair
         return
@@ -133,7 +134,7 @@ def _in_turn(contest: Contest, pair: _Pair, order: MergeOrder) -> Iterator[_Pair
 def _in_order(contest: Contest) -> bool:
     """Return whether all events are later than what is known, and in the order of their offsets.
 
-    So a source sends nearly all batches; this is found out at a fraction of what pairs cost.
+    This holds for nearly all batches, and the check costs a fraction of building pairs.
     """
     rows, rank = contest.events.rows, contest.rank
     before = contest.known_rank, contest.memory_rank, contest.truncated_rank
@@ -159,17 +160,17 @@ def _first_of_each(starts: Sequence[Start]) -> list[Start]:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Numbers of all that is compared: events, known rows, tombstones, truncates of before."""
+    """The compared data, by number: events, known rows, tombstones, earlier truncates."""
 
     rank: Ints
     change: Flags
-    """Which are changes, not rows that were read."""
+    """Whether each is a change, and not a row that was read."""
     aside: Flags
-    """Which were read from the source beside its stream."""
+    """Whether each was read from the source beside its stream."""
     positions: Ints
-    """Incarnation, a, b, c: one row each."""
+    """Incarnation, a, b and c, one array row each."""
     time: Ints
-    """Microseconds of the source's time; UNKNOWN where it is not known."""
+    """The source's time in microseconds, or UNKNOWN."""
     events: int
     known: int
 
@@ -199,7 +200,7 @@ class _Places:
         )
 
     def lower(self, pair: _Pair) -> Flags:
-        """Mark the pairs whose event has a position, and one below that of the change before."""
+        """Mark the pairs whose event has a lower position than the change before it."""
         mine, other = self.positions[pair.event], self.positions[pair.before]
         lower: Flags = np.zeros(len(mine), np.bool_)
         same = np.ones(len(mine), np.bool_)
@@ -228,7 +229,7 @@ def _going_back(contest: Contest, table: _Places, number: int, *, in_files: bool
     """Find the events under one key that go back."""
     index = contest.keys[number]
     own = contest.valid & ~contest.twins & (contest.owner == number)
-    # what was read beside the stream has a place, and tells nothing of the stream's order
+    # rows that were read beside the stream do not show the order of the stream
     own = np.flatnonzero(own & ~table.aside[: len(own)])
     groups = index.groups[own]
     pairs = [
@@ -244,7 +245,7 @@ def _going_back(contest: Contest, table: _Places, number: int, *, in_files: bool
 def _behind_known(
     contest: Contest, table: _Places, number: int, own: Ints, groups: Ints, *, in_files: bool
 ) -> _Pair:
-    """Pair events with the row or the tombstone that was there before the batch."""
+    """Pair events with the row or the tombstone from before the batch."""
     rows = np.flatnonzero(contest.known.groups[number] >= 0)
     gone = np.flatnonzero(contest.memory.owner == number)
     there = np.concatenate([table.events + rows, table.events + table.known + gone])
@@ -261,7 +262,7 @@ def _behind_known(
     met = before >= 0
     later = np.zeros(len(own), np.bool_)
     later[met] = table.rank[own[met]] < table.rank[before[met]]
-    # a merge that was cut off has put events of this very batch into the table
+    # an interrupted merge of this batch may have put its events into the table
     width = int(table.rank.max(initial=0)) + 1
     again = np.isin(groups * width + table.rank[before], groups * width + table.rank[own])
     chosen = later & ~again
@@ -306,7 +307,7 @@ def _behind_events(
     partitions = integers(rows, "_partition")[own]
     arrival = [integers(rows, "_offset")[own], partitions, integers(rows, "_batch")[own]]
     if not in_files:
-        # offsets of different partitions say nothing about each other
+        # offsets of different partitions cannot be compared
         lines = lines * (int(partitions.max(initial=0)) + 2) + np.maximum(partitions, -1)
         arrival = arrival[:1]
     order = np.lexsort([*arrival, lines, groups])
@@ -317,7 +318,7 @@ def _behind_events(
     ordered = [column[order] for column in (lines, groups)]
     same[1:] = (ordered[0][1:] == ordered[0][:-1]) & (ordered[1][1:] == ordered[1][:-1])
     if not (same[1:] & (rank[1:] < rank[:-1])).any():
-        # as a source sends them: each row's changes one after the other
+        # in the source's order: the changes of a row one after the other
         return _Pair(own[:0], own[:0])
     stretch = np.cumsum(~same) * (int(rank.max()) + 2)
     counts = table.change[own[order]] if in_files else np.ones(len(order), np.bool_)
@@ -339,7 +340,7 @@ def _judged(
 ) -> Iterator[Start]:
     """Decide for events that go back whether they begin a new incarnation."""
     mine, other = table.time[pair.event], table.time[pair.before]
-    # the stream may be behind a row that was read: in one log no event before it has a later time
+    # the stream may be behind a row that was read; in one log, no earlier event has a later time
     late = table.aside[pair.before] & ~((mine != UNKNOWN) & (mine - other > CLOCK_US))
     pair, mine, other = pair.only(~late), mine[~late], other[~late]
     timed = (mine != UNKNOWN) & (other != UNKNOWN)
@@ -349,13 +350,13 @@ def _judged(
         return
     if order.log:
         found = _look_up(contest, table, pair, definition, order.log)
-        # rows that were read again without a whole snapshot lose, as late as they come
+        # rows that were read again, but not in a whole snapshot, always lose
         settled = found.again | (~table.lower(pair) & ~found.snapshot)
         pair, since, timed = pair.only(~settled), since[~settled], timed[~settled]
         later = found.later[~settled]
         new, unclear = later | ~timed | (since >= -STATEMENT_US), timed & (since < -STATEMENT_US)
     else:
-        # without a log it is unknown which events were seen before
+        # without a log table it is unknown which events were seen before
         lower = table.lower(pair)
         pair, since, timed = pair.only(lower), since[lower], timed[lower]
         new, unclear = timed & (since > STATEMENT_US), ~timed | (since > 0)
@@ -373,9 +374,9 @@ def _judged(
 def _judged_files(
     table: _Places, pair: _Pair, since: Ints, timed: Flags, order: MergeOrder
 ) -> Iterator[Start]:
-    """Decide it for files, which arrive in any order: by the times of the source.
+    """Decide for files, which arrive in any order, by the times of the source.
 
-    In one log, a change at a lower position is older, but for the time that a statement may take.
+    In one log, a change at a lower position is older, except for the duration of a statement.
     """
     apart = table.positions[pair.before, 1] - table.positions[pair.event, 1] > _NEIGHBOURS
     new = timed & (since > np.where(apart, CLOCK_US, STATEMENT_US))
@@ -389,7 +390,7 @@ def _judged_files(
     rows = _log_places(order.log) if order.log else None
     if rows is not None:
         times, places = integers(rows, TIME_COLUMN.name), positions(rows)
-    # the new server's log had not come further by then: what is higher and earlier is the old one's
+    # earlier events with a higher position than the new server had reached belong to the old server
     old = (times < at) & ~below(places, position) & (places != 0).any(axis=1)
     after = int(times[old].max(initial=int(table.time[before].max())))
     earlier = places[times <= after]
@@ -401,7 +402,7 @@ def _judged_files(
 
 
 def _refuse_merged(start: Start, rows: pa.Table, order: MergeOrder) -> None:
-    """Raise if earlier batches have brought events of a server that is found only now."""
+    """Raise if earlier batches merged events of a server that is detected only now."""
     if (start.covers(rows) & (integers(rows, "_batch") < order.batch)).any():
         raise RebuildNeededError(
             f"the source of table {order.table} was replaced while earlier batches were written",
@@ -472,7 +473,7 @@ def _time(micros: int) -> str:
 def _look_up(
     contest: Contest, table: _Places, pair: _Pair, definition: Definition, log_path: str
 ) -> Findings:
-    """Find out what the log knows of events that go back."""
+    """Search the log table for facts about events that go back."""
     going = GoingBack(
         contest.events.rows.take(pa.array(pair.event)),
         table.positions[pair.before, 1:],

@@ -1,4 +1,4 @@
-"""A merged table made again from its log: all of its rows are replaced by one commit."""
+"""Rebuilding of a merged table from its log, by one commit; and comparison of both."""
 
 from __future__ import annotations
 
@@ -64,26 +64,24 @@ from distributary.errors import ErrorCode, PublishError
 from distributary.model.incarnation import INCARNATIONS, Incarnations
 from distributary.retries import attempts_on
 
-# The rows that a table should have, from its whole log, without holding the log in memory.
-#
-# Only keys, places and what events leave out are kept for every row, and the log file and the row
-# in it that has the rest. Chunks of the log are merged into that one after the other, by the same
-# decisions as batches into a table.
+# Computation of a table's rows from its whole log, without holding the log in memory. For every
+# row, only its key, place and omitted columns are kept, with the log file and row that have its
+# values. Chunks of the log are merged one after the other, by the rules for merging batches.
 
 _log = logging.getLogger(__name__)
 
 CHUNK_ROWS = 1_000_000
-"""Rows of the log that are looked at together."""
+"""The number of log rows that are merged at once."""
 Choose = Callable[[Events], Events]
-"""Returns some of the events of a log."""
+"""A function that selects events of a log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a table should be."""
+    """The rows that a table should have, by its log."""
 
     rows: pa.Table
-    """One row each, with its place, its key, what events left out, and where the rest is."""
+    """Place, key, omitted columns, and position in the log of each row."""
     files: tuple[str, ...]
     tombstones: pa.Table
     spans: tuple[Span, ...]
@@ -92,11 +90,11 @@ class Replayed:
     row_name: str
 
     def key_names(self) -> tuple[str, ...]:
-        """All columns that were ever part of a key: together they tell any two rows apart."""
+        """All columns that were ever part of a key; together they identify a row."""
         return tuple(sorted({name for span in self.spans for name in span.key}))
 
     def gather(self, schema: pa.Schema) -> Iterator[pa.Table]:
-        """Columns of the rows, log file by log file, in the order of `rows`."""
+        """Read columns of the rows, log file by log file, in the order of `rows`."""
         numbers: Ints = self.rows.column(self.file_name).to_numpy()
         have = set(self.rows.column_names)
         missing = pa.schema([field for field in schema if field.name not in have])
@@ -112,9 +110,9 @@ class Replayed:
 
 
 def merge_in_order(order: MergeOrder) -> MergeResult:
-    """Apply an order; make the table again from its log before, if its rows are in another order.
+    """Merge an order; first rebuild the table if its rows are in another order than events.
 
-    Tombstones that are older than the table are made again from its log, too. Raises PublishError.
+    Tombstones that are older than the table are rebuilt from its log, too. Raises PublishError.
     """
     try:
         return merge_table(order)
@@ -129,13 +127,13 @@ def merge_in_order(order: MergeOrder) -> MergeResult:
         if not order.log:
             raise
         _log.warning("%s: the table is made again from its log", error.what)
-        # as a whole: no batch of its log is an earlier one
+        # the order covers the whole log
         rebuild(order.log, replace(order, batch=-1))
         return merge_table(order)
 
 
 def _make_tombstones_again(order: MergeOrder) -> None:
-    """Remember everything that the log says was removed; no row of the table changes."""
+    """Write tombstones of everything that the log deletes; the table's rows do not change."""
     before, columns = open_target(order)
     replayed = replay(order.log, replace(order, batch=-1), columns, before=before)
     known = open_tombstones(order.tombstones, now_us=order.now_us, horizon=order.horizon)
@@ -145,15 +143,15 @@ def _make_tombstones_again(order: MergeOrder) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Survey:
-    """What has to be known of a log before its events can be looked at."""
+    """Facts about a log that are needed before its events are merged."""
 
     files: tuple[str, ...]
-    """As the batches came: at one and the same place the first one counts."""
+    """The files in the order of their batches: of events at one place, the first one counts."""
     rows: tuple[int, ...]
     columns: frozenset[str]
-    """Parts of keys, and columns that events leave out."""
+    """The columns of keys, and the columns that events omit."""
     positional: bool
-    """Whether positions decide, whatever time stands in front of them."""
+    """Whether positions decide the order, without the times before them."""
 
 
 def replay(
@@ -164,9 +162,9 @@ def replay(
     before: Snapshot | None,
     chosen: Choose | None = None,
 ) -> Replayed:
-    """Merge a whole log, or the events of it that are chosen, into nothing.
+    """Merge a whole log, or chosen events of it, into an empty table.
 
-    `before` is the table: what it knows of its source's incarnations is not asked again.
+    `before` is the existing table, whose known incarnations of the source are used.
     """
     survey = _survey(log_path, order, shape)
     text = None if before is None else before.property(INCARNATIONS)
@@ -177,7 +175,7 @@ def replay(
         replayed = _replay(survey, order, shape, incarnations, chosen=chosen)
         if replayed.incarnations == incarnations or order.arrival != "files":
             return replayed
-        # files come in any order: events of before may be those of a server that was found later
+        # files arrive in any order: earlier events may belong to a server that is detected later
         incarnations = replayed.incarnations
 
 
@@ -232,7 +230,7 @@ def _survey(log_path: str, order: MergeOrder, shape: Shape) -> _Survey:
     columns: set[str] = set()
     found: list[tuple[int, str, int]] = []
     for file in snapshot.files.values():
-        # what is made of a log that is damaged would be wrong, with a checksum that agrees
+        # a damaged log would give wrong rows with matching checksums
         rows_read = snapshot.read(file, wanted, checked=True)
         keys, _ = definitions_of(rows_read.column("_key"), shape.names)
         columns.update(*keys, left_out_in(rows_read.column("_unchanged"), shape.names))
@@ -299,7 +297,7 @@ def _events(
 
 
 def _until(as_of_us: int | None) -> Choose | None:
-    """Choose the events up to a moment; one without a time cannot be told to be later."""
+    """Choose the events up to a moment, including events without a time."""
     if as_of_us is None:
         return None
     moment = pa.scalar(as_of_us, pa.int64()).cast(CHANGE_SCHEMA.field("_source_ts").type)
@@ -321,13 +319,11 @@ ATTEMPTS = 3
 
 
 def rebuild(log_path: str, order: MergeOrder, *, as_of_us: int | None = None) -> tuple[int, int]:
-    """Make the order's table what its log says, or said at a moment. Raises PublishError.
+    """Rebuild the order's table from its log, now or as of a moment. Raises PublishError.
 
-    The files of the order are not looked at, and no mark is set: batches that the log has and the
-    table had not yet find nothing to do when they are merged later. Readers see the old table up
-    to the moment at which they see the new one.
-
-    Returns its version, or -1 if the log leaves no row and there is no table, and its rows.
+    The order's files are ignored, and no mark is set: when batches that are in the log are merged
+    later, they change nothing. Readers see the old table until the commit. Return the version and
+    the number of rows; -1 if there is no table and no row for one.
     """
     again = attempts_on(OvertakenError, most=ATTEMPTS, jitter=0.1)
     with committing(order.path, doing="rebuild a table"):
@@ -342,8 +338,8 @@ def _attempt(log_path: str, order: MergeOrder, as_of_us: int | None) -> tuple[in
         return -1, 0
     key = clustering(replayed.spans[-1].key if replayed.spans else (), columns.schema)
     added = written(replayed.gather(columns.schema), folder=order.path, key=key)
-    # first, and beside the old ones: a row that is gone without a memory could come back, be it
-    # gone from this table or, after a crash, from the one before
+    # new tombstones come first, and old ones stay: a deleted row without a tombstone could come
+    # back, in this table or, after a crash, in the old one
     known = open_tombstones(order.tombstones, now_us=order.now_us, horizon=order.horizon)
     remembered = remember(known, replayed.tombstones, table=order.table)
     change = Change(
@@ -359,24 +355,24 @@ def _attempt(log_path: str, order: MergeOrder, as_of_us: int | None) -> tuple[in
         metrics={"numOutputRows": rows, "numFiles": len(added)},
     )
     version = rewrite_files(order.path, before, change).version
-    # what was deleted after the moment is there again, and may change
+    # rows that were deleted after the moment exist again, and may change
     replace_all(order.tombstones, replayed.tombstones, table=order.table)
     return version, rows
 
 
-# Does a merged table have the rows that its log says? Recomputed, and compared row by row.
+# Comparison of a merged table with the rows that its log yields.
 
 MOST_DIFFERENCES = 20
 _LONGEST = 200
 _MEMORY = 2**30
-"""Bytes that a few columns of both sides may take, about; a larger table is read in turns."""
+"""The approximate bytes of columns in memory at once; a larger table is read in parts."""
 _UNPACKED = 8
-"""How many times larger rows are in memory than in a file, at most."""
+"""The largest ratio of the size of rows in memory to their size in a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One value that is not what the log says, or one row: then `column` is empty."""
+    """A value that differs from the log, or a whole row, with an empty `column`."""
 
     key: str
     """The row's key as JSON."""
@@ -387,20 +383,20 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What a comparison found."""
+    """The result of a comparison."""
 
     table: str
     expected: int
-    """Rows that the log says there are."""
+    """The number of rows by the log."""
     found: int
     missing: int
     extra: int
     different: int
-    """Rows that are there, with other values."""
+    """The number of rows with other values."""
     differences: tuple[Difference, ...]
-    """The first of all, for people."""
+    """The first differences."""
     expected_checksum: str
-    """Of all values of all rows that the log says there are."""
+    """The checksum of all rows by the log."""
     found_checksum: str
     seconds: float = 0.0
 
@@ -411,7 +407,7 @@ class Verified:
 
 
 def verify(log_path: str, order: MergeOrder, *, as_of_us: int | None = None) -> Verified:
-    """Compare the order's table with what its log says, or said at a moment. Changes nothing."""
+    """Compare the order's table with its log, now or as of a moment. Changes nothing."""
     started = time.perf_counter()
     with committing(order.path, doing="verify a table"):
         before, columns = open_target(replace(order, evolution="none"))
@@ -434,12 +430,12 @@ def verify(log_path: str, order: MergeOrder, *, as_of_us: int | None = None) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Pairs:
-    """Which row of the table is which row of the log's answer."""
+    """The pairs of rows of the table and rows that the log yields."""
 
     expected: Ints
-    """For each expected row the one found, or -1."""
+    """For each expected row: the number of the table's row, or -1."""
     found: Ints
-    """For each row found the one expected, or -1."""
+    """For each row of the table: the number of the expected row, or -1."""
     expected_keys: pa.Table
     found_keys: pa.Table
     names: tuple[str, ...]
@@ -458,7 +454,7 @@ def _pairs(replayed: Replayed, before: Snapshot | None, schema: pa.Schema) -> _P
         by_group[index.groups] = np.arange(size)
         groups = index.find(found_keys)
         met = np.flatnonzero(groups >= 0)
-        # from the last to the first, so that of several rows with one key the first is the row
+        # from the last to the first, so that the first of several rows with one key is paired
         expected[by_group[groups[met[::-1]]]] = met[::-1]
         have = np.flatnonzero(expected >= 0)
         found[expected[have]] = have
@@ -475,7 +471,7 @@ def _unpaired(pairs: _Pairs) -> Iterator[Difference]:
 def _compare(
     replayed: Replayed, before: Snapshot | None, schema: pa.Schema, pairs: _Pairs
 ) -> tuple[Flags, list[Difference], tuple[Checksum, Checksum]]:
-    """Return the pairs with different values, the first of these, and the sums of both sides."""
+    """Return the pairs with different values, the first differences, and both checksums."""
     expected_at = np.flatnonzero(pairs.expected >= 0)
     found_at = pairs.expected[expected_at]
     unlike = np.zeros(len(expected_at), np.bool_)

@@ -1,7 +1,7 @@
-"""What the log of a table says about events that go back: sent before, later, or unknown.
+"""Facts from the log table about events that go back: repeated, later, or unknown.
 
-Positions are of one server's log. A transaction keeps its number in the logs of all servers that
-have it, so numbers decide where events carry them; an equal row of the log decides elsewhere.
+Positions belong to one server's log. A transaction has the same id in the logs of all servers, so
+ids decide if events carry them; otherwise, an equal row in the log table decides.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ STATEMENT_US = 60_000_000
 """Microseconds by which a statement may be older than one that was committed before it. MySQL's
 times are those of statements, and one that waits for a lock gives up after 50 seconds."""
 Arrival = tuple[int, int, int, str]
-"""Batch, partition, offset and topic."""
+"""The origin of an event: batch, partition, offset and topic."""
 Position = tuple[int, ...]
-"""a, b, c of a place."""
+"""The parts a, b and c of a place."""
 _ARRIVAL = ("_batch", "_partition", "_offset")
 _PLACES = pa.schema(
     [
@@ -49,38 +49,38 @@ _ENVELOPE = pa.schema([pa.field("_envelope", pa.string())])
 
 
 class GoingBack(NamedTuple):
-    """Events that go back, and for each the change of the same row before it."""
+    """Events that go back, each with the change of the same row before it."""
 
     events: pa.Table
-    """With the columns of the key and of the change."""
+    """The events, with the columns of the key and of the change."""
     positions: Ints
-    """Of the changes before: a, b, c, one row each."""
+    """The positions of the changes before: a, b and c, one array row each."""
     times: Ints
-    """Of the changes before, in microseconds; UNKNOWN where they are not known."""
+    """The times of the changes before in microseconds, or UNKNOWN."""
 
 
 class Findings(NamedTuple):
-    """What is known of each event that goes back."""
+    """The facts about each event that goes back."""
 
     again: Flags
-    """It was sent before."""
+    """Whether it was sent before."""
     later: Flags
-    """Its transaction comes after that of the change before it."""
+    """Whether its transaction is later than that of the change before it."""
     snapshot: Flags
-    """It is a row of a whole snapshot."""
+    """Whether it is a row of a whole snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Logged:
-    """An event of the log that is about the same row."""
+    """An event in the log table about the same row."""
 
     arrival: Arrival
-    """In the order in which events came in."""
+    """The origin of the event; events are in the order of arrival."""
     position: Position
     time: int
-    """In microseconds; UNKNOWN where it is not the source's."""
+    """The source's time in microseconds, or UNKNOWN."""
     hash: int
-    """Of content, transaction and time: all but the position, which is the server's own."""
+    """The hash of content, transaction and time, without the position, which differs by server."""
     envelope: str
 
     @property
@@ -94,20 +94,20 @@ class _Logged:
     def is_copy_of(self, other: _Logged) -> bool:
         """Return whether two events at one position are one change, sent in two shapes."""
         if self.time != other.time and UNKNOWN not in (self.time, other.time):
-            # two servers may have one row at one position, but not in one moment
+            # two servers may have the same row at the same position, but not at the same time
             return False
         mine, its = self.transaction, other.transaction
         return mine is None or its is None or mine == its
 
 
 class _Row:
-    """The events of the log about one row."""
+    """The events in the log table about one row."""
 
     def __init__(self) -> None:
         self._by_arrival: dict[Arrival, _Logged] = {}
         self._by_position: dict[Position, list[_Logged]] = {}
         self._first: dict[int, Arrival] = {}
-        """When each content came in first, by its hash."""
+        """The first arrival of each content, by its hash."""
 
     def add(self, event: _Logged) -> None:
         self._by_arrival[event.arrival] = event
@@ -115,25 +115,25 @@ class _Row:
         self._first[event.hash] = min(event.arrival, self._first.get(event.hash, event.arrival))
 
     def at(self, arrival: Arrival) -> _Logged | None:
-        """Return the event that came in at a place."""
+        """Return the event with an origin."""
         return self._by_arrival.get(arrival)
 
     def has_before(self, event: _Logged) -> bool:
-        """Return whether an event came in before, at this position or at another."""
+        """Return whether an event arrived before, at this position or at another."""
         if self._first[event.hash] < event.arrival:
             return True
         there = self._by_position[event.position]
         return any(other.arrival < event.arrival and event.is_copy_of(other) for other in there)
 
     def last_at(self, position: Position, before: _Logged) -> _Logged | None:
-        """Return the last event at a position that came in before another event."""
+        """Return the last event at a position that arrived before another event."""
         there = self._by_position.get(position, ())
         earlier = (other for other in there if other.arrival < before.arrival)
         return max(earlier, key=lambda other: other.arrival, default=None)
 
 
 def look_up(going: GoingBack, definition: Definition, log_path: str) -> Findings:
-    """Find out what the log knows of events that go back, which are in the log themselves."""
+    """Find the facts about events that go back; the log table has these events, too."""
     size = going.events.num_rows
     again, later, snapshot = (np.zeros(size, np.bool_) for _ in range(3))
     log = snapshot_of(log_path)
@@ -158,9 +158,9 @@ def look_up(going: GoingBack, definition: Definition, log_path: str) -> Findings
 def _by_transactions(event: _Logged, before: _Logged) -> tuple[bool, bool]:
     """Return whether an event is of an older transaction, and whether of a later one.
 
-    It is neither where numbers begin anew, as after `RESET MASTER`: lower ones have a later time.
-    Nor where a replica has not got the last transactions of its primary: it gives their numbers to
-    others, at about the same time.
+    Neither is known where ids start again, as after `RESET MASTER`: then lower ids have later
+    times. Nor is it known if a replica lacked the last transactions of its primary, and gave their
+    ids to other transactions at about the same time.
     """
     one, other = event.transaction, before.transaction
     if one is None or other is None or one.domain != other.domain:

@@ -1,4 +1,4 @@
-"""Which columns a table has after an order, as evolution allows, in the words of its log. Pure."""
+"""Orders to merge a table, their results, and the columns of the table after them. Pure."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from distributary.model.change import CHANGE_COLUMNS
 from distributary.model.manifest import Mark
 from distributary.model.table import Column, Role
 
-# What a table is to be merged from, and what became of it: plain facts that travel to tasks.
+# Orders and results of merges: plain facts that are sent to tasks and back.
 
 Deletes = Literal["hard", "soft"]
 DeletesAs = Literal["rewrite", "vectors"]
 Evolution = Literal["mergeSchema", "overwriteSchema", "none"]
 
 Arrival = Literal["partitions", "files", "unknown"]
-"""What the order of arrival says. partitions: the changes of a row come in their order; files:
-they come in any order; unknown: nothing, as of dead letters that are sent again."""
+"""The meaning of the order of arrival. partitions: the changes of a row arrive in order; files:
+they arrive in any order; unknown: the order means nothing, as for replayed dead letters."""
 Undecided = Literal["refuse", "replaced", "repeated"]
-"""What a source was that goes back without a clear reason, by the word of an operator."""
+"""An operator's decision about a source that went back in its log for an unclear reason."""
 
 HORIZON_SECONDS = 7 * 24 * 3600
-"""How long it is remembered what was removed, unless somebody says otherwise."""
+"""The default time for which tombstones are kept."""
 
 _CHANGE = {column.name: column for column in CHANGE_COLUMNS}
 SEQ_COLUMN, TIME_COLUMN = _CHANGE["_seq"], _CHANGE["_source_ts"]
@@ -41,51 +41,51 @@ DELETED_COLUMN = Column("_deleted", _CHANGE["_deleted"].type, "whether the sourc
 
 
 class RebuildNeededError(PublishError):
-    """The rows of a table are in another order than events will be: its log has to be merged anew.
+    """An error for a table whose rows are in another order than new events.
 
-    That is so where the source's times decided once, and where files show late that a server had
-    taken over while they were written.
+    This happens if the source's times decided the order in an earlier version, and if files show
+    late that another server had taken over while they were written.
     """
 
     retryable = False
 
 
 class TombstonesBehindError(PublishError):
-    """The tombstones of a table are older than the table: its log says what was deleted."""
+    """An error for tombstones that are older than their table; its log has the deletes."""
 
     retryable = False
 
 
 @dataclass(frozen=True, slots=True)
 class MergeOrder:
-    """Bring one merged table up to date with one batch of its log."""
+    """The order to merge one batch of a log into one table."""
 
     table: str
     path: str
-    """The merged table's folder."""
+    """The folder of the merged table."""
     tombstones: str
-    """The folder in which it is remembered what was removed."""
+    """The folder of the table's tombstones."""
     files: tuple[str, ...]
-    """Parquet files with the batch's rows of the log."""
+    """The Parquet files with the rows that the batch added to the log."""
     columns: tuple[Column, ...]
-    """The source table's columns as the log has them now, without those of the change."""
+    """The source table's columns in the log, without the columns about the change."""
     app_id: str
     batch: int
     now_us: int
-    """Microseconds since 1970: the moment from which what is removed now is remembered."""
+    """The time of this merge, in microseconds since 1970; tombstones expire after it."""
     role: Role = Role.MERGED
     deletes: Deletes = "hard"
     deletes_as: DeletesAs = "rewrite"
-    """How rows leave a large file: it is written again, or they are named in a vector."""
+    """How rows are deleted from a large file: by rewriting it, or by a deletion vector."""
     evolution: Evolution = "mergeSchema"
     horizon: int = HORIZON_SECONDS
-    """Seconds for which a row that was removed cannot come back with an older event."""
+    """Seconds for which tombstones are kept."""
     source_hash: str = ""
     comment: str = ""
     log: str = ""
-    """The folder of the log; empty where none is kept."""
+    """The folder of the log; empty if no log is kept."""
     current: str = ""
-    """Of a history: the folder of the merged table, which knows the source's incarnations."""
+    """For a history: the folder of the merged table, which records the source's incarnations."""
     arrival: Arrival = "unknown"
     undecided: Undecided = "refuse"
 
@@ -96,18 +96,18 @@ class MergeOrder:
 
     @property
     def soft(self) -> bool:
-        """Return whether deleted rows stay, marked."""
+        """Return whether deleted rows stay and are marked."""
         return self.deletes == "soft"
 
     def wanted(self) -> tuple[Column, ...]:
-        """The columns of the merged table as this order would make it."""
+        """Return the columns that this order wants the merged table to have."""
         extra = (DELETED_COLUMN,) if self.soft else ()
         return (*self.columns, SEQ_COLUMN, TIME_COLUMN, *extra)
 
 
 @dataclass(frozen=True, slots=True)
 class MergeCounts:
-    """What the events of a batch did; `deleted` also counts what a truncate removed."""
+    """Counts of a merge; `deleted` includes the rows that a truncate removed."""
 
     events: int
     inserted: int
@@ -117,13 +117,13 @@ class MergeCounts:
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """The merged table after an order."""
+    """The result of a merge."""
 
     table: str
     version: int
-    """The table's newest version; -1 when there is no table yet, and nothing to put in one."""
+    """The table's newest version; -1 if there is no table and no row for one."""
     skipped: bool = False
-    """The table's mark was at or past the batch."""
+    """Whether the table's mark was at or past the batch, so that nothing was merged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +133,13 @@ class Shape:
     fields: list[Field]
     schema: pa.Schema
     changed: bool
-    """The table has to be told of its columns."""
+    """Whether the commit must change the table's columns."""
     rewritten: bool = False
-    """Files that are there do not fit: every row is written again, in the same commit."""
+    """Whether existing files do not fit, so that every row is rewritten in the same commit."""
 
     @property
     def names(self) -> list[str]:
-        """The columns' names."""
+        """Return the names of the columns."""
         return list(self.schema.names)
 
 
@@ -150,10 +150,10 @@ def shape(
     system: Sequence[Column],
     evolution: Evolution,
 ) -> Shape:
-    """The columns of a table that has some (None: there is no table) after an order wants some.
+    """Return the columns of a table after an order; `have` is None if there is no table.
 
-    `system` are columns without which no table can be merged: they come last, and are there
-    whatever evolution says. Raises ColumnConflictError.
+    `system` are the columns that every merged table needs: they come last, and evolution never
+    removes them. Raises ColumnConflictError.
     """
     want = [*fields_of(wanted), *fields_of(system)]
     if have is None:
@@ -170,7 +170,7 @@ def shape(
 
 def _overwritten(have: Sequence[Field], want: Sequence[Field]) -> Shape:
     by_name = {f["name"]: f for f in have}
-    # a comment that somebody wrote is no reason to change a table
+    # a comment that a user has written is kept, and is no reason to change the table
     fields = [
         old if (old := by_name.get(f["name"])) and old["type"] == f["type"] else f for f in want
     ]

@@ -1,7 +1,7 @@
-"""The same merge into a table that only Spark may write: with a change data feed, for example.
+"""Merging into a table that only Spark may write, for example with a change data feed.
 
-The same code decides which event wins. Spark finds the rows that events speak of, and a `MERGE`
-takes out, marks and puts in what was decided.
+The same code decides which events win. Spark finds the rows that events are about, and a `MERGE`
+deletes, marks and inserts rows as decided.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def needs_spark(order: MergeOrder) -> bool:
 
 
 def merge_table_with_spark(spark: SparkSession, order: MergeOrder) -> MergeResult:
-    """Like `merge_table`, by a session, for a table that is there. Raises PublishError.
+    """Merge into an existing table as `merge_table` does, with Spark. Raises PublishError.
 
-    In the commit, rows that are marked as deleted count as updated: Spark does not tell them apart.
+    In the commit, rows that are marked as deleted count as updated, because Spark counts no kinds.
     """
     with committing(order.path, doing="merge into a table with Spark"):
         return until_not_overtaken(lambda: _attempt(spark.newSession(), order))
@@ -61,7 +61,8 @@ def _attempt(session: SparkSession, order: MergeOrder) -> MergeResult:
     if before.has(order.app_id, order.batch):
         return MergeResult(order.table, before.version, skipped=True)
     if columns.rewritten:
-        # columns that get another type, or go, take files that Spark would not write by itself
+        # if a column changes its type or is removed, files must be rewritten, which Spark does not
+        # do
         before.refuse_unusable(order.table)
     try:
         if columns.changed:
@@ -91,7 +92,7 @@ class SparkTarget(MemoryTarget):
         self.known = columns.schema.empty_table()
         """The rows that were found, by number."""
         self.identity: tuple[str, ...] = ()
-        """The columns that tell any two of them apart, with the place."""
+        """The columns that, with the place, identify a row."""
 
     def find(
         self,
@@ -121,7 +122,7 @@ class SparkTarget(MemoryTarget):
 
     def _about(self, table: DataFrame, index: KeyIndex) -> DataFrame:
         firsts = np.unique(index.groups, return_index=True)[1]
-        # names from outside may hold what means something to Spark
+        # names from outside may contain characters with a meaning in Spark
         names = [f"k{number}" for number in range(len(index.definition))]
         keys = _frame(self._session, index.rows.take(firsts).rename_columns(names))
         same: Expression = F.lit(True)
@@ -137,12 +138,12 @@ class SparkTarget(MemoryTarget):
 
 
 def _frame(session: SparkSession, rows: pa.Table) -> DataFrame:
-    # of a table whose first chunk is empty Spark would take nothing
+    # Spark would read nothing of a table whose first chunk is empty
     return session.createDataFrame(rows.combine_chunks())
 
 
 def _give_columns(session: SparkSession, before: Snapshot, columns: Shape) -> None:
-    """Add columns, in a commit of its own that does no harm alone."""
+    """Add columns in a separate commit, which is harmless without the merge."""
     path = before.folder
     if merge_fields(before.fields, columns.fields).widened:
         _set(session, path, ENABLE_WIDENING, "true")
@@ -166,7 +167,7 @@ def _merge(
     mark: Mark | None,
 ) -> None:
     if any(_has_map(columns.schema.field(name).type) for name in target.identity):
-        # a map cannot be compared
+        # Spark cannot compare maps
         before.refuse_unusable(order.table)
     rows = _changes(target, made)
     if not rows.num_rows:
@@ -190,12 +191,12 @@ def _has_map(type_: pa.DataType) -> bool:
 def _changes(target: SparkTarget, made: Plan) -> pa.Table:
     """Return the changes of rows, identified by keys `k0`, `k1` and so on, and `place`.
 
-    A changed row has its new values as `c0`, `c1` and so on; a new one has no key.
+    A changed row has its new values in `c0`, `c1` and so on; a new row has no key.
     """
     decision, winners = made.decision, made.winners
     gone = target.known.filter(pa.array(decision.gone))
     marked = target.known.filter(pa.array(decision.marked))
-    # a row whose key a winner has becomes that winner: which of several is the same in the end
+    # a row with the key of a winner is updated to the winner; of several, any may be chosen
     heirs = np.full(gone.num_rows, -1)
     if made.spans and winners.num_rows and gone.num_rows:
         index = KeyIndex(winners, made.spans[-1].key)

@@ -1,7 +1,7 @@
-"""What was removed from a table, remembered for a while: a late older event must not bring it back.
+"""Tombstones: records of removed rows, so that a late older event does not bring a row back.
 
-A Delta table of its own beside the merged one. It is written before the merged table: a memory of
-a row that is still there does no harm, a row without a memory could come back.
+They are in a separate Delta table beside the merged one, which is written first: a tombstone of a
+row that still exists is harmless, while a removed row without one could come back.
 """
 
 from __future__ import annotations
@@ -52,24 +52,25 @@ TOMBSTONE_COLUMNS = (
 )
 SCHEMA = pa.schema([pa.field(column.name, column.type) for column in TOMBSTONE_COLUMNS])
 MOST_FILES = 2
-"""Small ones: then they become one, without what is older than the horizon or known better."""
+"""The number of small files that are then combined, without expired and repeated tombstones."""
 SMALL_FILE = 2**20
-"""Bytes."""
+"""The size in bytes below which a file is small."""
 _APP = "distributary/tombstones/"
-"""Before the id of a table of tombstones: the mark of a merged table that says how many commits of
-it the table was merged with; 0 once it is no longer the table's."""
+"""The prefix of a mark of a merged table. The id of the table of tombstones follows. The number
+says with how many of its commits the table was merged; 0 for a table of tombstones that was
+replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tombstones:
-    """What is remembered of a table's rows, as of one version."""
+    """The tombstones of a table at one version."""
 
     folder: str
     rows: pa.Table
     since_us: int
-    """What was removed before this moment is forgotten."""
+    """The moment before which tombstones have expired."""
     table: Snapshot | None = None
-    """The version that the rows were read from."""
+    """The version from which the tombstones were read."""
 
     def memory(self, events: Events, keys: Sequence[KeyIndex]) -> Memory:
         """Return the tombstones of the rows that events concern."""
@@ -86,7 +87,7 @@ class Tombstones:
 
 
 def open_tombstones(folder: str, *, now_us: int, horizon: int) -> Tombstones:
-    """All that is still remembered at a moment."""
+    """Read the tombstones that have not expired at a moment."""
     snapshot = snapshot_of(folder)
     rows = SCHEMA.empty_table() if snapshot is None else snapshot.rows(SCHEMA)
     since = now_us - horizon * 1_000_000
@@ -94,10 +95,10 @@ def open_tombstones(folder: str, *, now_us: int, horizon: int) -> Tombstones:
 
 
 def refuse_behind(known: Tombstones, merged: Snapshot | None, *, table: str) -> None:
-    """Raise if a merged table has seen a later version of its tombstones, or those of another.
+    """Raise if a merged table was merged with a later or another table of tombstones.
 
-    What was deleted in between would come back with a late event. Tables that were last merged
-    before there were such marks are not judged, nor those that only Spark may write.
+    Rows that were deleted in between could come back with a late event. Tables without such a mark,
+    of earlier versions, are not checked, nor are tables that only Spark may write.
     """
     marks = {} if merged is None or merged.no_changes() else merged.marks
     seen = {app: count for app, count in marks.items() if app.startswith(_APP) and count}
@@ -118,9 +119,9 @@ def refuse_behind(known: Tombstones, merged: Snapshot | None, *, table: str) -> 
 
 
 def marks_for(merged: Snapshot | None, tombstones: Snapshot | None) -> dict[str, int]:
-    """Return the marks by which a merged table gets to know its tombstones, as far as they change.
+    """Return the changed marks by which a merged table identifies its tombstones.
 
-    Those of tables of tombstones that it had before become 0.
+    The marks of replaced tables of tombstones become 0.
     """
     known = {} if merged is None else merged.marks
     have = _counted(tombstones)
@@ -129,7 +130,7 @@ def marks_for(merged: Snapshot | None, tombstones: Snapshot | None) -> dict[str,
 
 
 def take_as_they_are(path: str, folder: str, *, table: str) -> None:
-    """Commit to a merged table that its tombstones count as they are now."""
+    """Commit to a merged table that its current tombstones are accepted."""
 
     def attempt() -> None:
         merged = snapshot_of(path)
@@ -150,7 +151,7 @@ def _counted(tombstones: Snapshot | None) -> dict[str, int]:
 
 
 def made(rows: pa.Table, definition: Definition | None, *, now_us: int) -> pa.Table:
-    """Tombstones of rows under a key, or of the whole table at the places of the rows."""
+    """Build tombstones of rows by a key, or of the whole table at the places of the rows."""
     size = rows.num_rows
     named = definition is not None
     return pa.table(
@@ -167,7 +168,7 @@ def made(rows: pa.Table, definition: Definition | None, *, now_us: int) -> pa.Ta
 
 
 def kept_as(keys: Sequence[str], seq: pa.StructArray, rows: pa.Table, *, now_us: int) -> pa.Table:
-    """Rows, to be kept whole under texts that name them."""
+    """Build tombstones that keep whole rows, under texts that identify them."""
     size = rows.num_rows
     return pa.table(
         [
@@ -184,7 +185,7 @@ def kept_as(keys: Sequence[str], seq: pa.StructArray, rows: pa.Table, *, now_us:
 
 def _stream(rows: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
-    # a slice would be written with all that it is a slice of
+    # a slice would be written together with the whole array behind it
     own = rows.take([0])
     with pa.ipc.new_stream(sink, own.schema) as writer:
         writer.write_table(own)
@@ -199,9 +200,9 @@ def definition_text(definition: Definition) -> str:
 def remember(
     known: Tombstones, new: pa.Table, *, table: str, mark: Mark | None = None
 ) -> Snapshot | None:
-    """Add tombstones, once for a batch; without a mark, those that are not there.
+    """Add tombstones, once for each batch; without a mark, only those that are missing.
 
-    Return the table of tombstones as it is then.
+    Return the new state of the table of tombstones.
     """
     if not new.num_rows:
         return known.table
@@ -209,7 +210,7 @@ def remember(
 
 
 def replace_all(folder: str, rows: pa.Table, *, table: str) -> None:
-    """Forget everything, and remember this instead."""
+    """Replace all tombstones by these."""
     before = snapshot_of(folder)
     if before is None and not rows.num_rows:
         return
@@ -227,7 +228,7 @@ def replace_all(folder: str, rows: pa.Table, *, table: str) -> None:
 def _add(known: Tombstones, new: pa.Table, *, table: str, mark: Mark | None) -> Snapshot:
     before = snapshot_of(known.folder)
     if before is not None and (mark is None or before.has(mark.app_id, mark.batch)):
-        # what a batch had remembered may be past the horizon by now, or gone with a rebuild
+        # the tombstones of an earlier attempt may have expired, or a rebuild has removed them
         new, mark = _unknown(new, _since(before.rows(SCHEMA), known.since_us)), None
         if not new.num_rows:
             return before
@@ -249,13 +250,13 @@ def _add(known: Tombstones, new: pa.Table, *, table: str, mark: Mark | None) -> 
 
 
 def _unknown(new: pa.Table, rows: pa.Table) -> pa.Table:
-    """The tombstones that are not among others."""
+    """Return the tombstones that are not among others."""
     index = KeyIndex(rows, ("definition", "key", "kind", "_seq"))
     return new.filter(pa.array(index.find(new) < 0))
 
 
 def _fields(before: Snapshot | None) -> list[Field] | None:
-    """The columns, for a table that has none yet, or fewer."""
+    """Return the columns for a table of tombstones that has none or fewer columns."""
     known = before is not None and len(before.fields) == len(TOMBSTONE_COLUMNS)
     return None if known else fields_of(TOMBSTONE_COLUMNS)
 
@@ -264,7 +265,7 @@ def _to_compact(before: Snapshot) -> list[DataFile]:
     small = [file for file in before.files.values() if file.size <= SMALL_FILE]
     if len(small) < MOST_FILES:
         return []
-    # now and then the large ones too: most of what they hold may be forgotten
+    # large files are included from time to time, because most of their tombstones may have expired
     large = [file for file in before.files.values() if file.size > SMALL_FILE]
     return [*small, *(large if len(large) >= MOST_FILES else ())]
 
@@ -275,7 +276,7 @@ def _since(rows: pa.Table, since_us: int) -> pa.Table:
 
 
 def latest(rows: pa.Table) -> pa.Table:
-    """The last tombstone of each key."""
+    """Return the last tombstone of each key."""
     rank = ranks([rows.column("_seq")])[0]
     index = KeyIndex(rows, ("definition", "key", "kind"))
     order = np.lexsort((rank, index.groups))
@@ -285,14 +286,14 @@ def latest(rows: pa.Table) -> pa.Table:
 
 
 def _met(rows: pa.Table, events: Events, index: KeyIndex) -> tuple[pa.Array, np.ndarray]:
-    """Tombstones under a key that agree with an event, and the group of each."""
+    """Return the tombstones with the key of an event, and the group of each."""
     text = definition_text(index.definition)
     of_rows = pc.equal(rows.column("kind"), ROW)
     mine = rows.filter(pc.and_(of_rows, pc.equal(rows.column("definition"), text)))
     if mine.num_rows == 0:
         return pa.array([], SEQ), np.zeros(0, np.int64)
     texts = key_texts(events.rows, index.definition)
-    # older versions kept zeros
+    # earlier versions kept trailing zeros
     kept = shortened(mine.column("key"), fractional(events.rows.schema, index.definition))
     found = pc.index_in(kept, value_set=texts)
     met = pc.is_valid(found)
