@@ -1,4 +1,4 @@
-"""The batch, on one screen: source, plan, stage, manifest, publish, settle."""
+"""The six steps of a batch: source, plan, stage, manifest, publish, settle."""
 
 from __future__ import annotations
 
@@ -48,17 +48,16 @@ from distributary.spark.session import cancel
 from distributary.store.base import REQUESTS
 from distributary.store.disk import sync_file_system
 
-# While a batch is decided and committed, the records of the next one are read and sorted.
-#
-# Both are the driver's work: the workers would have nothing to do. What is sorted ahead shows
-# nowhere, so a batch that fails, or a run that stops, just drops it.
+# Reading ahead: while the driver decides and commits a batch, the workers read and sort the records
+# of the next one. Sorted records are not visible to anybody, so a failed batch or a stopped run
+# drops them.
 
 Following = Callable[[int, Position], BatchInput | None]
-"""The records of a batch that begins at a position; None where there are none yet."""
+"""A function that opens the batch beginning at a position; None if there are no records yet."""
 
 
 class ReadAhead:
-    """At most one batch ahead. Used by the thread that runs the batches."""
+    """The work on the next batch, at most one. Used by the thread that runs the batches."""
 
     def __init__(self, context: RunContext, following: Following) -> None:
         self._context = context
@@ -67,16 +66,16 @@ class ReadAhead:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="distributary-ahead")
 
     def begin(self, batch: int, start: Position) -> None:
-        """Begin to sort this batch, if there is anything in it."""
+        """Begin to sort the batch at a position, if it has records."""
         context = self._context
         if merges_rows(context.config) or context.config.shard is not None:
-            # tables of changes are brought up to date by the workers, who have enough to do; jobs
-            # that share a stream wait for each other where it is divided again
+            # not for change data, because the workers merge tables meanwhile; nor for shards,
+            # because their jobs wait for each other at a cut
             return
         try:
             source = self._following(batch, start)
         except (DistributaryError, PySparkException):
-            # it is asked again when it is the batch's turn, and told then
+            # the source is asked again at the batch's turn, and an error is reported then
             return
         if source is None:
             return
@@ -87,14 +86,14 @@ class ReadAhead:
         self._ahead = Begun(source, order, plan, self._pool.submit(work))
 
     def input(self, batch: int, end: Position) -> BatchInput | None:
-        """The records of a batch as they were opened, if it was begun and ends there."""
+        """Return the opened batch from `start`, if it was begun and ends at `end`."""
         ahead = self._ahead
         if ahead is None or ahead.order.batch != batch or ahead.source.end != end:
             return None
         return ahead.source
 
     def take(self, source: BatchInput) -> Begun | None:
-        """Return the work that was begun with these records; work on others is dropped."""
+        """Return the work that was begun on this batch; drop work on any other."""
         ahead = self._ahead
         if ahead is None or ahead.source is not source:
             self.drop()
@@ -103,13 +102,13 @@ class ReadAhead:
         return ahead
 
     def drop(self) -> None:
-        """Stop what was begun, and remove what it wrote."""
+        """Cancel the work that was begun, and remove its files."""
         ahead, self._ahead = self._ahead, None
         if ahead is None:
             return
         order, sorting = ahead.order, ahead.sorting
         if not sorting.done():
-            # where the JVM is gone, so is the job
+            # if the JVM has ended, so has the job
             with suppress(Py4JError, PySparkException, OSError):
                 cancel(self._context.spark, order.attempt)
         wait([sorting])
@@ -119,14 +118,14 @@ class ReadAhead:
             shutil.rmtree(order.folder, ignore_errors=True)
 
     def close(self) -> None:
-        """The run is over."""
+        """Drop everything at the end of the run."""
         self.drop()
         self._pool.shutdown()
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A batch that is done: where its records are."""
+    """A settled batch: its results and its end."""
 
     manifest: Manifest
     counts: Counts
@@ -135,7 +134,7 @@ class Settled:
 
 
 def _known(context: RunContext, batch: int) -> Manifest | None:
-    """A batch that was decided before; its checkpoint may lie in the lake, where others write."""
+    """Return a batch that was decided before, with paths checked: others may write to the lake."""
     found = context.progress.manifests.read(batch)
     if found is None:
         return None
@@ -144,7 +143,7 @@ def _known(context: RunContext, batch: int) -> Manifest | None:
 
 
 StageFunction = Callable[[RunContext, int, BatchInput], Stages]
-"""Writes the files of a batch that does not consist of the source's records."""
+"""A function that stages a batch whose records do not come from the source."""
 
 
 def run_batch(
@@ -155,7 +154,7 @@ def run_batch(
     *,
     stage: StageFunction | None = None,
 ) -> Settled:
-    """Bring one batch from the source to the tables, exactly once, whatever happened before."""
+    """Run one batch from source to tables, exactly once, also after crashes."""
     clock = _Clock(context, batch, source.expected)
     manifest = _known(context, batch)
     fresh = manifest is None
@@ -168,15 +167,15 @@ def run_batch(
     try:
         published = publish_all(context, manifest, fresh=fresh)
     except StagedFileError:
-        # the records are still at the source: stage them again, tables that have them will skip;
-        # files that are gone once more are a matter for the run's patience
+        # stage the records again; tables that have the batch skip it. If files disappear again, the
+        # run retries with pauses
         reach = reach_of(context, manifest)
         if manifest.epoch == context.progress.claim.epoch:
-            # the planner has told the manifest that is replaced, and nobody else
+            # the changes were only in the manifest that is replaced
             context.planner.book.give_back(_pending_of(manifest))
         manifest = _decide(context, batch, source, clock, ahead=ahead, reach=reach, stage=stage)
         if context.config.lake.local_path is not None:
-            # a commit whose answer was lost may still be on its way to a store
+            # a commit without an answer may still reach the store
             drop_entries(reach.free)
         published = publish_all(context, manifest, fresh=True)
     clock.step("publish")
@@ -201,9 +200,9 @@ def _decide(
     reach: Reach | None = None,
     stage: StageFunction | None = None,
 ) -> Manifest:
-    """Plan and stage until every record has a place, then write that down.
+    """Plan and stage a batch, then write its manifest.
 
-    With `reach` the batch was decided before, and has come so far.
+    `reach` is given for a batch that was decided before: it says which tables have the batch.
     """
     context.planner.begin_batch()
     clock.step("plan")
@@ -217,14 +216,14 @@ def _decide(
     clock.stages = stages.tries
     clock.step("stage")
     if ahead is not None:
-        # what follows is the driver's work
+        # the rest is done by the driver alone
         ahead.begin(batch + 1, source.end)
     reached(KillPoint.AFTER_STAGE, batch)
 
     try:
         return _decided(context, batch, source, clock, stages, reach)
     except Exception:
-        # a manifest that may have been written names them
+        # a manifest that may exist names these files
         if not context.progress.manifests.in_doubt:
             drop_files(context, stages.staged)
         raise
@@ -260,7 +259,7 @@ def _written_down(
     pending: Pending,
     reach: Reach | None,
 ) -> Manifest:
-    """Check the equation and the tables, write the manifest."""
+    """Check the counts and the tables, then write the manifest."""
     manifest = stages.manifest(context, batch, source, pending, reach)
     if not manifest.counts.balanced:
         raise AccountingError(
@@ -269,10 +268,10 @@ def _written_down(
             evidence=manifest.counts.equation().replace("=", "!="),
             next_step="run it again; if it stays, this is a defect: report it with this line",
         )
-    # whatever speaks against this batch does so before it is decided
+    # every reason to refuse the batch is checked before it is decided
     refuse_foreign_marks(context, manifest, fresh=True)
     context.progress.claim.check()
-    # the manifest promises these files: they must not be lost when it is not
+    # the manifest names these files, so they must survive a crash that it survives
     if context.config.lake.local_path is not None:
         sync_file_system(context.config.lake.local_path)
     if reach is None:
@@ -309,7 +308,7 @@ def _settle(
     )
     context.progress.manifests.settle(manifest.batch)
     context.progress.manifests.prune(keep=context.config.run.keep_manifests)
-    # what is made of a log is not there as long as no event has a key
+    # a merged table does not exist until an event has a key
     derived = {e.table.name for e in manifest.tables if e.table.role in DERIVED}
     done = [
         p.table
@@ -320,7 +319,7 @@ def _settle(
         context.planner.committed(done)
     else:
         context.planner.reread(done)
-    # by the manifest: of a batch that an earlier process decided, the planner knows no tables yet
+    # from the manifest, because the planner does not know the tables of an earlier process's batch
     there = set(done)
     context.register(e.table for e in manifest.tables if e.table.name in there)
     clock.step("settle")
@@ -410,7 +409,7 @@ def _broken_rules(manifest: Manifest) -> tuple[RuleBroken, ...]:
 
 
 def _refuse_other_records(context: RunContext, batch: int, source: BatchInput) -> None:
-    """A batch number that the ledger has settled may come again only with the same records."""
+    """Raise DivergedError if the ledger has settled this batch number with other records."""
     if batch > context.progress.newest_settled:
         return
     done = context.ledger.settled(
@@ -428,7 +427,7 @@ def _refuse_other_records(context: RunContext, batch: int, source: BatchInput) -
 
 
 def _same_records(manifest: Manifest, source: BatchInput) -> None:
-    """A manifest that is found must be about the records that Spark gives under this number."""
+    """Raise DivergedError if an existing manifest is about other records than the batch."""
     if source.ranges and manifest.source_hash != source_hash(source.ranges):
         raise DivergedError(
             f"the manifest of batch {manifest.batch} is about other records",
@@ -438,7 +437,7 @@ def _same_records(manifest: Manifest, source: BatchInput) -> None:
 
 
 class _Clock:
-    """The times of the steps, sent as events."""
+    """Measures the steps of a batch and sends events about them."""
 
     def __init__(self, context: RunContext, batch: int, records: int | None) -> None:
         self.began = self._last = time.monotonic()
@@ -457,7 +456,7 @@ class _Clock:
         )
 
     def step(self, name: str) -> None:
-        """The step `name` is finished."""
+        """Note that a step has ended."""
         now = time.monotonic()
         self.seconds[name] = self.seconds.get(name, 0.0) + now - self._last
         self._last = now
@@ -479,7 +478,7 @@ class _Clock:
         return REQUESTS.total() - self._asked
 
     def times(self) -> BatchTimes:
-        """For the ledger."""
+        """Return the times for the ledger."""
         return BatchTimes(
             started_at=self.started_at,
             plan=self.seconds.get("plan", 0.0),

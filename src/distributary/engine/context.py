@@ -1,4 +1,4 @@
-"""Everything a batch works with, gathered once per run."""
+"""The state that the batches of a run share."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from distributary.store.base import at, reaching
 
 @dataclass(slots=True)
 class LaneProgress:
-    """How far one lane of a pipeline has come: the stream itself, or a replay of dead letters."""
+    """The progress of one lane: the stream, a replay, or reads from a database."""
 
     pipeline: str
     lake: str
@@ -40,16 +40,17 @@ class LaneProgress:
     ledger: Ledger
     lane: str = "stream"
     newest_settled: int = -1
-    """By the ledger, at the start: up to here batches may only be repeated, not replaced."""
+    """The newest batch in the ledger at the start; up to it, batches may be repeated, not
+    replaced."""
     manifests: Manifests = field(init=False)
-    """The decided batches of this lane."""
+    """The manifests of this lane."""
 
     def __post_init__(self) -> None:
         self.manifests = self.checkpoint.manifests(self.lane, owned=True)
 
     @property
     def app_id(self) -> str:
-        """Return the name by which this lane signs its commits."""
+        """Return the application id in the marks of this lane's commits."""
         return app_id(self.pipeline, self.checkpoint.life, self.lane)
 
     @property
@@ -58,7 +59,7 @@ class LaneProgress:
         return ManifestCopy(self.lake, self.pipeline, self.lane)
 
     def settled_ranges(self, batch: int) -> tuple[SourceRange, ...] | None:
-        """Return what a batch covered that was settled before, in this life; None if it was not."""
+        """Return the source ranges of a batch that was settled in this life; None if it was not."""
         if batch > self.newest_settled:
             return None
         return self.ledger.settled_ranges(self.pipeline, self.checkpoint.life, self.lane, batch)
@@ -66,50 +67,50 @@ class LaneProgress:
 
 @dataclass(slots=True)
 class PublishState:
-    """The publisher of a run's tables, and what the run knows of their commits."""
+    """The publisher of a run's tables, and the known state of their commits."""
 
     publisher: Publisher
     parking: str
-    """Folder for the files of parked tables."""
+    """The folder of parked batches."""
     lock: threading.Lock = field(default_factory=threading.Lock)
-    """Held while tables are committed: a batch and a `resume` must not overtake each other."""
+    """The lock during commits: a batch and a `resume` must not overtake each other."""
     marked: dict[str, int] = field(default_factory=dict)
-    """By table, the newest batch of this lane in the table's own log, when it was last read."""
+    """By table: the newest batch of this lane in the table's log, as last read."""
     followed: set[str] = field(default_factory=set)
-    """Logs of change data whose tables have everything that was there when this run began."""
+    """Logs whose merged tables have all events from before this run."""
 
 
 @dataclass(slots=True)
 class StageState:
-    """What the two hops of a stage share from batch to batch: their exchange and their plan."""
+    """The state that stages share from batch to batch: the exchange and the plan."""
 
     folder: str
-    """The folder in the lake for the plans of this lane."""
+    """The folder of this lane's plans in the lake."""
     exchange: str = "disk"
-    """How records travel between the two hops: by a `disk` that all workers see, or `spark`."""
+    """The way of records between the hops: `disk`, which all workers see, or `spark`."""
     weights: Mapping[str, int] = field(default_factory=dict)
-    """Records per table of the batch before."""
+    """The number of records of each table in the previous batch."""
     _sent: tuple[TaskPlan, TaskPlanFile] | None = None
 
     def sent(self, plan: TaskPlan) -> TaskPlanFile:
-        """Send the plan to the executors, unless they have this one already."""
+        """Send the plan to the executors, if it has changed."""
         if self._sent is None or self._sent[0] is not plan:
             self.forget_sent()
             with reaching(self.folder):
                 self._sent = (plan, TaskPlanFile.send(plan, self.folder))
-            # what is known of a thousand tables stays: to walk over it again and again, looking
-            # for garbage, costs more than the facts of a batch that set the collector off
+            # the plan of a thousand tables is long-lived, and garbage collections would traverse it
+            # after every batch
             gc.collect()
             gc.freeze()
         return self._sent[1]
 
     def forget_older_sent(self) -> None:
-        """Remove the plans of processes that were killed; only this process owns the lane."""
+        """Remove the plans of killed processes; only this process owns the lane."""
         with suppress(OSError):
             at(self.folder).remove_folder()
 
     def forget_sent(self) -> None:
-        """Remove the plan that was sent, if one was."""
+        """Remove the plan that was sent, if there is one."""
         if self._sent is not None:
             with suppress(OSError):
                 self._sent[1].remove()
@@ -118,17 +119,17 @@ class StageState:
 
 @dataclass(slots=True)
 class RunReports:
-    """What a run publishes about itself: events, registry requests and the lag."""
+    """The reports of a run: events, registry requests and the lag."""
 
     pipeline: str
     bus: EventBus
     calls: RegistryCalls = field(default_factory=RegistryCalls)
     """Requests to the registry that no event has reported yet."""
     monitor: Monitor | None = None
-    """Measures the lag beside the batches of a stream."""
+    """The monitor, which measures the lag beside the batches of a stream."""
 
     def lag(self, source: BatchInput, newest_us: int | None) -> Lag:
-        """Return how far behind its source a batch is that is settled now."""
+        """Return the lag of a batch that is settled now."""
         if self.monitor is None:
             return lag_without_asking(source, newest_us)
         return self.monitor.lag(source, newest_us)
@@ -153,22 +154,22 @@ class RunContext:
     staging: StageState
     reports: RunReports
     registrar: Registrar | None = None
-    """Keeps the catalog in line with the tables, where they are registered in one."""
+    """The registrar, if tables are registered in a catalog."""
 
     def register(self, tables: Iterable[TablePlan]) -> None:
-        """Ask for entries of tables that are new or have changed; returns at once."""
+        """Request catalog entries for new and changed tables; return at once."""
         if self.registrar is not None:
             self.registrar.want(tables)
 
     def end_registering(self) -> CatalogState | None:
-        """Wait until the catalog has all tables, as long as it gets on; return its state."""
+        """Wait for the catalog while it makes progress; return its state."""
         if self.registrar is None:
             return None
         self.registrar.close()
         return self.registrar.state
 
     def close(self) -> None:
-        """End the run: no batch comes any more."""
+        """Release everything at the end of the run."""
         self.end_registering()
         self.staging.forget_sent()
         self.progress.checkpoint.close_runs(self.progress.lane)

@@ -1,4 +1,4 @@
-"""The planner's part for tables with a key: a log for the records of a type, and its tables."""
+"""Planning of tables with a key: a log for the records of a type, and the merged tables."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _START_OVER = "`distributary reset FILE --with-tables` removes the tables and st
 
 
 class KeyPlan:
-    """Finds the tables that have a key, and plans their logs and what is made of them."""
+    """The planner of tables with a key: their logs, merged tables and histories."""
 
     def __init__(self, config: PipelineConfig, book: TableBook) -> None:
         self._config = config
         self._book = book
         self.rules: dict[str, KeyRule] = {}
-        """By the name of the log."""
+        """The rules by the names of the logs."""
 
     def of(self, table: str) -> KeyedTables | None:
-        """Return the key of a table; None for one that is appended to."""
+        """Return the key of a table; None for a table without a key."""
         return keyed_table(self._config.keys, table)
 
     def deletes_by_tombstones(self, table: str) -> bool:
@@ -58,7 +58,7 @@ class KeyPlan:
         inferred: bool,
         notes: tuple[ColumnChange, ...] = (),
     ) -> tuple[str, Rejected | None]:
-        """Make room for a schema's columns; return the table to write to, and why not."""
+        """Add a schema's columns to a log; return the table to write to, or the reason for none."""
         keyed = self.of(table)
         if keyed is None:
             return table, self._place_appended(table, type_name, schema, columns, notes)
@@ -101,7 +101,7 @@ class KeyPlan:
     def _refuse_other_use(
         self, table: str, type_name: str, log: TablePlan | None, rule: KeyRule
     ) -> None:
-        """Raise ConfigError if rows that are there already follow another rule, or none."""
+        """Raise ConfigError if existing rows were written with another rule, or without one."""
         known = self._book.planned(table, Role.MERGED, type_name)
         if known is not None and not _is_merged(known):
             self._book.tables.pop(table, None)
@@ -129,7 +129,7 @@ class KeyPlan:
         *,
         inferred: bool,
     ) -> Rejected | None:
-        """Return why records with these columns have no key or no order."""
+        """Return why records with these columns have no key or no order; empty if they have."""
         filled = {fill.target for fill in merged.fills} - {*CHANGE_NAMES}
         types = {fold(c.name): c.type for c in merged.columns if c.name in filled}
         for what, names in (("key", rule.key), ("order", rule.order)):
@@ -152,7 +152,7 @@ class KeyPlan:
         return _unfit_condition(rule, (*merged.columns, *self._book.metadata), inferred=inferred)
 
     def _spelled(self, rule: KeyRule, log: str) -> KeyRule:
-        """Return the rule with the columns as the table spells them."""
+        """Return the rule with the table's spelling of the columns."""
         spelling = {fold(column.name): column.name for column in self._book.tables[log].columns}
         key, order = (
             tuple(spelling.get(fold(name), name) for name in names)
@@ -161,7 +161,7 @@ class KeyPlan:
         return replace(rule, key=key, order=order)
 
     def _describe_order(self, log: str, rule: KeyRule) -> None:
-        """Note in a new log by what it is ordered, so that another rule is recognised later."""
+        """Record the order in the comment of a new log, so that a changed rule is noticed."""
         table = self._book.tables[log]
         if table.exists:
             return
@@ -177,7 +177,7 @@ class KeyPlan:
         self._book.tables[log] = replace(table, columns=columns)
 
     def _follow(self, table: str, type_name: str, keyed: KeyedTables) -> None:
-        """Plan the tables that are made of a log, with its columns."""
+        """Plan the tables that are merged from a log, with its columns."""
         metadata: Collection[str] = {column.name for column in (*self._book.metadata, DATE)}
         source = source_columns(self._book.tables[table + LOG].columns, metadata)
         for ending, role in (("", Role.MERGED), (HISTORY, Role.HISTORY)):
@@ -198,7 +198,7 @@ def _is_merged(table: TablePlan) -> bool:
 
 
 def _order_of(log: TablePlan) -> str:
-    """Return what a log's column of places says about the order: the rule, then the types."""
+    """Return the recorded order of a log: the rule, then the types."""
     return next((c.comment for c in log.columns if c.name == SEQ_COLUMN.name), "")
 
 
@@ -210,7 +210,7 @@ def _unfit_condition(
         return None
     own = [column for column in columns if column.name not in CHANGE_NAMES]
     why = checks_of((rule.delete,), own).unfit.get(rule.delete.name, "")
-    # records without a schema show a field when one of them has it: none has been deleted yet
+    # an inferred schema has a field once a record has it; until then the condition is never true
     if not why or (inferred and why.startswith("no ")):
         return None
     return Rejected(ErrorCode.UNUSABLE_SCHEMA, f"delete_when: {why}")

@@ -1,8 +1,7 @@
-"""The one loop of a pipeline: batch after batch, watched, retried, stopped.
+"""The loop of a run: batch after batch, with retries, until it is done or stopped.
 
-The engine keeps the time itself. Spark's streaming query would do it too, but starting one costs 10
-to 25 seconds of a core in a fresh JVM, and its offset log would be a second record of what the
-manifests say already.
+The engine schedules batches itself. A streaming query of Spark could do it, but starting one takes
+10 to 25 seconds of a core in a new JVM, and its offset log would repeat what the manifests say.
 """
 
 from __future__ import annotations
@@ -50,12 +49,12 @@ _POLL_SECONDS = 0.2
 _HEARTBEAT_SECONDS = 30.0
 _LONGEST_PAUSE = 60.0
 _LONGEST_PAUSE_ENDLESS = 5.0
-"""A try costs no more than a batch that succeeds, and what works again is to be seen at once."""
+"""The longest pause between retries of a continuous run: short, because attempts are cheap."""
 
 
 @dataclass(frozen=True, slots=True)
 class StillParked:
-    """What waits for tables that cannot be written, whichever run has parked it."""
+    """The parked records of this and earlier runs."""
 
     records: int = 0
     tables: int = 0
@@ -69,23 +68,23 @@ class StillParked:
 
 @dataclass(slots=True)
 class RunSummary:
-    """What a run did, counted over its batches."""
+    """The result of a run, summed over its batches."""
 
     pipeline: str
     counts: Counts = field(default_factory=Counts)
     batches: int = 0
     seconds: float = 0.0
     query_id: str = ""
-    """Stays the same as long as the checkpoint lives."""
+    """The id of the checkpoint's life."""
     stopped: str = ""
-    """Why it ended: `done`, `stopped`."""
+    """How the run ended: `done` or `stopped`."""
     still_parked: StillParked = field(default_factory=StillParked)
-    """Also of earlier runs."""
+    """The parked records, including those of earlier runs."""
     catalog: CatalogState | None = None
-    """What the catalog has of the tables, where they are registered in one."""
+    """The state of the catalog, if tables are registered in one."""
 
     def equation(self) -> str:
-        """The sum of the batches, and behind it what waits."""
+        """Return the equation over all batches, followed by the parked records."""
         still = f"; {self.still_parked.describe()}" if self.still_parked.tables else ""
         return f"{self.counts.equation()}{still}"
 
@@ -102,37 +101,37 @@ class _CutOffError(Exception):
 
 
 class StreamRun:
-    """Drives a pipeline until it is done, is stopped, or cannot continue."""
+    """Runs a pipeline until it is done, is stopped, or cannot continue."""
 
     def __init__(self, context: RunContext, source: Source, *, stop: threading.Event) -> None:
         self._context = context
         self._source = source
         self._stop = stop
         self._summary = RunSummary(context.config.name, query_id=context.progress.checkpoint.life)
-        # the first round that finds nothing is told at once: the pipeline is up
+        # the first idle round is reported at once, because it shows that the pipeline is up
         self._last_event = -math.inf
         self._end: tuple[int, Position] | None = None
-        """The batch that this process settled last, and where it ended."""
+        """The last batch that this process settled, and its end."""
         self._until: Position | None = None
-        """Where the source ended when the draining under way began: no batch goes further."""
+        """The end of the source when the current draining began; no batch goes beyond it."""
         self._ahead = ReadAhead(context, self._opened)
         self._patience = RetryAges(context.publishing.parking, context.config)
         self._since: int | None = None
         """The first batch of this run."""
         self._failed_at: float | None = None
-        """When what is tried again has failed first; None while all is well."""
+        """The time of the first failure of what is being retried; None if nothing is."""
         self._in_batch = self._batch_failed = False
-        """Whether a batch is under way, and whether one failed, or what comes before it."""
+        """Whether a batch is under way, and whether the failure was in a batch or before it."""
         self._works = False
-        """Whether this run has come through a round."""
+        """Whether this run has completed a round."""
 
     def run(self, trigger: Trigger) -> RunSummary:
-        """Run to the end; after a failure that may pass, try again, with back-off."""
+        """Run to the end; retry temporary failures with back-off."""
         began = time.monotonic()
         try:
             self._with_retries(trigger)
         except _CutOffError as error:
-            # nothing of the batch is half done: the next run takes it up
+            # the next run continues this batch
             _log.warning("Spark was ended with this run, in the middle of batch %d", error.batch)
         finally:
             self._ahead.close()
@@ -153,7 +152,7 @@ class StreamRun:
         return self._summary
 
     def _look_at_parked(self) -> None:
-        """Say what waits; a table that was parked and resumed in this run has its records."""
+        """Count the parked records at the end; those that this run has resumed are written."""
         context, summary = self._context, self._summary
         left = parked(context.publishing.parking)
         records, tables = sum(p.entry.records for p in left), len({p.table for p in left})
@@ -165,7 +164,7 @@ class StreamRun:
             )
 
     def _with_retries(self, trigger: Trigger) -> None:
-        """A run that goes on retries for ever; one that ends by itself gives up after a while."""
+        """Run rounds with retries: without a limit if continuous, otherwise for a limited time."""
         attempts = self._context.config.run.batch_attempts
         endless = trigger.kind is not TriggerKind.AVAILABLE_NOW
         while True:
@@ -182,12 +181,12 @@ class StreamRun:
                 ):
                     with attempt:
                         number = attempt.retry_state.attempt_number
-                        # at least: a random part comes on top
+                        # the shortest pause, to which a random part is added
                         wait = min(longest, 2.0 ** min(number - 1, 10))
                         self._told(trigger, None if number == most else wait)
                         return
             except DistributaryError as error:
-                # patience is counted per batch, not per run: after progress it starts over
+                # attempts are counted for each batch: after progress, the count starts again
                 if not self._worth_a_retry(error) or self._summary.batches == done_before:
                     raise
 
@@ -206,7 +205,7 @@ class StreamRun:
             raise
 
     def _round_worked(self) -> None:
-        """Nothing that was tried again fails any more."""
+        """Report the recovery if a failure was being retried."""
         if not self._works:
             self._works = True
             clear_failure(self._context.progress.checkpoint.store)
@@ -223,14 +222,14 @@ class StreamRun:
         try:
             self._loop(trigger)
         except OSError as error:
-            # between two batches: the checkpoint or the parking folder
+            # the failure was between two batches: at the checkpoint or the parking folder
             raise disk_failed(error) or error from error
 
     def _loop(self, trigger: Trigger) -> None:
         self._finish_decided()
         forget_all_merged(self._context)
         while not self._stop.is_set():
-            # one that has nothing to do stops too when its claim is lost
+            # an idle run must also stop when its claim is lost
             self._context.progress.claim.check()
             began = time.monotonic()
             self._drain(self._source.newest())
@@ -240,7 +239,7 @@ class StreamRun:
             self._wait(began + trigger.interval.total_seconds() if trigger.interval else 0.0)
 
     def _drain(self, until: Position) -> None:
-        """Batches up to a position, which is where the source ended when this began."""
+        """Run batches up to the end that the source had at the beginning."""
         self._until = until
         while not self._stop.is_set():
             self._resume_on_request()
@@ -250,14 +249,15 @@ class StreamRun:
             self._reached(start)
             end = self._end_of(batch, start, until)
             if end is None or not self._batch_failed:
-                # a batch that failed has to succeed; what came before one has just done so
+                # a failed batch counts as recovered when it succeeds; other steps have just
+                # succeeded
                 self._round_worked()
             if end is None:
                 return
             self._run(batch, start, end)
 
     def _opened(self, batch: int, start: Position) -> BatchInput | None:
-        """The records of the batch that begins there, if there are any and they are wanted."""
+        """Open the batch that begins at a position; None without records."""
         if self._until is None or self._stop.is_set():
             return None
         end = self._end_of(batch, start, self._until)
@@ -267,7 +267,7 @@ class StreamRun:
         return replace(self._source.open(self._context.spark, start, end), start=start)
 
     def _end_of(self, batch: int, start: Position, until: Position) -> Position | None:
-        """A batch that the ledger has settled ends where it ended then: its tables have it."""
+        """Return the end of a batch; a batch in the ledger keeps the end that it had."""
         settled = self._context.progress.settled_ranges(batch)
         if settled is not None:
             return self._source.retrace(start, settled)
@@ -279,10 +279,10 @@ class StreamRun:
         settled, newest = manifests.settled(), manifests.newest()
         if settled > newest:
             raise self._missing(settled)
-        # what the ledger has settled is done, whatever became of the checkpoint's own marks
+        # a batch in the ledger is settled, even if the checkpoint's mark is missing
         done = min(self._context.progress.newest_settled, newest)
         if done > settled:
-            # others who wait for this batch look there
+            # other jobs look at the checkpoint for this batch
             manifests.settle(done)
         for batch in range(max(settled, done) + 1, newest + 1):
             manifest = manifests.read(batch)
@@ -309,7 +309,7 @@ class StreamRun:
             raise self._explained(error, batch) from error
         finally:
             self._last_event = time.monotonic()
-        # as the manifest has it on disk, which takes long to read with a thousand tables
+        # kept from the manifest, whose file takes long to read with a thousand tables
         self._end = batch, json.loads(json.dumps(settled.manifest.source_state, default=str))
         self._reached(self._end[1])
         self._in_batch, self._batch_failed, self._failed_at = False, False, None
@@ -317,7 +317,7 @@ class StreamRun:
         self._summary.counts += settled.counts
 
     def _explained(self, error: Exception, batch: int) -> DistributaryError:
-        """Return an error of ours for what a batch raised."""
+        """Return the error of ours for an exception of a batch."""
         if isinstance(error, PySparkException):
             return self._source.explain(error) or spark_failed(error)
         disk = disk_failed(error) if isinstance(error, OSError) else None
@@ -347,7 +347,7 @@ class StreamRun:
         )
 
     def _wait(self, until: float) -> None:
-        """Until a moment, or until there may be something new."""
+        """Wait until a moment, or until the source may have new records."""
         self._stop.wait(_POLL_SECONDS)
         while time.monotonic() < until and not self._stop.is_set():
             self._resume_on_request()
@@ -355,7 +355,7 @@ class StreamRun:
             self._stop.wait(min(_POLL_SECONDS, max(0.0, until - time.monotonic())))
         monitor = self._context.reports.monitor
         if monitor is not None and monitor.in_trouble:
-            # nobody knows whether there is something new
+            # the source cannot be asked
             return
         if time.monotonic() - self._last_event > _HEARTBEAT_SECONDS:
             self._last_event = time.monotonic()
@@ -382,7 +382,7 @@ class StreamRun:
                 )
 
     def _resume_parked(self, *, everything: bool = False) -> None:
-        """Retry parked batches from time to time; report changes only."""
+        """Retry parked batches at growing intervals; report changes only."""
         for name in self._patience.due(everything=everything):
             if self._stop.is_set():
                 return
@@ -393,7 +393,7 @@ class StreamRun:
                 self._tell_resumed(table, waits=Outcome.PARKED in outcomes)
 
     def _resumed(self, table: str, undecided: Undecided = "refuse") -> list[Published]:
-        """Publish what waits for a table; however that fails, it waits on."""
+        """Publish the parked batches of a table; on any failure, they stay parked."""
         context = self._context
         with context.publishing.lock:
             context.progress.claim.check()
@@ -419,7 +419,7 @@ class StreamRun:
 def settled_now(
     counts: Counts, left: Sequence[ParkedBatch], *, app_id: str, since: int, role: Role
 ) -> Counts:
-    """The equation of the batches since one of them, when this is what is left of what waited."""
+    """Return the equation of the batches from `since` on, given what is still parked."""
     mine = (p for p in left if p.mark.app_id == app_id and p.mark.batch >= since)
     waiting = sum(p.entry.records for p in mine if counts_records(p.entry.table.role, role))
     resumed = counts.parked - min(counts.parked, waiting)

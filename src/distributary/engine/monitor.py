@@ -1,8 +1,8 @@
-"""What a run measures beside its batches: lag, freshness, and whether its source is there.
+"""The monitor of a run: it measures lag and freshness, and notices an unreachable source.
 
-A thread asks the source every few seconds where it ends, over a connection of its own, and writes
-down how the run does (`observe/pulse.py`). No batch ever waits for it. It is also the first to see
-that a broker is gone: a task of Spark waits for minutes before it says so.
+A thread asks the source for its end every few seconds, over its own connection, and writes the
+pulse of the run (`observe/pulse.py`). No batch waits for it. It also notices first that a broker is
+away: a Spark task would wait for minutes before it fails.
 """
 
 from __future__ import annotations
@@ -53,37 +53,39 @@ _log = logging.getLogger(__name__)
 
 BEAT_SECONDS = 3.0
 _BATCH_SECONDS = 1.0
-"""The same while a batch is under way: then the lag changes."""
+"""The seconds between two questions while a batch is under way."""
 _LEAST_SECONDS = 0.25
-"""Between two questions to the source, however short its batches are."""
+"""The least seconds between two questions to the source."""
 _BUCKET_SECONDS = 15.0
-"""Between two pulses in a bucket, where each is a request; news of trouble does not wait."""
+"""The seconds between two pulses in a bucket, where each is a request; trouble is written at
+once."""
 _REMEMBERED = 400
-"""Looks at the ends of partitions that are kept, to tell when a record came."""
+"""The number of kept observations of partition ends, which show when a record arrived."""
 _FAR = timedelta(minutes=1).total_seconds()
-"""A record's own time that differs by more from when it came is not when it was produced."""
+"""The largest difference between a record's own time and its arrival, to count as its
+production."""
 _LONGEST_KEPT = timedelta(days=30).total_seconds()
-"""Where nobody saw it come: a record that says it is older than this says nothing about delay."""
+"""The greatest age of a record that counts as a delay, if its arrival was not observed."""
 _LONGEST_LINE = 500
 _WITHOUT_LINE = (Beat, StepFinished, RegistryAsked)
-"""Events that are too many for the few lines that are kept."""
+"""Events that are left out of the kept log lines, because they are too many."""
 _STEPS = {"plan": "stage", "stage": "manifest", "manifest": "publish", "publish": "settle"}
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far behind its source a batch was when it was settled."""
+    """The lag of a batch when it was settled."""
 
     records: int | None = None
     by_partition: Mapping[str, int] = field(default_factory=dict)
     seconds: float | None = None
-    """From when the newest record of the batch was produced to now."""
+    """Seconds since the newest record of the batch was produced."""
     event_seconds: float | None = None
-    """How old that record says it is, where that is far from the truth."""
+    """The age of that record by its own time, if that differs much from `seconds`."""
 
 
 def unread(ends: Mapping[str, int], reached: Mapping[str, int]) -> dict[str, int]:
-    """Records between what was read and the ends; a new partition is read from its beginning."""
+    """Return the unread records of each partition; new partitions are read from their beginning."""
     return {place: max(0, end - reached.get(place, 0)) for place, end in ends.items()}
 
 
@@ -105,9 +107,9 @@ def looked_for(
 ) -> dict[str, Heartbeat]:
     """Return the heartbeats after a look at the source; `left` has its unread records by partition.
 
-    Where all of a topic is read, there was no newer heartbeat at that moment. Where some is not,
-    nothing is known: the pipeline is behind, and its source need not be silent. A topic that the
-    pipeline does not read any more is forgotten.
+    If a topic is read completely, it had no newer heartbeat at that moment. Otherwise nothing is
+    known: the pipeline is behind, and its source need not be silent. Topics that the pipeline no
+    longer reads are removed.
     """
     unread_in: dict[str, int] = {}
     for place, records in left.items():
@@ -129,10 +131,10 @@ def lag_without_asking(source: BatchInput, newest_us: int | None) -> Lag:
 def _delay(
     age: float | None, seen: float | None, *, by_source: bool
 ) -> tuple[float | None, float | None]:
-    """Seconds since a record was produced, and its own word for it where that cannot be true.
+    """Return seconds since a record was produced, and the age by its own time if that is wrong.
 
-    `age` is what the record's time says, `seen` how long ago the source was last seen without it:
-    at most so long has it been there.
+    `age` is the age by the record's time. `seen` is the time since the source was last seen without
+    the record, which limits its true age.
     """
     if age is None or by_source:
         return age, None
@@ -144,7 +146,7 @@ def _delay(
 
 
 class Monitor:
-    """The pulse of one run, while this lasts. Listens to the bus of the run."""
+    """The monitor of one run, as a context. Listens to the bus of the run."""
 
     def __init__(
         self,
@@ -172,10 +174,10 @@ class Monitor:
         self._position: Position | None = None
         self._looks: deque[tuple[datetime, Mapping[str, int]]] = deque(maxlen=_REMEMBERED)
         self._noticed = False
-        """Whether the trouble was noticed here, and by no batch yet."""
+        """Whether the monitor noticed the trouble before any batch did."""
         self._wake, self._ended = threading.Event(), threading.Event()
         self._has_news = False
-        """Whether trouble has begun or ended, which is written down at once."""
+        """Whether trouble has begun or ended, which is written at once."""
         self._written = 0.0
         self._thread = threading.Thread(target=self._watch, name="monitor", daemon=True)
 
@@ -192,7 +194,7 @@ class Monitor:
             self._slots.__exit__()
         self._ended.set()
         self._wake.set()
-        # a question that is not answered ends by itself, and nobody needs the answer any more
+        # an unanswered question times out, and its answer is not needed any more
         self._thread.join(self._every)
         with self._lock:
             ended = self._pulse.ended or _ended_by(kind)
@@ -206,10 +208,9 @@ class Monitor:
         return self._pulse.trouble is not None
 
     def settled(self, position: Position) -> None:
-        """Remember that all tables have what comes before this position, and measure the lag anew.
+        """Note that all records before a position are settled, and measure the lag again.
 
-        The ends that are known were asked before: subtracted from them, the position of now would
-        leave out what was produced meanwhile.
+        The known ends are older than this position: their difference would miss newer records.
         """
         if position != self._position:
             self._position = position
@@ -227,7 +228,7 @@ class Monitor:
             left = unread(looks[-1][1], reached)
             known = replace(known, records=sum(left.values()), by_partition=left)
         if source.newest_us is not None:
-            # the source itself says when its records came
+            # the source itself knows when its records arrived
             return known
         came = _came(looks, {f"{r.topic}/{r.partition}": r.end for r in source.ranges})
         seen = None if came is None else (datetime.now(UTC) - came).total_seconds()
@@ -247,7 +248,7 @@ class Monitor:
                     self._pulse = replace(now, under_way=batch)
                 case StepFinished() if now.under_way is not None:
                     if event.step == "manifest":
-                        # while tables are written: the batch says its lag when it is settled
+                        # not while tables are written: the batch reports its lag when it is settled
                         self._wake.set()
                     step = _STEPS.get(event.step, now.under_way.step)
                     self._pulse = replace(now, under_way=replace(now.under_way, step=step))
@@ -272,7 +273,7 @@ class Monitor:
         before = self._pulse.heartbeats
         after = with_newer(before, read)
         self._pulse = replace(self._pulse, heartbeats=after)
-        # a run that is killed now must not leave a time so old that its source looks silent
+        # a run that is killed now must not leave such an old time that its source looks silent
         far = timedelta(seconds=_FAR)
         if any(
             topic not in before or beat.at - before[topic].at > far for topic, beat in after.items()
@@ -301,7 +302,7 @@ class Monitor:
                 self._beat()
                 self._write_sometimes()
             except Exception:
-                # whatever it is, batches go on, and the next look may be better
+                # an error must not stop batches, and the next attempt may succeed
                 _log.warning("the lag could not be measured", exc_info=True)
             every = self._every
             if self._pulse.under_way is not None:
@@ -310,11 +311,11 @@ class Monitor:
             self._wake.wait(max(every - _LEAST_SECONDS, 0.0))
 
     def _look(self) -> None:
-        """Ask the source where it ends; one that does not answer twice in a row is away."""
+        """Ask the source for its end; after two unanswered questions it counts as unreachable."""
         self._wake.clear()
         if self._ends is None:
             return
-        # before the question: the lag is that of one moment, and never less than the truth
+        # read before the question, so that the lag is never too low
         moment, position = datetime.now(UTC), self._position
         try:
             try:
@@ -327,7 +328,7 @@ class Monitor:
             self._notice(error)
             return
         except DistributaryError as error:
-            # what cannot pass by itself is told by the batch that meets it
+            # a lasting error is reported by the batch that meets it
             _log.info("the source was not asked for its end: %s", error.what)
             return
         with self._lock:
@@ -343,7 +344,7 @@ class Monitor:
             self._bus.publish(Recovered(pipeline=self._pipeline, seconds=seconds))
 
     def _take_slots(self) -> None:
-        """Take over what the database said of its slots last; an error keeps what was known."""
+        """Take the last report about the slots; after an error, keep the earlier report."""
         latest = None if self._slots is None else self._slots.latest
         with self._lock:
             known = self._pulse.slots
@@ -353,7 +354,7 @@ class Monitor:
                 self._pulse = replace(self._pulse, slots=latest)
 
     def _remember(self, moment: datetime, ends: Mapping[str, int]) -> None:
-        """Keep the newest look; of earlier ones, those that are a beat apart."""
+        """Keep the newest observation, and earlier ones at regular intervals."""
         if len(self._looks) > 1 and (moment - self._looks[-2][0]).total_seconds() < self._every:
             self._looks.pop()
         self._looks.append((moment, ends))
@@ -363,7 +364,7 @@ class Monitor:
         if not self.in_trouble and not self._ended.is_set():
             self._bus.publish(event)
         elif self._noticed:
-            # everybody was told: only the time of the next try is new
+            # reported already: only the time of the next attempt is new
             self._hear(event)
 
     def _left(self, ends: Mapping[str, int], position: Position | None) -> Mapping[str, int] | None:
@@ -407,7 +408,7 @@ def _backlog(at: datetime, left: Mapping[str, int] | None) -> Backlog | None:
 
 
 def _ended_by(kind: type[BaseException] | None) -> str:
-    """Return how a run ended that has not said so itself, by the exception that ended it."""
+    """Return how a run ended, by its exception, if no event has reported it."""
     interrupted = kind is not None and not issubclass(kind, Exception)
     return "stopped" if interrupted else "failed"
 
@@ -415,10 +416,9 @@ def _ended_by(kind: type[BaseException] | None) -> str:
 def _came(
     looks: list[tuple[datetime, Mapping[str, int]]], ends: Mapping[str, int]
 ) -> datetime | None:
-    """Return when the newest of these records was certainly not at its source yet.
+    """Return the latest time at which the newest of these records was not at its source yet.
 
-    So it has come since then. None if it was there at the first look. `ends` are one past the last
-    record of each partition.
+    None if it was there at the first observation. `ends` are the offsets after the last records.
     """
 
     def seen_with(place: str, end: int) -> int:

@@ -1,15 +1,12 @@
-"""The owners of table names, stored in the lake, so that two types never share a table.
+"""The owners of table names, stored in the lake: two types never share a table.
 
-The first type to take a name has it, by the exclusive creation of an entry under that name. Entries
-are in lower case, for readers that ignore case. A type takes a less wanted name only after it has
-seen the entries of others under all better ones: two processes that name the same type at the same
-time get the same name.
-
-A table that the ledger knows and that has no entry, from before there were any, is the table of its
-type. An entry becomes durable with the files of its batch, before the manifest that needs it.
-
-A batch may bring a thousand new types, and in a bucket each entry is a request. So names are first
-thought of, one after the other (`think`), and then written down, all at once. If another process
+The first type to take a name owns it, by exclusive creation of an entry under that name. Entries
+are in lower case, for readers that ignore case. A type takes a less preferred name only after it
+has seen entries of other types under all better names: so two processes that name the same type at
+the same time choose the same name. A table in the ledger without an entry, from an earlier version,
+belongs to its type. An entry becomes durable with the files of its batch, before the manifest that
+needs it. A batch may bring a thousand new types, and in a bucket each entry is a request. So names
+are first chosen one after the other (`think`), and then written in parallel. If another process
 takes a name meanwhile, the type gets another one.
 """
 
@@ -29,7 +26,7 @@ from distributary.model.names import Proposal, is_marked
 from distributary.store.base import Store, at, is_remote, reaching, stay_inside
 
 _THREADS = 32
-"""What waits for a bucket needs no processor."""
+"""The number of threads: waiting for a bucket needs no processor."""
 _A = TypeVar("_A")
 _B = TypeVar("_B")
 
@@ -39,13 +36,13 @@ class WantedName:
     """A request for a table's name, with its type."""
 
     type: str
-    """As the ledger has it."""
+    """The type as in the ledger."""
     owner: Mapping[str, str]
-    """What the name stands for: the fields of the template, exactly as they came."""
+    """The owner of the name: the exact values of the template's fields."""
     proposals: tuple[Proposal, ...]
-    """Where there are several, a later one tells more."""
+    """Possible names; later ones contain more of the owner."""
     endings: tuple[str, ...] = ("",)
-    """Of the tables that come with the name."""
+    """The suffixes of the tables that come with the name."""
 
     def entry(self, name: str) -> NameEntry:
         """Return the entry to write when the name is taken."""
@@ -61,22 +58,22 @@ class NameEntry:
     owner: Mapping[str, str]
     tables: tuple[str, ...]
     instead_of: str = ""
-    """The plain name, where another had it."""
+    """The plain name, if another type owns it."""
 
     def to_json(self) -> str:
-        """The entry's text."""
+        """Return the text of the entry."""
         data = {"owner": dict(self.owner), "tables": self.tables}
         more = {"instead_of": self.instead_of} if self.instead_of else {}
         return json.dumps(data | more, sort_keys=True)
 
     @property
     def spoken(self) -> str:
-        """The owner as people write it: `chess`, `shop.public.orders`."""
+        """Return the owner for display: `chess`, `shop.public.orders`."""
         return ".".join(str(value) for value in self.owner.values() if value)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> NameEntry:
-        """Read an entry; one that cannot be read has no owner and stays taken."""
+        """Parse an entry; a damaged entry has no owner, and its name stays taken."""
         try:
             data = json.loads(text)
             return cls(dict(data["owner"]), tuple(data["tables"]), str(data.get("instead_of", "")))
@@ -91,28 +88,28 @@ class Entries:
         self._store = at(layout.names(lake))
         self._trial = trial
         self._waiting: dict[str, tuple[NameEntry, tuple[str, ...], tuple[str, ...]]] | None = None
-        """Thought of and not written down yet, with the names to look at before."""
+        """Entries that were chosen and not written yet, with the better names to check before."""
         self._known = self._read_all()
 
     def owner(self, name: str) -> Mapping[str, str] | None:
-        """Return the owner of a name, as far as it was read."""
+        """Return the known owner of a name."""
         entry = self._known.get(name.lower())
         return None if entry is None else entry.owner
 
     def tables(self) -> set[str]:
-        """Return the tables of all entries that were seen."""
+        """Return the tables of all known entries."""
         return {table for entry in self._known.values() for table in entry.tables}
 
     def stop_taking(self) -> None:
-        """From now on entries are only thought of."""
+        """Only choose entries from now on, and write none."""
         self._trial = True
 
     def take(
         self, name: str, entry: NameEntry, *, unless: Sequence[str] = (), after: Sequence[str] = ()
     ) -> bool:
-        """Make an entry, unless another has the name, or its owner one of some others by now.
+        """Create an entry, unless the name is taken, or its owner has got another name meanwhile.
 
-        Others must have those that come before it.
+        The better names before it must belong to others.
         """
         if self.owner(name) is None:
             if self._trial:
@@ -126,13 +123,13 @@ class Entries:
         return self.owner(name) == entry.owner
 
     def think(self) -> None:
-        """From now on, until `write`, entries are thought of."""
+        """Only choose entries until `write` is called."""
         self._waiting = {}
 
     def write(self) -> tuple[list[NameEntry], LakeUnavailableError | None]:
-        """Write down what was thought of; those that were not, and the error that is the reason.
+        """Write the chosen entries; return those that were not written, and the error if any.
 
-        Without an error, others have been faster.
+        Without an error, other processes were faster.
         """
         waiting, self._waiting = self._waiting or {}, None
         for name in waiting:
@@ -145,7 +142,7 @@ class Entries:
             except LakeUnavailableError as error:
                 return error
 
-        # better names first: who has one is seen before a less wanted one is taken
+        # better names first, so that their owners are known before a less preferred name is taken
         first = [name for name, (_, _, after) in waiting.items() if not after]
         then = [name for name, (_, _, after) in waiting.items() if after]
         answers = self._each(written, first) + self._each(written, then)
@@ -157,7 +154,7 @@ class Entries:
     def _write(
         self, name: str, entry: NameEntry, unless: Sequence[str], after: Sequence[str]
     ) -> bool:
-        """Create an entry's file; what another process has done meanwhile is known after it."""
+        """Create the file of an entry; if the name is taken, learn its owner."""
         for other in unless:
             found = self._see(other)
             if found is not None and found.owner == entry.owner:
@@ -191,7 +188,7 @@ class Entries:
         with reaching(self._store.address):
             for name in [n for n, entry in self._known.items() if set(entry.tables) & set(tables)]:
                 self._store.remove(_file(name))
-                # of the version before, in a bucket
+                # an entry of an earlier version, in a bucket
                 if is_remote(self._store.address):
                     self._store.remove_folder(name)
                 del self._known[name]
@@ -217,7 +214,7 @@ def _read(store: Store, file: str) -> NameEntry | None:
         return None
     if "/" not in file:
         return NameEntry.from_json(text)
-    # the version before made an entry in a bucket by the first commit of a table without rows
+    # in a bucket, an earlier version stored an entry as the first commit of a table without rows
     return NameEntry.from_json((parse_commit(text).metadata or {}).get("description", ""))
 
 
@@ -226,24 +223,24 @@ def _file(name: str) -> str:
 
 
 class Names:
-    """Gives every type the name of its table, the same for ever."""
+    """Gives every type a table name, which never changes."""
 
     def __init__(
         self, entries: Entries | None = None, *, ledger: Mapping[str, str] | None = None
     ) -> None:
         self._entries = entries
         self._ledger = {table.lower(): type_ for table, type_ in (ledger or {}).items()}
-        """The types of tables that may be older than entries."""
+        """The types of tables from before entries existed."""
         self._alone: dict[str, Mapping[str, str]] = {}
-        """Without a lake: who has a name in this process."""
+        """The owners of names in this process, if there is no lake."""
 
     def stop_taking(self) -> None:
-        """From now on give names and write none down."""
+        """Only choose names from now on, and write none."""
         if self._entries is not None:
             self._entries.stop_taking()
 
     def held(self, wanted: WantedName) -> str | None:
-        """The name that a type has already."""
+        """Return the name that a type has already."""
         names = [
             name
             for each in wanted.proposals
@@ -252,18 +249,18 @@ class Names:
         ]
         mine = (name for name in names if self._owner(name) == wanted.owner)
         if "topic" in wanted.owner:
-            # the ledger does not tell topics apart: only what was named after this one alone
+            # the ledger does not distinguish topics, so only names that contain the topic count
             names = [proposal.alone for proposal in wanted.proposals]
         older = (name for name in names if self._is_older(name, wanted))
         return next(chain(mine, older), None)
 
     def likely(self, wanted: WantedName) -> str:
-        """The name that a type has, or would be given."""
+        """Return the name that a type has or would get."""
         free = (name for name in self._choices(wanted) if self._is_free(name, wanted))
         return self.held(wanted) or next(free)
 
     def take(self, wanted: WantedName) -> str:
-        """Take the name of a type's table; no other type can get it afterwards."""
+        """Take a name for a type's table; no other type can get it afterwards."""
         while True:
             name = self.held(wanted)
             if name is not None and self._take(name, wanted):
@@ -273,25 +270,25 @@ class Names:
                 if self._is_free(choice, wanted) and self._take(choice, wanted, after=better):
                     return choice
                 if self.held(wanted) is not None:
-                    # another process has taken a less wanted one meanwhile
+                    # another process has given the type a less preferred name meanwhile
                     break
                 better.append(choice)
 
     def think(self) -> None:
-        """Until `write`, give names without writing them down, which is slow one by one."""
+        """Choose names without writing them until `write`, because single writes are slow."""
         if self._entries is not None:
             self._entries.think()
 
     def write(self) -> tuple[list[NameEntry], LakeUnavailableError | None]:
-        """Write down the names that were given since `think`; those that were not, and why not."""
+        """Write the names chosen since `think`; return the unwritten ones, and the error."""
         return ([], None) if self._entries is None else self._entries.write()
 
     def _is_free(self, name: str, wanted: WantedName) -> bool:
-        """Return whether no other type is known to have a name."""
+        """Return whether no other type is known to own a name."""
         return self._owner(name) in (None, wanted.owner)
 
     def _choices(self, wanted: WantedName) -> Iterator[str]:
-        """Names that a type may have, the best first; not those of tables older than entries."""
+        """Yield possible names of a type, the best first; no names of tables without entries."""
         if self._entries is None:
             choices = [proposal.alone for proposal in wanted.proposals]
         else:
@@ -313,7 +310,7 @@ class Names:
         if self._owner(name) is not None:
             return False
         types = [self._ledger.get((name + ending).lower()) for ending in wanted.endings]
-        # a topic's table has records of many types
+        # the table of a topic holds records of many types
         return any(types) if set(wanted.owner) == {"topic"} else wanted.type in types
 
     def _owner(self, name: str) -> Mapping[str, str] | None:
@@ -333,18 +330,18 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class NameClash:
-    """A name that two types would have, and what became of the second."""
+    """A plain name that two types map to, and the table of the second."""
 
     name: str
     owner: str
-    """Who has it; empty where that is not written down."""
+    """The type that owns the name; empty if unknown."""
     claimed_by: str
     table: str
-    """The table of the second."""
+    """The table of the second type."""
 
 
 def clashes(lake: str) -> tuple[NameClash, ...]:
-    """The tables of a lake that could not have their plain names; others are not looked at."""
+    """Return the tables of a lake that did not get their plain names."""
     store = at(layout.names(lake))
     with reaching(store.address):
         stay_inside(lake, store.address)

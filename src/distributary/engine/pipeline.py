@@ -1,4 +1,4 @@
-"""A pipeline, from its file to what a run of it did: the door for Python and for the CLI."""
+"""The pipeline of a file, opened and run: the entry for the command line and for Python."""
 
 from __future__ import annotations
 
@@ -83,32 +83,32 @@ class Pipeline:
     bus: EventBus = field(default_factory=EventBus)
     stop: threading.Event = field(default_factory=threading.Event)
     log_file: Path | None = None
-    """Where Spark's log goes; a file in the user's log folder when left out."""
+    """The file of Spark's log; a file in the user's log folder when left out."""
     calls: RegistryCalls = field(default_factory=RegistryCalls)
-    """What the registry was asked."""
+    """The counter of requests to the registry."""
 
     def __post_init__(self) -> None:
         _require(
             "loaded", self.loaded, Loaded, "must be a file that was read: use Pipeline.load(FILE)"
         )
-        # whatever is asked of the lake from here on, by its address alone, needs the login
+        # from here on, the lake is reached by its address alone, with these credentials
         introduce(self.lake, self.config.lake.options)
         introduce(self.config.lake.checkpoint, self.config.lake.options)
 
     @classmethod
     def load(cls, file: str | Path, **overrides: Any) -> Self:
-        """Read a pipeline file; raises ConfigError with everything that is wrong with it."""
+        """Read a pipeline file; raise ConfigError with all of its mistakes."""
         _require("file", file, str | Path, "must be the path of a pipeline file")
         return cls(load(file, overrides=overrides))
 
     @property
     def config(self) -> PipelineConfig:
-        """The settings."""
+        """Return the settings."""
         return self.loaded.config
 
     @property
     def lake(self) -> str:
-        """The lake's folder, absolute, or its address."""
+        """Return the absolute path of the lake, or its address."""
         return self.config.lake.address
 
     @property
@@ -122,11 +122,11 @@ class Pipeline:
         return self.config.lake.parking_of(self.config.name)
 
     def ledger(self) -> Ledger:
-        """The lake's ledger."""
+        """Return the ledger of the lake."""
         return Ledger(self.lake)
 
     def registry(self) -> SchemaRegistry | None:
-        """The schemas, where they are written down."""
+        """Return the schema registry; None if the pipeline has none."""
         return make_registry(self.config, calls=self.calls)
 
     def planner(
@@ -136,9 +136,9 @@ class Pipeline:
         trial: bool = False,
         registry: SchemaRegistry | None = None,
     ) -> Planner:
-        """A plan of this pipeline's tables, with what the ledger knows of them.
+        """Return a planner of this pipeline's tables, with their state in the ledger.
 
-        With `trial` it leaves no trace; `registry` is asked in place of the pipeline's own.
+        With `trial` nothing is written. `registry` replaces the pipeline's registry.
         """
         publisher = publisher or make_publisher(self.config)
         jobs = family(self.config, lake=self.lake)
@@ -159,7 +159,7 @@ class Pipeline:
         return SparkSettings.of(self.loaded, trigger, log_file=self.log_file)
 
     def session(self) -> SparkSession:
-        """A Spark session for a command: the one that is there, or a new one."""
+        """Return a Spark session for a command: the existing one, or a new one."""
         return spark_session(self.spark_settings(), app_name=self.config.name)
 
     def run(
@@ -190,7 +190,7 @@ class Pipeline:
                 return StreamRun(context, make_source(self.config), stop=self.stop).run(wanted)
 
     def chosen_trigger(self, given: Trigger | str | None) -> Trigger:
-        """Return the trigger of a run: the one that is given, or that of the file."""
+        """Return the trigger of a run: the given one, or the one in the file."""
         if given is None:
             return self.config.trigger
         try:
@@ -202,18 +202,18 @@ class Pipeline:
 
     @contextmanager
     def failure_recorded(self) -> Iterator[None]:
-        """Write down the error that ends a run, so that `status` shows it."""
+        """Store the error that ends a run, so that `status` shows it."""
         try:
             yield
         except (FencedError, OwnedError):
-            # these are about this process, not about the pipeline
+            # these errors concern this process, not the pipeline
             raise
         except DistributaryError as error:
             write_failure(self.checkpoint, error)
             raise
 
     def _monitored(self, context: RunContext) -> Monitor:
-        """Measure the lag of a run, and say how it does, beside its batches."""
+        """Measure the lag of a run beside its batches, and write its pulse."""
         context.reports.monitor = Monitor(
             self.config.name,
             self.bus,
@@ -226,7 +226,7 @@ class Pipeline:
         return context.reports.monitor
 
     def _slots(self) -> SlotWatch | None:
-        """Return the watch over the source's replication slots, where its address is known."""
+        """Return the watch over replication slots; None without the source's address."""
         url = self.config.cdc.source_url if self.config.cdc is not None else None
         return None if url is None else SlotWatch(url.get_secret_value(), mask=self.loaded.mask)
 
@@ -234,7 +234,7 @@ class Pipeline:
     def open(
         self, spark: SparkSession | None = None, *, lane: str = "stream"
     ) -> Iterator[RunContext]:
-        """Claim a lane of the checkpoint and gather what its batches need."""
+        """Claim a lane of the checkpoint, and build the context of its batches."""
         self.ready(lane)
         claim = Claim.take(self._claimed(lane), lease=self.config.run.lease.total_seconds())
         if lane == "stream":
@@ -249,7 +249,7 @@ class Pipeline:
             claim.release()
 
     def ready(self, lane: str = "stream") -> None:
-        """Finish what a reset has left, and raise what speaks against `open`; without Spark."""
+        """Finish an interrupted reset, and raise errors that `open` would meet; without Spark."""
         if lane != "stream":
             refuse_replay(self.config)
         refuse_half_restored(self.lake)
@@ -259,11 +259,11 @@ class Pipeline:
         refuse_older_lake(self, lane)
 
     def _claimed(self, lane: str) -> Store:
-        """Lanes have owners of their own: letters can be replayed while the stream runs."""
+        """Claim a lane. Lanes have separate owners, so a replay can run beside the stream."""
         return self.checkpoint if lane == "stream" else self.checkpoint.below(lane)
 
     def _checkpoint(self, lane: str) -> Checkpoint:
-        """The checkpoint, as new as the lake; begun where this pipeline has never run."""
+        """Return the checkpoint, brought up to date with the lake; begin one for a new pipeline."""
         name, place = self.config.name, self.checkpoint
         checkpoint = Checkpoint.find(place, pipeline=name)
         if checkpoint is None:
@@ -279,7 +279,7 @@ class Pipeline:
                 "`distributary reset` and read the source again",
             )
         manifests = checkpoint.manifests(lane)
-        # files are numbered by a list in the checkpoint, which is as old as the rest of it
+        # not for files: the list that numbers them is in the checkpoint, and equally old
         numbered = self.config.source.irrecoverable is not None and lane == "stream"
         if newest is not None and newest.batch > manifests.newest() and not numbered:
             # an older copy of the checkpoint was put back
@@ -328,7 +328,7 @@ class Pipeline:
         return context
 
     def _describe(self, checkpoint: Checkpoint) -> None:
-        """Leave a card in the lake, so that commands find the pipeline without its file."""
+        """Write the pipeline's card into the lake, so that commands find it without its file."""
         if self.config.lake.is_local:
             Path(self.lake).mkdir(parents=True, exist_ok=True)
         file = (self.loaded.path or Path(self.loaded.file)).resolve()
@@ -367,7 +367,7 @@ def _wrong_argument(name: str, value: object, what: str) -> ConfigError:
 
 
 def _is_session(value: object) -> bool:
-    # a session of Spark Connect is of another class, which may not be installed
+    # a session of Spark Connect has another class, which may not be installed
     return any(each.__name__ == "SparkSession" for each in type(value).__mro__)
 
 
@@ -376,7 +376,7 @@ Mask = Callable[[str], str]
 
 @contextmanager
 def _lineage(context: RunContext, trigger: Trigger, *, mask: Mask) -> Iterator[None]:
-    """Report the beginning, the batches and the end of a run, where the file asks for it."""
+    """Send lineage of a run, if the file configures it."""
     settings = context.config.lineage
     if settings is None:
         yield
@@ -395,7 +395,7 @@ def _lineage(context: RunContext, trigger: Trigger, *, mask: Mask) -> Iterator[N
             _report_batch(context, event, runs, clean)
 
     detach = context.reports.bus.subscribe(listen)
-    # long enough for a server that answers, and no longer for one that does not
+    # the wait for a server's last answer is limited
     patience = 2 * settings.timeout.total_seconds()
     state, error = "COMPLETE", ""
     try:

@@ -1,6 +1,6 @@
-"""Step `plan`: the tasks' plan, and the answers for keys that tasks could not route.
+"""Step `plan`: the plan for tasks, and the routes of keys that tasks could not resolve.
 
-The planner lives as long as the run. It asks the registry, which tasks never do.
+The planner lives as long as the run. Only the planner sends requests to the registry.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ from distributary.stage.sort import BAD_NAME, joined, shapes
 from distributary.stage.task_plan import OutputPlan, RecordsPlan, Routing, TaskPlan
 from distributary.stage.unwrap import Unwrapped
 
-# The planner's part for change data: a log for each source table, and what is made of it.
+# Planning of change data: a log for each source table, its merged table and its history.
 
 _NEVER = -(2**63)
 
 
 class ChangePlan:
-    """Finds logs for the keys of change events, and columns for the tables made of them."""
+    """The planner of change data: logs for keys of events, and columns of merged tables."""
 
     def __init__(
         self,
@@ -96,14 +96,14 @@ class ChangePlan:
         self._book = book
         self._limits = limits
         self._given: dict[RouteKey, tuple[Column, ...]] = {}
-        """The columns that events of a key have."""
+        """The columns of the events with a key."""
         self._newest: dict[str, int] = {}
-        """When the newest event was made whose columns a log's tables have."""
+        """By log: the source's time of the newest event whose columns the merged tables have."""
 
     def place(
         self, key: RouteKey, schema: WriterSchema
     ) -> tuple[Route, tuple[WriterSchema, ...]] | Rejected:
-        """The log for events of a key, with room for their columns, and the schemas it takes."""
+        """Find the log for events of a key, add their columns, and return the route."""
         try:
             claim, is_heartbeat = self._format.subject(schema, key.claim)
             if claim is None:
@@ -166,7 +166,7 @@ class ChangePlan:
         return changed
 
     def _follow(self, log: str, type_name: str, columns: tuple[Column, ...]) -> None:
-        """The tables that are made of a log, with the columns that they shall have."""
+        """Plan the tables that are merged from a log, with their columns."""
         table = log.removesuffix(LOG)
         everything = self._book.tables[log].columns
         known = self._book.planned(table, Role.MERGED, type_name)
@@ -178,11 +178,11 @@ class ChangePlan:
             return
         known = self._book.planned(table + HISTORY, Role.HISTORY, type_name)
         if known is None or self._cdc.evolution != "none":
-            # what a row was is not forgotten, whatever its table is now
+            # a history keeps the columns that its table has lost
             self._give(table + HISTORY, Role.HISTORY, type_name, everything)
 
     def _overwrite(self, log: str, type_name: str, columns: tuple[Column, ...]) -> bool:
-        """Of the log's columns, those that a schema has a part in."""
+        """Return the columns of the log that a schema contributes to."""
         have = self._book.tables[log].columns
         fills = merge(have, columns, self._config.evolution).fills
         own = {fill.target for fill in fills}
@@ -201,7 +201,7 @@ class ChangePlan:
 
 
 def _newest_row(path: str) -> int:
-    """Return the time of the newest row of a merged table from its log; else before all times."""
+    """Return the time of the newest row of a merged table, by its log; the lowest time if none."""
     try:
         table = snapshot_of(path)
     except (BrokenLogError, OSError, ValueError):
@@ -214,7 +214,7 @@ def _newest_row(path: str) -> int:
 _RECHECK_SECONDS = 5.0
 _MOST_RECHECKED = 1000
 _ALL_VERSIONS = Evolution()
-"""How the versions of one type come together for the unified table."""
+"""The evolution policy that joins all versions of one type for the unified table."""
 
 
 class Planner:
@@ -246,7 +246,7 @@ class Planner:
         self._unions: set[RouteKey] = set()
         self._envelope: EnvelopePlan | None = None
         self._versions: tuple[int, ...] = ()
-        """Of the schema of an Avro envelope, as they were last asked for."""
+        """The versions of an Avro envelope's schema at the last request."""
         self._snapshot: TaskPlan | None = None
         self._limits = DecodeLimits(
             max_payload_bytes=config.limits.max_payload_bytes,
@@ -269,7 +269,7 @@ class Planner:
             )
 
     def task_plan(self) -> TaskPlan:
-        """The plan as it stands; the same object until something changes."""
+        """Return the current plan; the same object until something changes."""
         if self._snapshot is None:
             tables = self._config.tables
             skips = self._changes is not None or self._config.source.skips_tombstones
@@ -309,7 +309,7 @@ class Planner:
         return self._snapshot
 
     def begin_batch(self) -> None:
-        """Forget what held for one batch only, and ask again for what may have healed."""
+        """Drop the state of the previous batch, and retry refusals that may have healed."""
         again = self.book.begin_batch()
         self.follow_envelope()
         now = time.monotonic()
@@ -323,7 +323,7 @@ class Planner:
                 self._recheck(key)
 
     def resolve(self, unresolved: Sequence[Unresolved]) -> None:
-        """Find an answer for every key: a route, or a reason to dead-letter its records."""
+        """Find a route for every key, or a reason to dead-letter its records."""
         self._lookup.wait_for_new_ids(
             {i.key.schema_id for i in unresolved if 0 <= i.key.schema_id < FIRST_ID}
         )
@@ -337,7 +337,7 @@ class Planner:
         self._recalled, self._snapshot = {}, None
 
     def _write_names(self) -> None:
-        """Write down the names of new tables; whose name went to another gets a second one."""
+        """Write the names of new tables; replace names that were taken meanwhile."""
         overtaken, error = self.book.names.write()
         lost = self.book.discard(overtaken)
         routes = self._routes.items()
@@ -355,7 +355,7 @@ class Planner:
                 self._routes[key] = answer
 
     def groups(self, raw: pa.RecordBatch, unwrapped: Unwrapped) -> Groups:
-        """The records by key, each key with an answer: what a stage does, in this process."""
+        """Group records by key and resolve each key, as a stage does, in this process."""
         offsets = raw.column("offset").to_numpy()
         while True:
             plan = self.task_plan()
@@ -372,12 +372,12 @@ class Planner:
             self.resolve(sorted(new, key=lambda item: (item.offset, item.key)))
 
     def committed(self, names: Iterable[str]) -> None:
-        """These tables exist now as planned."""
+        """Note that tables were committed as planned."""
         if self.book.committed(names):
             self._snapshot = None
 
     def reread(self, names: Iterable[str]) -> None:
-        """These tables were committed as an earlier process had planned them."""
+        """Read tables again that were committed as an earlier process had planned them."""
         self.book.reread(names)
         self._snapshot = None
 
@@ -388,7 +388,7 @@ class Planner:
         return self._envelope
 
     def follow_envelope(self) -> None:
-        """Take in new versions of an Avro envelope's schema, where the registry can be asked."""
+        """Add new versions of an Avro envelope's schema, if the registry answers."""
         envelope = self._config.envelope
         if envelope is None or self._envelope is None or self._envelope.schema is None:
             return
@@ -397,12 +397,12 @@ class Planner:
         try:
             versions = self._lookup.versions(envelope.subject or "")
             if versions != self._versions:
-                # a newest version that is no envelope is nothing that a run should end for
+                # a newest version that is no envelope must not end a run
                 schemas = envelope_versions(envelope, self._lookup)
                 self._envelope = replace(self._envelope, schemas=schemas)
                 self._versions, self._snapshot = versions, None
         except RegistryError:
-            # envelopes of the versions that are known can still be read
+            # envelopes of known versions can still be read
             return
 
     def _forget(self, key: RouteKey) -> None:
@@ -411,7 +411,7 @@ class Planner:
         self._snapshot = None
 
     def _recheck(self, key: RouteKey) -> None:
-        """Ask again, unless there are so many that it is cheaper to meet them again."""
+        """Resolve refused keys again; if they are too many, wait until they come again."""
         if len(self._asked) > _MOST_RECHECKED:
             self._forget(key)
             return
@@ -422,7 +422,7 @@ class Planner:
             self._snapshot = None
 
     def _answer(self, key: RouteKey) -> Route | Rejected | None:
-        """A route or a refusal; None when the key does not say enough to tell."""
+        """Return a route or a refusal; None if the key needs more detail."""
         self._asked[key] = time.monotonic()
         if self._config.envelope is not None:
             strict = self._config.tables.names == "strict"
@@ -433,7 +433,7 @@ class Planner:
         try:
             schema = self._lookup.of(key)
         except SchemaNotFoundError as error:
-            # the table never had a row that could be gone
+            # the table never existed, so there is no row to delete
             return Rejected(ErrorCode.UNKNOWN_SCHEMA_ID, error.what, passed_over=key.tombstone)
         except InvalidSchemaError as error:
             return Rejected(ErrorCode.UNUSABLE_SCHEMA, error.what)
@@ -476,7 +476,7 @@ class Planner:
         return Rejected(ErrorCode.NULL_VALUE, "the value is null", passed_over=skips)
 
     def _place(self, key: RouteKey, schema: WriterSchema) -> Route | Rejected:
-        """Find the table and make room in it."""
+        """Find the table of a key, and add the columns of its schema."""
         message = self._lookup.message(key, schema)
         if isinstance(message, Rejected):
             return message
@@ -486,8 +486,8 @@ class Planner:
             return Rejected(ErrorCode.UNUSABLE_SCHEMA, error.what)
         columns = tuple(replace(c, comment=f"{c.comment}; since {schema.label()}") for c in columns)
         if self.book.origins is not None:
-            # behind an envelope nobody knows by which of several topics a type comes, and only
-            # the type tells messages of one name apart
+            # with an envelope, a type may come from any of several topics, and only the type
+            # distinguishes messages of one name
             bare = self._config.envelope is None
             place = {"topic": key.claim} if bare else {"inside": key.claim}
             columns = tuple(qualified(columns, **place))
@@ -515,7 +515,7 @@ class Planner:
     def shaped(
         self, table: str, type_name: str, columns: tuple[Column, ...]
     ) -> Resolved | Rejected:
-        """Return what `shape` makes of the columns of a schema."""
+        """Return the columns after `shape` was applied to those of a schema."""
         rules = [r for r in self._shapes if r.is_for((table,), type_spellings(type_name))]
         if not rules:
             return Resolved(columns=columns)
@@ -529,12 +529,12 @@ class Planner:
             return Rejected(ErrorCode.SHAPE_FAILED, str(error))
 
     def follow_newest(self, times: Mapping[RouteKey, int]) -> None:
-        """Take in when the newest records of some keys were made."""
+        """Note the times of the newest records of some keys."""
         if self._change_plan is not None and self._change_plan.follow_newest(times, self._routes):
             self._snapshot = None
 
     def learn(self, shapes: Mapping[str, Any], carried: Iterable[str] = ()) -> None:
-        """Take in schemas that came with the records, and what records without any look like."""
+        """Store schemas that records carried, and extend the inferred schemas."""
         self._lookup.carry(carried)
         grown = set(self._lookup.learn(shapes))
         for key in [k for k in self._routes if k.claim in grown and self._is_inferred(k)]:
@@ -556,7 +556,7 @@ class Planner:
             "type": type_name if wrapped else spelled_type(type_name),
             "record": spelled_record(message),
         }
-        # the second for two records of one name in different namespaces
+        # the full name distinguishes two records of one name in different namespaces
         fields = [spelled, spelled | {"record": message}] if "record" in asked else [spelled]
         reserved = fixed_tables(self._config)
         wanted = WantedName(
@@ -568,7 +568,7 @@ class Planner:
             ),
         )
         if self._config.keys and self._keys.of(self.book.names.likely(wanted)) is not None:
-            # its log and its history come with it
+            # the suffixes of its log and its history
             endings = (LOG, HISTORY)
             proposals = tuple(
                 propose(

@@ -1,1 +1,1 @@
-"""What is written beside the tables so that a run can go on: progress, its owner, its repair."""
+"""Progress of pipelines: checkpoints, their owners, recovery and removal."""

@@ -1,9 +1,9 @@
-"""Damaged files of the ledger: what they held is written again from the manifests.
+"""Repair of the ledger: rows of damaged files are written again from the manifests.
 
-A file of the ledger holds the rows of a few batches. The log of its table says of which, and how
-many rows they are; the manifests of the checkpoint say what the rows were, and the tables which
-version they have now. Nothing is written unless the rows that are missing are exactly as many as
-the damaged files had.
+A file of the ledger holds the rows of a few batches. The log of its table names the batches and the
+number of rows. The manifests of the checkpoint have the content of the rows, and the tables their
+current versions. Nothing is written unless exactly as many rows are missing as the damaged files
+had.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _IDENTITY = {
     "tables": ("pipeline", "life", "lane", "batch", "table"),
     "schemas": ("pipeline", "batch", "table", "schema_id", "kind", "column"),
 }
-"""The columns that tell any two rows apart, of those that a batch has written itself."""
+"""The columns that identify a row among those that a batch wrote."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """Rows that a table of the ledger gets in the place of damaged files."""
+    """The rows that replace damaged files of a ledger table."""
 
     table: str
     files: tuple[str, ...]
@@ -64,9 +64,9 @@ class Repair:
 
 
 def mend_ledger(pipeline: Pipeline, *, dry_run: bool = False) -> list[Repair]:
-    """Replace damaged files of the ledger by what manifests say they held. Raises DamagedFileError.
+    """Replace damaged files of the ledger. Raises DamagedFileError.
 
-    Reads every file of the ledger once.
+    The new rows come from the manifests. Every file of the ledger is read once.
     """
     found = [(name, state, _damaged(state)) for name, state in _tables(pipeline.lake)]
     broken = [(name, state, files) for name, state, files in found if files]
@@ -94,7 +94,7 @@ def _state(lake: str, name: str) -> Snapshot | None:
 
 
 def _damaged(state: Snapshot) -> dict[str, str]:
-    """Return the paths of files that are gone or cannot be read, and what is wrong with them."""
+    """Return the paths of missing and unreadable files, each with the reason."""
     why = {path: _damage(state, file) for path, file in state.files.items()}
     return {path: text for path, text in why.items() if text is not None}
 
@@ -124,7 +124,7 @@ def _mended(
 
 
 def _manifests(pipeline: Pipeline, files: Sequence[DataFile]) -> list[Manifest]:
-    """Return the manifests of all batches that files may speak of; none if one is missing."""
+    """Return the manifests of all batches that the files may contain; None if one is missing."""
     name = pipeline.config.name
     checkpoint = Checkpoint.find(pipeline.checkpoint, pipeline=name)
     numbers: set[int] = set()
@@ -140,7 +140,7 @@ def _manifests(pipeline: Pipeline, files: Sequence[DataFile]) -> list[Manifest]:
 
 
 def _resumed(pipeline: Pipeline) -> set[tuple[object, ...]]:
-    """Return the batches that tables got later than the others: their first row says parked."""
+    """Return the batches that were resumed for tables: their first row has the outcome `parked`."""
     state = _state(pipeline.lake, "tables")
     if state is None:
         return set()
@@ -168,7 +168,7 @@ def _rows(
 
 
 def _published(pipeline: Pipeline, manifest: Manifest, late: set[str]) -> Iterator[Published]:
-    """Say of each table of a batch that it has it, or that the batch waited for it."""
+    """Return the result of a batch for each table: published, or parked."""
     waiting = late | {
         batch.table
         for batch in parked(pipeline.parking)
@@ -184,10 +184,10 @@ def _published(pipeline: Pipeline, manifest: Manifest, late: set[str]) -> Iterat
 
 
 def _without(rows: pa.Table, state: Snapshot, why: dict[str, str], name: str) -> pa.Table:
-    """Leave out the rows that files which are not damaged have."""
+    """Leave out the rows that undamaged files have."""
     names = list(_IDENTITY[name])
     found = _whole_rows(state, why, name, names + ["outcome"] * (name == "tables"))
-    # a table that was resumed or accepted has more rows of the same batch
+    # a table that was resumed or accepted has several rows for one batch
     own = (row for row in found if row.pop("outcome", "") not in (ACCEPTED, RESUMED))
     there = {tuple(row.values()) for row in own}
     missing = [tuple(row.values()) not in there for row in rows.select(names).to_pylist()]
@@ -197,7 +197,7 @@ def _without(rows: pa.Table, state: Snapshot, why: dict[str, str], name: str) ->
 def _whole_rows(
     state: Snapshot, why: dict[str, str], name: str, columns: Sequence[str]
 ) -> Iterator[dict[str, object]]:
-    """Read columns of all files that are not damaged."""
+    """Read columns of all undamaged files."""
     schema = pa.schema([_SCHEMAS[name].field(column) for column in columns])
     for path, file in state.files.items():
         if path not in why:

@@ -44,14 +44,14 @@ _PRUNED_EVERY = 10
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The place of one pipeline's progress and the id of its life."""
+    """The checkpoint of a pipeline, with the id of its life."""
 
     store: Store
     life: str
 
     @classmethod
     def find(cls, store: Store, *, pipeline: str) -> Checkpoint | None:
-        """The checkpoint that is there; None where nothing was begun or all of it is lost."""
+        """Return the existing checkpoint; None if there is none."""
         known = _read_life(store) or _life_of_manifests(store)
         if known is None:
             return None
@@ -66,7 +66,7 @@ class Checkpoint:
 
     @classmethod
     def begin(cls, store: Store, *, pipeline: str, life: str | None = None) -> Checkpoint:
-        """Begin a new life, or go on with one whose checkpoint was lost."""
+        """Create a checkpoint for a new life, or for a life whose checkpoint was lost."""
         life = life or uuid.uuid4().hex[:12]
         with reaching(store.address):
             text = json.dumps({"life": life, "pipeline": pipeline})
@@ -87,7 +87,7 @@ class Checkpoint:
         return known or {}
 
     def keep_first_position(self, position: Mapping[str, Any]) -> None:
-        """Write down where this life began, in a checkpoint that is made again."""
+        """Store the first position of a life in a recovered checkpoint."""
         with reaching(self.store.address):
             self.store.write("first.json", seal(json.dumps(position).encode()))
 
@@ -119,7 +119,7 @@ class Checkpoint:
         return Path(self.store.address, "runs", lane).resolve()
 
     def open_runs(self, lane: str) -> Path:
-        """Make that folder; among everybody's temporary files it is for its owner only."""
+        """Create that folder; in the system's temporary folder, only its owner may enter it."""
         folder = self.runs(lane)
         with reaching(str(folder)):
             private = is_remote(self.store.address)
@@ -127,13 +127,13 @@ class Checkpoint:
         return folder
 
     def close_runs(self, lane: str) -> None:
-        """Remove temporary files that no process needs."""
+        """Remove the folder of sorted records, if it is temporary."""
         if is_remote(self.store.address):
             with suppress(OSError):
                 self.runs(lane).rmdir()
 
     def manifests(self, lane: str = "stream", *, owned: bool = False) -> Manifests:
-        """The decided batches of a lane."""
+        """Return the manifests of a lane."""
         folder = "manifests" if lane == "stream" else lane
         return Manifests(self.store.below(folder), owned=owned)
 
@@ -150,21 +150,21 @@ class Manifests:
         self._newest: int | None = None
         self._settled: int | None = None
         self._decided: tuple[int, bytes] = (-1, b"")
-        """The batch that was decided here last, and its manifest."""
+        """The newest batch that this process decided, with its manifest."""
         self.in_doubt = False
-        """Whether nobody knows if the last manifest was written, because no answer came."""
-        # people look into a folder; a bucket is paid by what is sent
+        """Whether it is unknown if the last manifest was written, because no answer came."""
+        # indented in a folder, for people; compact in a bucket, where size costs
         self._packed = not store.asks_for_free
 
     def read(self, batch: int) -> Manifest | None:
-        """The manifest of a batch, if the batch is decided."""
+        """Return the manifest of a batch; None if the batch is not decided."""
         data = self.text(batch)
         if data is None:
             return None
         return _parsed(data, where=f"{self.store.address}/{self._name(batch)}", batch=batch)
 
     def text(self, batch: int) -> bytes | None:
-        """The manifest of a decided batch as it was written."""
+        """Return the text of a decided batch's manifest."""
         if self._decided[0] == batch:
             return self._decided[1]
         if self._owned and self._newest is not None and batch > self._newest:
@@ -176,7 +176,7 @@ class Manifests:
         return None
 
     def _content(self, data: bytes, name: str, *, packed: bool) -> bytes:
-        """Return the document that is in a file."""
+        """Return the document in a file."""
         where = f"{self.store.address}/{name}"
         try:
             data = unpacked(data) if packed else data
@@ -208,11 +208,11 @@ class Manifests:
         return True
 
     def _landed(self, name: str, data: bytes) -> bool:
-        """Create a file; where no answer comes, what is there says whether it was created."""
+        """Create a file; after a lost answer, read it to find out whether it was created."""
         try:
             return self.store.create(name, data) is not None
         except OSError:
-            # until somebody could look
+            # in doubt until the file was read
             self._newest, self.in_doubt = None, True
             try:
                 found = self.store.read(name)
@@ -224,7 +224,7 @@ class Manifests:
             return found == data
 
     def replace(self, manifest: Manifest) -> None:
-        """Decide a batch again whose files are lost; its records stay decided.
+        """Replace the manifest of a batch whose files are lost, with the same records.
 
         The old manifest is kept for a while, for analysis.
         """
@@ -237,10 +237,10 @@ class Manifests:
         self._decided = manifest.batch, text
 
     def settle(self, batch: int) -> None:
-        """Remember that all tables have this batch and those before it.
+        """Mark a batch and all earlier ones as settled.
 
-        Each batch has a mark of its own, and the highest counts: a process that is late can add
-        one, and cannot take one back.
+        Each batch has its own mark, and the highest one counts: a late process can add a mark, but
+        not undo one.
         """
         with reaching(self.store.address):
             self.store.write(f"{batch:020d}.settled", b"", durable=False)
@@ -248,13 +248,13 @@ class Manifests:
             self._settled = max(batch, self._settled)
 
     def settled(self) -> int:
-        """The newest settled batch, or -1."""
+        """Return the newest settled batch, or -1."""
         if self._settled is None or not self._owned:
             self._look()
         return -1 if self._settled is None else self._settled
 
     def newest(self) -> int:
-        """The newest decided batch, or -1."""
+        """Return the newest decided batch, or -1."""
         if self._newest is None or not self._owned:
             self._look()
         return -1 if self._newest is None else self._newest
@@ -271,11 +271,11 @@ class Manifests:
         return found.modified if found else 0.0
 
     def numbers(self) -> list[int]:
-        """All decided batches that are still kept, oldest first."""
+        """Return the numbers of the decided batches that are kept, the oldest first."""
         return _numbers(_NAME, self._names())
 
     def prune(self, *, keep: int) -> None:
-        """Forget settled batches beyond the newest `keep`."""
+        """Remove the manifests of settled batches, except the newest `keep`."""
         settled = self.settled()
         if self._packed and settled % _PRUNED_EVERY:
             return
@@ -298,9 +298,10 @@ class Manifests:
         return batch
 
     def take_back(self, settled: int, *, kept: int) -> None:
-        """Forget that batches behind `settled` are settled, and those behind `kept` altogether.
+        """Remove the settled marks after batch `settled`, and the manifests after batch `kept`.
 
-        The next run publishes what stays decided, with the same records, and plans the rest again.
+        The next run publishes batches that stay decided with the same records, and plans the rest
+        again.
         """
         names, decided = self._names(), self.numbers()
         with reaching(self.store.address):
@@ -320,7 +321,7 @@ class Manifests:
         self._decided = (-1, b"")
 
     def adopt(self, manifest: Manifest) -> None:
-        """Take over a batch that was decided after this folder was copied.
+        """Add a batch that was decided after this checkpoint was copied.
 
         A batch is decided only when all tables have the one before.
         """
@@ -340,7 +341,7 @@ class Manifests:
 
 
 def _parsed(data: bytes, *, where: str, batch: int | None = None) -> Manifest:
-    """Read a manifest that its seal has confirmed, or that the version before has written."""
+    """Parse a manifest whose seal is valid, or one of an earlier version without a seal."""
     try:
         found = Manifest.from_json(data.decode())
     except (ValueError, KeyError, TypeError) as error:
@@ -366,19 +367,19 @@ def _numbers(pattern: re.Pattern[str], names: list[str]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class ManifestCopy:
-    """The lake's copy of the newest manifest of a pipeline's lane."""
+    """The copy of a lane's newest manifest in the lake."""
 
     lake: str
     pipeline: str
     lane: str = "stream"
 
     def write(self, text: bytes) -> None:
-        """Replace the copy; before the first commit of its batch."""
+        """Replace the copy; called before the first commit of the batch."""
         with reaching(self._store.address):
             self._store.write(self._name, seal(text))
 
     def read(self) -> Manifest | None:
-        """The newest batch that was decided, whatever became of the checkpoint."""
+        """Return the newest decided batch, independently of the checkpoint."""
         where = f"{self._store.address}/{self._name}"
         with reaching(self._store.address):
             try:
@@ -392,7 +393,7 @@ class ManifestCopy:
         return _parsed(unseal(data, where=where, next_step=next_step), where=where)
 
     def remove(self) -> None:
-        """Forget it: the life it belongs to has ended."""
+        """Remove the copy at the end of its life."""
         with reaching(self._store.address):
             self._store.remove(self._name)
 
@@ -406,7 +407,7 @@ class ManifestCopy:
 
 
 def _read_life(store: Store) -> tuple[str, str] | None:
-    """Life and pipeline; None where the file is missing or damaged: each manifest names both."""
+    """Read life and pipeline; None if the file is missing or damaged."""
     try:
         text = store.read("life.json")
         data = json.loads(unseal(text, where=f"{store.address}/life.json", next_step=""))
@@ -416,7 +417,7 @@ def _read_life(store: Store) -> tuple[str, str] | None:
 
 
 def _life_of_manifests(store: Store) -> tuple[str, str] | None:
-    """The same from the decided batches, each of which names both; the file is written again."""
+    """Read life and pipeline from the manifests, and write the file again."""
     manifests = Manifests(store.below("manifests"))
     newest = manifests.newest()
     manifest = manifests.read(newest) if newest >= 0 else None
@@ -427,7 +428,7 @@ def _life_of_manifests(store: Store) -> tuple[str, str] | None:
 
 
 def _settled_before(store: Store) -> int:
-    """Return the settled batch in the file of an earlier version; None if that was emptied."""
+    """Return the settled batch in the file of an earlier version; None if the file is empty."""
     try:
         return int(store.read("settled"))
     except (FileNotFoundError, ValueError):

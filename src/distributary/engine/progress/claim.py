@@ -1,9 +1,9 @@
-"""One owner per checkpoint: a claim with an epoch, kept alive by a heartbeat.
+"""Ownership of a checkpoint: a claim with an epoch, kept alive by heartbeats.
 
-A claim is a file `claims/<epoch>.json`, created exclusively, so that of two processes that want the
-same epoch one loses. The highest epoch owns the checkpoint. Its owner puts the file in place again
-and again, only if it is still its own: that is the heartbeat. A process that takes over from a
-silent owner first fences it, in the same way, so that the old owner notices at its next beat. A
+A claim is a file `claims/<epoch>.json`, created exclusively: of two processes that want the same
+epoch, one fails. The highest epoch owns the checkpoint. Its owner replaces the file regularly, if
+it is unchanged: that is the heartbeat. A process that takes over from a silent owner first fences
+the old claim in the same way, so that the old owner notices at its next heartbeat. A
 process that has lost its claim must neither publish nor prune: a checkpoint that was reset or put
 back from a copy may have the same epochs again, but not the same claims.
 """
@@ -33,28 +33,28 @@ from distributary.store.seal import seal, unseal
 
 CLAIMS = "claims"
 _UNKNOWN_LEASE = 60.0
-"""Seconds, for a claim that cannot be read."""
+"""The lease in seconds of an unreadable claim."""
 _TRUSTED = 0.6
-"""The part of a lease after a heartbeat during which nobody can have taken over."""
+"""The part of a lease after a heartbeat in which no other process can have taken over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A process, named so that another process and a person can recognise it."""
+    """The owner of a claim, described for other processes and for people."""
 
     epoch: int
     host: str
     pid: int
     process_started: float
-    """Tells the process from a later one with the same number."""
+    """The start time of the process, which distinguishes it from a later process with its id."""
     claimed_at: float
     lease: float
     nonce: str = ""
-    """Tells the claim from another one of the same epoch."""
+    """A random text, which distinguishes the claim from another one of the same epoch."""
     beat: int = 0
-    """How often the claim was renewed."""
+    """The number of heartbeats."""
     ended: str = ""
-    """`released` by its owner, or `fenced` by another."""
+    """`released` by the owner, `fenced` by another process, or empty."""
 
     @property
     def is_here(self) -> bool:
@@ -66,7 +66,7 @@ class Owner:
         return f"process {self.pid} on {self.host}" if self.pid else "an unknown process"
 
     def how_to_stop(self) -> str:
-        """`stop it first (kill 4711)`, or on which machine that can be done."""
+        """Return the next step: `stop it first (kill 4711)`, or the machine to do it on."""
         if not self.pid:
             return f"wait until its lease of {self.lease:.0f} s has run out"
         if self.is_here:
@@ -78,7 +78,7 @@ class Owner:
 
 
 def me(epoch: int, lease: float) -> Owner:
-    """This process as an owner."""
+    """Return this process as an owner."""
     return Owner(
         epoch=epoch,
         host=socket.gethostname(),
@@ -92,12 +92,12 @@ def me(epoch: int, lease: float) -> Owner:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The highest claim, and its file."""
+    """The highest claim, with its file."""
 
     owner: Owner
     version: str
     renewed: float
-    """When its file was written, by the clock of whoever stores it."""
+    """Return when the file was written, by the store's clock."""
 
 
 def _highest(checkpoint: Store) -> _Found | None:
@@ -106,7 +106,7 @@ def _highest(checkpoint: Store) -> _Found | None:
     if not epochs:
         return None
     file, epoch = files[epochs[-1]], epochs[-1].removesuffix(".json")
-    # files of their own, in the version before
+    # separate files of an earlier version
     before = files.get(f"{epoch}.beat")
     renewed = max(file.modified, before.modified if before else 0.0)
     try:
@@ -114,7 +114,7 @@ def _highest(checkpoint: Store) -> _Found | None:
     except FileNotFoundError:
         return None
     except (CheckpointError, ValueError, TypeError):
-        # it is damaged, or a power cut has emptied it: only the epoch is known
+        # a damaged or emptied file: only the epoch is known
         owner = Owner(int(epoch), "", 0, 0.0, claimed_at=file.modified, lease=_UNKNOWN_LEASE)
     if f"{epoch}.released" in files:
         owner = replace(owner, ended="released")
@@ -122,15 +122,16 @@ def _highest(checkpoint: Store) -> _Found | None:
 
 
 def current_owner(checkpoint: Store) -> Owner | None:
-    """The holder of the highest claim, alive or not."""
+    """Return the owner of the highest claim, alive or not."""
     found = _highest(checkpoint)
     return found.owner if found else None
 
 
 def _is_alive(found: _Found) -> bool:
-    """Return whether an owner runs: on this host by its process, elsewhere by its heartbeat.
+    """Return whether an owner is alive: on this host by its process, elsewhere by its heartbeat.
 
-    A stopped (SIGSTOP) process does not count as alive: it cannot know how long it was paused.
+    A paused process (SIGSTOP) does not count as alive, because it cannot know how long it was
+    paused.
     """
     owner = found.owner
     if owner.ended:
@@ -148,13 +149,13 @@ def _is_alive(found: _Found) -> bool:
 
 
 def living_owner(checkpoint: Store) -> Owner | None:
-    """The process that works on a checkpoint now, if one does."""
+    """Return the living owner of a checkpoint; None if there is none."""
     found = _highest(checkpoint)
     return found.owner if found is not None and _is_alive(found) else None
 
 
 def state_of(checkpoint: Store) -> str:
-    """`running`, `stopped` (said good-bye), `crashed` (did not), or `new`; for `status`."""
+    """Return `running`, `stopped` (claim released), `crashed` (not released) or `new`."""
     found = _highest(checkpoint)
     if found is None:
         return "new"
@@ -173,16 +174,16 @@ def liveness(checkpoint: str) -> str:
 
 
 class Claim:
-    """This process's hold on a checkpoint, from `take` to `release`."""
+    """The claim of this process on a checkpoint, from `take` to `release`."""
 
     def __init__(self, checkpoint: Store, owner: Owner, version: str) -> None:
         self.checkpoint = checkpoint
         self.owner = owner
         self._version = version
-        """The file of this claim as it was when it was last written or read."""
+        """The version of the claim's file at the last write or read."""
         self._own, self._next = (claim_name(e) for e in (owner.epoch, owner.epoch + 1))
         self._beaten = time.monotonic()
-        """When the heartbeat last reached the checkpoint."""
+        """The time of the last successful heartbeat."""
         self._ended = threading.Event()
         self._writing = threading.Lock()
         self._heart = threading.Thread(target=self._beat, name="claim-heartbeat", daemon=True)
@@ -190,7 +191,7 @@ class Claim:
 
     @classmethod
     def take(cls, checkpoint: Store, *, lease: float) -> Claim:
-        """Claim the next epoch, unless the present owner is alive (OwnedError)."""
+        """Claim the next epoch. Raises OwnedError if the current owner is alive."""
         with reaching(checkpoint.address):
             while True:
                 holder = _highest(checkpoint)
@@ -204,24 +205,24 @@ class Claim:
 
     @property
     def epoch(self) -> int:
-        """The number under which this process works."""
+        """Return the epoch of this process."""
         return self.owner.epoch
 
     def check(self) -> None:
-        """Raise FencedError if the claim is lost; called before anything that lasts."""
+        """Raise FencedError if the claim is lost; called before every durable write."""
         silent = time.monotonic() - self._beaten
         try:
             if silent > self.owner.lease:
-                # a process that was paused may be late without having failed
+                # a process that was paused may still own its claim
                 own = self._renewed()
             elif self.checkpoint.asks_for_free:
                 own = self._is_own() and not self._is_overtaken()
             else:
-                # a look would be a request, before each of a thousand commits
+                # reading the file before each of a thousand commits would cost a request each
                 own = silent < _TRUSTED * self.owner.lease or self._renewed()
         except OSError as error:
-            # also when the lease has run out: whoever takes over fences this claim first, so
-            # that one that is renewed then was nobody else's meanwhile
+            # even after the lease: a process that takes over fences this claim first, so a
+            # successful renewal proves that none did
             raise LakeUnavailableError(
                 "cannot see whether the checkpoint is still claimed by this process",
                 where=self.checkpoint.address,
@@ -240,9 +241,9 @@ class Claim:
         return True
 
     def release(self) -> None:
-        """Say good-bye, so that the next start need not wait for the lease."""
+        """Release the claim, so that the next start need not wait for the lease."""
         self._ended.set()
-        # what cannot be written now runs out by itself
+        # if this fails, the lease expires by itself
         with suppress(OSError):
             self._renewed(ended="released")
 
@@ -251,7 +252,8 @@ class Claim:
         found = self.checkpoint.look(self._own)
         if found is None:
             return False
-        # to read it again before each of a thousand commits would cost more than to look at it
+        # compares the file's status, because reading it before each of a thousand commits costs
+        # more
         if found.version != self._version:
             with self._writing:
                 return self._reread()
@@ -273,25 +275,25 @@ class Claim:
         return True
 
     def _beat(self) -> None:
-        # the claim has just been written: the first beat is due a part of the lease later
+        # the claim was just written, so the first heartbeat comes after a part of the lease
         while not self._ended.wait(self.owner.lease / 5):
-            # a disk may be full or away for a moment: `check` knows for how long it was
+            # a disk may be full or away for a moment: `check` measures for how long
             with suppress(OSError):
                 if not self._renewed():
-                    # lost for good: to ask again would cost a bucket's owner money
+                    # the claim is lost for good, and each further request to a bucket costs money
                     return
 
     def _renewed(self, ended: str = "") -> bool:
-        """Tell that this process is there; False where the claim is no longer its own."""
+        """Write a heartbeat; return False if the claim is lost."""
         with self._writing:
             if self.owner.ended:
-                # a beat that had to wait for the good-bye must not take it back
+                # a heartbeat that waited for `release` must not undo it
                 return False
             began = time.monotonic()
             owner = replace(self.owner, beat=self.owner.beat + 1, ended=ended)
             written = self.checkpoint.swap(self._own, _text(owner), unchanged=self._version)
             if written is None:
-                # touched by somebody who only copies files, or fenced
+                # changed by a copy of files, or fenced
                 if not self._reread():
                     return False
                 written = self.checkpoint.swap(self._own, _text(owner), unchanged=self._version)
@@ -302,7 +304,7 @@ class Claim:
 
 
 def refuse_owned(checkpoint: Store) -> None:
-    """Raise OwnedError where a process works on a checkpoint now."""
+    """Raise OwnedError if a checkpoint has a living owner."""
     with reaching(checkpoint.address):
         holder = living_owner(checkpoint)
     if holder is not None:
@@ -326,10 +328,10 @@ def _take_from(checkpoint: Store, holder: _Found) -> None:
     if holder.owner.ended:
         return
     if not holder.owner.is_here and holder.owner.pid:
-        # its clock may be another than ours: has it really been silent?
+        # the store's clock may differ from ours: check that the owner is silent by waiting
         time.sleep(holder.owner.lease * (1 - _TRUSTED))
     fenced = _text(replace(holder.owner, ended="fenced"))
-    # a process that was stopped in the middle of a beat stays there: the next epoch will do
+    # a process that was paused during a heartbeat holds the lock: the next epoch is enough
     with suppress(BlockingIOError):
         if checkpoint.swap(claim_name(holder.owner.epoch), fenced, unchanged=holder.version):
             return
@@ -357,7 +359,7 @@ def _fenced(claim: Claim) -> FencedError:
 
 
 def _forget_old_claims(checkpoint: Store, epoch: int) -> None:
-    """Keep the last claims only: a fenced process needs a newer one, not every older one."""
+    """Remove old claims; a fenced process needs only a newer one to notice."""
     for file in checkpoint.files(CLAIMS):
         number = file.name.rpartition("/")[2].partition(".")[0]
         if number.isdigit() and int(number) < epoch - 3:
@@ -365,7 +367,7 @@ def _forget_old_claims(checkpoint: Store, epoch: int) -> None:
 
 
 def claim_name(epoch: int) -> str:
-    """The file of a claim, below the checkpoint."""
+    """Return the name of a claim's file below the checkpoint."""
     return f"{CLAIMS}/{epoch:010d}.json"
 
 

@@ -1,9 +1,9 @@
-"""A checkpoint that is lost, or ahead of its lake: noticed, and made to fit what the lake knows.
+"""Recovery of a checkpoint that is lost or ahead of its lake; and checks before a run.
 
-The lake keeps a copy of the newest manifest, which names the life of the checkpoint, the batch and
-where the source was. Lakes of the version before have none: there the ledger's ranges say how far
-the source was read. A batch is in the ledger before the checkpoint says that it is settled, so a
-checkpoint that has settled more than the ledger has met an older copy of its lake.
+The lake keeps a copy of the newest manifest, with the life of the checkpoint, the batch and the
+source's position. Lakes of earlier versions have none: there the ranges in the ledger show how far
+the source was read. A batch is in the ledger before the checkpoint marks it as settled, so a
+checkpoint with more settled batches than the ledger has an older copy of its lake.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What a checkpoint is made again from."""
+    """The facts from which a checkpoint is recovered."""
 
     life: str
     batch: int
-    """The newest batch that was decided."""
+    """The newest decided batch."""
     settled: bool
-    """Whether all tables have it; the next run finishes it where they do not."""
+    """Whether all tables have the batch; if not, the next run finishes it."""
     position: Position
-    """Where the next batch begins."""
+    """The start of the next batch."""
     known_by: str
-    """`manifest` or `ledger`."""
+    """The origin of these facts: `manifest` or `ledger`."""
     back_from: int | None = None
-    """The newest settled batch of a checkpoint that was ahead of the lake; None: it was lost."""
+    """The newest settled batch of a checkpoint that is ahead of the lake; None if it was lost."""
 
 
 def refuse_lost(pipeline: Pipeline) -> None:
-    """Raise if there is no checkpoint, and the lake knows of batches that one has decided."""
+    """Raise if there is no checkpoint, but the lake has batches of this pipeline."""
     if _is_there(pipeline):
         return
     last = _last_settled(pipeline)
@@ -83,7 +83,7 @@ def refuse_lost(pipeline: Pipeline) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Ahead:
-    """A lane of a checkpoint that has settled more than the ledger of its lake."""
+    """A lane whose checkpoint has more settled batches than the ledger."""
 
     checkpoint: Checkpoint
     lane: str
@@ -93,9 +93,9 @@ class _Ahead:
 
 
 def refuse_older_lake(pipeline: Pipeline, lane: str, copy: Manifest | None = None) -> None:
-    """Raise if the ledger lacks batches that were settled: the lake is an older copy.
+    """Raise if the ledger lacks settled batches, which shows an older copy of the lake.
 
-    The checkpoint knows what was settled, and so does the lake's `copy` of the newest manifest.
+    Settled batches are known from the checkpoint and from the lake's `copy` of the newest manifest.
     """
     ahead = _ahead(pipeline, lane, copy)
     if ahead is None:
@@ -114,7 +114,7 @@ def refuse_older_lake(pipeline: Pipeline, lane: str, copy: Manifest | None = Non
 
 
 def _ahead(pipeline: Pipeline, lane: str, copy: Manifest | None) -> _Ahead | None:
-    """Compare the newest batch that was settled with that of the ledger."""
+    """Compare the newest settled batch with that of the ledger."""
     name = pipeline.config.name
     checkpoint = Checkpoint.find(pipeline.checkpoint, pipeline=name)
     if checkpoint is None:
@@ -138,7 +138,7 @@ def plan_recovery(pipeline: Pipeline) -> Recovery | None:
 
 
 def recover(pipeline: Pipeline) -> Recovery | None:
-    """Make the checkpoint again, so that the next run goes on where the lake is."""
+    """Write the checkpoint, so that the next run continues where the lake is."""
     refuse_half_restored(pipeline.lake)
     finish_removal(pipeline)
     if _is_there(pipeline):
@@ -153,7 +153,7 @@ def recover(pipeline: Pipeline) -> Recovery | None:
         checkpoint.manifests().adopt(manifest)
         if found.settled:
             checkpoint.manifests().settle(manifest.batch)
-        # last: with it, the checkpoint is there
+        # written last, because it makes the checkpoint exist
         Checkpoint.begin(place, pipeline=name, life=found.life)
     finally:
         claim.release()
@@ -161,7 +161,7 @@ def recover(pipeline: Pipeline) -> Recovery | None:
 
 
 def _taken_back(pipeline: Pipeline) -> Recovery | None:
-    """Take a checkpoint that is ahead of its lake back to where the lake is."""
+    """Set a checkpoint that is ahead of its lake back to the lake's state."""
     found, lanes = _way_back(pipeline)
     if found is None:
         return None
@@ -181,7 +181,7 @@ def _taken_back(pipeline: Pipeline) -> Recovery | None:
 
 
 def _way_back(pipeline: Pipeline) -> tuple[Recovery | None, list[_Ahead]]:
-    """Find the lanes of a checkpoint that are ahead of the lake, and where they go on."""
+    """Find the lanes that are ahead of the lake, and the positions where they continue."""
     name = pipeline.config.name
     copies = ((lane, ManifestCopy(pipeline.lake, name, lane).read()) for lane in LANES)
     found_lanes = (_ahead(pipeline, lane, copy) for lane, copy in copies)
@@ -201,7 +201,7 @@ def _way_back(pipeline: Pipeline) -> tuple[Recovery | None, list[_Ahead]]:
 
 
 def _refuse_other_life(pipeline: Pipeline, checkpoint: Checkpoint) -> None:
-    """Raise if the newest batch in the lake is of another life than the checkpoint."""
+    """Raise if the newest batch in the lake belongs to another life than the checkpoint."""
     last = _last_settled(pipeline)
     if last is not None and last.life != checkpoint.life:
         raise DivergedError(
@@ -220,18 +220,18 @@ def _take_back(pipeline: Pipeline, ahead: _Ahead) -> None:
         found = _manifest_at(pipeline, ahead)
         if found is not None:
             manifests.create(found)
-    # letters of a replay are open again in the lake: whoever sends them makes another batch
+    # the letters of a replay are open again in the lake, and a new replay is another batch
     streams = ahead.lane == "stream"
     kept = manifests.decided_behind(ahead.in_ledger) if streams else ahead.in_ledger
     mine = app_id(pipeline.config.name, ahead.checkpoint.life, ahead.lane)
     for batch in parked(pipeline.parking):
         if batch.mark.app_id == mine and batch.mark.batch > kept:
-            # its records are read again under a number that may stand for others
+            # its records are read again, under a number that may then have other records
             forget(batch)
     place = ManifestCopy(pipeline.lake, pipeline.config.name, ahead.lane)
     copy = place.read()
     if copy is not None and copy.batch - 1 > ahead.in_ledger:
-        # the ledger beside it is older than it is: the checkpoint says what was decided
+        # the ledger is older than the copy, so the checkpoint decides
         place.remove()
     manifests.take_back(ahead.in_ledger, kept=kept)
 
@@ -285,7 +285,7 @@ def _recovery(pipeline: Pipeline) -> tuple[Recovery, Manifest]:
 
 
 def _from_ledger(pipeline: Pipeline, life: str, batch: int, first: Position) -> Manifest:
-    """A manifest that says no more than how far the source was read."""
+    """Build a manifest that holds only the position of the source."""
     name = pipeline.config.name
     read = pipeline.ledger().read_ranges(name, life=life).to_pylist()
     ranges = tuple(
@@ -312,25 +312,23 @@ def _last_settled(pipeline: Pipeline) -> BatchRow | None:
     return rows[-1] if rows else None
 
 
-# Before a run: does every table still hold what was settled for it?
-#
-# A table that somebody removed, or put back from an older copy, would go on with the next batch
-# as if nothing had happened, and the records in between would be in no table. So a run refuses,
-# by name.
+# The check before a run that every table has the batches that were settled for it. A table that was
+# removed, or restored from an older copy, would get the next batch, and the records in between
+# would be in no table. So the run is refused, with the names of such tables.
 
 _SHOWN = 10
 _THREADS = 32
-"""For an object store, where each question is a request."""
+"""The number of threads for an object store, where each question is a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """A table that has less than was settled."""
+    """A table that lacks settled batches."""
 
     commit: LastCommit
     held: Held
     batches: tuple[int, ...]
-    """Those that it lacks, as far as the ledger still lists them one by one."""
+    """The missing batches, as far as the ledger still lists them one by one."""
 
     def describe(self) -> str:
         """`silver_go (there is no table; batches 0 to 7)`."""
@@ -343,7 +341,7 @@ class Behind:
 
 
 def refuse_behind(config: PipelineConfig, ledger: Ledger, life: str) -> None:
-    """Raise TableBehindError if a table of this pipeline lacks what was settled in this life."""
+    """Raise TableBehindError if a table of this pipeline lacks batches settled in this life."""
     refuse_lost_parking(config, ledger, life)
     found = behind(config, ledger, life)
     if not found:
@@ -363,7 +361,7 @@ def refuse_behind(config: PipelineConfig, ledger: Ledger, life: str) -> None:
 def refuse_lost_parking(
     config: PipelineConfig, ledger: Ledger, life: str, tables: Collection[str] | None = None
 ) -> None:
-    """Raise if batches that waited for a table (or for one of some) are gone."""
+    """Raise if parked batches of a table, or of one of some tables, are missing."""
     folder = config.lake.parking_of(config.name)
     lost = [
         row
@@ -399,7 +397,7 @@ def refuse_lost_parking(
 def behind(
     config: PipelineConfig, ledger: Ledger, life: str, table: str | None = None
 ) -> list[Behind]:
-    """The tables (or one of them) that lack something, by name."""
+    """Return all tables that lack settled batches, or one of them, by name."""
     commits = [
         commit
         for commit in ledger.last_commits(config.name)
@@ -413,7 +411,7 @@ def behind(
         return lacking(_expected(config, commit))
 
     if config.lake.is_local:
-        # threads would cost more than the few system calls for each
+        # threads would cost more than a few system calls for each table
         answers = list(map(ask, commits))
     else:
         with ThreadPoolExecutor(_THREADS) as pool:
@@ -427,9 +425,9 @@ def behind(
 
 
 def accept_rebuilt(config: PipelineConfig, ledger: Ledger, table: str, version: int) -> None:
-    """Note that a table made again from its log has the batches that it lacked, without marks.
+    """Record that a rebuilt table has all batches, although it has no marks of them.
 
-    Batches that waited for it and are gone from their folder are among them.
+    This includes parked batches whose files are missing.
     """
     commits = [c for c in ledger.last_commits(config.name) if c.table == table]
     for life in {commit.life for commit in commits}:
@@ -476,9 +474,9 @@ def _expected(config: PipelineConfig, commit: LastCommit) -> Expected:
 
 
 def _is_written(config: PipelineConfig, commit: LastCommit) -> bool:
-    """Return whether the pipeline file still has the table.
+    """Return whether the pipeline file still has a table.
 
-    Types are unknown before they arrive.
+    For a type that was not seen yet, the answer is yes.
     """
     tables = config.tables
     unified = tables.unified.name if tables.unified else None
@@ -523,7 +521,7 @@ def _next_step(config: PipelineConfig, found: Iterable[Behind]) -> str:
 
 
 def _has_log(config: PipelineConfig, table: str) -> bool:
-    """Return whether a table can be made again from its log."""
+    """Return whether a table can be rebuilt from its log."""
     how = merge_config(config, table)
     return how is not None and how.log
 

@@ -1,8 +1,8 @@
-"""The removals of `reset` and `clean`: done at once, or completed by the next command.
+"""The removals of `reset` and `clean`, which a later command completes if interrupted.
 
-The removals are stored first. The next command that opens the pipeline completes those of a
-killed process, so that no run ever sees half of them. The claims are taken before, which fences a
-process that was only paused: an ended life writes nothing any more.
+The list of removals is stored first. The next command that opens the pipeline completes those of a
+killed process, so that no run sees half of them. The claims are taken before, which fences a
+process that was only paused: a process of the old life can write nothing any more.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ PARKED_FILES = "parked files"
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Something that would go."""
+    """One item to remove."""
 
     kind: str
     """`progress`, `table`, `parked files`, `dead letters`, `ledger`, `card`, `topic`, `subject`."""
     path: str
     table: str = ""
-    """The name of a table, a topic or a subject."""
+    """The name of the table, topic or subject."""
     rows: int | None = None
 
 
 def dead_letters_of(pipeline: Pipeline) -> DeadLetters:
-    """The table of dead letters that this pipeline writes to."""
+    """The pipeline's table of dead letters, if its letters are removed from it."""
     return DeadLetters(layout.table(pipeline.lake, pipeline.config.tables.dead_letters))
 
 
 def take_away(pipeline: Pipeline, removals: Sequence[Removal]) -> None:
-    """Remove parts of a pipeline. A process that is killed meanwhile is finished by the next."""
+    """Remove parts of a pipeline; the next command completes an interrupted removal."""
     card = _card(pipeline)
     with _claimed(pipeline):
         with reaching(card.address):
@@ -65,7 +65,7 @@ def take_away(pipeline: Pipeline, removals: Sequence[Removal]) -> None:
 
 
 def finish_removal(pipeline: Pipeline) -> None:
-    """Finish a reset or clean that was begun and has not ended."""
+    """Complete an interrupted reset or clean."""
     card = _card(pipeline)
     with reaching(card.address):
         if card.size(REMOVAL) is None:
@@ -114,7 +114,7 @@ def _carry_out(pipeline: Pipeline, removals: Sequence[Removal]) -> None:
         if "card" in kinds:
             card.remove_folder()
         else:
-            # last: as long as it is there, what it names is not all gone
+            # removed last: as long as it exists, the removal is incomplete
             card.remove(REMOVAL)
 
 
@@ -128,7 +128,7 @@ def _place(pipeline: Pipeline, removal: Removal) -> str:
 
 
 def _end_life(checkpoint: Store, pipeline: str, *, begin: bool) -> None:
-    """Forget all progress; with `begin` a new life starts, so that this is no lost checkpoint."""
+    """Remove all progress; with `begin` start a new life, so that no checkpoint seems lost."""
     with reaching(checkpoint.address):
         for folder in checkpoint.folders():
             if folder != CLAIMS:
@@ -142,9 +142,9 @@ def _end_life(checkpoint: Store, pipeline: str, *, begin: bool) -> None:
 
 
 def _remove_folder(lake: str, path: str) -> None:
-    """Remove a table; no reader finds half of it, because it is gone before it is taken apart."""
+    """Remove a table's folder; it is renamed first, so that no reader finds half a table."""
     if not layout.inside(lake, path):
-        # the lake asks for it, and whoever can write to it could have asked for anything
+        # the request is stored in the lake, and any writer of the lake could have changed it
         _log.warning("%s is the lake itself: it stays", path)
         return
     removed = Path(layout.removed(lake))
@@ -152,7 +152,7 @@ def _remove_folder(lake: str, path: str) -> None:
         if is_remote(path):
             at(path).remove_table()
             return
-        # the folder itself may be a link, which is all that goes then
+        # if the folder is a link, only the link is removed
         stay_inside(lake, str(removed), os.path.dirname(path))
         while os.path.lexists(path):
             away = removed / uuid.uuid4().hex
@@ -160,24 +160,24 @@ def _remove_folder(lake: str, path: str) -> None:
                 away.mkdir(parents=True)
                 os.rename(path, away / "table")
             except FileNotFoundError:
-                # somebody else has just tidied up there
+                # another process has removed it meanwhile
                 continue
             except OSError:
                 # not on the lake's own disk
                 stay_inside(lake, f"{path}/_delta_log")
                 at(path).remove_table()
-    # what a process that was killed has left is nobody's either
+    # leftovers of killed processes are removed as well
     shutil.rmtree(removed, ignore_errors=True)
 
 
 @contextmanager
 def _claimed(pipeline: Pipeline) -> Iterator[None]:
-    """Hold the checkpoint and all its lanes. Raises OwnedError while the pipeline runs."""
+    """Hold the claims of the checkpoint and all its lanes. Raises OwnedError during a run."""
     checkpoint = pipeline.checkpoint
     stay_inside(pipeline.lake, _card(pipeline).address)
     lanes = [checkpoint.below(lane) for lane in LANES]
     if checkpoint.address.startswith(layout.join(pipeline.lake, "")):
-        # elsewhere it is where the pipeline's file says
+        # a checkpoint outside of the lake is known from the pipeline file only
         stay_inside(pipeline.lake, *(each.address for each in (checkpoint, *lanes)))
     lease = pipeline.config.run.lease.total_seconds()
     claims: list[Claim] = []
