@@ -16,8 +16,9 @@ def test_every_recipe_gives_what_is_in_the_lake(tmp_path: Path) -> None:
     lake = SettledLake(tmp_path)
     for _ in range(3):
         lake.batch({"chess": 2}, letters=1)
-    recipes = [text for text in RECIPES if "spark" not in text]
-    assert (len(recipes), len(RECIPES)) == (5, 6)
+    # pipelines are run by the tests of `Pipeline`
+    recipes = [text for text in RECIPES if "spark" not in text and "pipeline" not in text]
+    assert (len(recipes), len(RECIPES)) == (5, 8)
     script = tmp_path / "recipes.py"
     leave = "import os, sys\nsys.stdout.flush()\nos._exit(0)\n"
     script.write_text("\n".join([*recipes, leave]))

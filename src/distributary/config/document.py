@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -35,6 +36,7 @@ class OriginKind(StrEnum):
     FLAG = "flag"
     VARIABLE = "variable"
     FILE = "file"
+    ARGUMENT = "argument"
     DEFAULT = "default"
 
 
@@ -44,7 +46,7 @@ class SettingOrigin:
 
     kind: OriginKind
     name: str = ""
-    """The name of the file, variable or flag."""
+    """The name of the file, variable, flag or argument."""
     line: int = 0
     """The line, counted from 1; 0 outside a file."""
     column: int = 0
@@ -91,7 +93,7 @@ class Node:
     key: SettingOrigin | None = None
     """The origin of the key in front of the value."""
     expand: bool = False
-    """Whether `${...}` in the value is replaced: in files yes, in flags and variables no."""
+    """Whether `${...}` in the value is replaced: not in flags and variables."""
 
     @property
     def entries(self) -> Mapping[str, Node]:
@@ -164,13 +166,15 @@ class Node:
         return [node.plain() for node in self.items] if self.items else self.value
 
 
-def graft(value: object, origin: SettingOrigin) -> Node:
-    """Build a tree from the value of a flag or variable."""
+def graft(value: object, origin: SettingOrigin, *, expand: bool = False) -> Node:
+    """Build a tree from the value of a flag, a variable or an argument."""
     if isinstance(value, Mapping):
-        return Node({str(key): graft(item, origin) for key, item in value.items()}, origin)
+        entries = {str(key): graft(item, origin, expand=expand) for key, item in value.items()}
+        return Node(entries, origin)
     if isinstance(value, list | tuple):
-        return Node(tuple(graft(item, origin) for item in value), origin)
-    return Node(value, origin)
+        return Node(tuple(graft(item, origin, expand=expand) for item in value), origin)
+    plain = os.fspath(value) if isinstance(value, os.PathLike) else value
+    return Node(plain, origin, expand=expand)
 
 
 def with_list_origin(node: Node) -> SettingOrigin:

@@ -492,6 +492,45 @@ def load_text(
 ) -> Loaded:
     """Load the text of a pipeline file; problems name it as `file`."""
     tree, problems = parse(text, file=file)
+    return _loaded(
+        tree,
+        problems,
+        file=file,
+        overrides=overrides,
+        environ=environ,
+        deprecations=deprecations,
+        needs=needs,
+    )
+
+
+def load_settings(
+    settings: Mapping[str, object],
+    *,
+    overrides: Mapping[str, object] = _NO_OVERRIDES,
+    environ: Mapping[str, str] = os.environ,
+) -> Loaded:
+    """Load the settings of a pipeline from a mapping that is laid out as a pipeline file."""
+    origin = SettingOrigin(OriginKind.ARGUMENT, "settings")
+    return _loaded(
+        graft(settings, origin, expand=True),
+        [],
+        file=str(origin),
+        overrides=overrides,
+        environ=environ,
+    )
+
+
+def _loaded(
+    tree: Node,
+    problems: list[Problem],
+    *,
+    file: str,
+    overrides: Mapping[str, object],
+    environ: Mapping[str, str],
+    deprecations: Sequence[Deprecation] = DEPRECATIONS,
+    needs: Collection[str] | None = None,
+) -> Loaded:
+    """Put variables and flags over a tree of settings, and build the configuration."""
     layers = Layers(tree, deprecations)
     layers.add_variables(environ)
     layers.add_flags(overrides)

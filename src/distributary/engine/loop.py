@@ -36,6 +36,7 @@ from distributary.model.manifest import Counts
 from distributary.model.table import Role, counts_records
 from distributary.observe.cards import CatalogState
 from distributary.observe.events import Failed, Idle, Recovered, Stopped, TableResumed
+from distributary.observe.notebook import html_table
 from distributary.observe.pulse import clear_failure
 from distributary.publish.base import Outcome, Published
 from distributary.publish.parking import ParkedBatch, parked
@@ -87,6 +88,15 @@ class RunSummary:
         """Return the equation over all batches, followed by the parked records."""
         still = f"; {self.still_parked.describe()}" if self.still_parked.tables else ""
         return f"{self.counts.equation()}{still}"
+
+    def _repr_html_(self) -> str:
+        """Return the account of the run for a notebook."""
+        facts = [
+            ("account", self.equation()),
+            ("batches", f"{self.batches:,} in {self.seconds:.1f} s"),
+            ("ended", self.stopped),
+        ]
+        return html_table(f"run of {self.pipeline}", (), facts)
 
 
 class _CutOffError(Exception):

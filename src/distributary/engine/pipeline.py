@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from distributary.config.alerts import Lineage
 from distributary.config.base import hide_credentials
 from distributary.config.document import printable
 from distributary.config.engine import Trigger, TriggerKind
-from distributary.config.load import Loaded, load
+from distributary.config.load import Loaded, load, load_settings
 from distributary.config.pipeline import PipelineConfig
 from distributary.engine.context import (
     LaneProgress,
@@ -100,6 +100,16 @@ class Pipeline:
         """Read a pipeline file; raise ConfigError with all of its mistakes."""
         _require("file", file, str | Path, "must be the path of a pipeline file")
         return cls(load(file, overrides=overrides))
+
+    @classmethod
+    def from_dict(cls, settings: Mapping[str, Any], **overrides: Any) -> Self:
+        """Build a pipeline from settings that are laid out as a pipeline file.
+
+        References such as `${env:KAFKA_PASSWORD}` are replaced. Raises ConfigError with everything
+        that is wrong.
+        """
+        _require("settings", settings, Mapping, "must be a mapping, as in a pipeline file")
+        return cls(load_settings(settings, overrides=overrides))
 
     @property
     def config(self) -> PipelineConfig:
@@ -331,12 +341,12 @@ class Pipeline:
         """Write the pipeline's card into the lake, so that commands find it without its file."""
         if self.config.lake.is_local:
             Path(self.lake).mkdir(parents=True, exist_ok=True)
-        file = (self.loaded.path or Path(self.loaded.file)).resolve()
+        file = str(self.loaded.path.resolve()) if self.loaded.path is not None else ""
         if self.loaded.sha256:
             pin(
                 self.lake,
                 self.config.name,
-                file=file,
+                file=Path(file),
                 sha256=self.loaded.sha256,
                 checkpoint=checkpoint.store.address,
             )
@@ -344,7 +354,7 @@ class Pipeline:
             self.lake,
             Registration(
                 name=self.config.name,
-                file=str(file),
+                file=file,
                 checkpoint=checkpoint.store.address,
                 reads=self.config.source.table_folder or "",
             ),

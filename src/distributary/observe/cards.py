@@ -43,7 +43,7 @@ class Registration:
 
     name: str
     file: str
-    """The pipeline file it was loaded from."""
+    """The pipeline file it was loaded from; empty for settings that were given in Python."""
     checkpoint: str
     reads: str = ""
     """The table that it reads, where that is a folder of the machine that it runs on."""
@@ -333,6 +333,13 @@ def trusted_checkpoint(card: Registration, lake: str) -> Path | None:
 
 
 def _file(card: Registration, option: str) -> Path:
+    if not card.file:
+        raise ConfigError(
+            f"pipeline {card.name} has no file: its settings were given in Python",
+            code=ErrorCode.NOT_FOUND,
+            where=card.name,
+            next_step=f"write the same settings to a file, and name it with {option}",
+        )
     if not os.path.isabs(card.file) or "\0" in card.file:
         raise _refusal(card, evidence="not an absolute path", option=option)
     return Path(os.path.realpath(card.file))

@@ -15,8 +15,12 @@ from distributary.errors import DistributaryError
 from distributary.model.change import Heartbeat, SourceSlots
 from distributary.model.manifest import Counts
 from distributary.observe.documents import ERRORS, read_as
+from distributary.observe.notebook import html_table
 
 _log = logging.getLogger(__name__)
+
+_SHOWN = 100
+"""Tables of a batch that a notebook shows."""
 
 
 def _now() -> datetime:
@@ -190,6 +194,26 @@ class BatchSettled(Event):
     def records_per_second(self) -> float:
         """Source records a second, over the whole batch."""
         return self.counts.read / self.seconds if self.seconds > 0 else 0.0
+
+    def _repr_html_(self) -> str:
+        """Return the account of the batch and its tables for a notebook."""
+        rows = [
+            (
+                each.table,
+                f"{each.rows:,}",
+                each.outcome,
+                "" if each.version is None else str(each.version),
+            )
+            for each in self.written[:_SHOWN]
+        ]
+        rest = len(self.written) - len(rows)
+        title = f"batch {self.batch} of {self.pipeline}, {self.seconds:.1f} s"
+        return html_table(
+            f"{title}: {self.counts.equation()}",
+            ("table", "rows", "outcome", "version"),
+            rows,
+            f"{rest:,} more tables" if rest else "",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

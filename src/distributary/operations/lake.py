@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from html import escape
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,7 @@ from distributary.model.cut import Cut, CutPoint
 from distributary.observe.cuts import AsOf, Cuts, ListedCut
 from distributary.observe.deadletters import letter_tables
 from distributary.observe.ledger.ledger import Ledger
-from distributary.observe.log_format import one_line
+from distributary.observe.notebook import html_rows, html_table
 from distributary.observe.status import Status
 from distributary.observe.status import status as status_of
 from distributary.observe.trace import Coordinates, RowOrigin, Trace, trace_offset, trace_row
@@ -41,6 +40,11 @@ if TYPE_CHECKING:
 
 _SHOWN = 100
 """Rows of a table on a page of a notebook."""
+_LETTER_COLUMNS = (
+    *("error_code", "error_message", "type", "topic", "partition", "offset"),
+    *("batch", "last_seen", "status"),
+)
+"""What a notebook shows of a dead letter: a payload may be personal, and is long."""
 
 
 class Lake:
@@ -151,15 +155,15 @@ class Lake:
 
         return status_of(self.path, pipeline=pipeline, liveness=liveness)
 
-    def dead_letters(self, *, pipeline: str | None = None, **wanted: Any) -> pa.Table:
-        """Return dead letters in the order of the source, as an Arrow table.
+    def dead_letters(self, *, pipeline: str | None = None, **wanted: Any) -> LetterRows:
+        """Return dead letters in the order of the source.
 
         Further arguments select them: `reason`, `type`, `since`, `until`, `topic`, `partition`,
         `offsets`, `id`, `status` (`open` when left out, None for all), `limit`, `columns`.
         """
         found = letter_tables(self.path, pipeline=pipeline)
         parts = [letters.select(pipeline=name, **wanted) for name, letters in found.items()]
-        return pa.concat_tables(parts) if parts else pa.table({})
+        return LetterRows(pa.concat_tables(parts) if parts else pa.table({}))
 
     def trace(self, where: str, /, **key: Any) -> Trace | tuple[RowOrigin, ...]:
         """Return where a record went (`topic/partition/offset`), or where rows came from.
@@ -196,7 +200,7 @@ class Lake:
         ]
         more = f"{len(known) - _SHOWN:,} more tables" if len(known) > _SHOWN else ""
         title = f"lake {self.path}{self._suffix()}"
-        return _html(title, ("table", "role", "type", "rows written", "columns"), rows, more)
+        return html_table(title, ("table", "role", "type", "rows written", "columns"), rows, more)
 
 
 class LakeTable:
@@ -305,10 +309,53 @@ class LakeTable:
 
     def _repr_html_(self) -> str:
         """Return the newest rows for a notebook."""
-        rows = self.head().to_pylist()
-        names = self.schema.names
-        shown = [tuple("" if row[n] is None else str(row[n])[:80] for n in names) for row in rows]
-        return _html(f"{self.name}, version {self.version}: the newest rows", names, shown)
+        title = f"{self.name}, version {self.version}: the newest rows"
+        return html_rows(title, self.schema.names, self.head().to_pylist())
+
+
+class LetterRows:
+    """Dead letters of a lake that were selected."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._rows = rows
+
+    @property
+    def num_rows(self) -> int:
+        """Return the number of dead letters."""
+        return int(self._rows.num_rows)
+
+    def __len__(self) -> int:
+        return int(self._rows.num_rows)
+
+    def to_arrow(self) -> pa.Table:
+        """Return the dead letters as an Arrow table."""
+        return self._rows
+
+    def to_pylist(self) -> list[dict[str, Any]]:
+        """Return the dead letters as dictionaries."""
+        rows: list[dict[str, Any]] = self._rows.to_pylist()
+        return rows
+
+    def to_polars(self) -> polars.DataFrame:
+        """Return the dead letters as a frame of Polars."""
+        frame: polars.DataFrame = _package("polars", "to_polars").from_arrow(self._rows)
+        return frame
+
+    def to_pandas(self) -> Any:
+        """Return the dead letters as a frame of pandas."""
+        _package("pandas", "to_pandas")
+        return self._rows.to_pandas()
+
+    def __repr__(self) -> str:
+        return f"LetterRows({self.num_rows:,} dead letters)"
+
+    def _repr_html_(self) -> str:
+        """Return reasons, places and messages for a notebook, without the payloads."""
+        names = [name for name in _LETTER_COLUMNS if name in self._rows.column_names]
+        rows = self._rows.select(names).slice(0, _SHOWN).to_pylist()
+        rest = self.num_rows - len(rows)
+        more = f"{rest:,} more dead letters" if rest else ""
+        return html_rows(f"{self.num_rows:,} dead letters", names, rows, more)
 
 
 def _package(name: str, method: str) -> Any:
@@ -322,15 +369,3 @@ def _package(name: str, method: str) -> Any:
             evidence=str(error)[:200],
             next_step=f"pip install {name}",
         ) from error
-
-
-def _html(title: str, names: Sequence[str], rows: Sequence[Sequence[str]], more: str = "") -> str:
-    """Return a table of HTML; names and values come from strangers."""
-
-    def cells(tag: str, values: Sequence[str]) -> str:
-        return "".join(f"<{tag}>{escape(one_line(value))}</{tag}>" for value in values)
-
-    head = f"<thead><tr>{cells('th', names)}</tr></thead>"
-    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    foot = f"<p>{escape(more)}</p>" if more else ""
-    return f"<p>{escape(one_line(title))}</p><table>{head}<tbody>{body}</tbody></table>{foot}"
