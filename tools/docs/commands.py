@@ -20,8 +20,8 @@ _INTRODUCTION = """\
 # Commands
 
 Every command that prints data prints [one JSON document](../output.md) with `--json`; every one
-that changes or deletes takes `--dry-run`. How each ends is told by its [exit
-code](../exit-codes.md). The examples work when pasted after `distributary demo games`; those about
+that changes or deletes takes `--dry-run`. The [exit code](../exit-codes.md) of a command is its
+result for scripts. The examples work when pasted after `distributary demo games`; those about
 `shop_` tables after `distributary demo cdc`.
 """
 

@@ -1,9 +1,9 @@
-"""Keeps the catalog in line with the tables, beside the batches and never on their way.
+"""Registration of tables in a catalog, in a thread beside the batches, which never wait for it.
 
-A thread of its own compares what is registered with what should be: all of it when a run begins
-and now and then later, by listing the catalog; after a batch only tables that are new or have
-changed. So what a process that was killed has not registered is found by the next one. What fails
-is tried again with growing pauses, and is written down in the lake for `status`.
+At the start of a run and from time to time, the thread lists the catalog and compares all entries
+with the tables; after a batch, it compares new and changed tables only. So the next run registers
+the tables that a killed process left out. Failures are retried with growing pauses, and stored in
+the lake for `status`.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _LOOK_AGAIN_SECONDS = 900.0
-"""After which all is compared again: somebody may have taken entries away."""
+"""The seconds after which all entries are compared again, because they may have been removed."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0
 _PATIENCE_SECONDS = 60.0
-"""How long the end of a run waits for a catalog that makes no progress."""
+"""Seconds that the end of a run waits for a catalog without progress."""
 _LAST_PAUSE = 0.5
 _LAST_TRIES = 3
 _SHOWN = 20
@@ -82,7 +82,7 @@ _CONNECT_SECONDS = 5.0
 
 
 def open_catalog(config: PipelineConfig, spark: Callable[[], SparkSession]) -> TableCatalog:
-    """The catalog that the file names; a session is asked for only where it is needed."""
+    """Open the catalog of the pipeline file; a session is requested only if it is needed."""
     catalog = config.lake.registered_in
     if catalog is None:
         raise ConfigError("no catalog is named", where="lake.catalog")
@@ -115,26 +115,26 @@ class Registrar:
         known: Callable[[], Iterable[_Wanted]],
         mask: Callable[[str], str] = str,
     ) -> None:
-        """`opened` gives the catalog, `known` the tables of earlier runs: to the thread."""
+        """Create a registrar; its thread calls `opened` for the catalog, `known` for tables."""
         self._config, self._settings, self._opened = config, settings, opened
         self._bus, self._known, self._mask = bus, known, mask
         self._store = layout.pipeline(config.lake.address, config.name)
         self._lock = threading.Condition()
         self._new: dict[str, _Wanted] = {}
-        """What the thread has not taken yet."""
+        """Requests that the thread has not taken yet."""
         self._plans: dict[str, TablePlan] = {}
-        """By table, the plan that was seen last; only the caller's thread uses it."""
+        """By table: the last plan; used by the caller's thread only."""
         self._ending = False
         self._progress = 0
         self._state = CatalogState(settings.type, ".".join(settings.names), datetime.now(UTC))
         self._told: CatalogState | None = None
-        # what follows is the thread's own
+        # the rest is used by the registrar's thread only
         self._catalog: TableCatalog | None = None
         self._wanted: dict[str, _Wanted] = {}
         self._todo: dict[str, _Wanted] = {}
         self._found: dict[str, Found] | None = None
         self._compared = -math.inf
-        """When all tables were looked at last."""
+        """The time of the last comparison of all tables."""
         self._failed: dict[str, Unregistered] = {}
         self._detach = bus.subscribe(self._hear)
         self._thread = threading.Thread(target=self._work, name="catalog", daemon=True)
@@ -147,11 +147,11 @@ class Registrar:
             return self._state
 
     def want(self, plans: Iterable[TablePlan]) -> None:
-        """These tables are there now, with these columns; returns at once."""
+        """Request entries for tables with these columns; return at once."""
         hidden = self._config.cdc is not None and not self._config.cdc.log
         new = {}
         for plan in plans:
-            # a log that is not kept is nothing to look at
+            # not for logs that are not kept
             if hidden and plan.role is Role.LOG:
                 continue
             before = self._plans.get(plan.name)
@@ -181,11 +181,11 @@ class Registrar:
         self._tell()
 
     def _hear(self, event: Event) -> None:
-        # listeners are told by the thread that runs the batches, and no other
+        # listeners are called by the thread that runs the batches only
         if isinstance(event, BatchSettled | Idle):
             self._tell()
         elif isinstance(event, TableResumed) and not event.parked:
-            # it may not have been there when its batch was settled
+            # the tables may not have existed when their batch was settled
             path = table_folder(self._config, event.table)
             self._wish({event.table: _Wanted(event.table, path, self._config.tables.format)})
 
@@ -217,7 +217,7 @@ class Registrar:
                 if self._ending and failures >= _LAST_TRIES:
                     return
         except Exception as error:
-            # whatever it is: the data goes on, and somebody must hear of it
+            # any error: batches continue, and the error must be reported
             _log.warning("the catalog is not kept any more", exc_info=True)
             self._failed[""] = self._problem("", _unexpected(error))
             self._note()
@@ -230,11 +230,11 @@ class Registrar:
             self._todo |= {each.name: each for each in self._known()}
             self._step()
         except DistributaryError as error:
-            # the ledger cannot be read: the batches will say so
+            # the ledger cannot be read, which the batches will report
             _log.warning("tables of earlier runs are not registered now: %s", error.what)
 
     def _take(self, failures: int) -> bool:
-        """Wait until there is something to do; False when there is nothing left and it ends."""
+        """Wait for work; return False at the end, when nothing is left to do."""
         longer = _FIRST_PAUSE * 2 ** min(failures - 1, 10) if failures else 0.0
         pause = _LAST_PAUSE if self._ending and failures else min(_LONGEST_PAUSE, longer)
         until = time.monotonic() + pause
@@ -249,7 +249,7 @@ class Registrar:
                 if (self._todo or (outdated and not self._ending)) and now >= until:
                     return True
                 if "" not in self._failed and self._todo.keys() - self._failed.keys():
-                    # what fails must not hold up what is new
+                    # failing tables must not delay new ones
                     return True
                 if self._ending and not self._todo:
                     return False
@@ -257,7 +257,7 @@ class Registrar:
                 self._lock.wait(max(0.01, wait))
 
     def _round(self) -> bool:
-        """Bring all that is wanted into the catalog; True when nothing is left to do."""
+        """Register all requested tables; return True if none is left."""
         self._wanted |= self._todo
         try:
             catalog = self._catalog = self._catalog or self._opened()
@@ -284,7 +284,7 @@ class Registrar:
             else:
                 self._failed[name] = self._problem(name, failure)
         if self._todo:
-            # somebody else may have changed it
+            # another program may have changed the entry
             self._found = None
         return not self._todo
 
@@ -310,7 +310,7 @@ class Registrar:
         there = found.get(wanted.name.lower())
         entry = self._entry(wanted)
         if entry is None:
-            # gone meanwhile: whoever removed it takes care of the entry
+            # the table was removed meanwhile, together with its entry
             self._wanted.pop(wanted.name, None)
             return
         if there is None:
@@ -377,7 +377,7 @@ def start_registrar(
     ledger: Callable[[], Ledger],
     mask: Callable[[str], str],
 ) -> Registrar | None:
-    """Register what is there already and, batch by batch, what comes; None without a catalog."""
+    """Start to register existing and future tables; return None without a catalog."""
     if config.lake.registered_in is None:
         return None
 
@@ -398,11 +398,11 @@ def start_registrar(
     )
 
 
-# `reset` and `clean`: entries go before the tables do, so that nobody finds an entry without one.
+# `reset` and `clean` remove entries before tables, so that no entry lacks its table.
 
 
 def unregister(pipeline: Pipeline, removals: Iterable[Removal]) -> list[str]:
-    """Take the entries of tables away that will be removed; returns their names.
+    """Remove the entries of tables that will be removed; return their names.
 
     Only an entry that leads to the table's own folder is ours. Raises CatalogError, before
     anything is removed, if the catalog cannot be asked.
@@ -475,7 +475,7 @@ def _no_session() -> SparkSession:
 
 
 def _reach_one(settings: HiveCatalogConfig) -> None:
-    """Metastores stand in for each other: one is enough."""
+    """Raise CatalogUnavailableError unless one metastore can be reached; one is enough."""
     failures = []
     for host, port in settings.addresses:
         try:

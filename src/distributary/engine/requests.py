@@ -1,4 +1,4 @@
-"""The owner's part of `resume`: publish what waits for a table, on its own or when asked."""
+"""Requests to the owner of a checkpoint: `resume` of parked tables, and `rebuild`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _SUFFIX = ".resume"
 FIRST_WAIT, LONGEST_WAIT = 30.0, 900.0
-"""Seconds between two tries of a run to publish what waits for a table."""
+"""The shortest and the longest pause, in seconds, between attempts to resume a table."""
 
 
 @dataclass(slots=True)
@@ -53,23 +53,23 @@ class _Turn:
 
 
 class RetryAges:
-    """When a run tries its parked tables again by itself: less and less often."""
+    """The times at which a run retries its parked tables, at growing intervals."""
 
     def __init__(
         self, folder: str, config: PipelineConfig, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._folder, self._config, self._clock = folder, config, clock
         self._turns: dict[str, _Turn] = {}
-        # whatever was the cause when an earlier process parked them may have passed
+        # the cause may have passed since an earlier process parked them
         self._first_look = True
 
     def due(self, *, everything: bool = False) -> list[str]:
-        """The tables whose turn it is, of change data by their logs."""
+        """Return the tables that are due; merged tables count with their logs."""
         now = self._clock()
         try:
             waiting = {family(self._config, name)[0] for name in at(self._folder).folders()}
         except OSError:
-            # a batch meets it too, and says so
+            # a batch will report the same error
             return []
         self._turns = {name: turn for name, turn in self._turns.items() if name in waiting}
         for name in waiting - self._turns.keys():
@@ -78,14 +78,14 @@ class RetryAges:
         return sorted(n for n, turn in self._turns.items() if everything or turn.at <= now)
 
     def tried(self, name: str) -> None:
-        """A table had its turn; the next one is later, if it still waits then."""
+        """Note an attempt for a table; the pause before the next one grows."""
         turn = self._turns[name]
         turn.at = self._clock() + turn.wait
         turn.wait = min(turn.wait * 2, LONGEST_WAIT)
 
 
 def family(config: PipelineConfig, table: str) -> tuple[str, ...]:
-    """The tables that are resumed with a table: of one made of a log, the log comes first."""
+    """Return the tables that are resumed together: a log, then the tables merged from it."""
     return relatives(table) if merges_rows(config) else (table,)
 
 
@@ -99,13 +99,13 @@ def drained(
     spark: SparkSession | None = None,
     undecided: Undecided = "refuse",
 ) -> list[Published]:
-    """Drain the queues of a table and of its log, and say so in the ledger."""
+    """Publish the parked batches of a table and of its log, and record it in the ledger."""
     done: list[Published] = []
     for name in family(config, table):
         waiting = parked(folder, table=name)
         if not waiting:
             continue
-        # a batch is decided when the one before is settled: only the last may not be
+        # a batch is decided only when the one before is settled: only the last may be unsettled
         last = {batch.mark.app_id: batch.mark.batch for batch in waiting}
 
         def is_settled(batch: ParkedBatch, last: Mapping[str, int] = last) -> bool:
@@ -126,7 +126,7 @@ def drained(
             ),
         )
         if merges_rows(config) and done[-1].outcome is Outcome.PARKED:
-            # no table can be ahead of its log, and no history ahead of its table
+            # a log comes before its table, and a table before its history
             break
     return done
 
@@ -137,13 +137,13 @@ def requests(folder: str) -> list[str]:
 
 
 def _asked(parking: Store, suffix: str) -> list[str]:
-    """The files by which the owner is asked for something."""
+    """Return the request files of one kind."""
     with reaching(parking.address):
         return sorted(file.name for file in parking.files() if file.name.endswith(suffix))
 
 
 def undecided_of(folder: str, table: str) -> Undecided:
-    """Read what an operator says about a source that goes back."""
+    """Read an operator's decision about a source that went back."""
     try:
         word = at(folder).read(request_name(table))
     except FileNotFoundError:
@@ -153,28 +153,28 @@ def undecided_of(folder: str, table: str) -> Undecided:
 
 
 def answered(folder: str, table: str) -> None:
-    """The owner has done what it could."""
+    """Remove a request that the owner has handled."""
     at(folder).remove(request_name(table))
 
 
 def request_name(table: str) -> str:
-    """The file by which the owner is asked, in the parking folder."""
+    """Return the name of a request file in the parking folder."""
     return f"{table}{_SUFFIX}"
 
 
-# A merged table and the log that it is made of, for whoever makes or checks it as a whole.
+# A merged table with its log, for rebuilding it and comparing it as a whole.
 
 _NO_BATCH = Mark("", -1, "")
-"""What is made as a whole is no batch's work, and gets no mark."""
+"""The batch number for a whole rebuild, which sets no mark."""
 
 
 @dataclass(frozen=True, slots=True)
 class FromLog:
-    """A merged table, and how to make it."""
+    """A merged table, and the order that rebuilds it."""
 
     table: str
     log: str
-    """Name of its log."""
+    """The name of its log."""
     log_path: str
     order: MergeOrder
 
@@ -246,9 +246,8 @@ def _not_merged(known: TableSummary) -> ConfigError:
     )
 
 
-# The owner's part of `rebuild`: make a table again from its log, on its own or when asked.
-#
-# A request is a file `<table>.rebuild` beside the parked tables, its answer `<table>.rebuilt`.
+# `rebuild` by the owner of the checkpoint. A request is a file `<table>.rebuild` beside the parked
+# tables, its answer a file `<table>.rebuilt`.
 
 _REQUEST, _ANSWER = ".rebuild", ".rebuilt"
 _LONGEST_ERROR = 500
@@ -256,16 +255,16 @@ _LONGEST_ERROR = 500
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """A table that was made again."""
+    """The result of rebuilding a table."""
 
     table: str
     log: str
     rows: int
     version: int
-    """-1: the log leaves no row, and there is no table."""
+    """The table's version; -1 if there is no table and no row for one."""
     seconds: float
     by_owner: bool = False
-    """The running pipeline did it."""
+    """Whether the running pipeline has rebuilt the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +277,7 @@ class Request:
     as_of_us: int | None = None
 
     def send(self) -> None:
-        """Leave it where the owner looks."""
+        """Write the request file."""
         body = {"id": self.id, "as_of_us": self.as_of_us}
         with reaching(self.parking.address):
             self.parking.write(f"{self.table}{_REQUEST}", json.dumps(body).encode())
@@ -325,7 +324,7 @@ def rebuild_now(
     *,
     as_of_us: int | None,
 ) -> Rebuilt:
-    """Make a table again; the caller owns the checkpoint."""
+    """Rebuild a table; the caller owns the checkpoint."""
     target = merged_table(config, known, publisher)
     started = time.perf_counter()
     version, rows = rebuild(target.log_path, target.order, as_of_us=as_of_us)
@@ -346,7 +345,7 @@ def _answer(
             raise ConfigError("there is no such table", code=ErrorCode.NOT_FOUND, where=name)
         done = rebuild_now(config, ledger, known, publisher, as_of_us=as_of_us)
     except (DistributaryError, ValueError, KeyError, TypeError, OSError) as error:
-        # a request that cannot be fulfilled is no reason for the pipeline to stop
+        # a request that fails must not stop the pipeline
         text = f"{error.code}: {error.what}" if isinstance(error, DistributaryError) else str(error)
         return {"id": number, "error": text[:_LONGEST_ERROR]}
     return {"id": number, "rebuilt": asdict(done)}

@@ -1,7 +1,7 @@
-"""Which schema a record means by what it says about itself: asked of the registries, by the driver.
+"""The lookup of schemas by the keys of records, done by the driver.
 
-A record names its schema by id or by GUID, or it names none: then it means the newest schema of its
-subject, or, where records come without any schema, what those of its kind have looked like so far.
+A record names its schema by id or by GUID. Without a name, the newest schema of its subject
+applies; for records without any schema, the schema inferred from records of the same kind.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from distributary.registry.record_schemas import CarriedSchemas, InferredSchemas
 
 
 class SchemaLookup:
-    """Schemas of one pipeline's records."""
+    """The lookup of the schemas of one pipeline's records."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class SchemaLookup:
         envelope = config.envelope
         self._enveloped = envelope is not None
         self._named = envelope is not None and envelope.schema_id is not None
-        """Whether every record names its schema: none follows the newest."""
+        """Whether every record names its schema, so that newest versions are not needed."""
         self._inside = envelope is not None and envelope.payload is not None
         self._images = CHANGE_FORMATS[config.cdc.format].images if config.cdc else None
         self._evolution = config.evolution
@@ -63,28 +63,28 @@ class SchemaLookup:
         self._registry = registry
         self._inferred = inferred
         self._carried = carried
-        # a folder has no other nodes that could know more
+        # a folder has no other nodes that could have newer ids
         settings = config.registry
         remote = settings is not None and settings.path is None
         self._grace = settings.unknown_id_grace.total_seconds() if settings and remote else 0.0
         self._waited: set[int] = set()
 
     def latest(self, subject: str) -> WriterSchema:
-        """The newest version of a subject."""
+        """Return the newest version of a subject."""
         return self._server(subject).latest(subject)
 
     def history(self, subject: str) -> Iterator[WriterSchema]:
-        """All versions of a subject that can be read, the oldest first."""
+        """Return all readable versions of a subject, the oldest first."""
         for version in self.versions(subject):
             with suppress(InvalidSchemaError):
                 yield self._server(subject).version(subject, version)
 
     def versions(self, subject: str) -> tuple[int, ...]:
-        """The versions of a subject."""
+        """Return the version numbers of a subject."""
         return self._server(subject).versions(subject)
 
     def of(self, key: RouteKey) -> WriterSchema:
-        """The schema that records with this key were written with."""
+        """Return the schema that records with a key were written with."""
         if key.guid:
             guid = UUID(key.guid)
             if self._carried is not None:
@@ -98,11 +98,11 @@ class SchemaLookup:
         return self.by_id(key.schema_id)
 
     def by_id(self, schema_id: int) -> WriterSchema:
-        """The schema with this id."""
+        """Return the schema with an id."""
         return self._server(f"id {schema_id}").by_id(schema_id)
 
     def of_keys(self, key: RouteKey) -> WriterSchema | None:
-        """Of change events: the schema that the records' own keys were written with."""
+        """Return the schema that the Kafka keys of change events were written with."""
         return self.by_id(key.key_schema) if key.key_schema != UNFRAMED else None
 
     def outdated(self, key: RouteKey, schema_id: int) -> bool:
@@ -110,7 +110,7 @@ class SchemaLookup:
         return self._follows_newest(key) and self.of(key).id != schema_id
 
     def learn(self, shapes: Mapping[str, Any]) -> list[str]:
-        """Take in what records without a schema look like; the claims that have a new one now."""
+        """Extend the inferred schemas by observed shapes; return the claims with a new schema."""
         if self._inferred is None:
             return []
         self._inferred.load(shapes)
@@ -143,7 +143,7 @@ class SchemaLookup:
         with suppress(RegistryError):
             inferred.load(recalled)
         for claim in recalled:
-            # one that is damaged is told of when records need it, one to mend when they are here
+            # a damaged schema is reported when records need it
             with suppress(RegistryError):
                 schema, known = inferred.newest(claim), inferred.document(claim)
                 if known is not None and known == self._mended(known):
@@ -156,22 +156,22 @@ class SchemaLookup:
         return grown(known, NOTHING, images=self._images)
 
     def note(self, keys: Iterable[RouteKey]) -> None:
-        """Remember which schemas came last with the records of a kind, for those without any."""
+        """Record the last schema carried by the records of a claim, for records without one."""
         if self._carried is not None:
             for key in keys:
                 if key.guid:
                     self._carried.note(key.claim, UUID(key.guid))
 
     def carry(self, texts: Iterable[str]) -> None:
-        """Keep schemas that came with the records themselves."""
+        """Store schemas that records carried."""
         if self._carried is not None:
             for text in texts:
                 self._carried.keep(text)
 
     def wait_for_new_ids(self, ids: Collection[int]) -> None:
-        """An id may reach us before every node of the registry knows it: one moment, once."""
+        """Wait once for new ids, which may arrive before all nodes of the registry know them."""
         if not self._grace:
-            # a folder: there is nobody to wait for
+            # a folder has no nodes to wait for
             return
         patience = time.monotonic() + self._grace
         unknown = {i for i in set(ids) - self._waited if not self._is_known(i)}
@@ -206,8 +206,7 @@ class SchemaLookup:
         """Return the reason why records with this key may not use this schema; None if they may."""
         code = self._subject_verdict(key, schema, types)
         if code is not None and self._registry is not None:
-            # the id may have got another subject since a cache has kept it; one that the registry
-            # does not have stays what it was
+            # the id may have got another subject since it was cached
             with suppress(SchemaNotFoundError, InvalidSchemaError):
                 schema = self._registry.by_id_now(schema.id)
                 code = self._subject_verdict(key, schema, types)
@@ -306,7 +305,7 @@ def envelope_plan(envelope: Envelope, lookup: SchemaLookup, limits: DecodeLimits
 
 
 def envelope_versions(envelope: Envelope, lookup: SchemaLookup) -> dict[int, WriterSchema]:
-    """The versions of an Avro envelope's schema by their ids, as far as they are records."""
+    """Return the versions of an Avro envelope's schema that are records, by id."""
     versions = lookup.history(envelope.subject or "")
     return {each.id: each for each in versions if FORMATS[each.format].is_row(each)}
 
@@ -326,7 +325,7 @@ def envelope_message(envelope: Envelope, schema: WriterSchema) -> str:
 
 
 def _check_fields(envelope: Envelope, columns: Sequence[Column], schema: WriterSchema) -> None:
-    """Each field that the envelope names must be there, and be able to hold what it should."""
+    """Raise ConfigError if a field of the envelope is missing or has an unusable type."""
     types = {column.name: column.type for column in columns}
     for setting in ("type", "schema_id", "payload"):
         path = getattr(envelope, setting)

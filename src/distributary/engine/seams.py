@@ -1,4 +1,4 @@
-"""The implementation of each seam that a pipeline file asks for."""
+"""Builds the implementations that a pipeline file selects: registry, source, publisher."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from distributary.store.base import absolute, introduce
 def make_registry(
     config: PipelineConfig, *, calls: RegistryCalls | None = None
 ) -> SchemaRegistry | None:
-    """The folder or server that keeps the schemas; None where records come without any.
+    """Return the registry, a folder or a server; None if the pipeline has none.
 
-    What a server is asked is counted in `calls`.
+    Requests to a server are counted in `calls`.
     """
     settings = config.registry
     if config.source.own_payload is not None:
@@ -66,7 +66,7 @@ def make_inferred(config: PipelineConfig, *, trial: bool = False) -> InferredSch
 
 
 def make_carried(config: PipelineConfig, *, trial: bool = False) -> CarriedSchemas | None:
-    """Schemas that records bring along; None where none do."""
+    """Return the store of schemas that records carry; None if records carry none."""
     language = FORMATS[config.records.format].language
     if config.cdc is None or not CHANGE_FORMATS[config.cdc.format].carries_schemas(language):
         return None

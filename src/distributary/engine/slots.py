@@ -1,7 +1,7 @@
-"""How much log the source database keeps for its replication slots, asked beside a run.
+"""The log that the source database keeps for its replication slots, measured beside a run.
 
-A thread of its own asks every half minute, because a database may take its time to answer: neither
-a batch nor the measuring of the lag waits for it.
+A separate thread asks every half minute, because the answer may take long: neither a batch nor the
+measurement of the lag waits for it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _log = logging.getLogger(__name__)
 
 ASK_SECONDS = 30.0
 MOST_SLOTS = 100
-"""Slots that are kept, those that hold back most."""
+"""The most slots that are kept: those that hold back most log."""
 _PATIENCE = {"connect_timeout": "10", "tcp_user_timeout": "10000"}
-"""Options of the connection: a database that is away is known as such after ten seconds."""
+"""Options of the connection: an unreachable database is noticed after ten seconds."""
 
 
 def ask_slots(url: str) -> tuple[Slot, ...]:
@@ -39,7 +39,7 @@ def ask_slots(url: str) -> tuple[Slot, ...]:
 
 
 class SlotWatch:
-    """What the source database said of its slots last, for as long as the context lasts."""
+    """The last report of the source database about its slots, updated during the context."""
 
     def __init__(
         self,
@@ -52,10 +52,10 @@ class SlotWatch:
         self._url, self._mask, self._every, self._ask = url, mask, every, ask
         self._ended = threading.Event()
         self.latest: SourceSlots | None = None
-        """The newest answer; None before the first."""
+        """The newest report; None before the first."""
 
     def __enter__(self) -> SlotWatch:
-        # nobody waits for its end: the answer of a database may take long
+        # a daemon thread, because the answer of a database may take long
         threading.Thread(target=self._watch, name="slots", daemon=True).start()
         return self
 
@@ -68,13 +68,13 @@ class SlotWatch:
             self._ended.wait(self._every)
 
     def _look(self, before: SourceSlots) -> SourceSlots:
-        """Ask the database; what it said before stays known while it does not answer."""
+        """Ask the database; without an answer, keep the earlier report."""
         try:
             return SourceSlots(datetime.now(UTC), self._ask(self._url))
         except DistributaryError as error:
             text = f"{error.what}: {error.evidence}" if error.evidence else error.what
         except Exception as error:
-            # a driver may raise anything, and a run goes on whatever it is
+            # a driver may raise any error, and the run continues
             text = f"{type(error).__name__}: {error}"
         text = self._mask(" ".join(text.split()))[:500]
         if text != before.error:

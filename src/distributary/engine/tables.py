@@ -1,4 +1,4 @@
-"""The tables of a pipeline as the next commit will leave them, and what is new about them."""
+"""The tables of a pipeline in their state after the next commit, and their changes."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ LOG, HISTORY = "_log", "_history"
 
 @dataclass(frozen=True, slots=True)
 class SourceTableRef:
-    """What a source's table is to be called here."""
+    """The names in the lake for a table of the source."""
 
     wanted: WantedName
-    """Its type is the claim, less the database where rows of several share a table."""
+    """The wanted name; its type is the claim, without the database if databases share the table."""
     shard: str
-    """The database, where it is told apart by a column and not by the table's name."""
+    """The database, if a column and not the table's name distinguishes it."""
 
 
 def change_settings(config: PipelineConfig) -> ChangeSettings | None:
@@ -78,10 +78,10 @@ def change_settings(config: PipelineConfig) -> ChangeSettings | None:
 
 
 def source_table(tables: Tables, claim: str, *, reserved: frozenset[str]) -> SourceTableRef:
-    """The names for a claim `["database","schema","table"]`.
+    """Return the names for a claim `["database","schema","table"]`.
 
-    A schema that the template does not ask for becomes part of the database's name, so that tables
-    of one name in two schemas stay two; a database that it does not ask for becomes a column.
+    If the template has no {schema}, the schema becomes part of the database's name, so that tables
+    of two schemas stay separate. If it has no {database}, the database becomes a column.
     """
     database, schema, table = json.loads(claim)
     template = tables.each or "{database}_{table}"
@@ -91,7 +91,7 @@ def source_table(tables: Tables, claim: str, *, reserved: frozenset[str]) -> Sou
     fields = {"database": outer or "none", "schema": schema or "none", "table": table}
     choices = [fields]
     if shard and schema and "schema" not in asked:
-        # tables of one name in two schemas, of which the template asks for neither
+        # tables of one name in two schemas, and the template has neither {schema} nor {database}
         choices.append(fields | {"table": f"{schema}.{table}"})
     proposals = tuple(
         propose(template, prefix=tables.prefix, reserved=reserved, endings=(LOG, HISTORY), **choice)
@@ -104,17 +104,17 @@ def source_table(tables: Tables, claim: str, *, reserved: frozenset[str]) -> Sou
 
 
 def spoken(claim: str) -> str:
-    """A claim as people write it: `database.schema.table`."""
+    """Return a claim for display: `database.schema.table`."""
     return ".".join(name for name in json.loads(claim) if name)
 
 
 def log_of(name: str) -> str:
-    """The log that a table is made of; of a log, itself."""
+    """Return the log that a table is merged from; a log returns itself."""
     return name if name.endswith(LOG) else name.removesuffix(HISTORY) + LOG
 
 
 def relatives(name: str) -> tuple[str, ...]:
-    """A log and the tables that are made of it, by the name of any of them; the log comes first."""
+    """Return a log and the tables merged from it, given any of their names; the log first."""
     log = log_of(name)
     table = log.removesuffix(LOG)
     return log, table, table + HISTORY
@@ -123,7 +123,7 @@ def relatives(name: str) -> tuple[str, ...]:
 def merge_config(config: PipelineConfig, name: str) -> MergeConfig | None:
     """Return how a table is merged, by its name or that of its log or history; None if it is not.
 
-    Without `cdc` the records of tables with a key are the events.
+    Without `cdc`, tables with a key are merged.
     """
     if config.cdc is not None:
         return config.cdc
@@ -131,12 +131,12 @@ def merge_config(config: PipelineConfig, name: str) -> MergeConfig | None:
 
 
 def merges_rows(config: PipelineConfig) -> bool:
-    """Return whether a pipeline has tables that are made of a log."""
+    """Return whether a pipeline has tables that are merged from a log."""
     return config.cdc is not None or bool(config.keys)
 
 
 def own_columns(table: TablePlan) -> tuple[Column, ...]:
-    """The source's columns of a table that is made of a log."""
+    """Return the source's columns of a merged table or history."""
     system = {
         SEQ_COLUMN.name,
         TIME_COLUMN.name,
@@ -147,7 +147,7 @@ def own_columns(table: TablePlan) -> tuple[Column, ...]:
 
 
 def log_files(path: str, batch: int | None = None) -> list[str]:
-    """The files of a log, all or those that may hold rows of a batch."""
+    """Return the files of a log: all, or those that may hold rows of a batch."""
     log = snapshot_of(path)
     if log is None:
         return []
@@ -166,22 +166,22 @@ def files_of_commit(path: str, version: int) -> list[str]:
 
 
 def source_columns(columns: Sequence[Column], metadata: Collection[str]) -> tuple[Column, ...]:
-    """The columns of the source's table among those of its log."""
+    """Return the columns of the source's table in its log."""
     return tuple(c for c in columns if c.name not in CHANGE_NAMES and c.name not in metadata)
 
 
 def derived_columns(source: Sequence[Column], role: Role, merge: MergeConfig) -> tuple[Column, ...]:
-    """The columns of a table that is made of the log."""
+    """Return the columns of a table that is merged from the log."""
     if role is Role.HISTORY:
         return (*source, *HISTORY_COLUMNS)
     deleted = (DELETED_COLUMN,) if merge.deletes == "soft" else ()
     return (*source, SEQ_COLUMN, TIME_COLUMN, *deleted)
 
 
-# Which fields of which topics the columns of tables hold, gathered while tables are planned.
+# The origins of columns: their fields and topics, collected while tables are planned.
 
 Fields = Mapping[str, tuple[Origin, ...]]
-"""By column: the fields whose values it holds."""
+"""The fields of each column."""
 
 _PARTS = {
     "key": "key",
@@ -192,13 +192,13 @@ _PARTS = {
     "timestamp": "timestamp",
     "raw": "value",
 }
-"""What a metadata column holds of the record itself."""
+"""The part of a record in each metadata column."""
 _BRONZE = {"payload": "value", "value": "value", "key": "key", "headers": "headers"}
 _LETTERS = {name: name for name in _PARTS.values()}
 
 
 class Origins:
-    """Grows with every schema that is met; a snapshot stays the same until it does."""
+    """The fields in the columns of all tables; grows with every new schema."""
 
     def __init__(self, config: PipelineConfig) -> None:
         self._config = config
@@ -207,7 +207,7 @@ class Origins:
         self._snapshots: dict[str, dict[Role, Fields]] = {}
 
     def note(self, table: str, fills: Iterable[Fill], columns: Iterable[Column]) -> None:
-        """Take in how a writer's columns get into a table."""
+        """Note which columns of a table a writer's columns go to."""
         found = {column.name: column.origin for column in columns}
         known = self._known.setdefault(table, {})
         for fill in fills:
@@ -217,9 +217,9 @@ class Origins:
                 self._snapshots.pop(table, None)
 
     def of(self, table: str, role: Role) -> Fields:
-        """The fields of a table's columns, the same object until they change.
+        """Return the fields of a table's columns; the same object until they change.
 
-        What is made of a log has its columns by their names.
+        A merged table has the columns of its log, by name.
         """
         base = log_of(table) if role in (Role.MERGED, Role.HISTORY) else table
         snapshots = self._snapshots.setdefault(base, {})
@@ -229,7 +229,7 @@ class Origins:
         return snapshots[role]
 
     def _record(self, role: Role) -> dict[str, tuple[Origin, ...]]:
-        """Columns that hold a part of the record itself."""
+        """Return the origins of columns that hold a part of the record itself."""
         wanted = {
             column.name: _PARTS[name]
             for name, column in METADATA.items()
@@ -249,7 +249,7 @@ class Origins:
 
 
 def qualified(columns: Iterable[Column], *, topic: str = "", inside: str = "") -> list[Column]:
-    """A writer's columns with the place of their fields: a topic, or a type or table in it."""
+    """Return a writer's columns with the topic, and the type or table, of their fields."""
     return [
         column
         if column.origin is None
@@ -263,7 +263,7 @@ def _inside(field: str, place: str) -> str:
 
 
 def table_folder(config: PipelineConfig, name: str) -> str:
-    """A table's folder, absolute: executors have other working directories than the driver."""
+    """Return the absolute folder of a table: executors have other working directories."""
     lake = config.lake.address
     if config.cdc is not None and not config.cdc.log and name.endswith("_log"):
         return layout.hidden_log(lake, name)
@@ -272,17 +272,17 @@ def table_folder(config: PipelineConfig, name: str) -> str:
 
 def format_for(config: PipelineConfig, role: str) -> str:
     """Return the format of tables with a role."""
-    # replaying and discarding change rows of dead letters
+    # dead letters need rows that change, for replay and discard
     return DELTA if role == Role.DEAD_LETTERS else config.tables.format
 
 
 def fixed_tables(config: PipelineConfig) -> frozenset[str]:
-    """Names that no type's table may take."""
+    """Return the names that no table of a type may take."""
     return frozenset(config.tables.fixed_names().values())
 
 
 def primary_role(config: PipelineConfig) -> Role:
-    """The tables in which a record counts as written."""
+    """Return the role of the tables in which a record counts as written."""
     if config.tables.each:
         return Role.EACH if config.cdc is None else Role.LOG
     return Role.UNIFIED if config.tables.unified else Role.BRONZE
@@ -290,7 +290,7 @@ def primary_role(config: PipelineConfig) -> Role:
 
 @dataclass(slots=True)
 class Pending:
-    """What has been planned and is in no manifest yet."""
+    """Planned changes that are in no manifest yet."""
 
     changes: dict[str, list[ColumnChange]] = field(default_factory=dict)
     uses: list[SchemaUse] = field(default_factory=list)
@@ -301,42 +301,42 @@ _WITH_METADATA = (Role.EACH, Role.LOG, Role.UNIFIED)
 
 
 class TableBook:
-    """Opens, creates and evolves tables in plan; a publisher does the same to the lake later."""
+    """The planned state of all tables; publishers apply it to the lake later."""
 
     def __init__(
         self, config: PipelineConfig, publisher: Publisher | None, *, names: Names
     ) -> None:
-        """Without a publisher no table is there yet: they are Spark's own and none of ours."""
+        """Create the book; without a publisher, as for Spark's own tables, no table exists yet."""
         self.names = names
         self._config = config
         self._publisher = publisher
         self.metadata = metadata_plan(config.tables.metadata)
         self._date = (DATE,) if DATE.name in config.tables.partition_by else ()
         self.origins = Origins(config) if config.lineage is not None else None
-        """Which fields the columns hold, where anybody asks."""
+        """The origins of columns, if lineage needs them."""
         self._pending = Pending()
         self._new_tables = 0
         self._unread: set[str] = set()
-        """Tables that could not be read and are planned as if they were new."""
+        """Tables that could not be read, and are planned like new ones."""
         self.tables: dict[str, TablePlan] = {}
         self._open_fixed_tables()
 
     def begin_batch(self) -> set[str]:
-        """Forget what held for one batch only; returns tables that must be planned again."""
+        """Drop the state of the previous batch; return the tables to plan again."""
         self._new_tables = 0
         again, self._unread = self._unread, set()
         for name in again:
-            # one that was refused, or whose name went to another, has no plan
+            # a table that was refused, or lost its name, has no plan
             self.tables.pop(name, None)
             self._pending.changes.pop(name, None)
         return again
 
     def name(self, wanted: WantedName, *, ending: str = "") -> str | Rejected:
-        """The name of a type's table; a new type takes one, unless it is refused."""
+        """Return the name of a type's table; a new type takes a name, unless it is refused."""
         policy = self._config.evolution
         full = self._new_tables >= policy.max_new_tables_per_batch
         if (full or policy.new_type != "create") and self.names.held(wanted) is None:
-            # a record that gets no table must not keep a name from others
+            # a refused type must not take a name
             there = self._is_there(self.names.likely(wanted) + ending)
             refused = None if there else self._refuse_new_type(wanted.type)
             if refused is not None:
@@ -344,7 +344,7 @@ class TableBook:
         return self.names.take(wanted)
 
     def discard(self, overtaken: Iterable[NameEntry]) -> set[str]:
-        """Forget what was planned for tables whose names went to others; these tables' names."""
+        """Drop the plans of tables whose names others have taken; return the names."""
         lost = {table for entry in overtaken for table in entry.tables}
         for name in lost & self.tables.keys():
             table = self.tables.pop(name)
@@ -359,20 +359,20 @@ class TableBook:
         return taken
 
     def give_back(self, pending: Pending) -> None:
-        """The manifest was not written after all."""
+        """Give back the changes of a manifest that was not written."""
         for name, changes in pending.changes.items():
             self._pending.changes.setdefault(name, [])[:0] = changes
         self._pending.uses[:0] = pending.uses
 
     def committed(self, names: Iterable[str]) -> bool:
-        """These tables exist now as planned; True if that is news."""
+        """Note that tables were committed as planned; return True if that is new."""
         new = [name for name in names if not self.tables[name].exists]
         for name in new:
             self.tables[name] = replace(self.tables[name], exists=True)
         return bool(new)
 
     def reread(self, names: Iterable[str]) -> None:
-        """Take these tables as they are on disk; what was planned for them is history."""
+        """Read tables again, and drop their plans."""
         for name in names:
             planned = self.tables.get(name)
             if planned is not None and self._on_disk(name, planned.role, planned.type) is not None:
@@ -389,14 +389,14 @@ class TableBook:
         refuse: Callable[[Merged], Rejected | None] = lambda merged: None,
         notes: tuple[ColumnChange, ...] = (),
     ) -> Rejected | None:
-        """Make room for a schema's columns, or say why its records are dead letters.
+        """Add a schema's columns to a table, or return why its records become dead letters.
 
-        `refuse` looks at the columns that the table would have. `notes` are for the history only:
-        they change no column.
+        `refuse` checks the columns that the table would have. `notes` are entries for the schema
+        history that change no column.
         """
         table = self.planned(name, role, type_name)
         if table is None:
-            # what cannot be read for a moment is no new type
+            # a table that cannot be read at the moment does not belong to a new type
             refused = None if name in self._unread else self._refuse_new_type(type_name)
             if refused is not None:
                 return refused
@@ -424,11 +424,11 @@ class TableBook:
         return None
 
     def planned(self, name: str, role: Role, type_name: str) -> TablePlan | None:
-        """The table as it is planned, or else as it is; None where there is none."""
+        """Return the table as planned, otherwise as it is; None if there is none."""
         return self.tables.get(name) or self._on_disk(name, role, type_name)
 
     def follow(self, name: str, role: Role, type_name: str, columns: tuple[Column, ...]) -> bool:
-        """Plan a table that is made of another one, with just these columns; True if it changes."""
+        """Plan a merged table with exactly these columns; return True if it changes."""
         table = self.planned(name, role, type_name)
         if table is None:
             self._plan(name, role, type_name, columns)
@@ -443,7 +443,7 @@ class TableBook:
         return bool(changes or gone)
 
     def evolve_unified(self, types: Mapping[str, tuple[Column, ...]]) -> bool:
-        """Make room in the unified table; True if that changed it."""
+        """Add columns to the unified table; return True if it changes."""
         unified = self._config.tables.unified
         if unified is None:
             return False
@@ -486,7 +486,7 @@ class TableBook:
             self._keep_whole(self.tables[tables.bronze])
 
     def _keep_whole(self, bronze: TablePlan) -> None:
-        """Make room for what other jobs read, also in a table that one job alone has begun."""
+        """Add the column of whole records to bronze, if other jobs read bronze."""
         if WHOLE.name not in {column.name for column in bronze.columns}:
             self.follow(bronze.name, bronze.role, "", (*bronze.columns, WHOLE))
 
@@ -498,7 +498,8 @@ class TableBook:
         try:
             found = self._publisher.shape(path)
         except PublishError:
-            # one table's trouble must not stop the others: its commit will fail, and it is parked
+            # an error of one table must not stop the others: its commit fails later, and it is
+            # parked
             if role not in _BY_TYPE:
                 raise
             self._unread.add(name)
@@ -508,12 +509,12 @@ class TableBook:
         wanted = self._with_metadata(role, found.columns)
         self._plan(name, role, type_name, wanted, exists=True)
         self._note(name, _difference({c.name: c for c in found.columns}, wanted))
-        # a table stays partitioned as it was made, whatever the pipeline file says now
+        # an existing table keeps its partitioning
         self.tables[name] = replace(self.tables[name], partition_by=found.partition_by)
         return self.tables[name]
 
     def _with_metadata(self, role: Role, columns: tuple[Column, ...]) -> tuple[Column, ...]:
-        """Room for what `tables.metadata` asks for, in a table that was there without it."""
+        """Return an existing table's columns with the missing metadata columns added."""
         if role not in _WITH_METADATA:
             return columns
         taken = {column.name.casefold() for column in columns}
@@ -556,7 +557,7 @@ class TableBook:
             return ()
         wanted = self._config.tables.partition_by
         if role is not Role.EACH:
-            # every record is in these tables, and a record with an odd value must not be refused
+            # these tables have every record, and must not refuse a record for its value
             wanted = tuple(name for name in wanted if name == DATE.name)
         return partition_columns(wanted, columns)
 
@@ -593,7 +594,7 @@ class TableBook:
 
 
 def _unfit_partition(table: TablePlan, merged: Merged) -> Rejected | None:
-    """A partition column may become wider, but not of a type that has no spelling as a value."""
+    """Return why a partition column cannot get a new type; None if it can."""
     before = {column.name: column.type for column in table.columns}
     for column in merged.columns:
         if column.name not in table.partition_by or column.type == before[column.name]:

@@ -1,7 +1,7 @@
-"""The process that Spark's Python workers are forked from, with everything imported beforehand.
+"""The process from which Spark's Python workers are forked, with all modules imported.
 
-Spark's own, `pyspark.daemon`, imports nothing of ours: each worker would do that by itself. And it
-takes PySpark from an archive without compiled files, which are compiled again at each start.
+Spark's `pyspark.daemon` does not import our modules, so each worker would import them. It also
+takes PySpark from an archive without compiled files, which are compiled at each start.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SPARK_ARCHIVE = re.compile(r"pyspark\.zip|py4j-.*-src\.zip|spark-core_.*\.jar")
 
 
 class _PandasForSpark:
-    """Makes pandas look as if it were not installed, except to PySpark."""
+    """An import hook that hides pandas from all modules except PySpark."""
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         if fullname == "pandas" and not _asked_by_spark():
@@ -27,7 +27,7 @@ class _PandasForSpark:
 
 def _asked_by_spark() -> bool:
     frame = sys._getframe(2)  # noqa: SLF001
-    # modules of Python itself that import others; what is compiled has no frame of its own
+    # skips Python's import machinery; compiled modules have no frame
     while frame.f_back is not None and _module(frame).startswith("importlib"):
         frame = frame.f_back
     return _module(frame).startswith("pyspark.")
@@ -38,21 +38,22 @@ def _module(frame: FrameType) -> str:
 
 
 def keep_pandas_out() -> None:
-    """Have Arrow do without pandas in this process: half a second of a core.
+    """Prevent Arrow from importing pandas in this process, which takes half a second of a core.
 
-    Arrow looks for it when it makes its first array, in case it is ever given a series. PySpark
-    insists on it for some of its functions, and still finds it.
+    Arrow imports pandas with its first array, in case it gets a series. PySpark needs pandas for
+    some functions, and still finds it.
     """
     if "pandas" not in sys.modules:
         sys.meta_path.insert(0, _PandasForSpark())
 
 
 def _prefer_compiled_spark() -> None:
-    """Take PySpark from where it is installed, if this Python has it."""
+    """Import PySpark from its installation instead of Spark's archive, if it is installed."""
     rest = [entry for entry in sys.path if not _is_spark_archive(entry)]
     if importlib.machinery.PathFinder.find_spec("pyspark", rest) is not None:
         sys.path[:] = rest
-        # a worker's first task has every importer look again, and one of an archive reads it whole
+        # at a worker's first task all importers invalidate their caches, and an archive is read
+        # again
         for entry in [each for each in sys.path_importer_cache if _is_spark_archive(each)]:
             del sys.path_importer_cache[entry]
 
@@ -76,7 +77,7 @@ if __name__ == "__main__":
     _import_what_tasks_need()
     from pyspark.daemon import manager
 
-    # what nobody collects nobody writes to: one copy serves all workers
+    # frozen objects are never written by the collector, so all workers share one copy
     gc.collect()
     gc.freeze()
     manager()  # type: ignore[no-untyped-call]

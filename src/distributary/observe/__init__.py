@@ -1,1 +1,1 @@
-"""What was done, what went wrong, and how it stands: the ledger and everything read from it."""
+"""The ledger, and everything that reads it: status, trace, metrics, alerts, lineage, checks."""

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 FORMAT = 1
 _CARD = "pipeline.json"
 REMOVAL = "removal.json"
-"""What a reset or clean takes away, in the pipeline's folder until it has ended."""
+"""The file with the removals of a reset or clean in progress."""
 RESTORE = "restore.json"
-"""Which backup is being put back, in the lake's own folder until that has ended."""
+"""The file that names the backup of a restore in progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,11 @@ class Registration:
     """The pipeline file it was loaded from; empty for settings that were given in Python."""
     checkpoint: str
     reads: str = ""
-    """The table that it reads, where that is a folder of the machine that it runs on."""
+    """The table that the pipeline reads, if that is a folder of its machine."""
     config: Mapping[str, Any] = field(default_factory=dict)
-    """The configuration with every secret masked: the caller masks, this only stores."""
+    """The configuration, in which the caller has masked every secret."""
     tables: Mapping[str, str] = field(default_factory=dict)
-    """Names and folders of the tables it made, and of no others."""
+    """Names and folders of the tables that the pipeline created."""
 
     def to_json(self) -> str:
         """Return the content of the file."""
@@ -65,7 +65,7 @@ class Registration:
 
 
 def register(lake: str, registration: Registration) -> None:
-    """Writes or replaces the pipeline's file; makes the lake's folder if there is none."""
+    """Write or replace the pipeline's card; create the lake's folder if it is missing."""
     name = registration.name
     with reaching(layout.pipeline_file(lake, name)):
         place = at(layout.pipeline(lake, name))
@@ -93,7 +93,7 @@ def _read(text: bytes, where: str) -> Registration:
         evidence = "something else where a text should be"
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         evidence = type(error).__name__
-    # not passed over: what a pipeline is about to commit would look like nobody's
+    # an error and not skipped: the files of an unknown pipeline could be deleted
     raise CheckpointError(
         "what a pipeline says of itself cannot be read",
         where=where,
@@ -108,7 +108,7 @@ def unfinished_removal(lake: str, pipeline: str) -> bool:
 
 
 def refuse_half_restored(lake: str) -> None:
-    """Raise RESTORE_UNFINISHED where a backup was being put back, and that has not ended."""
+    """Raise RESTORE_UNFINISHED if a restore of this lake was interrupted."""
     home = at(layout.join(lake, layout.HOME))
     with reaching(home.address):
         if home.look(RESTORE) is None:
@@ -122,17 +122,17 @@ def refuse_half_restored(lake: str) -> None:
     )
 
 
-# What the catalog has of a pipeline's tables, kept in the lake for those who ask.
+# The state of a pipeline's tables in the catalog, stored in the lake for `status`.
 
 _CATALOG = "catalog.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Unregistered:
-    """A table that the catalog does not have as it should."""
+    """A table without a correct entry in the catalog."""
 
     table: str
-    """Empty where the catalog itself is the trouble."""
+    """The table; empty if the catalog itself fails."""
     code: str
     error: str
     next_step: str
@@ -146,13 +146,13 @@ class CatalogState:
 
     type: str
     place: str
-    """The parts of the tables' names before their own: `main.games`."""
+    """The catalog and schema of the tables: `main.games`."""
     at: datetime
     registered: int = 0
     waiting: int = 0
-    """Tables that are tried again."""
+    """The number of tables that are retried."""
     problems: tuple[Unregistered, ...] = ()
-    """Why, the oldest first, a few of them."""
+    """A few of the problems, the oldest first."""
 
     @property
     def code(self) -> str:
@@ -161,7 +161,7 @@ class CatalogState:
 
     @property
     def error(self) -> str:
-        """Likewise, in words."""
+        """Return the description of the oldest problem."""
         if not self.problems:
             return ""
         first = self.problems[0]
@@ -174,7 +174,7 @@ class CatalogState:
 
 
 def write_catalog_state(folder: str, state: CatalogState) -> None:
-    """Put it in place of the one before; where it cannot be written, it is not what counts."""
+    """Replace the stored state; failures are ignored, because the state is only informative."""
     content = json.dumps({"format": FORMAT, **plain(state)}).encode()
     with suppress(OSError):
         store = at(folder)
@@ -191,14 +191,14 @@ def read_catalog_state(lake: str, pipeline: str) -> CatalogState | None:
         return None
 
 
-# What upkeep did to a pipeline's tables when it was last done, likewise.
+# The result of the last maintenance of a pipeline's tables, stored in the same way.
 
 _UPKEEP = "upkeep.json"
 
 
 @dataclass(frozen=True, slots=True)
 class UpkeepState:
-    """The last upkeep of a pipeline's tables, by a run or by `maintain`."""
+    """The last maintenance of a pipeline's tables, by a run or by `maintain`."""
 
     at: datetime
     seconds: float
@@ -206,20 +206,20 @@ class UpkeepState:
     changed: int
     failed: int
     left: int
-    """Tables that wait for the next time, because no time was left."""
+    """The number of tables left for the next time, for lack of time."""
     files_before: int
-    """Of the tables whose small files were put together."""
+    """The number of files in the compacted tables before."""
     files_after: int
     files_deleted: int
     bytes_deleted: int
     dead_letters: int
-    """Dead letters that expired."""
+    """The number of expired dead letters."""
     error: str = ""
-    """Code and words of the first failure."""
+    """Code and description of the first failure."""
 
 
 def write_upkeep_state(lake: str, pipeline: str, state: UpkeepState) -> None:
-    """Put it in place of the one before; where it cannot be written, it is not what counts."""
+    """Replace the stored state; failures are ignored, because the state is only informative."""
     content = json.dumps({"format": FORMAT, **plain(state)}).encode()
     with suppress(OSError):
         store = at(layout.pipeline(lake, pipeline))
@@ -236,12 +236,10 @@ def read_upkeep_state(lake: str, pipeline: str) -> UpkeepState | None:
         return None
 
 
-# Which pipeline files that a lake names are loaded unasked: those that this user has run.
-#
-# Whoever can write to a lake can write what they like into its cards, and a pipeline file says
-# where secrets are sent and which classes Spark loads. So a run writes a pin outside of the lake,
-# into the user's own folder: which file it was made of, by the hash of its bytes, and where its
-# progress is. Every other file is loaded only when it is named on the command.
+# Trust in pipeline files that a lake's cards name. Any writer of a lake can change its cards, and a
+# pipeline file decides where secrets are sent and which classes Spark loads. So a run stores a pin
+# in the user's own folder, outside of the lake: the hash of its file, and the place of its
+# checkpoint. Without a matching pin, a file is loaded only if the command names it.
 
 _log = logging.getLogger(__name__)
 _FORMAT = 1
@@ -251,7 +249,7 @@ DECODING = frozenset({"lake", "registry"})
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """What a run of this user says about its file. All paths are resolved: no link is in them."""
+    """The pin that a run of this user stores about its file. All paths are free of links."""
 
     lake: str
     pipeline: str
@@ -261,7 +259,7 @@ class Pin:
 
 
 def pin(lake: str, pipeline: str, *, file: Path, sha256: str, checkpoint: str) -> None:
-    """Write down that this user runs a pipeline by this file, as it is now."""
+    """Store that this user runs a pipeline with the current content of this file."""
     paths = (_address(lake), pipeline, os.path.realpath(file))
     content = {"format": _FORMAT, **asdict(Pin(*paths, sha256, _address(checkpoint)))}
     place = _place(*paths)
@@ -271,7 +269,7 @@ def pin(lake: str, pipeline: str, *, file: Path, sha256: str, checkpoint: str) -
         disk.replace(place, (json.dumps(content, indent=2) + "\n").encode())
         place.chmod(0o600)
     except OSError as error:
-        # the run does not need it: commands will ask for the file
+        # the run works without a pin; commands will ask for the file
         _log.warning("%s: commands will ask for --file (%s)", place, error.strerror)
 
 
@@ -280,10 +278,10 @@ def load_trusted(
 ) -> Loaded:
     """Load the file that a card names. Raises ConfigError if it is not trusted.
 
-    A file that is not trusted is not opened. `needs` is as in `load`; `option` is what
-    the caller's command has for naming a file.
+    An untrusted file is not opened. `needs` is as in `load`; `option` is the option of the caller's
+    command that names a file.
     """
-    # what reads settings takes long to import, and most of those who look at a lake need none
+    # imported here, because the import takes long and most commands need no settings
     from distributary.config.document import printable, read
     from distributary.config.load import load_text
 
@@ -302,7 +300,7 @@ def load_trusted(
     if not _is_own(file):
         evidence = "it belongs to another user, or others may write to it"
         raise _refusal(card, evidence=evidence, option=option)
-    # what is hashed is what is loaded: nobody can change the file between the two
+    # the hashed bytes are loaded, so the file cannot change between the two
     text, sha256 = read(file)
     if sha256 != known.sha256:
         evidence = f"changed since its last run: sha256 {sha256[:12]}, run with {known.sha256[:12]}"
@@ -321,7 +319,7 @@ def load_trusted(
 
 
 def trusted_checkpoint(card: Registration, lake: str) -> Path | None:
-    """Return a card's checkpoint if it may be tidied: it is in the lake, or pinned."""
+    """Return a card's checkpoint if files in it may be removed: it is in the lake, or pinned."""
     try:
         folder = Path(os.path.realpath(card.checkpoint))
     except ValueError:

@@ -1,4 +1,4 @@
-"""The dead letters: grouped, found, and marked; the records in them are never touched."""
+"""Dead letters: grouping, searching and marking; their records are never changed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from distributary.store.base import Store
 _HEX = frozenset("0123456789abcdef")
 _AFTER_HEX = "g"
 _COORDINATES = re.compile(r"(.+)/(\d{1,9})/(\d{1,18})")
-"""As `trace` takes them, and `dlq show` prints them."""
+"""Coordinates of a record, in the form of `trace` and `dlq show`."""
 _SHOWN = 10
 """The lane of replays, and their folder in a checkpoint."""
 _SELECTION = re.compile(r"selection-([0-9]+)\.parquet")
@@ -47,23 +47,23 @@ class Reason:
     example: str
     """Id of one of them."""
     types: Mapping[str, int]
-    """How many of each type; unknown types are under the empty name."""
+    """The number of letters of each type; letters without a type have an empty name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayFailure:
-    """Why a dead letter failed again when it was replayed."""
+    """The reason why a replayed dead letter failed again."""
 
     code: str
     message: str
 
 
 _OF_REASONS = ("id", "error_code", "type", "first_seen", "last_seen")
-"""The columns by which dead letters are grouped."""
+"""The columns for grouping dead letters."""
 
 
 class DeadLetters:
-    """Reads and marks the dead-letter table that pipelines append to at the same time."""
+    """The dead-letter table, which pipelines append to at the same time."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -71,7 +71,7 @@ class DeadLetters:
     def reasons(
         self, *, status: str | None = DeadLetterStatus.OPEN, pipeline: str | None = None
     ) -> tuple[Reason, ...]:
-        """Dead letters grouped by error code, the largest group first."""
+        """Group dead letters by error code, the largest group first."""
         return _reasons(self._read(_OF_REASONS, same(status=status, pipeline=pipeline)))
 
     def summary(self, *, pipeline: str) -> tuple[dict[str, int], tuple[Reason, ...]]:
@@ -100,11 +100,11 @@ class DeadLetters:
         limit: int | None = None,
         columns: Sequence[str] | None = None,
     ) -> pa.Table:
-        """Dead letters that satisfy everything that is given, in order of source.
+        """Return the dead letters that satisfy all given conditions, in the order of the source.
 
-        `since` and `until` (not included) look at when they were first dead-lettered; `offsets`
-        is one offset, or the first and the last of a stretch. A record appears once, even if a
-        reset has made it a dead letter twice.
+        `since` and `until` (exclusive) compare the time of the first failure; `offsets` is one
+        offset, or the first and the last of a range. A record is returned once, even if it became a
+        dead letter again after a reset.
         """
         first_seen = pc.field("first_seen")
         where = both(
@@ -153,21 +153,21 @@ class DeadLetters:
         )
 
     def mark_replayed(self, ids: Iterable[str], *, replay: int) -> int:
-        """Open dead letters that a replay has brought into their tables. Returns how many."""
+        """Mark open dead letters that a replay wrote to their tables; return how many."""
         rows = _same_for_all(ids, note=f"replay {replay}", status=DeadLetterStatus.REPLAYED)
         updates = {"status": "s.status", "note": "s.note", "last_seen": "s.at"}
         return self._mark(rows, {**updates, "attempts": "t.attempts + 1"})
 
     def discard(self, ids: Iterable[str], *, note: str) -> int:
-        """Gives up open dead letters, and says why. Returns how many."""
+        """Mark open dead letters as discarded, with a note; return how many."""
         rows = _same_for_all(ids, note=note, status=DeadLetterStatus.DISCARDED)
         return self._mark(rows, {"status": "s.status", "note": "s.note"})
 
     def mark_failed_again(self, failures: Mapping[str, ReplayFailure], *, at: datetime) -> int:
-        """Open dead letters, by id, that a replay could not decode either. Returns how many.
+        """Mark open dead letters, by id, that failed again in a replay; return how many.
 
-        `at` is the time of that replay, the same on every call for it: a second call changes
-        nothing, because nothing was last tried before that time any more.
+        `at` is the time of the replay, the same in every call for it: so a second call changes
+        nothing.
         """
         rows = pa.table(
             {
@@ -186,7 +186,7 @@ class DeadLetters:
         return self._mark(rows, updates, unless_tried_since=at.astimezone(UTC))
 
     def forget(self, pipeline: str) -> None:
-        """Removes every dead letter of a pipeline, as `clean` does with its tables."""
+        """Remove all dead letters of a pipeline, for `clean`."""
         with reaching(self.path):
             for attempt in conflict_attempts():
                 with attempt:
@@ -254,10 +254,10 @@ def _reasons(rows: pa.Table) -> tuple[Reason, ...]:
 
 
 def _bounds(batches: pa.ChunkedArray) -> str:
-    """Numbers of batches between which the marked rows lie.
+    """Return the lowest and the highest batch of the marked rows.
 
-    With them, files of other batches are not read, and a pipeline that appends a newer batch at
-    the same time is no conflict.
+    With these bounds, files of other batches are not read, and a concurrent append of a newer batch
+    is no conflict.
     """
     if batches.null_count:
         return ""
@@ -306,7 +306,7 @@ def _within(offsets: int | tuple[int, int] | None) -> pc.Expression | None:
     return (pc.field("offset") >= first) & (pc.field("offset") <= last)
 
 
-# The dead letters of a whole lake: every pipeline has a table of them, or shares one.
+# The dead letters of a lake: each pipeline has its own table, or shares one.
 
 
 def letter_tables(lake: str, *, pipeline: str | None = None) -> dict[str, DeadLetters]:
@@ -338,18 +338,18 @@ def find_letter(tables: dict[str, DeadLetters], id: str, *, lake: str) -> dict[s
     )
 
 
-# Bytes for human eyes, with one of them pointed at.
+# Hexadecimal display of bytes, with a mark at one byte.
 
 _PER_LINE = 16
 _HEAD = 16
 _AROUND = 4
-"""Lines that are shown: at the beginning, and on each side of the byte pointed at."""
+"""The number of lines shown at the beginning, and on each side of the marked byte."""
 
 
 def hexdump(
     data: bytes, *, mark: int | None = None, label: str = "", head: int = _HEAD
 ) -> Iterator[str]:
-    """Format 16 bytes a line; of a long value, its beginning and the part around the mark."""
+    """Format 16 bytes per line; of a long value, only the beginning and the part at the mark."""
     total = (len(data) + _PER_LINE - 1) // _PER_LINE
     marked = None if mark is None else min(mark, max(len(data) - 1, 0)) // _PER_LINE
     skipped = 0

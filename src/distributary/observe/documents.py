@@ -1,6 +1,6 @@
-"""Dataclasses from JSON documents of another process, or of another version of this program.
+"""Reading of dataclasses from JSON documents, also of another version of this program.
 
-What a dataclass does not know is passed over; what has another type is refused.
+Unknown keys are ignored, and values of a wrong type are refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ERRORS: Mapping[str, type[DistributaryError]] = {
     for name, each in vars(errors).items()
     if isinstance(each, type) and issubclass(each, DistributaryError)
 }
-"""All errors of the tree, by the names of their classes."""
+"""All error classes by name."""
 
 
 def read_error(document: Mapping[str, Any]) -> DistributaryError:
@@ -102,7 +102,7 @@ def _number(kind: type, value: Any) -> Any:
 
 
 def _checked(kind: type, value: Any) -> Any:
-    # an integer is no truth value here, nor the other way round
+    # an integer does not count as a boolean, nor a boolean as an integer
     if type(value) is not kind:
         raise TypeError(f"{type(value).__name__} instead of {kind.__name__}")
     return value

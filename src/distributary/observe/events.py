@@ -29,7 +29,7 @@ def _now() -> datetime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """What all events have in common."""
+    """The base of all events."""
 
     pipeline: str
     at: datetime = field(default_factory=_now)
@@ -42,7 +42,7 @@ class BatchStarted(Event):
     batch: int
     lane: str = "stream"
     records: int | None = None
-    """How many the source says are in it, where it can tell beforehand."""
+    """The number of records according to the source, if known beforehand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +65,12 @@ class SchemaSeen(Event):
     label: str
     """`chess-value v3`."""
     changes: tuple[str, ...] = ()
-    """What it did to the table, one line each."""
+    """The changes of the table, one line each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableParked(Event):
-    """A table could not be written: its files wait, the others go on."""
+    """A table could not be written, and its batch was parked; other tables are not affected."""
 
     batch: int
     table: str
@@ -84,7 +84,7 @@ class TableResumed(Event):
 
     table: str
     parked: bool = False
-    """It still waits."""
+    """Whether the batches are still parked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,17 +94,17 @@ class CatalogUpdated(Event):
     catalog: str
     """`main.games`."""
     registered: int
-    """Tables that it has as they should be."""
+    """The number of tables with correct entries."""
     waiting: int = 0
-    """Tables that it does not have so; they are tried again."""
+    """The number of other tables, which are retried."""
     code: str = ""
     error: str = ""
-    """Why, of the one that waits longest."""
+    """The error of the table that waits longest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Questions of one kind to a registry that ended in one way."""
+    """The requests of one kind to a registry with one outcome."""
 
     endpoint: str
     outcome: str
@@ -122,7 +122,7 @@ class RegistryAsked(Event):
 
 @dataclass(frozen=True, slots=True)
 class TableWritten:
-    """What a batch did to one table."""
+    """The result of a batch for one table."""
 
     table: str
     role: str
@@ -132,9 +132,9 @@ class TableWritten:
     outcome: str
     """As in the ledger: published, skipped or parked."""
     version: int | None = None
-    """The table's version that it became."""
+    """The version of the table after the commit."""
     created: bool = False
-    """The table was not there before."""
+    """Whether the batch created the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +147,14 @@ class RuleBroken:
     """warn, dead_letter or fail."""
     checked: int
     violated: int
-    """Rows that broke it."""
+    """The number of rows that broke the rule."""
     example: str = ""
-    """The first record of them, as `trace` wants it."""
+    """The first of these records, in the form of `trace`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSettled(Event):
-    """A batch is done and in the ledger."""
+    """A batch was settled."""
 
     batch: int
     counts: Counts
@@ -164,35 +164,35 @@ class BatchSettled(Event):
     lane: str = "stream"
     lag_records: int | None = None
     lag_seconds: float | None = None
-    """From when the newest record of the batch was produced to now."""
+    """Seconds since the newest record of the batch was produced."""
     event_seconds: float | None = None
-    """How old that record says it is, where that is far from the truth."""
+    """The age of that record by its own time, if that is clearly wrong."""
     dead_letters: Mapping[str, int] = field(default_factory=dict)
     """By error code."""
     steps: Mapping[str, float] = field(default_factory=dict)
     """Seconds by step."""
     written: tuple[TableWritten, ...] = ()
-    """Table by table."""
+    """The results for each table."""
     lag_by_partition: Mapping[str, int] = field(default_factory=dict)
-    """Records beyond this batch by `topic/partition`, where the source knows."""
+    """Unread records by `topic/partition`, if the source has partitions."""
     life: str = ""
-    """Life of the checkpoint: a batch number means something only within one."""
+    """The life of the checkpoint, in which batches are numbered."""
     bytes_read: int | None = None
-    """Bytes of the values of its records, as they came."""
+    """The bytes of the records' values."""
     requests: int = 0
-    """What the driver asked of buckets."""
+    """The driver's requests to buckets."""
     topics: tuple[str, ...] = ()
-    """Where its records came from."""
+    """The topics of the records."""
     parked_tables: tuple[str, ...] = ()
-    """Tables that wait now, because of this batch or of earlier ones."""
+    """All parked tables, of this and of earlier batches."""
     broken_rules: tuple[RuleBroken, ...] = ()
-    """Rules that rows of it broke; those that all rows kept are not here."""
+    """The rules that rows broke."""
     heartbeats: Mapping[str, datetime] = field(default_factory=dict)
-    """When the newest heartbeat in it of each Debezium connector was sent, by topic."""
+    """The time of the newest heartbeat of each Debezium connector, by topic."""
 
     @property
     def records_per_second(self) -> float:
-        """Source records a second, over the whole batch."""
+        """Return the source records per second over the whole batch."""
         return self.counts.read / self.seconds if self.seconds > 0 else 0.0
 
     def _repr_html_(self) -> str:
@@ -218,10 +218,10 @@ class BatchSettled(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Idle(Event):
-    """Nothing new at the source."""
+    """The source has no new records."""
 
     batch: int | None = None
-    """The last batch that was settled."""
+    """The last settled batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,31 +231,31 @@ class Failed(Event):
     error: DistributaryError
     batch: int | None = None
     retry_in: float | None = None
-    """Seconds until it is tried again, or None when it is not."""
+    """Seconds until the next attempt; None if there is none."""
     under_way: bool = False
-    """A batch goes on meanwhile: that the source is away was noticed beside it."""
+    """Whether a batch is still under way: the failure was noticed beside it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered(Event):
-    """What had failed, and was tried again, works."""
+    """A retry has succeeded."""
 
     seconds: float = 0.0
-    """Since it failed first."""
+    """Seconds since the first failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat(Event):
-    """The run is there: sent every few seconds, also in the middle of a batch."""
+    """The run is alive; sent every few seconds, also during a batch."""
 
     lag_records: int | None = None
-    """Records that no table has yet; None where the source cannot be asked for it."""
+    """The number of records that no table has yet; None if the source cannot count them."""
     lag_by_partition: Mapping[str, int] = field(default_factory=dict)
-    """The same by `topic/partition`."""
+    """The lag by `topic/partition`."""
     lag_at: datetime | None = None
-    """When the source was asked."""
+    """The time of the question to the source."""
     heartbeats: Mapping[str, Heartbeat] = field(default_factory=dict)
-    """The newest heartbeat of each Debezium connector, by topic; empty where none was ever read."""
+    """The newest heartbeat of each Debezium connector, by topic."""
     slots: SourceSlots | None = None
     """The replication slots of the source; None without `cdc.source_url`."""
 
@@ -266,12 +266,12 @@ class ProcessStarted(Event):
 
     pid: int
     restarts: int = 0
-    """How often it was started before, under this supervisor."""
+    """The number of earlier starts by this supervisor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFailed(Event):
-    """A piece of upkeep beside the pipeline failed; the pipeline itself goes on."""
+    """Maintenance beside the pipeline failed; the pipeline continues."""
 
     task: str
     error: DistributaryError
@@ -279,7 +279,7 @@ class TaskFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped(Event):
-    """The run has ended, nothing is under way."""
+    """The run has ended."""
 
     batches: int = 0
     counts: Counts = field(default_factory=Counts)
@@ -291,10 +291,10 @@ Listener = Callable[[Event], None]
 
 
 class EventBus:
-    """Hands each event to every listener, in the order in which they subscribed.
+    """Passes each event to all listeners, in the order of their subscriptions.
 
-    Listeners run in the thread that publishes: they should be quick. One that raises is logged
-    and passed over; it never breaks the run, and the others still get the event.
+    Listeners run in the publishing thread, so they must be quick. An exception of a listener is
+    logged; neither the run nor the other listeners are affected.
     """
 
     def __init__(self) -> None:
@@ -356,7 +356,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, DistributaryError):
-        # a class of another module is told as the nearest one of the tree
+        # a class of another module is sent as its nearest base class in the tree
         names = (each.__name__ for each in type(value).__mro__)
         known = next(name for name in names if name in ERRORS)
         return value.as_dict() | {"class": known, "exit_code": value.exit_code}

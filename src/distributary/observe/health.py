@@ -40,39 +40,39 @@ _ENOUGH_BATCHES = 3
 
 
 class Health(StrEnum):
-    """How a table does, the worst first."""
+    """The health of a table, the worst first."""
 
     MISSING = "missing"
-    """It is not there, though batches were settled for it."""
+    """The table does not exist, although batches were settled for it."""
     BEHIND = "behind"
-    """Its log ends before what was settled, or with an empty commit."""
+    """Its log ends before a settled batch, or with an empty commit."""
     PARKED = "parked"
     REFUSING = "refusing"
-    """More of its records are open dead letters than rows."""
+    """It has more open dead letters than rows."""
     DOUBTFUL = "doubtful"
     """The kind of a column was decided on values of several kinds."""
     STALE = "stale"
-    """It has been quiet for much longer than it usually is."""
+    """It got no rows for much longer than usual."""
     ABSENT = "absent"
-    """It is not there, and never was: nothing came for it yet."""
+    """The table does not exist, because no record has come for it yet."""
     HEALTHY = "healthy"
 
 
 @dataclass(frozen=True, slots=True)
 class TableHealth:
-    """A table and how it does."""
+    """A table with its health."""
 
     table: TableSummary
     health: Health
     freshness_seconds: float | None
-    """Between its last commit and the pipeline's last batch."""
+    """Seconds between its last commit and the pipeline's last batch."""
     overdue: float = 0.0
-    """How many times its usual pause it has been quiet."""
+    """The time since its last rows, as a multiple of its usual pause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The tables to look at, and how many more there are."""
+    """The tables to look at first, and the number of others."""
 
     shown: tuple[TableHealth, ...]
     total: int
@@ -85,7 +85,7 @@ class Ranking:
     absent: int
     healthy: int
     healthy_not_shown: int
-    """The `985 healthy` of a page that shows fifteen of a thousand."""
+    """Return the number of healthy tables that are not shown."""
 
 
 def assess(
@@ -109,7 +109,7 @@ def assess(
     if table.version is None:
         return TableHealth(table, Health.ABSENT, freshness)
     if table.role == Role.DEAD_LETTERS:
-        # that no more of them come is good news
+        # a table that refuses records is not also reported as stale
         return TableHealth(table, Health.HEALTHY, freshness)
     if doubtful:
         return TableHealth(table, Health.DOUBTFUL, freshness)
@@ -157,9 +157,9 @@ def rank(
 
 
 def losses_of(lake: str, tables: Iterable[TableSummary]) -> dict[TableKey, Loss]:
-    """Tables of a lake on this machine that are gone or behind, seen by names of files only.
+    """Return missing and outdated tables of a local lake, by file names only.
 
-    A table of several pipelines may lack what one of them has written, and nothing of another.
+    A table of several pipelines may lack batches of one of them only.
     """
     seen = ((t.key, loss_at_a_glance(layout.place(lake, t.path), t.version)) for t in tables)
     return {key: loss for key, loss in seen if loss is not None}
@@ -172,17 +172,15 @@ def _badness(item: TableHealth) -> tuple[int, float, float, str]:
     return (list(Health).index(item.health), -weight, -freshness, item.table.table)
 
 
-# Rows and bytes of tables that are made of a log: a merge rewrites them, so they tell themselves.
-#
-# The ledger adds up what batches append. What a merged table holds is not a sum of that; the
-# files that its own log names are.
+# Rows and bytes of merged tables. The ledger sums the rows that batches append, but merges also
+# replace and delete rows, so these numbers come from the files in the table's log.
 
 DERIVED = frozenset({str(Role.MERGED), str(Role.HISTORY)})
 _THREADS = 8
 
 
 def written_rows(tables: Iterable[TableSummary]) -> int:
-    """Rows that batches have written: without dead letters, and without what is made of a log."""
+    """Return the number of written rows, without dead letters and merged tables."""
     apart = DERIVED | {str(Role.DEAD_LETTERS)}
     return sum(table.rows or 0 for table in tables if table.role not in apart)
 
@@ -199,7 +197,7 @@ def with_measures(lake: str, tables: Sequence[TableSummary]) -> tuple[TableSumma
             with reaching(path):
                 found = load(at(path))
         except (LakeUnavailableError, OutsideLakeError):
-            # one table that cannot be read must not hide all others
+            # an unreadable table must not hide all others
             return replace(table, rows=None)
         if found is None:
             return replace(table, rows=None, columns=0)
@@ -210,7 +208,7 @@ def with_measures(lake: str, tables: Sequence[TableSummary]) -> tuple[TableSumma
 
 
 def filled_rows(lake: str, table: TableSummary, column: str) -> tuple[int, int] | None:
-    """Return how many rows have a value in a column, and how many in the columns beside it.
+    """Return how many rows have a value in a column, and how many in its side columns.
 
     None where the statistics of the table do not say it.
     """
@@ -262,7 +260,7 @@ def open_listed(
 
 def head(fragment: ds.Fragment, schema: pa.Schema, columns: list[str], rows: int) -> pa.Table:
     """Read the first rows of a file."""
-    # nothing is read ahead, and of a column only what the first rows need
+    # without read-ahead, so that only the first rows of each column are read
     options = ds.ParquetFragmentScanOptions(use_buffered_stream=True, pre_buffer=False)
     scanner = fragment.scanner(
         schema=schema,
@@ -286,7 +284,7 @@ def files_of(path: str, row: TableRow) -> tuple[str, ...]:
 
 
 def count_rows(table: ReadableTable, role: str, topic: str | None = None) -> Counter[int] | None:
-    """Rows by schema id, from the table itself; None where its rows do not say it."""
+    """Count rows by schema id in the table itself; None if its rows have no schema id."""
     name = "schema_id" if role == Role.BRONZE else "_schema_id"
     files = table.files
     needed = {name} if topic is None else {name, "_topic"}

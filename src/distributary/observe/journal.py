@@ -15,7 +15,7 @@ from distributary.errors import DistributaryError
 from distributary.observe import events
 from distributary.observe.log_format import LogFormat, LogLine, RecordHandler, spell
 
-# What the log says about each event.
+# The log line of each event.
 
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 INFO, WARNING, ERROR = "INFO", "WARNING", "ERROR"
@@ -37,7 +37,7 @@ def line_of(event: events.Event) -> LogLine:
 
 
 def _content(event: events.Event) -> tuple[str, str, dict[str, Any]]:
-    """Level, message, and what else is said."""
+    """Return level, message and further fields of an event's line."""
     match event:
         case events.BatchStarted():
             size = "" if event.records is None else f" of {event.records:,} records"
@@ -99,15 +99,15 @@ def _facts(error: DistributaryError) -> dict[str, Any]:
 
 
 _DETAILS = (events.StepFinished, events.RegistryAsked)
-"""What is told with `-v` only."""
+"""Events that are logged with `-v` only."""
 _BEAT_EVERY = timedelta(seconds=30)
-"""Between two lines that say nothing but that it runs."""
+"""Seconds between two lines that only show that the run is alive."""
 
 
 class Journal:
-    """Writes lines to a stream; one at a time, secrets hidden.
+    """Writes lines to a stream, one at a time, with secrets masked.
 
-    What does not know its pipeline or batch is filed under those of the process.
+    Lines without a pipeline or batch get those of the process.
     """
 
     def __init__(
@@ -118,10 +118,10 @@ class Journal:
         self.mask: Callable[[str], str] = str
         """Hides the secrets of the pipeline at hand."""
         self.pipeline: str | None = None
-        """The pipeline of this process, where it has only one."""
+        """The pipeline of this process, if there is only one."""
         self._batch: int | None = None
         self._told: dict[str, datetime] = {}
-        """By pipeline, when its last line was written."""
+        """The time of the last line of each pipeline."""
 
     def write(self, line: LogLine) -> None:
         """Write one line; a closed stream must not cause an error."""
@@ -138,7 +138,7 @@ class Journal:
         self.write(LogLine(message=message, event=event, level=level, **known))
 
     def follow(self, event: events.Event) -> None:
-        """Remember which batch is under way; listens to the one pipeline of a process."""
+        """Note the batch under way; a listener for the only pipeline of a process."""
         if isinstance(event, events.BatchStarted):
             self._batch = event.batch
         elif isinstance(event, events.BatchSettled | events.Failed):
@@ -171,7 +171,7 @@ class Journal:
 
 @contextmanager
 def keeping(journal: Journal) -> Iterator[Journal]:
-    """While this lasts, warnings of every library are lines of the journal, and what we say."""
+    """Write all log records, with warnings of libraries, to the journal while the context lasts."""
     root, package = logging.getLogger(), logging.getLogger("distributary")
     handler = RecordHandler(journal.take)
     before = package.level

@@ -1,9 +1,9 @@
-"""How a run does right now, for other processes: a small file beside its checkpoint.
+"""The pulse of a run for other processes: a small file beside its checkpoint.
 
-The ledger says what was done. What is under way, what is not read yet and what is tried again after
-a failure is known by the run alone, so it writes that down every few seconds (`pulse.json`), and
-the error that ended it (`failure.json`). A process that was killed cannot take anything back: what
-a pulse says about trouble counts only as long as the owner of the checkpoint is alive.
+The ledger has the settled batches. Only the run itself knows the current batch, the unread records
+and the failure that is being retried. It writes them every few seconds (`pulse.json`), and the
+error that ended it (`failure.json`). A killed process cannot correct its pulse, so trouble in a
+pulse counts only while the owner of the checkpoint is alive.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from distributary.store.base import Store, at
 FORMAT = 1
 _PULSE, _FAILURE = "pulse.json", "failure.json"
 MOST_LINES = 60
-"""Lines of its log that a run keeps for others."""
+"""The most log lines in a pulse."""
 MOST_PARTITIONS = 1000
-"""Partitions whose lag is told one by one; the sum is of all."""
+"""The most partitions with their own lag in a pulse; the sum covers all."""
 MOST_HEARTBEATS = 1000
-"""Connectors whose heartbeats are remembered, those with the newest first."""
+"""The most connectors with heartbeats in a pulse, those with the newest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What the source holds and no table has yet."""
+    """The unread records of the source."""
 
     at: datetime
     """When the source was asked."""
     records: int
     partitions: Mapping[str, int] = field(default_factory=dict)
-    """The same by `topic/partition`, the furthest behind first."""
+    """The unread records by `topic/partition`, the most first."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """The batch that is being worked on."""
+    """The batch under way."""
 
     batch: int
     started_at: datetime
@@ -56,19 +56,19 @@ class UnderWay:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A failure that is tried again."""
+    """A failure that is being retried."""
 
     since: datetime
-    """When it failed first."""
+    """The time of the first failure."""
     attempts: int
-    """How often it has failed since."""
+    """The number of failed attempts."""
     next_try: datetime | None
     error: Mapping[str, Any]
-    """Code, what, where, evidence and next step."""
+    """The error: code, what, where, evidence and next step."""
 
     def as_failure(self) -> dict[str, Any]:
         """Convert to a failure as `status` shows it."""
-        # whoever can write to a lake can write what they like into this
+        # untrusted content: any writer of the lake can change this file
         known = {key: value for key, value in self.error.items() if isinstance(value, str | bool)}
         more = {"since": self.since, "attempts": self.attempts, "next_try": self.next_try}
         return {**known, **plain({"at": self.since, **more})}
@@ -76,16 +76,16 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """What a run has said of itself last."""
+    """The last pulse of a run."""
 
     at: datetime
     trouble: Trouble | None = None
     backlog: Backlog | None = None
     under_way: UnderWay | None = None
     lines: tuple[str, ...] = ()
-    """Its last words, the newest at the end; also those of the run before."""
+    """The last log lines, the newest last, including those of the run before."""
     began: datetime | None = None
-    """When this run began: batches before that were those of another."""
+    """The start of this run; earlier batches belong to other runs."""
     ended: str = ""
     """How the run ended: `done`, `stopped` or `failed`; empty while it goes on."""
     heartbeats: Mapping[str, Heartbeat] = field(default_factory=dict)
@@ -111,27 +111,27 @@ def read_pulse(checkpoint: str) -> Pulse | None:
 
 
 def begin_pulse(checkpoint: Store) -> None:
-    """Another process owns the checkpoint now: what the one before did is no longer under way."""
+    """Reset the pulse, because another process owns the checkpoint now."""
     found = read_pulse(checkpoint.address)
     if found is not None:
         now = datetime.now(UTC)
         write_pulse(checkpoint, replace(found, trouble=None, under_way=None, began=now))
 
 
-# Why the last run ended, if an error ended it.
+# The error that ended the last run.
 
 _OF_ERRORS: Mapping[str, type] = {
     **dict.fromkeys(("code", "what", "where", "evidence", "next_step"), str),
     "retryable": bool,
     "context": dict,
 }
-"""What an error tells of itself, and the types of it."""
+"""The parts of an error, with their types."""
 
 
 def write_failure(checkpoint: Store, error: DistributaryError) -> None:
-    """Remember an error; a folder that is not there is not made for it.
+    """Store an error; a missing folder is not created.
 
-    Where the error is that nothing can be written, neither can this: the error is what counts.
+    Failures are ignored: if nothing can be written, the original error matters more.
     """
     content = {"at": datetime.now(UTC).isoformat(), **error.as_dict()}
     with suppress(OSError):
@@ -140,7 +140,7 @@ def write_failure(checkpoint: Store, error: DistributaryError) -> None:
 
 
 def clear_failure(checkpoint: Store) -> None:
-    """Forget the error of an earlier run: a later one has worked, or has ended without an error."""
+    """Remove the error of an earlier run, after a later run has worked."""
     with suppress(OSError):
         checkpoint.remove(_FAILURE)
 
@@ -149,7 +149,7 @@ def read_failure(checkpoint: str) -> dict[str, Any] | None:
     """Return the last run's error, if the run ended with one."""
     try:
         content = json.loads(at(checkpoint).read(_FAILURE))
-        # whoever can write to a lake can write what they like into this
+        # untrusted content: any writer of the lake can change this file
         known = {k: v for k, v in content.items() if isinstance(v, _OF_ERRORS.get(k, ()))}
         return {"at": moment(content["at"]).isoformat(), **known}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):

@@ -1,4 +1,4 @@
-"""Where the stream of a pipeline that several jobs share was divided again.
+"""The division of a stream among jobs that share its types, and its changes over time.
 
 <lake>/_distributary/pipelines/<name>/shards/000000.json       {"shards": 2}
                                              000000.at.json    {"version": 17}
@@ -6,10 +6,10 @@
                                              000001.at.json    {"version": 40}
 
 From version 17 of the bronze table on, two jobs share the types; from version 40 on, three. Both
-files of a cut are created exclusively and never changed. First the number is announced, then the
-newest version is looked up and the cut is placed behind it. A reader does it the other way round:
-it looks how far bronze goes, then for cuts. If it finds no announcement, the cut will be placed
-behind everything that it has seen; if it finds one without a place, it waits.
+files of a cut are created exclusively and never changed. A writer first announces the number of
+shards, then looks up the newest version and places the cut after it. A reader first looks up the
+newest version, then the cuts. Without an announcement, a later cut will be placed after everything
+that the reader has seen; with an announcement without a place, the reader waits.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _CUT_BACK = "restore the file from a copy: without it nobody knows whose records
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """A stretch of the bronze table during which the number of shards is the same."""
+    """A range of versions of the bronze table with one number of shards."""
 
     shards: int
     first: int
-    """The version of the bronze table with which it begins."""
+    """The first version of the bronze table."""
     last: int | None = None
-    """The version with which the next one begins; None while it goes on."""
+    """The first version of the next epoch; None for the current epoch."""
 
     def takes(self, part: int | str) -> bool:
         """Return whether a job has work in this epoch."""
@@ -78,42 +78,42 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """How the stream is divided, as far as that is known."""
+    """The known epochs of a stream."""
 
     epochs: tuple[Epoch, ...] = ()
     announced: int | None = None
-    """The number of shards of a cut that has no place yet."""
+    """The announced number of shards of a cut without a place."""
 
     @property
     def shards(self) -> int:
-        """The number of shards from now on; 0 where there are none."""
+        """Return the current number of shards; 0 if the stream is not divided."""
         return self.announced or (self.epochs[-1].shards if self.epochs else 0)
 
     @property
     def most(self) -> int:
-        """The largest number of shards there ever were."""
+        """Return the largest number of shards in any epoch."""
         return max((epoch.shards for epoch in self.epochs), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """The folder of cuts of one pipeline."""
+    """The cuts of one pipeline's stream, in a folder."""
 
     store: Store
     _known: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
-    """What was read: it never changes, and in a bucket to look again is a request."""
+    """The cuts that were read; they never change, and reading costs requests in a bucket."""
 
     @classmethod
     def of(cls, lake: str, pipeline: str) -> Cuts:
-        """The cuts of a pipeline in a lake."""
+        """Return the cuts of a pipeline in a lake."""
         return cls(at(layout.pipeline(lake, pipeline)).below("shards"))
 
     def read(self) -> Division:
-        """All stretches so far, the oldest first."""
+        """Read all epochs, the oldest first."""
         with reaching(self.store.address):
             names = {file.name for file in self.store.files()}
         announced = sorted(name for name in names if _NAME.fullmatch(name))
-        # a cut is announced when all before it have their places
+        # a cut is announced only when all earlier cuts have places
         placed = [_place(n) for n in range(len(announced))]
         placed = placed if not placed or placed[-1] in names else placed[:-1]
         numbers = [self._number(name, "shards") for name in announced]
@@ -123,9 +123,9 @@ class Cuts:
         return Division(epochs, numbers[-1] if len(places) < len(numbers) else None)
 
     def divide(self, shards: int, newest: Callable[[], int]) -> Division:
-        """Spread the types over this many jobs, from behind the `newest` version on.
+        """Divide the stream among this many jobs, starting after the `newest` version.
 
-        Doing it again changes nothing, and completes what a crash left half done.
+        A second call changes nothing; it completes a cut that a crash interrupted.
         """
         found = self.read()
         if found.announced is not None:
@@ -166,15 +166,15 @@ def place(position: Position) -> tuple[int, int]:
     return int(position["version"]), int(position["index"])
 
 
-# How far the jobs that share a pipeline's types have come, by their own checkpoints.
+# The progress of the jobs that share a pipeline's types, from their checkpoints.
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The jobs of one pipeline."""
+    """The progress of the jobs of one pipeline."""
 
     config: PipelineConfig
-    """Of any of them: lake and checkpoint are the same for all."""
+    """The settings of any of the jobs; lake and checkpoint are the same for all."""
     of: str
 
     def behind(self, table: DeltaSource, part: Part, epochs: Sequence[Epoch]) -> str:
@@ -191,7 +191,7 @@ class Progress:
         return ""
 
     def settled(self, part: Part) -> Position | None:
-        """Behind the newest batch that a job has settled; None if it never began."""
+        """Return the position after the newest settled batch of a job; None if it never began."""
         checkpoint = at(self.config.lake.checkpoint_of(job_name(self.of, part)))
         manifests = Manifests(checkpoint.below("manifests"))
         newest = manifests.settled()
@@ -201,13 +201,13 @@ class Progress:
         return Checkpoint(checkpoint, "").known_first_position()
 
 
-# What the owner of a checkpoint does about shards before its first batch.
+# The steps for shards that the owner of a checkpoint does before its first batch.
 
 
 def divide(config: PipelineConfig, *, lake: str, manifests: Manifests, parking: str) -> None:
-    """Cut the stream if the number of shards changed; refuse a file that would write twice.
+    """Cut the stream if the number of shards changed; refuse a file that would write rows twice.
 
-    Called with the claim of the checkpoint, so that no other process lands records meanwhile.
+    Called under the claim of the checkpoint, so that no other process writes bronze meanwhile.
     """
     cuts = Cuts.of(lake, config.name)
     shard = config.shard
@@ -226,7 +226,7 @@ def divide(config: PipelineConfig, *, lake: str, manifests: Manifests, parking: 
 
 
 def family(config: PipelineConfig, *, lake: str) -> tuple[str, ...]:
-    """The pipelines whose types one job may be given: itself, and those it shares them with."""
+    """Return the pipelines that share types with a pipeline, including itself."""
     shard = config.shard
     if shard is None or not isinstance(shard.part, int):
         return (config.name,)
@@ -235,7 +235,7 @@ def family(config: PipelineConfig, *, lake: str) -> tuple[str, ...]:
 
 
 def _refuse_unfinished(config: PipelineConfig, manifests: Manifests, parking: str) -> None:
-    """Raise if a single job has decided batches that are not in all of its tables yet."""
+    """Raise if a job without shards has decided batches that are not settled yet."""
     half_done = manifests.newest() > manifests.settled()
     if half_done or parked(parking):
         raise CheckpointError(
@@ -248,7 +248,7 @@ def _refuse_unfinished(config: PipelineConfig, manifests: Manifests, parking: st
 
 
 def _newest(config: PipelineConfig) -> int:
-    """The newest version of the bronze table; -1 while there is none."""
+    """Return the newest version of the bronze table; -1 if there is none."""
     bronze = config.tables.bronze
     if bronze is None:
         return -1
@@ -297,7 +297,7 @@ def is_seen(config: PipelineConfig) -> bool:
 
 
 def refuse_replay(config: PipelineConfig) -> None:
-    """The bronze job keeps no table that a letter could go to."""
+    """Raise ConfigError for a replay in the bronze job, which has no table for records."""
     if config.shard is not None and config.shard.lands:
         raise ConfigError(
             f"pipeline {config.name} lands records and sends no dead letters again",

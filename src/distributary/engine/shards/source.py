@@ -1,7 +1,8 @@
-"""The source of a job that takes its share of a bronze table: whose turn it is, and from where.
+"""The source of a job that reads its share of a bronze table.
 
-A batch never crosses a cut. Behind a cut a job goes on only when every job has settled what is
-before it: a table that changes hands has one writer at a time, and the order of its commits.
+A batch never crosses a cut. A job continues after a cut only when every job has settled everything
+before it: so a table that moves to another job has one writer at a time, and its commits stay in
+order.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from distributary.stage.bronze import WHOLE
 from distributary.stage.unwrap import MARKED, ShardFilter
 from distributary.store.base import Store, at, reaching
 
-# Rows of a bronze table as the records that they once were, each with whether it is ours.
+# Rows of a bronze table as raw records, each marked if this job takes it.
 
 _COLUMNS = (
     *("type", "payload", WHOLE.name, "key", "headers"),
@@ -42,8 +43,8 @@ _shard_of = lru_cache(maxsize=100_000)(shard_of)
 class BronzeReader:
     """Opens a task's files of the bronze table; satisfies `Reader`.
 
-    Coordinates, key, headers and value are those of the record at its first source: a table or a
-    dead letter does not show that its record took a detour.
+    Coordinates, key, headers and value are those of the record at its original source, so tables
+    and dead letters do not show the way through bronze.
     """
 
     tasks: Sequence[Sequence[SourceFile]]
@@ -56,7 +57,7 @@ class BronzeReader:
             yield from self.read(file)
 
     def read(self, file: SourceFile) -> Iterator[pa.RecordBatch]:
-        """The rows of one file."""
+        """Read the rows of one file as raw records."""
         for rows in read_file(file, _COLUMNS):
             yield self._marked(rows)
 
@@ -72,7 +73,7 @@ class BronzeReader:
         return pa.RecordBatch.from_arrays([*raw, mine], schema=MARKED)
 
     def _mine(self, types: pa.StringArray) -> pa.BooleanArray:
-        """A record that names no type has no table: the first shard says what is wrong with it."""
+        """Mark the records of this job; records without a type belong to the first shard."""
         if self.part == "unified":
             return types.is_valid()
         encoded = types.dictionary_encode()
@@ -83,15 +84,15 @@ class BronzeReader:
 
 
 _MOST_COUNTED = 500
-"""Commits beyond which nobody counts how many records wait."""
+"""The number of commits beyond which waiting records are not counted."""
 
 
 def shard_source(config: PipelineConfig, shard: Shard) -> ShardSource:
-    """The source of one shard, or of the job of the unified table."""
+    """Return the source of one shard, or of the job of the unified table."""
     source = cast(DeltaSourceConfig, config.source)
-    # each job counts its own rows: where the table's count begins does not matter
+    # each job counts its own rows, so the start of the table's count does not matter
     table = DeltaSource(
-        # and its versions are those of the cuts: another table cannot take its place
+        # cuts refer to versions of this table, so no other table may replace it
         source.model_copy(
             update={"value": "payload", "starting_version": 0, "on_replaced": "stop"}
         ),
@@ -108,7 +109,7 @@ def shard_source(config: PipelineConfig, shard: Shard) -> ShardSource:
 
 
 class ShardSource:
-    """Satisfies `Source`; positions are those of the bronze table."""
+    """A source of this job's records; positions are those of the bronze table."""
 
     def __init__(
         self, table: DeltaSource, *, part: Part, bronze: Store, cuts: Cuts, progress: Progress
@@ -117,31 +118,31 @@ class ShardSource:
         self._part = part
         self._bronze = bronze
         self._has_begun = False
-        """Whether the bronze table was seen; it does not go away."""
+        """Whether the bronze table was found; it is not removed afterwards."""
         self._cuts = cuts
         self._progress = progress
         self._passed = 0
-        """Cuts that nobody has to be waited for any more."""
+        """Cuts that all jobs have passed."""
 
     def first(self) -> Position:
-        """The first cut that gives this job something to do."""
+        """Return the start of the first epoch with work for this job."""
         for epoch in self._division().epochs:
             if epoch.takes(self._part):
                 return epoch.begin(None)
         raise self._not_yet()
 
     def newest(self) -> Position:
-        """The end of the bronze table."""
+        """Return the end of the bronze table."""
         with reaching(self._bronze.address):
             self._has_begun = self._has_begun or self._bronze.exists("_delta_log")
         if not self._has_begun:
-            # the bronze job is there, but has landed nothing yet
+            # the bronze job exists, but has written nothing yet
             return self._division().epochs[0].begin(None)
         return self._table.newest()
 
     def advance(self, start: Position, until: Position) -> Position | None:
-        """As much as fits into a batch, at most up to the next cut."""
-        # cuts are looked for after `until` was: see progress.py
+        """Return the end of a batch of limited size, at most up to the next cut."""
+        # cuts are read after `until`: see progress.py
         division = self._division()
         if division.announced is not None:
             return None
@@ -153,7 +154,7 @@ class ShardSource:
         return None
 
     def retrace(self, start: Position, ranges: Sequence[SourceRange]) -> Position:
-        """The place behind the row with which the batch ended."""
+        """Return the position after the last row of a batch."""
         newest = self.newest()
         for epoch in self._division().epochs:
             if self._within(epoch, start, newest) is not None:
@@ -161,7 +162,7 @@ class ShardSource:
         return self._table.retrace(start, ranges)
 
     def open(self, spark: SparkSession, start: Position, end: Position) -> BatchInput:
-        """The rows between two positions, each with whether it is ours."""
+        """Open the rows between two positions, each marked if this job takes it."""
         epoch = self._epoch_before(end)
         opened = self._table.open(spark, epoch.begin(start), end)
         tasks = cast(DeltaReader, opened.reader).tasks
@@ -175,7 +176,7 @@ class ShardSource:
         )
 
     def peek(self, start: Position) -> Iterator[pa.RecordBatch]:
-        """The next records of this job, from at most one batch."""
+        """Return the next records of this job, of at most one batch."""
         end = self.advance(start, self.newest())
         if end is None:
             return
@@ -185,18 +186,18 @@ class ShardSource:
             yield from ShardFilter().own(reader.read(file))
 
     def explain(self, error: Exception) -> DistributaryError | None:
-        """As with any Delta table."""
+        """Return the error for a failed job, as for any Delta table."""
         return self._table.explain(error)
 
     def _within(self, epoch: Epoch, start: Position, until: Position) -> Position | None:
-        """The end of the next batch in an epoch; None where nothing is left of it."""
+        """Return the end of the next batch in an epoch; None if the epoch is finished."""
         if not epoch.takes(self._part) or epoch.is_before(start):
             return None
         begin, limit = epoch.begin(start), epoch.end(until)
         return self._table.advance(begin, limit) if place(begin) < place(limit) else None
 
     def _epoch_before(self, end: Position) -> Epoch:
-        """The epoch in which a batch lies that ends here."""
+        """Return the epoch of a batch that ends at a position."""
         epochs = self._division().epochs
         return next(e for e in reversed(epochs) if (e.first, 0) < place(end))
 

@@ -1,4 +1,4 @@
-"""Step `publish`: every table of a decided batch gets its commit; one that cannot is parked."""
+"""Step `publish`: commit a decided batch to every table, or park it."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from distributary.publish.parking import park, parked
 from distributary.spark.session import named
 
 _MANY = 50
-"""Tables: for fewer it is quicker to sync each commit than the whole file system."""
+"""The number of tables from which one sync of the file system is quicker than one per commit."""
 _AT_ONCE = 200
-"""Prepared commits are open files, of which a process may have 1,024 as a rule."""
+"""The most prepared commits: each is an open file, of which a process may have 1,024."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How far a batch has come, of which files were lost."""
+    """The progress of a batch whose files were lost."""
 
     kept: Mapping[str, TableEntry]
-    """What tables have of it already, or wait with."""
+    """The entries that tables have already, or that are parked."""
     free: tuple[TableEntry, ...]
-    """What no table has: nobody will ever name these files."""
+    """The entries that no table has; their files will never be committed."""
     dead_letters: Mapping[str, int] | None
-    """By reason, if they are among what is kept."""
+    """Dead letters by reason, if their entry is kept."""
 
 
 def reach_of(context: RunContext, manifest: Manifest) -> Reach:
-    """Ask the tables of a batch which of them have it."""
+    """Determine which tables of a batch have it."""
     mark = Mark(context.progress.app_id, manifest.batch, manifest.source_hash)
     kept = {p.table: p.entry for p in parked(context.publishing.parking) if p.mark == mark}
     free: list[TableEntry] = []
@@ -77,7 +77,7 @@ def publish_all(context: RunContext, manifest: Manifest, *, fresh: bool) -> tupl
 
 def _publish_all(context: RunContext, manifest: Manifest, *, fresh: bool) -> tuple[Published, ...]:
     context.progress.claim.check()
-    # from its first commit on, a batch must be found again even if the checkpoint is lost
+    # from the first commit on, the batch must be recoverable without the checkpoint
     text = context.progress.manifests.text(manifest.batch)
     context.progress.manifest_copy.write(text or manifest.to_json().encode())
     mark = Mark(context.progress.app_id, manifest.batch, manifest.source_hash)
@@ -88,7 +88,7 @@ def _publish_all(context: RunContext, manifest: Manifest, *, fresh: bool) -> tup
 
     def publish(entry: TableEntry) -> Published:
         if not by_spark:
-            # no job of Spark's: a name for each of a thousand commits would cost as much as they
+            # these commits run no Spark job, so naming jobs would cost as much as the commits
             return context.publishing.publisher.publish(entry, mark)
         name, batch = context.config.name, manifest.batch
         with named(context.spark, pipeline=name, batch=batch, step=f"publish {entry.table.name}"):
@@ -96,7 +96,7 @@ def _publish_all(context: RunContext, manifest: Manifest, *, fresh: bool) -> tup
 
     def one(entry: TableEntry) -> Published | DistributaryError:
         if entry.table.name in queued:
-            # order within a table is kept: what came first must be published first
+            # batches of a table must be published in order
             park(entry, mark, folder=context.publishing.parking, reason=BEHIND_OTHERS)
             return Published(entry.table.name, Outcome.PARKED, error=BEHIND_OTHERS)
         try:
@@ -110,7 +110,7 @@ def _publish_all(context: RunContext, manifest: Manifest, *, fresh: bool) -> tup
                 result.outcome is Outcome.SKIPPED
                 and entry.table.name not in context.publishing.marked
             ):
-                # it could not be asked before: its records must not be taken for written
+                # its marks could not be read before, so its records must not count as written
                 _refuse_foreign_mark(context, entry, mark, fresh=fresh)
         except StagedFileError:
             raise
@@ -151,7 +151,7 @@ def _each(
     mark: Mark,
     one: Callable[[TableEntry], Published | DistributaryError],
 ) -> list[Published | DistributaryError]:
-    """Every entry, in the quickest way: prepared and then one by one, or in parallel."""
+    """Publish all entries: prepared together and then one by one, or in parallel."""
     threads = context.config.publish_threads
     known: dict[str, Published | DistributaryError] = {}
     if len(entries) >= _MANY and isinstance(context.publishing.publisher, PreparingPublisher):
@@ -171,7 +171,7 @@ def _each(
 
 
 def _lake_is_there(results: list[Published | DistributaryError]) -> None:
-    """Raise if no table can be written: the lake does not answer, and the batch waits."""
+    """Raise LakeUnavailableError if no table at all could be written."""
     failed = [r for r in results if isinstance(r, DistributaryError)]
     if not failed or len(failed) < len(results):
         return
@@ -180,12 +180,11 @@ def _lake_is_there(results: list[Published | DistributaryError]) -> None:
 
 
 def refuse_foreign_marks(context: RunContext, manifest: Manifest, *, fresh: bool) -> None:
-    """Raise DivergedError where a table has, or waits for, other records under this batch's number.
+    """Raise DivergedError if a table has, or waits for, other records under this batch number.
 
-    That is so when the checkpoint is older than the tables. It is asked before a batch is decided
-    and before a decided one is published, so that nothing of a refused batch is ever done. A table
-    that was found behind this batch need not be asked again: only the owner of the claim writes
-    these marks.
+    Then the checkpoint is older than the tables. The check runs before a batch is decided and
+    before it is published, so that nothing of a refused batch is written. A table that was found
+    behind this batch is not checked again, because only the owner of the claim writes these marks.
     """
     mark = Mark(context.progress.app_id, manifest.batch, manifest.source_hash)
     for waiting in parked(context.publishing.parking):
@@ -197,7 +196,7 @@ def refuse_foreign_marks(context: RunContext, manifest: Manifest, *, fresh: bool
         known_behind = fresh and context.publishing.marked.get(name, mark.batch) < mark.batch
         if known_behind or entry.table.role in DERIVED:
             continue
-        # a table that cannot be asked now is asked again when it is published
+        # a table that cannot be read now is checked again when it is published
         with suppress(PublishError):
             _refuse_foreign_mark(context, entry, mark, fresh=fresh)
 
@@ -210,7 +209,7 @@ def _refuse_foreign_mark(
     context.publishing.marked[entry.table.name] = newest
     if committed is None or newest < mark.batch or committed.source_hash == mark.source_hash:
         return
-    # a log that was cleaned up no longer tells of which records its newest mark is
+    # a cleaned-up log no longer has the source of its newest mark
     if fresh or committed.source_hash is not None:
         raise _diverged(context, entry.table.name, mark, f"its newest mark is batch {newest}")
 

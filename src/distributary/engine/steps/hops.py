@@ -1,4 +1,4 @@
-"""Step `stage`: sort the records, answer for the keys that are new, land each key's records."""
+"""Step `stage`: sort the records, resolve new keys, and write each key's records to files."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from distributary.store.base import at, reaching
 _MOST_TRIES = 5
 _DEAD_WORKER = re.compile(
     r"Python worker exited unexpectedly|EOFException|Python worker failed|ExecutorLostFailure"
-    # of Python and of Arrow, not of the JVM
+    # memory of Python and Arrow, not of the JVM
     r"|(?:\b|Arrow)MemoryError"
 )
 
@@ -71,7 +71,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """A stage in which every record found a place."""
+    """The result of a stage: files and counts of all records."""
 
     staged: Staged
     tries: int
@@ -93,8 +93,8 @@ class Stages:
         kept: Mapping[str, TableEntry] = {} if reach is None else reach.kept
         state = dict(source.decided_end(self.staged.last))
         if context.progress.lane != "stream":
-            # a letter that fails again is not a new letter: its row in the table is brought up
-            # to date once the batch is settled
+            # a letter that fails again is not a new letter: its row is updated when the batch is
+            # settled
             state["failed"] = self._letters_that_failed(context)
         tables = context.planner.book.tables
         entries = tuple(
@@ -110,7 +110,7 @@ class Stages:
             for name, records in sorted(self.staged.records.items())
         )
         again = [e for e in entries if e.table.name in kept]
-        # to this try, all events of a log that has them look like copies
+        # in this attempt, all events that the log has already look like copies
         copies = sum(
             kept[e.table.name].records - e.records for e in again if e.table.role is Role.LOG
         )
@@ -138,7 +138,7 @@ class Stages:
             stage_seconds=round(self.seconds, 3),
             primary_role=primary_role(context.config),
             bytes_read=self.staged.bytes,
-            # letters that are sent again are as old as they are: that is no lag
+            # the age of replayed letters is no lag
             newest_us=(self.staged.newest_us or None)
             if context.progress.lane == "stream"
             else None,
@@ -178,7 +178,7 @@ class Stages:
 
     @staticmethod
     def _leave_untouched(context: RunContext, pending: Pending, touched: set[str]) -> None:
-        """Changes of tables that this batch writes nothing to wait for a batch that does."""
+        """Give back changes of tables without rows in this batch, for a later batch."""
         later = {k: pending.changes.pop(k) for k in pending.changes.keys() - touched}
         context.planner.book.give_back(Pending(changes=later))
 
@@ -186,7 +186,7 @@ class Stages:
 def stage_records(
     context: RunContext, batch: int, source: BatchInput, begun: Begun | None = None
 ) -> Stages:
-    """Stage a batch; what lies between the two hops is gone afterwards, however it went."""
+    """Stage a batch; remove the files between the two hops afterwards, also after an error."""
     began = time.monotonic()
     order = begun.order if begun is not None else stage_order(context, batch, source)
     staged: Staged | None = None
@@ -200,7 +200,7 @@ def stage_records(
             _check_seen(staged, source, batch)
         _drop_copies(context, staged, order)
         _refuse_broken(context, staged, order)
-        # from here on the files may be decided: a ticket says that they are not
+        # the ticket is removed: from here on, the files may belong to a decided batch
         with reaching(order.folder):
             for path in Path(order.folder).glob(f"*{TICKET}") if order.folder else ():
                 path.unlink()
@@ -215,7 +215,7 @@ def stage_records(
 
 
 def choose_exchange(wanted: str, spark: SparkSession, folder: Path) -> Exchange:
-    """By what is true of this driver and its workers, not by hope."""
+    """Choose the exchange, by testing which files the workers can see."""
     planned = planned_exchange(wanted, local=is_local(spark))
     if planned is not None:
         return planned
@@ -252,9 +252,9 @@ def begin_stage(
 
 
 def targets_of(context: RunContext, plan: TaskPlan) -> Targets:
-    """Return which task lands which keys, from the batch before.
+    """Assign keys to tasks by the weights of the previous batch.
 
-    Copies of a change meet in one task.
+    All copies of a change go to one task.
     """
     partitions = parallelism(context.spark)
     if decoded_together(plan.changes):
@@ -271,7 +271,7 @@ def _job(
     targets: Targets,
     again: Again | None = None,
 ) -> Staged:
-    """Both hops at once."""
+    """Run both hops as one job."""
     frame = source.frame(context.spark)
     job = partial(run_exchanged, frame, source.reader, sent, targets, again)
     return _hop(job, order, list(plan.output.tables.values()), context.spark, "sort and land")
@@ -308,7 +308,7 @@ def _exchanged(
         except Exception:
             drop_files(context, staged)
             raise
-        # records of these have not been landed yet
+        # the records of these keys were not landed yet
         new = frozenset(one.key for one in found.unresolved(plan))
         if not new and not _outdated(context, staged, plan):
             context.staging.weights = dict(staged.records)
@@ -321,7 +321,7 @@ def _exchanged(
 
 
 def _answer(context: RunContext, staged: Staged) -> None:
-    """Find out what is new about the records."""
+    """Resolve new keys and record new schemas."""
     context.planner.learn(staged.shapes, staged.carried)
     if missing := staged.unresolved(context.planner.task_plan()):
         context.planner.resolve(missing)
@@ -372,7 +372,7 @@ def _sorted(
     """Run hop one, again if an answer changes the keys of records (unions of Avro)."""
     for number in range(1, _MOST_TRIES + 1):
         if begun is not None and number == 1:
-            # a plan of a moment ago will do: what it does not know is answered below
+            # an older plan is good enough, because unknown keys are resolved below
             staged = begun.sorting.result()
         else:
             plan = context.planner.task_plan()
@@ -393,7 +393,7 @@ def _landed(context: RunContext, staged: Staged, order: StageOrder) -> None:
     sent = context.staging.sent(plan)
     tasks = parallelism(context.spark)
     related = decoded_together(plan.changes)
-    # events that have to be seen together are near each other
+    # events that must be decoded together are adjacent
     loads = spread(staged.runs, staged.letters, plan.routing.routes, tasks=tasks, by_run=related)
     names = {name for load in loads for name in load.tables} | {plan.output.unified}
     tables = [
@@ -404,14 +404,14 @@ def _landed(context: RunContext, staged: Staged, order: StageOrder) -> None:
 
 
 def _refuse_broken(context: RunContext, staged: Staged, order: StageOrder) -> None:
-    """A rule that says `fail` refuses the batch before anything of it is decided."""
+    """Raise ExpectationError if rows break a rule with the action `fail`."""
     broken = [
         (count, table)
         for table, counts in staged.rules.items()
         for count in counts
         if count.action is Action.FAIL and count.violated
     ]
-    # a letter that is sent again has gone back to the letters
+    # a replayed letter stays a letter instead
     if not broken or order.lane != "stream":
         return
     worst, table = max(broken, key=lambda pair: (pair[0].violated, pair[1]))
@@ -429,7 +429,7 @@ def _refuse_broken(context: RunContext, staged: Staged, order: StageOrder) -> No
 
 
 def _drop_copies(context: RunContext, staged: Staged, order: StageOrder) -> None:
-    """Events of which two tasks have landed a copy each."""
+    """Remove copies of events that two tasks have both landed."""
     plan = context.planner.task_plan()
     if not decoded_together(plan.changes):
         return
@@ -448,7 +448,7 @@ def _hop(
     spark: SparkSession,
     step: str,
 ) -> Staged:
-    """Run a job that writes to these tables, under its name."""
+    """Run a named job that writes to these tables."""
     with named(spark, pipeline=order.pipeline, batch=order.batch, step=step, attempt=order.attempt):
         return _attempted_safely(job, order, tables)
 
@@ -456,10 +456,10 @@ def _hop(
 def _attempted_safely(
     job: Callable[[StageOrder], Staged], order: StageOrder, tables: Sequence[TablePlan]
 ) -> Staged:
-    """Run a job; one that fails leaves nothing.
+    """Run a job; remove its files if it fails.
 
-    Where a record kills its worker, or takes all of its memory, once more with every decoder in a
-    child process.
+    If a record has killed its worker or exhausted its memory, run the job again with every decoder
+    in a child process.
     """
     try:
         return _attempted(job, order, tables)
@@ -480,7 +480,7 @@ def _attempted(
     try:
         return job(order)
     except BaseException:
-        # its tasks may still be at work: what they write from here on they take back themselves
+        # tasks that still run remove the files that they write from now on
         if order.folder:
             Path(ticket(order)).unlink(missing_ok=True)
         drop_attempt(prefix(order), tables)
@@ -488,7 +488,7 @@ def _attempted(
 
 
 def drop_attempt(names: str, tables: Iterable[TablePlan]) -> None:
-    """Remove from these tables all files whose names begin like this."""
+    """Remove the files of an attempt from these tables."""
     for table in tables:
         plain = TABLE_FORMATS[table.format].stages_apart
         folder = at(f"{table.path}/{STAGING}" if plain else table.path)
@@ -499,7 +499,7 @@ def drop_attempt(names: str, tables: Iterable[TablePlan]) -> None:
 
 
 def drop_undecided(context: RunContext) -> None:
-    """Remove what a process that was killed has left between two hops, and what it had staged."""
+    """Remove the sorted runs and staged files of a killed process."""
     runs, lake = (
         context.progress.checkpoint.runs(context.progress.lane),
         context.config.lake.local_path,
@@ -515,7 +515,7 @@ def drop_undecided(context: RunContext) -> None:
 
 
 def stage_order(context: RunContext, batch: int, source: BatchInput) -> StageOrder:
-    """Return the order that the tasks of a batch get."""
+    """Return the stage order for the tasks of a batch."""
     attempt = new_attempt(context.config.name)
     return StageOrder(
         pipeline=context.config.name,
@@ -536,7 +536,7 @@ def stage_order(context: RunContext, batch: int, source: BatchInput) -> StageOrd
 
 
 def _check_seen(staged: Staged, source: BatchInput, batch: int) -> None:
-    """The tasks must have seen what the source says it gave: two counts that share no code."""
+    """Raise AccountingError unless the tasks' count equals the source's count."""
     agree = staged.seen == source.records if source.counted else staged.seen <= source.records
     if not agree:
         raise AccountingError(
@@ -547,7 +547,7 @@ def _check_seen(staged: Staged, source: BatchInput, batch: int) -> None:
 
 
 def drop_entries(entries: Iterable[TableEntry]) -> None:
-    """Remove staged files of tables that will never name them."""
+    """Remove staged files that no table will commit."""
     for entry in entries:
         _remove(entry.table, entry.files)
 
@@ -555,12 +555,12 @@ def drop_entries(entries: Iterable[TableEntry]) -> None:
 def _remove(table: TablePlan, files: Iterable[StagedFile]) -> None:
     folder = at(table.path)
     for file in files:
-        # what stays is nobody's, and goes with `maintain` or `clean`
+        # files that stay are removed by `maintain` or `clean`
         with suppress(OSError):
             folder.remove(file.path)
 
 
 def drop_files(context: RunContext, staged: Staged) -> None:
-    """Remove what a stage wrote: no commit will ever name it."""
+    """Remove the files of a stage that will not be committed."""
     for name, files in staged.files.items():
         _remove(context.planner.book.tables[name], files)

@@ -1,8 +1,8 @@
 """Removal of merged events from a log that is not kept (`cdc.log: false`).
 
-They are committed to a log first, out of sight, because a batch that was half merged must be
-found again. What is removed belongs to batches that are settled and for which no table waits. A
-process that ends in between leaves a little more behind, which the next one removes.
+Events are first committed to a hidden log, because an interrupted merge needs them again. Removed
+are events of settled batches without parked tables. After a crash in between, the next process
+removes the rest.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 def forget_merged(context: RunContext, logs: Iterable[str]) -> None:
-    """Remove from these logs what is in their tables, if no log is to be kept."""
+    """Remove the merged events from these logs, unless logs are kept."""
     cdc = context.config.cdc
     if cdc is None or cdc.log:
         return
@@ -41,12 +41,12 @@ def forget_merged(context: RunContext, logs: Iterable[str]) -> None:
         try:
             _forget(context, log, settled, kept)
         except (PublishError, OSError) as error:
-            # the tables are right; the next batch removes it
+            # the tables are correct; the next batch removes the events
             _log.warning("events of %s stay until the next batch: %s", log, type(error).__name__)
 
 
 def forget_all_merged(context: RunContext) -> None:
-    """The same for all logs of a pipeline: what a process that was killed has left."""
+    """Remove the merged events from all logs of a pipeline, after an earlier process."""
     cdc = context.config.cdc
     if cdc is None or cdc.log:
         return
@@ -59,7 +59,7 @@ def _forget(context: RunContext, log: str, settled: int, kept: set[int]) -> None
 
     def is_done(file: str) -> bool:
         found = origin_of(file)
-        # other pipelines of the lake may keep the same table, and count their batches themselves
+        # other pipelines may write to the same table, with their own batch numbers
         if found is None or not found.may_be_of(context.config.name):
             return False
         return (
@@ -76,7 +76,7 @@ def _forget(context: RunContext, log: str, settled: int, kept: set[int]) -> None
 
     with committing(path, doing="remove what was merged"):
         until_not_overtaken(attempt)
-        # nobody reads this log at an older version
+        # this log has no readers of older versions
         store = at(path)
         files = [file.name for file in store.files(recursive=True)]
         store.remove_files([name for name in files if is_done(name)])

@@ -1,9 +1,8 @@
-"""Step `publish` of change data: tables that are made of a log catch up with it.
+"""Step `publish` of change data: merge the batch of a log into its tables.
 
-Many are merged at once, each as one small task, without a query plan of Spark. A table that cannot
-be merged is for the caller to park, alone: its log goes on, and `resume` merges what it has missed.
-Only what is strictly newer is applied, so that doing a batch again, or too much of a log, changes
-nothing.
+Many tables are merged in parallel, each by one small task without a query plan of Spark. A table
+that cannot be merged is parked alone: its log continues, and `resume` merges the missed batches.
+Only strictly newer events are applied, so merging a batch twice changes nothing.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ if TYPE_CHECKING:
 
 
 DERIVED = (Role.MERGED, Role.HISTORY)
-"""Tables that are made of a log."""
+"""The roles of tables that are merged from a log."""
 _LONGEST_ERROR = 500
 _DONE, _LEFT = "merged", "left"
 _NOT_MERGED = "the pipeline file has no `cdc`, and no key for it in `keys`"
@@ -95,14 +94,14 @@ def merge_of(
     *,
     undecided: Undecided = "refuse",
 ) -> MergeOrder:
-    """Return what a merge needs to know about one table."""
+    """Return the order to merge one table."""
     log = log_of(entry.table.name)
     arrival: Arrival = "partitions" if config.source.in_order else "files"
     if mark.app_id.endswith(tuple(f"/{lane}" for lane in ASIDE)):
-        # what is sent again, or read beside the stream, comes late, whatever the source does
+        # replayed events, and rows read from the database, arrive late in any case
         arrival = "unknown"
     if config.cdc is None:
-        # records of any payload have an order of their own, which a source cannot take back
+        # tables with a key have their own order, which does not depend on the source's log
         arrival = "unknown"
     is_history = entry.table.role is Role.HISTORY
     return MergeOrder(
@@ -131,9 +130,9 @@ def merge_of(
 def merge_all(
     spark: SparkSession, lake: LakeConfig, merges: Sequence[MergeOrder]
 ) -> list[Published]:
-    """Merge tables side by side; the results are in the merges' order.
+    """Merge tables in parallel; the results are in the order of `merges`.
 
-    What only Spark may write is left to the driver.
+    Tables that only Spark may write are merged by the driver.
     """
     if not merges:
         return []
@@ -155,7 +154,7 @@ def merge_all(
 
 
 def _merged_in_task(order: MergeOrder) -> tuple[str, str]:
-    """Merge a table, and return the document of the result; leave it if only Spark may write it."""
+    """Merge a table in a task and return the result's document; skip tables for Spark."""
     if _needs_spark(order):
         return _LEFT, json.dumps(order.table)
     return _DONE, json.dumps(asdict(merged(order)))
@@ -165,12 +164,12 @@ def _needs_spark(order: MergeOrder) -> bool:
     try:
         return order.role is Role.MERGED and needs_spark(order)
     except (DistributaryError, OSError):
-        # the merge itself will say what is wrong with the table
+        # the merge will report the error
         return False
 
 
 def merged(order: MergeOrder, *, spark: SparkSession | None = None) -> Published:
-    """Merge one table, by Spark if it is given; one that fails is for the caller to park."""
+    """Merge one table, with Spark if a session is given; the caller parks it after a failure."""
     try:
         if order.role is Role.HISTORY:
             result = merge_history(order)
@@ -221,7 +220,7 @@ def publish_waiting(
             evidence=f"the newest batch of {log} is {'none' if known is None else known.batch}",
             next_step=f"`distributary resume {log}` comes first",
         )
-    # a table without any batch of this life may lack what an earlier one has left in the log
+    # a table without a batch of this life may lack events of an earlier life
     first = publisher.committed(entry.table.path, mark) is None
     files = log_files(path, None if first else mark.batch)
     order = merge_of(config, how, entry, mark, files, undecided=undecided)
@@ -264,7 +263,7 @@ def derive(
     behind: set[str],
     fresh: bool,
 ) -> tuple[Published, ...]:
-    """Bring the tables that are made of a log up to date with it."""
+    """Merge a batch into the tables of its logs."""
     mark = Mark(context.progress.app_id, manifest.batch, manifest.source_hash)
     results = {e.table.name: Published(e.table.name, Outcome.PUBLISHED) for e in manifest.tables}
     results |= {result.table: result for result in published}
@@ -287,7 +286,7 @@ def derive(
     current = [order for order in merges if order.role is not Role.HISTORY]
     for result in _merged(context, current, manifest.batch):
         results[result.table] = _kept(context, entries[result.table], mark, result)
-    # a history asks its table which incarnations of the source there are
+    # a history takes the incarnations of the source from its table
     histories = []
     for order in merges:
         table = log_of(order.table).removesuffix(LOG)
@@ -343,16 +342,16 @@ def _files(
         moves = context.config.tables.publisher == "spark"
         if not moves or all(at(path).look(file.path) for file in log.files):
             return [f"{path}/{file.path}" for file in log.files]
-        # Spark's writer has put the rows into files of its own
+        # Spark's writer has created its own files
         return files_of_commit(path, published.version or 0) or log_files(path, mark.batch)
-    # decided by another process: what was staged then may lie in other files by now, and what an
-    # older copy of the checkpoint has brought already is not staged again
+    # another process has decided the batch: its files may have been compacted since, or not staged
+    # because the log had them already
     known = context.publishing.publisher.committed(path, mark)
     return log_files(path, mark.batch) if known and known.batch >= mark.batch else []
 
 
 def _log_is_there(results: list[Published]) -> None:
-    """Raise if no table at all can be merged: the lake does not answer, and the batch must wait."""
+    """Raise LakeUnavailableError if no table at all could be merged."""
     away = [r for r in results if r.error.startswith(f"{ErrorCode.LAKE_UNAVAILABLE}:")]
     if len(results) > 1 and len(away) == len(results):
         raise LakeUnavailableError(
@@ -363,7 +362,7 @@ def _log_is_there(results: list[Published]) -> None:
 
 
 def _written(entries: Iterable[TableEntry], results: dict[str, Published]) -> set[str]:
-    """The logs that have this batch; a table that could not follow is queued until `resume`."""
+    """Return the logs that have this batch."""
     return {
         entry.table.name
         for entry in entries

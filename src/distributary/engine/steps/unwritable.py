@@ -1,4 +1,4 @@
-"""Tables that cannot be written now: another try, then their batch waits in a folder."""
+"""Handling of tables that cannot be written: further attempts, then parking."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 class _SomeFailedError(Exception):
-    """Another round may help."""
+    """An internal error that starts another round of attempts."""
 
 
 def in_rounds(
@@ -31,7 +31,7 @@ def in_rounds(
     again: Callable[[R], bool],
     attempts: int,
 ) -> list[R]:
-    """The results of all items, in order; those that failed wait together and are done again."""
+    """Return the results in the order of items; retry failed items together after a pause."""
     results: dict[int, R] = {}
     left = list(range(len(items)))
     with suppress(_SomeFailedError):

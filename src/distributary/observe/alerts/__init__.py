@@ -1,1 +1,1 @@
-"""Alerts: what is worth telling people, when it is over, and how it reaches them."""
+"""Alerts: the rules that raise and resolve them, and the delivery of notices to people."""

@@ -34,30 +34,30 @@ from distributary.observe.alerts.targets import AlertTarget, DeliveryOutcome
 # alerts are never dropped: they only wait.
 
 MOST_WAITING = 2000
-"""Notices that wait for one target; beyond, the oldest are only counted."""
+"""The most notices that wait for one target; older ones are only counted."""
 
 Summarise = Callable[[Sequence[Notice], int, datetime], Notice]
-"""One message for several, for a number of others that nothing will be said about, and the time."""
+"""A function that builds one message for several notices and a count of dropped ones."""
 
 
 class Limit:
-    """What waits for one target, and how many messages it has got."""
+    """The waiting notices and the sent messages of one target."""
 
     def __init__(self, at_most: AtMost, summarise: Summarise, *, one_by_one: bool = False) -> None:
         self._most = at_most.messages
         self._within = at_most.within
         self._summarise = summarise
         self._one_by_one = one_by_one
-        """Whether each alert must be told as itself, because the target keeps it open itself."""
+        """Whether alerts must be sent separately, because the target keeps them open itself."""
         self._sent: deque[datetime] = deque()
         self._ends: dict[str, Notice] = {}
         self._begins: dict[str, Notice] = {}
-        """Raised and told-once notices, oldest first."""
+        """Notices of raised alerts and single events, the oldest first."""
         self._crowded = False
         self._uncounted = 0
-        """Notices of which nothing will be said but their number."""
+        """The number of dropped notices."""
         self.revision = 0
-        """Another one whenever something has changed."""
+        """A number that changes with every change of the state."""
 
     @property
     def waiting(self) -> tuple[Notice, ...]:
@@ -70,7 +70,7 @@ class Limit:
         if notice.state is AlertState.RESOLVED:
             self._ends[notice.key] = notice
         elif self._ends.pop(notice.key, None) is not None:
-            # it was about to be told that this is over: it goes on as if it never was
+            # the end of this alert was waiting: drop it, because the alert continues
             self._uncounted += 1
         else:
             self._begins[notice.key] = notice
@@ -110,7 +110,7 @@ class Limit:
 
     def room_in(self, now: datetime) -> timedelta:
         """Return the time until one more message may be sent."""
-        # a clock that was set back must not stop everything
+        # a clock that was set back must not stop delivery
         while self._sent and not timedelta(0) <= now - self._sent[0] < self._within:
             self._sent.popleft()
         if len(self._sent) < self._most:
@@ -183,7 +183,7 @@ class Courier:
         self._changed = threading.Condition()
         self._closing = False
         self._halt = threading.Event()
-        """Set when there is no time left: what is under way stays what it is."""
+        """Set when no time is left: deliveries in progress are abandoned."""
         self._under_way: Notice | None = None
         self._settled = 0
         self._pauses = wait_random_exponential(
@@ -196,12 +196,12 @@ class Courier:
         self._thread.start()
 
     def offer(self, notice: Notice) -> None:
-        """Something to tell, after the next `poke`: it can be written down before it is sent."""
+        """Add a notice, to send after the next `poke`: so it can be stored before it is sent."""
         with self._changed:
             self._limit.offer(notice)
 
     def poke(self) -> None:
-        """See whether there is something to send, and room for it."""
+        """Send waiting notices, as far as the limit allows."""
         with self._changed:
             self._changed.notify()
 
@@ -223,7 +223,7 @@ class Courier:
 
     @property
     def revision(self) -> int:
-        """Another one whenever there is something else to remember."""
+        """Return a number that changes with every change of the state."""
         return self._limit.revision + self._settled
 
     def memory(self) -> dict[str, Any]:
@@ -235,7 +235,7 @@ class Courier:
             return known
 
     def recall(self, memory: Mapping[str, Any]) -> None:
-        """Go on from what another process left."""
+        """Restore the state of an earlier process."""
         for notice in notices_in(memory.get("under_way")):
             self._limit.offer(notice)
         self._limit.recall(memory)
@@ -243,14 +243,14 @@ class Courier:
     def _work(self) -> None:
         while (notice := self._next()) is not None:
             if not self._deliver(notice):
-                # not delivered and not given up: the next process tries it
+                # neither delivered nor dropped: the next process sends it
                 return
             with self._changed:
                 self._under_way = None
                 self._settled += 1
 
     def _next(self) -> Notice | None:
-        """Waits for the next message; None when it is time to leave."""
+        """Wait for the next message; return None at the end."""
         with self._changed:
             while not self._halt.is_set():
                 self._under_way = self._limit.take(self._clock())

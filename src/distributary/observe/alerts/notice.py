@@ -14,17 +14,17 @@ from urllib.parse import quote
 from distributary.observe.log_format import moment, one_line
 
 _NAMES = ("pipeline", "subject")
-"""What an alert is recognised by."""
+"""The fields that identify an alert."""
 _LONGEST = dict.fromkeys((*_NAMES, "what", "where"), 300) | dict.fromkeys(
     ("evidence", "next_step", "code", "link"), 1500
 )
-"""Its texts, and the most characters of each."""
+"""The texts of a notice, with the most characters of each."""
 NEXT_TRY = ", next try in "
-"""What is behind it in a text is true only while something is tried again."""
+"""The separator before the part of a text that only applies during retries."""
 
 
 class AlertKind(StrEnum):
-    """What it is about."""
+    """The kinds of alerts."""
 
     FAILURE = "failure"
     PARKED = "parked"
@@ -36,12 +36,12 @@ class AlertKind(StrEnum):
     SCHEMA = "schema"
     TABLE = "table"
     HELD_BACK = "held_back"
-    """What a target was not told one by one, because there was too much of it."""
+    """Notices beyond the limit, combined into one message."""
     TEST = "test"
 
 
 class AlertState(StrEnum):
-    """Whether something began, is over, or just happened."""
+    """The states of a notice: an alert began, an alert ended, or a single event."""
 
     RAISED = "raised"
     RESOLVED = "resolved"
@@ -49,7 +49,7 @@ class AlertState(StrEnum):
 
 
 class Severity(StrEnum):
-    """How bad it is; the words are PagerDuty's."""
+    """The severity, in the words of PagerDuty."""
 
     CRITICAL = "critical"
     ERROR = "error"
@@ -59,7 +59,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """One thing to tell. All its texts are safe to print: one line each, of bounded length."""
+    """A notice about one alert or event. Its texts are single lines of bounded length."""
 
     pipeline: str
     kind: AlertKind
@@ -67,35 +67,35 @@ class Notice:
     severity: Severity
     what: str
     at: datetime
-    """When it came to this state."""
+    """The time of this state."""
     since: datetime
-    """When it began; of a resolved one the time of its beginning, too."""
+    """The beginning of the alert, also for a resolved one."""
     subject: str = ""
-    """What tells alerts of a kind apart: a table, an error code."""
+    """The subject that distinguishes alerts of a kind: a table, an error code."""
     where: str = ""
     evidence: str = ""
     next_step: str = ""
-    """The command to type."""
+    """The next command to run."""
     code: str = ""
-    """The error code, where there is one."""
+    """The error code, if there is one."""
     batch: int | None = None
     link: str = ""
-    """The page of it on the dashboard."""
+    """The address of its page on the dashboard."""
 
     @property
     def key(self) -> str:
-        """Return the key that all notices of one alert have, and no others."""
+        """Return the key that identifies the alert."""
         parts = (self.pipeline, str(self.kind), self.subject)
         return "/".join(part for part in parts if part)
 
     @property
     def occasion(self) -> str:
-        """Names this one message: an alert that comes back later is another occasion."""
+        """Return the key of this message; an alert that returns later has another one."""
         return _digest(self.key, str(self.state), self.since)
 
     @property
     def thread(self) -> str:
-        """Return the key that the beginning and the end of one occasion have."""
+        """Return the key that the begin and the end of one occurrence share."""
         return _digest(self.key, self.since)
 
     @property

@@ -53,16 +53,16 @@ _MOST_CODES = 1000
 
 @dataclass(slots=True)
 class _Slot:
-    """Batches that were settled within one part of the window."""
+    """The batches that were settled in one part of the window."""
 
     at: float
-    """When the first of them was settled, in seconds since 1970."""
+    """The time of the first of these batches, in seconds since 1970."""
     read: int
     codes: Counter[str]
 
 
 class DeadLetterWindow:
-    """Sums over a time that slides. Its size does not grow with the number of batches."""
+    """Sums over a sliding time window; its size does not depend on the number of batches."""
 
     def __init__(self, rate: DeadLetterRate) -> None:
         self.rate = rate
@@ -78,19 +78,19 @@ class DeadLetterWindow:
         self.slide(at)
 
     def slide(self, now: float) -> None:
-        """Forget what is older than the window."""
+        """Drop everything older than the window."""
         oldest = now - self.rate.within.total_seconds()
         while self._slots and self._slots[0].at <= oldest:
             self._slots.popleft()
 
     @property
     def read(self) -> int:
-        """Records that were read."""
+        """Return the number of records read."""
         return sum(slot.read for slot in self._slots)
 
     @property
     def codes(self) -> Counter[str]:
-        """Dead letters by error code."""
+        """Return the dead letters by error code."""
         return sum((slot.codes for slot in self._slots), Counter())
 
     @property
@@ -117,13 +117,13 @@ def _are_counts(codes: dict[Any, Any]) -> bool:
     return len(codes) <= _MOST_CODES and all(isinstance(n, int) for n in codes.values())
 
 
-# The texts of notices: what, where, the evidence, and the next command.
+# The texts of notices: what happened, where, the evidence, and the next command.
 
 _listed = partial(listed, most=10)
 
 
 class Wording:
-    """Notices of one pipeline."""
+    """Builds the notices of one pipeline."""
 
     def __init__(self, config: PipelineConfig, mask: Callable[[str], str]) -> None:
         self._mask = mask
@@ -176,7 +176,7 @@ class Wording:
         )
 
     def dead_letters(self, window: DeadLetterWindow, *, at: datetime) -> Notice:
-        """Too many dead letters."""
+        """Build the notice about too many dead letters."""
         codes, read, within = window.codes, window.read, window.rate.within
         letters, most = codes.total(), codes.most_common(1)[0][0] if codes else ""
         share = f", {letters / read:.1%} of {read:,} records" if read else ""
@@ -193,7 +193,7 @@ class Wording:
         )
 
     def stale(self, *, fresh_at: datetime, limit: timedelta) -> Notice:
-        """Tables were not brought up to date."""
+        """Build the notice that tables were not updated for too long."""
         return self._notice(
             AlertKind.FRESHNESS,
             Severity.ERROR,
@@ -233,7 +233,7 @@ class Wording:
         )
 
     def schemas(self, seen: Sequence[SchemaSeen], settled: BatchSettled) -> Notice:
-        """Versions of schemas that a batch met for the first time."""
+        """Build the notices about new schema versions in a batch."""
         first, alone = seen[0], len(seen) == 1
         lines = (f"{s.label}: {', '.join(s.changes) or 'no change of columns'}" for s in seen)
         return self._of_batch(
@@ -247,7 +247,7 @@ class Wording:
         )
 
     def tables(self, names: Sequence[str], settled: BatchSettled) -> Notice:
-        """Tables that a batch has made."""
+        """Build the notices about tables that a batch created."""
         alone = len(names) == 1
         return self._of_batch(
             AlertKind.TABLE,
@@ -259,7 +259,7 @@ class Wording:
         )
 
     def task_failed(self, event: TaskFailed) -> Notice:
-        """Upkeep failed; the pipeline goes on."""
+        """Build the notice that maintenance failed while the pipeline continues."""
         what, subject = f"{event.task} failed: {event.error.what}", f"task-{event.task}"
         return self._of_error(
             AlertKind.FAILURE, Severity.WARNING, what, event, once=True, subject=subject
@@ -282,7 +282,7 @@ class Wording:
     def _notice(
         self, kind: AlertKind, severity: Severity, what: str, *, at: datetime, **parts: Any
     ) -> Notice:
-        # these cannot be over: they are told once
+        # single events, which have no end
         happened = severity is Severity.INFO or parts.pop("once", False)
         state = AlertState.INFO if happened else AlertState.RAISED
         known: dict[str, Any] = {
@@ -305,7 +305,7 @@ class Wording:
         event: Failed | TaskFailed,
         **parts: Any,
     ) -> Notice:
-        """With what an error says of itself."""
+        """Build a notice from an error."""
         error, batch = event.error, event.batch if isinstance(event, Failed) else None
         return self._notice(
             kind,
@@ -341,11 +341,11 @@ HEARD = (
     *(BatchSettled, BatchStarted, Beat, Failed, Idle, ProcessStarted),
     *(Recovered, SchemaSeen, Stopped, TableParked, TableResumed, TaskFailed),
 )
-"""The events that can change something."""
+"""The events that the rules use."""
 
 
 class Rules:
-    """The alerts of one pipeline."""
+    """The open alerts of one pipeline, and the rules that change them."""
 
     def __init__(
         self, config: PipelineConfig, *, now: datetime, mask: Callable[[str], str] = str
@@ -355,13 +355,13 @@ class Rules:
         self._words = Wording(config, mask)
         self._now = now
         self._fresh_at: datetime | None = now
-        """When tables were up to date last; None while nobody says that they should be."""
+        """The last time at which tables were up to date; None if unknown."""
         rate = self._on.dead_letters
         self._window = DeadLetterWindow(rate) if rate is not None else None
         self._seen: list[SchemaSeen] = []
         self._open: dict[str, Notice] = {}
         self.revision = 0
-        """Another one whenever an alert was opened or closed."""
+        """A number that changes whenever an alert is opened or closed."""
 
     def hear(self, event: Event) -> list[Notice]:
         """Return the notices that follow from an event of this pipeline."""
@@ -426,7 +426,7 @@ class Rules:
                 notice = self._words.held_log(slot, looked_at=source.at, at=event.at, limit=limit)
                 held.add(notice.key)
                 yield from self._raise(notice)
-        # a run that has not asked yet knows nothing of what an earlier one has raised
+        # before its first question, a run must not resolve alerts of an earlier run
         asked = event.slots is None or source.at is not None
         for key, notice in list(self._open.items()):
             if asked and notice.kind is AlertKind.HELD_LOG and key not in held:
@@ -462,7 +462,7 @@ class Rules:
             yield self._words.tables(made, event)
 
     def _caught_up(self, at: datetime) -> Iterator[Notice]:
-        """Everything that the source had is done, so what failed before is over."""
+        """Resolve failures, because all available records were processed."""
         self._fresh_at = at
         yield from self._resolve(AlertKind.FAILURE)
         yield from self._resolve(AlertKind.INVARIANT)
@@ -529,13 +529,13 @@ class Rules:
         }
 
     def recall(self, memory: Mapping[str, Any]) -> None:
-        """Go on from what another process left; what is no such memory is passed over."""
+        """Restore the state of an earlier process; ignore invalid data."""
         for notice in notices_in(memory.get("open")):
             if notice.pipeline != self._name or notice.state is not AlertState.RAISED:
                 continue
             self._open[notice.key] = notice
             if notice.kind is AlertKind.FRESHNESS and self._on.freshness is not None:
-                # it stays stale until something is heard, however young this process is
+                # stale tables stay stale until an event arrives, also after a restart
                 self._fresh_at = min(self._now, notice.since) - self._on.freshness
         if self._window is not None:
             self._window.recall(memory.get("window"))

@@ -1,4 +1,4 @@
-"""From the settings of targets to the targets."""
+"""The targets of alerts: webhook, Slack, PagerDuty and mail, built from their settings."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from distributary.observe.alerts.notice import AlertState, Notice, Severity
 from distributary.registry.http.transport import causes, seconds_to_wait
 from distributary.threads import begun
 
-# What a target does, and how an attempt to deliver can end.
+# The protocol of targets, and the outcomes of a delivery.
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryOutcome:
-    """How one attempt ended. `why` holds nothing that came from the other side, and no address."""
+    """The outcome of one attempt; `why` contains nothing from the other side, and no address."""
 
     delivered: bool
     why: str = ""
     again: bool = False
-    """Whether it may be different in a moment."""
+    """Whether another attempt may succeed."""
     wait: float = 0.0
-    """Seconds that the target asks us to wait before the next attempt."""
+    """The seconds to wait before the next attempt, as requested by the target."""
 
 
 DELIVERED = DeliveryOutcome(True)
@@ -53,10 +53,10 @@ AnyTarget = WebhookTarget | SlackTarget | PagerDutyTarget | EmailTarget
 
 
 class AlertTarget(ABC):
-    """Where notices go."""
+    """A target of notices."""
 
     one_by_one = False
-    """Whether it keeps alerts open itself, and so must hear of each of them."""
+    """Whether the target keeps alerts open itself, and needs a message for each."""
 
     def __init__(self, config: AnyTarget, name: str) -> None:
         self.name = name
@@ -79,15 +79,15 @@ class AlertTarget(ABC):
             return DeliveryOutcome(False, type(error).__name__)
 
     def close(self) -> None:  # noqa: B027 (not every target keeps some)
-        """Let go of connections."""
+        """Close all connections."""
 
     @abstractmethod
     def _attempt(self, notice: Notice) -> DeliveryOutcome: ...
 
 
-# One document by POST, and what the answer's status means.
+# Delivery of one document by POST, and the meaning of the answer's status.
 
-# these write down addresses and headers, which are secrets here
+# these loggers print addresses and headers, which are secrets here
 logging.getLogger("httpcore2").setLevel(logging.INFO)
 logging.getLogger("httpx2").setLevel(logging.WARNING)
 
@@ -96,26 +96,26 @@ _LONGEST_WAIT = 3600.0
 
 
 class HttpTarget(AlertTarget):
-    """Posts JSON to an address that it never shows."""
+    """Posts JSON to an address, which is never shown."""
 
     def __init__(self, config: AnyTarget, name: str) -> None:
         super().__init__(config, name)
         self._clients: dict[tuple[bool, bool], httpx2.Client] = {}
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close all connections."""
         for client in self._clients.values():
             client.close()
 
     @abstractmethod
     def _request(self, notice: Notice) -> tuple[str, bytes, Mapping[str, str]]:
-        """Address, body and headers."""
+        """Return address, body and headers of the request."""
 
     def _attempt(self, notice: Notice) -> DeliveryOutcome:
         try:
             url, body, headers = self._request(notice)
             sent = {"Content-Type": "application/json", "User-Agent": "distributary", **headers}
-            # the body of the answer is of no interest, however long it is
+            # the body of the answer is not needed
             with self._client(url).stream("POST", url, content=body, headers=sent) as response:
                 return _meaning(response.status_code, response.headers.get("retry-after", ""))
         except httpx2.TimeoutException:
@@ -136,7 +136,7 @@ class HttpTarget(AlertTarget):
             self._clients[loopback, secure] = httpx2.Client(
                 timeout=self._seconds,
                 follow_redirects=False,
-                # proxies come from the environment, and have no business on the way to this machine
+                # proxies come from the environment, and must not be used for this machine itself
                 trust_env=not loopback,
                 verify=self._trusted(secure or not loopback),
             )
@@ -144,7 +144,8 @@ class HttpTarget(AlertTarget):
 
     def _trusted(self, asked: bool) -> ssl.SSLContext:
         if not asked:
-            # trusts nobody and is never asked: the system's authorities take long to load
+            # an empty context that is never used, because loading the system's authorities takes
+            # long
             return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         if self._config.ca_location:
             return ssl.create_default_context(cafile=self._config.ca_location)
@@ -152,7 +153,7 @@ class HttpTarget(AlertTarget):
 
 
 def _as_json(document: Mapping[str, Any]) -> bytes:
-    """A text that is no text is sent as escapes, not refused."""
+    """Return a document as JSON; invalid text is escaped instead of refused."""
     return json.dumps(document).encode("ascii")
 
 
@@ -200,7 +201,7 @@ class Email(AlertTarget):
             return DeliveryOutcome(False, "the server does not offer what tls and username ask for")
         except (OSError, smtplib.SMTPException) as error:
             return DeliveryOutcome(False, _kind(error), again=True)
-        # some have it: sent again, they would have it twice
+        # some recipients have it already, and would get it twice
         note = f"{len(refused)} of {len(config.to)} recipients were refused"
         return DeliveryOutcome(True, note) if refused else DELIVERED
 
@@ -226,7 +227,7 @@ def _mail(notice: Notice, sender: str, recipients: tuple[str, ...]) -> EmailMess
     mail["From"] = sender
     mail["To"] = ", ".join(recipients)
     mail["Date"] = format_datetime(notice.at)
-    # the end of an alert answers its beginning; the same mail sent again has the same id
+    # the end of an alert replies to its beginning; a repeated mail has the same id
     domain = sender.rpartition("@")[2]
     beginning = f"<{notice.thread}@{domain}>"
     if notice.state is AlertState.RESOLVED:
@@ -258,7 +259,7 @@ def _body(notice: Notice) -> str:
 def _header(text: str) -> str:
     short = text if len(text) <= _LONGEST_SUBJECT else f"{text[: _LONGEST_SUBJECT - 3]}..."
     one_line = "".join(c if c.isprintable() else " " for c in short)
-    # the library decodes what looks like an encoded word, line breaks in it included
+    # the library would decode text that looks like an encoded word, with line breaks in it
     return _sendable(one_line).replace("=?", "= ?")
 
 
@@ -266,10 +267,8 @@ def _sendable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-# PagerDuty's Events API v2: an alert is an incident that is triggered and resolved.
-#
-# What just happened and cannot be over, such as a new table, is a change event: it stands beside
-# incidents and wakes nobody.
+# PagerDuty's Events API v2: an alert is an incident that is triggered and resolved. A single event,
+# such as a new table, is a change event, which notifies no person.
 
 _ACTIONS = {AlertState.RAISED: "trigger", AlertState.RESOLVED: "resolve"}
 _LONGEST_KEY = 255
@@ -362,7 +361,7 @@ def message(notice: Notice) -> dict[str, Any]:
         {"type": "context", "elements": [{"type": "mrkdwn", "text": mark}, *fields]},
     ]
     if notice.link:
-        # the address is ours, and percent-encoded: it holds neither | nor >
+        # our own address is percent-encoded: it contains neither | nor >
         opened = {"type": "mrkdwn", "text": f"<{_safe_link(notice.link)}|Open the dashboard>"}
         blocks.append({"type": "section", "text": opened})
     return {

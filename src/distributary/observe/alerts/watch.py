@@ -1,7 +1,7 @@
-"""Listens to the bus, lets the rules decide, and hands what they say to the couriers.
+"""The thread of alerts: it applies the rules to events, and passes notices to couriers.
 
-The thread of a batch only puts an event into a queue. Everything else, the passing of time and the
-file included, happens in a thread here.
+The thread of a batch only puts events into a queue. This thread does the rest, including timeouts
+and the file of open alerts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from distributary.observe.alerts.targets import make_targets
 from distributary.observe.events import Beat, Event, EventBus, Failed
 from distributary.store import disk
 
-# What alerts must know after a restart: one small file, there whole or not at all.
+# The state of alerts across restarts: one small file, which is replaced atomically.
 
 NAME = "alerts.json"
 _FORMAT = 1
@@ -35,7 +35,7 @@ _LARGEST = 64 * 1024 * 1024
 
 
 class AlertMemory:
-    """The file of one pipeline. A folder that cannot be used costs the memory, never the run."""
+    """The file of one pipeline. An unusable folder loses the state, but never stops the run."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME
@@ -43,7 +43,7 @@ class AlertMemory:
         self._complained = False
 
     def read(self) -> Mapping[str, Any]:
-        """Return the stored state; empty if there is none that can be used."""
+        """Return the stored state; empty if there is no valid one."""
         try:
             if self._path.stat().st_size > _LARGEST:
                 raise ValueError("too large")
@@ -57,7 +57,7 @@ class AlertMemory:
         return content if usable else {}
 
     def write(self, content: Mapping[str, Any]) -> None:
-        """Remember; nothing is done where nothing has changed."""
+        """Store the state, if it has changed."""
         data = json.dumps({"format": _FORMAT, **content}).encode()
         if data == self._written:
             return
@@ -83,7 +83,7 @@ _CLOSE_SECONDS = 5.0
 
 
 class Watch:
-    """The alerts of one pipeline while it runs."""
+    """The alerts of one pipeline during its run."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Watch:
         self._remembered: tuple[int, ...] = ()
 
     def start(self) -> None:
-        """Go on where the last process ended."""
+        """Restore the state of the last process, and start the thread."""
         known = self._memory.read()
         self._rules.recall(known)
         targets = known.get("targets")
@@ -119,11 +119,11 @@ class Watch:
         self._thread.start()
 
     def hear(self, event: Event) -> None:
-        """Receive an event of any pipeline; never wait, never raise."""
+        """Queue an event of any pipeline; never wait, never raise."""
         if event.pipeline != self._name or not isinstance(event, HEARD):
             return
         if not isinstance(event, Beat):
-            # a beat of the monitor may come between a failure and the end of the run
+            # the monitor may send a beat between a failure and the end of the run
             self._failed = isinstance(event, Failed) and event.retry_in is None
         try:
             self._events.put_nowait(event)
@@ -145,7 +145,7 @@ class Watch:
         self.hear(Failed(pipeline=self._name, error=error))
 
     def close(self, timeout: float = _CLOSE_SECONDS) -> None:
-        """Deliver what can be delivered in this time; the rest is remembered."""
+        """Deliver notices for a limited time; store the rest."""
         until = time.monotonic() + timeout
         self._closing = True
         with suppress(queue.Full):
@@ -170,7 +170,7 @@ class Watch:
             now = self._clock()
             notices = self._rules.tick(now) if event is None else self._rules.hear(event)
         except Exception:
-            # one event that the rules choke on must not end all alerts
+            # an event that makes the rules fail must not end all alerts
             _log.warning("alerts of %s failed on an event", self._name, exc_info=True)
             return
         for notice in notices:
@@ -178,7 +178,8 @@ class Watch:
                 courier.offer(notice)
         if not self._events.empty():
             return
-        # written down first: killed in between, the next process would not know that it was told
+        # stored before it is sent: otherwise, after a kill in between, the next process would send
+        # it again
         if self._remembered != self._revisions():
             self._remember()
         for courier in self._couriers:
@@ -188,7 +189,7 @@ class Watch:
         return (self._rules.revision, *(courier.revision for courier in self._couriers))
 
     def _remember(self) -> None:
-        # read first: what changes meanwhile is written the next time
+        # read first, so that later changes are stored the next time
         self._remembered = self._revisions()
         content: dict[str, Any] = self._rules.memory()
         content["targets"] = {courier.name: courier.memory() for courier in self._couriers}

@@ -1,1 +1,1 @@
-"""The ledger: what was done in each batch, its rows, their sums, and how they are written."""
+"""The ledger: the rows of settled batches, their sums, and the tables that hold them."""

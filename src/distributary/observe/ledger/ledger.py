@@ -1,4 +1,4 @@
-"""The ledger: three Delta tables in the lake that say what was done, exactly once each."""
+"""The ledger: three Delta tables in the lake that record each settled batch exactly once."""
 
 from __future__ import annotations
 
@@ -125,20 +125,20 @@ from distributary.store.base import at, options_of
 _log = logging.getLogger(__name__)
 
 UPKEEP_EVERY = 25
-"""Commits between two compactions: so many small files a reader has to open at most."""
+"""Commits between two compactions, and so the most small files that a reader opens."""
 TARGET_FILE_SIZE = 4 << 20
-"""Small enough that compacting again and again rewrites little, large enough to read fast."""
+"""The target size of files: a compromise between cheap compaction and fast reading."""
 
 _UPKEEP_ERRORS = (DistributaryError, DeltaError, OSError, pa.ArrowException, BrokenLogError)
-"""What may go wrong with files and logs: a batch that is recorded does not fail for it."""
+"""Errors of upkeep, which must not fail a batch that is recorded already."""
 _SUMS = "_sums"
-"""The folder of the sums, in that of the table; readers of Delta pass over such names."""
+"""The folder of the sums in the table's folder; readers of Delta ignore such names."""
 _SUMS_MARK = "distributary/ledger/sums/newest"
-"""The application under which the table's log says which sums belong to a version."""
+"""The application id of the mark that names the sums of a version."""
 _SUMS_KEPT_NS = 3_600 * 10**9
 _PORTION_ROWS = 262_144
 _MERGED_ROWS = 65_536
-"""Rows of a view that wait until they are merged."""
+"""The number of rows of a view that are collected before they are merged."""
 
 _WHOLE = "arrow_cast(NULL, 'Int64')"
 _NULLS = {
@@ -149,7 +149,7 @@ _NULLS = {
     f"'rule', '', 'action', '', 'checked', {_WHOLE}, 'violated', {_WHOLE}, "
     "'unfit', '', 'example', '')) END",
 }
-"""Null, in the engine's words, of the types of columns that were added to the ledger later."""
+"""The SQL of null for the types of columns that were added to the ledger later."""
 
 PROPERTIES = {
     # opening a table costs as much as there are commits after its newest checkpoint, and a
@@ -162,17 +162,17 @@ PROPERTIES = {
 
 
 class LedgerVersion(NamedTuple):
-    """A version of a ledger table, as it was opened."""
+    """An opened version of a ledger table."""
 
     table: DeltaTable
     files: ds.Dataset | None
     """None for a table that only the engine inside deltalake can read."""
     sums: int | None
-    """The number of the sums that belong to it."""
+    """The number of the sums of this version."""
 
 
 class LedgerTable:
-    """A table that only Distributary writes. Thread-safe."""
+    """A ledger table, which only Distributary writes. Thread-safe."""
 
     def __init__(
         self,
@@ -191,25 +191,25 @@ class LedgerTable:
         self.schema = schema
         self._views = views
         self._looked = False
-        """Whether this process has looked how many files are not in the sums."""
+        """Whether this process has counted the files that are not in the sums."""
         self._indexed = tuple(indexed)
         self._description = description
         self._lock = threading.Lock()
         self._table: DeltaTable | None = None
         self._holds = False
         self._held: LedgerVersion | None = None
-        """The version that all reads see, where one is held and there is a table."""
+        """The version that all reads use, if one is held."""
         self._held_sums: Mapping[str, pa.Table] | None = None
 
     def hold(self, *, version: int | None = None) -> None:
-        """Make all reads see one version, the newest unless another is given.
+        """Make all reads use one version; the newest by default.
 
         Opening a table costs more than reading it.
         """
         self._holds, self._held, self._held_sums = True, self._open(version), None
 
     def _open(self, number: int | None = None) -> LedgerVersion | None:
-        """Open a version and read what its log says, before others shorten the log."""
+        """Open a version with its marks, before other processes shorten the log."""
         for last in (False, False, True):
             table = open_table(self.path, version=number)
             if table is None:
@@ -220,13 +220,13 @@ class LedgerTable:
                         table, dataset(table), table.transaction_version(_SUMS_MARK)
                     )
             except LakeUnavailableError:
-                # the mark is read from commits that a writer may just have removed
+                # a writer may have removed the commits with the mark meanwhile
                 if last:
                     raise
         return None
 
     def sums(self) -> Mapping[str, pa.Table]:
-        """Return the views over all rows, from the sums that are kept and the rows since then."""
+        """Return the views over all rows, from the stored sums and the rows since then."""
         if self._held_sums is not None:
             return self._held_sums
         version = self._held if self._holds else self._open()
@@ -252,9 +252,10 @@ class LedgerTable:
         return {name: view.merge(gathered[name]) for name, view in self._views.items()}
 
     def _uncovered(self, version: LedgerVersion) -> tuple[Sums | None, ds.Dataset | None]:
-        """Return the sums that belong to this version, and the files whose rows are not in them.
+        """Return the sums of this version, and the files whose rows are not in them.
 
-        Sums of which a file is no longer part of the table are of no use: its rows went elsewhere.
+        Sums that contain a file which is no longer in the table are invalid: its rows are in
+        another file.
         """
         files, number = version.files, version.sums
         if files is None or number is None:
@@ -272,7 +273,7 @@ class LedgerTable:
         )
 
     def _portions(self, table: DeltaTable, files: ds.Dataset | None) -> Iterator[pa.Table]:
-        """Read rows of some files with all columns, as many at a time as fit into memory."""
+        """Yield rows of some files with all columns, as many at once as fit into memory."""
         read = scanner(table, None) if files is None else files.scanner()
         batches: list[pa.RecordBatch] = []
         rows = 0
@@ -286,7 +287,7 @@ class LedgerTable:
             yield self._completed(pa.Table.from_batches(batches))
 
     def _completed(self, rows: pa.Table) -> pa.Table:
-        """Give rows all columns of today, in the types that the views expect."""
+        """Return rows with all current columns, in the types that the views expect."""
         have = set(rows.column_names)
         columns = [
             rows[field.name].cast(field.type)
@@ -297,10 +298,10 @@ class LedgerTable:
         return pa.table(columns, schema=self.schema)
 
     def append_once(self, rows: pa.Table, *, app_id: str, version: int) -> bool:
-        """Appends the rows in one commit marked (app_id, version), unless that mark is there.
+        """Append rows in one commit with the mark (app_id, version), unless the mark exists.
 
-        A commit whose answer was lost, a second call after a crash, and a second process with
-        the same mark all end with the rows in the table once. False: they were there before.
+        After a lost answer, a second call or a second process with the same mark, the rows are in
+        the table once. Return False if they were there before.
         """
         with self._writing():
             for attempt in conflict_attempts():
@@ -318,14 +319,14 @@ class LedgerTable:
             return True
 
     def _is_behind(self) -> bool:
-        """Look once, at the first commit of a process, whether many files are not in the sums.
+        """Return whether many files are not in the sums; checked once, at a process's first commit.
 
-        So it is in a lake of before there were sums, and where each process ends after few batches.
+        This is so in lakes from before there were sums, and if processes end after few batches.
         """
         if self._looked:
             return False
         self._looked = True
-        # another handle: what this one has read of the log may be gone since its commit
+        # a new handle, because the log may have been shortened since this one's commit
         version = self._open()
         _, fresh = (None, None) if version is None else self._uncovered(version)
         return fresh is not None and len(fresh.files) > UPKEEP_EVERY
@@ -333,15 +334,15 @@ class LedgerTable:
     def replace_before(
         self, column: str, moment: datetime, rows: Callable[[], pa.Table | None]
     ) -> None:
-        """Replace every row whose `column` is before the moment, in one commit.
+        """Replace all rows whose `column` is before a moment, in one commit.
 
-        `rows` reads the table and returns the replacement (None: no change). It is called again if
-        other processes have added such rows meanwhile, so that none is lost.
+        `rows` reads the table and returns the replacement, or None for no change. It is called
+        again if another process has added such rows meanwhile.
         """
         with self._writing():
             for attempt in conflict_attempts():
                 with attempt:
-                    # the handle first: what is added after it, read or not, is a conflict
+                    # the handle is opened first: rows that are added later are a conflict
                     table = self._newest()
                     replacement = rows()
                     if replacement is None:
@@ -350,13 +351,13 @@ class LedgerTable:
                         table,
                         replacement,
                         mode="overwrite",
-                        # a name from our own schema and a time: nothing from outside
+                        # only a name from our own schema and a time, no text from outside
                         predicate=f"{column} < '{moment.isoformat()}'",
                     )
             self._upkeep()
 
     def forget(self, pipeline: str) -> None:
-        """Deletes the rows of a pipeline."""
+        """Delete the rows of a pipeline."""
         if open_table(self.path) is None:
             return
         with self._writing():
@@ -366,7 +367,7 @@ class LedgerTable:
             self._upkeep()
 
     def tidy(self) -> None:
-        """Put small files together and sum up what is not in the sums, where there is a table."""
+        """Compact small files and bring the sums up to date, if the table exists."""
         if open_table(self.path) is not None:
             with self._writing():
                 self._upkeep()
@@ -374,20 +375,20 @@ class LedgerTable:
     def read(
         self, columns: Sequence[str] | None = None, where: pc.Expression | None = None
     ) -> pa.Table:
-        """Rows at the newest version; none where the table was never written."""
+        """Read rows of the newest version; none if the table does not exist."""
         table, files = self._read_version()
         if table is None:
             return self.schema.empty_table().select(list(columns or self.schema.names))
         return read_rows(table, columns=columns, where=where, files=files)
 
     def _read_version(self) -> tuple[DeltaTable | None, ds.Dataset | None]:
-        """Return the version that is held, with its files, or else the newest."""
+        """Return the held version, or the newest one, with its files."""
         if not self._holds:
             return open_table(self.path), None
         return (None, None) if self._held is None else (self._held.table, self._held.files)
 
     def query(self, sql: str) -> pa.Table | None:
-        """Run a fixed query over the table `ledger` with the engine of deltalake.
+        """Run a fixed query over the table `ledger`, with deltalake's engine.
 
         For sums over millions of rows. Never put a value from outside into `sql`.
         """
@@ -395,7 +396,7 @@ class LedgerTable:
         if table is None:
             return None
         if missing := self._missing(table):
-            # with nulls for what the stored table has no columns for
+            # with null for columns that the stored table lacks
             nulls = ", ".join(f"{_NULLS[field.type]} AS {field.name}" for field in missing)
             sql = f"WITH ledger AS (SELECT *, {nulls} FROM stored) {sql}"  # noqa: S608
         with reaching(self.path):
@@ -408,7 +409,7 @@ class LedgerTable:
             try:
                 yield
             except BaseException:
-                # what this handle believes about the table may be wrong now
+                # the state of this handle may be outdated now
                 self._table = None
                 raise
 
@@ -417,14 +418,14 @@ class LedgerTable:
             self._table = open_table(self.path) or self._create()
             missing = self._missing(self._table)
             if missing:
-                # a lake from before these columns: its rows have nothing to say about them
+                # rows of an earlier version lack these columns
                 self._table.alter.add_columns(Schema.from_arrow(pa.schema(missing)).fields)
         else:
             self._table.update_incremental()
         return self._table
 
     def _missing(self, table: DeltaTable) -> list[pa.Field]:
-        """Columns that the table does not have yet."""
+        """Return the columns that the table lacks."""
         known = {field.name for field in table.schema().fields}
         return [field for field in self.schema if field.name not in known]
 
@@ -432,7 +433,7 @@ class LedgerTable:
         return DeltaTable.create(
             self.path,
             self.schema,
-            # of two processes that create it at once, the second takes the first's
+            # if two processes create the table at once, the second uses that of the first
             mode="ignore",
             description=self._description,
             configuration=PROPERTIES | {"delta.dataSkippingStatsColumns": ",".join(self._indexed)},
@@ -460,9 +461,9 @@ class LedgerTable:
         return AddAction(name, len(data), {}, now, True, bounds)
 
     def _upkeep(self) -> None:
-        """Put small files together, sum up what is not in the sums, tidy up behind both.
+        """Compact small files, bring the sums up to date, and remove outdated files.
 
-        Each is one commit or none, so that a crash leaves a table that is right.
+        Each step is one commit or none, so that the table is valid after a crash.
         """
         try:
             self._compact()
@@ -471,7 +472,7 @@ class LedgerTable:
             table.vacuum(dry_run=False, full=True)
             table.cleanup_metadata()
         except (BusyError, OvertakenError, RowsLostError, *_UPKEEP_ERRORS) as error:
-            # another process tidies up at the same moment: the next turn makes good for it
+            # another process does the same now; the next turn catches up
             _log.info("ledger not compacted this time: %s", error)
 
     def _compact(self) -> None:
@@ -492,7 +493,7 @@ class LedgerTable:
         swaps = rewritten(state, groups, lambda: None)
         gone = {file.path for swap in swaps for file in swap.removed}
         new = {swap.added.path for swap in swaps if swap.added is not None}
-        # names of sums are never used twice: those of an attempt that failed belong to no version
+        # names of sums are never reused, because sums of a failed attempt belong to no version
         number = max(time.time_ns(), state.marks.get(_SUMS_MARK, 0) + 1)
         sums = Sums(frozenset(state.files.keys() - gone | new), views)
         place.write(_sums_name(number), sums.to_bytes())
@@ -500,7 +501,7 @@ class LedgerTable:
         self._forget_sums(number)
 
     def _forget_sums(self, newest: int) -> None:
-        """Remove sums that only readers of long ago may still look for."""
+        """Remove sums that only readers of old versions could need."""
         folder = at(self.path).below(_SUMS)
         oldest = newest - _SUMS_KEPT_NS
         for info in folder.files():
@@ -514,7 +515,7 @@ def _sums_name(number: int) -> str:
 
 
 def delete_pipeline(table: DeltaTable, pipeline: str) -> None:
-    """Delete the rows of a pipeline, whose name never becomes part of a text."""
+    """Delete the rows of a pipeline, whose name never becomes part of SQL text."""
     wanted, same_name = pa.table({"pipeline": [pipeline]}), "t.pipeline = s.pipeline"
     merge = table.merge(wanted, same_name, source_alias="s", target_alias="t")
     merge.when_matched_delete().execute()
@@ -522,7 +523,7 @@ def delete_pipeline(table: DeltaTable, pipeline: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """How many rows of detail an expiry has turned into sums."""
+    """The number of detail rows that an expiry has replaced by sums."""
 
     batches: int
     tables: int
@@ -568,11 +569,11 @@ class Ledger:
         )
 
     def hold(self, *, tables: int | None = None) -> Ledger:
-        """Read batches and tables as they are now, again and again; for one answer.
+        """Make further reads use the current version, for one consistent answer.
 
         With `tables` the rows of tables are those of that version.
         """
-        # in the order in which they are written, so that no batch lacks its tables
+        # in the order of writing, so that no batch lacks its tables
         self._batches.hold()
         self._tables.hold(version=tables)
         return self
@@ -590,12 +591,12 @@ class Ledger:
         stages: int = 1,
         requests: int | None = None,
     ) -> None:
-        """Settles a batch. After a crash anywhere in here, call it again with the same batch."""
+        """Record a settled batch. After a crash in here, call it again with the same batch."""
         check_balance(manifest, counts)
         results = outcomes(manifest, published)
         at = times.finished_at or datetime.now(UTC)
         app_id, number = manifest.app_id, manifest.batch
-        # the batch's own row comes last: where it is, all others are
+        # the batch's own row is written last, so it proves that all others exist
         if manifest.schemas:
             self._schemas.append_once(schema_rows(manifest, at=at), app_id=app_id, version=number)
         if results:
@@ -616,10 +617,10 @@ class Ledger:
     def record_resumed(
         self, app_id: str, entry: TableEntry, result: Published, *, batch: int
     ) -> None:
-        """Says of a table that was parked in a settled batch that it has the batch after all.
+        """Record that tables have got batches for which they were parked.
 
-        In order of batches, please. A result that is `parked` again is passed over, and so is what
-        was said before.
+        Call it in the order of batches. Results that are still `parked`, or recorded before, are
+        ignored.
         """
         if result.outcome == PARKED:
             return
@@ -637,7 +638,7 @@ class Ledger:
     def newest_settled(self, app_id: str) -> int:
         """Return the newest settled batch of a lane, or -1.
 
-        The mark of its last commit says it: no row is read, however old the lake is.
+        It is read from the mark of the last commit, without reading rows.
         """
         table = open_table(self._batches.path)
         if table is None:
@@ -660,13 +661,13 @@ class Ledger:
         return tuple(SourceRange(**one) for one in found[0] or ()) if found else None
 
     def pipelines(self) -> tuple[str, ...]:
-        """Names of all pipelines that ever settled a batch."""
+        """Return the names of all pipelines that have settled a batch."""
         return tuple(sorted(set(self._batches.sums()["totals"]["pipeline"].to_pylist())))
 
     def batches(
         self, pipeline: str | None = None, *, lane: str | None = None, last: int | None = None
     ) -> tuple[BatchRow, ...]:
-        """Settled batches, the newest last."""
+        """Return settled batches, the newest last."""
         where = same(pipeline=pipeline, lane=lane)
         rows = self._batches.read(where=where) if last is None else self._newest(last, where)
         rows = rows.sort_by([("finished_at", "ascending"), ("batch", "ascending")])
@@ -731,21 +732,21 @@ class Ledger:
         return self._tables.read(columns, same(**key, table=commit.table)).sort_by("batch")
 
     def accept(self, taken: Sequence[Accepted]) -> None:
-        """Says of tables that they count as they are now, whatever was written to them before."""
+        """Record that tables are accepted in their current state."""
         moment = datetime.now(UTC)
         for one in taken:
             app = f"{one.commit.app_id}/{ACCEPTED}/{one.commit.table}"
-            # there may be several in the time between two batches
+            # a table may be accepted several times between two batches
             number = int(moment.timestamp() * 1_000_000)
             self._tables.append_once(accepted_row(one, at=moment), app_id=app, version=number)
 
     def batch(self, pipeline: str, number: int) -> tuple[BatchRow, ...]:
-        """Settled batches of this number: lanes and lives count for themselves. The newest last."""
+        """Return the settled batches with a number, of all lanes and lives, the newest last."""
         rows = self._batches.read(where=same(pipeline=pipeline, batch=number))
         return batches_of(rows.sort_by([("finished_at", "ascending")]))
 
     def timeline(self, columns: Sequence[str]) -> pa.Table:
-        """Some columns of all batches of the streams; sums of old batches are left out."""
+        """Return some columns of all batches of the streams, without sums of old batches."""
         rows = self._batches.read(columns, both(same(lane="stream"), pc.field("batches") == 1))
         return rows.sort_by([("finished_at", "ascending")])
 
@@ -779,7 +780,7 @@ class Ledger:
         return schemas_of(self._schemas.read(where=where).sort_by([("at", "ascending")]))
 
     def totals(self, pipeline: str) -> Counts:
-        """Return the equation over all batches of this pipeline, as it stands now."""
+        """Return the current equation over all batches of this pipeline."""
         lanes = self._batches.sums()["totals"].filter(pc.field("pipeline") == pipeline)
         names = [each.name for each in fields(Counts)]
         sums = [
@@ -822,7 +823,7 @@ class Ledger:
         return tuple(FoundBatch(b, self._tables_at(b, offset)) for b in batches)
 
     def replayed_tables(self, pipeline: str, offset: int) -> tuple[TableRow, ...]:
-        """Rows of replayed batches in which a dead letter with this offset may have ended."""
+        """Return rows of replayed batches that may contain a dead letter with this offset."""
         lanes = self._tables.sums()["lanes"].filter(
             (pc.field("pipeline") == pipeline) & (pc.field("lane") == "replay")
         )
@@ -832,7 +833,7 @@ class Ledger:
         return tables_of(self._tables.read(where=where))
 
     def shared_tables(self, pipeline: str, offset: int) -> tuple[TableRow, ...]:
-        """Rows of the jobs that share a pipeline's types, where a record may have ended."""
+        """Return rows of jobs that share a pipeline's types and may have written a record."""
         jobs = rf"^{re.escape(pipeline)}-(shard-[0-9]+|unified)$"
         theirs = pc.match_substring_regex(pc.field("pipeline"), jobs)
         where = both(both(same(lane="stream"), may_hold(offset)), theirs)
@@ -844,7 +845,7 @@ class Ledger:
         return pa.table(
             {
                 **{name: rows[name] for name in ("pipeline", "table", "id")},
-                # known where no batch mixed schemas; a sum of old batches does not know its first
+                # known unless a batch mixed schemas; a sum of old batches has no first batch
                 "rows": _only(pc.equal(rows["mixed"], 1), rows["rows"]),
                 "first_batch": _only(pc.equal(rows["batches"], 1), rows["first_batch"]),
                 **{name: rows[name] for name in ("last_batch", "first_seen", "last_seen")},
@@ -869,7 +870,7 @@ class Ledger:
         return [] if found is None else found.to_pylist()
 
     def batch_numbers(self, pipeline: str, life: str, lane: str) -> npt.NDArray[np.int64]:
-        """Return the numbers of a lane's batches in order; of a sum, all that it may stand for."""
+        """Return the numbers of a lane's batches in order; for a sum, all that it may cover."""
         rows = self._batches.read(
             ["batch", "batches"], same(pipeline=pipeline, life=life, lane=lane)
         )
@@ -878,7 +879,7 @@ class Ledger:
         return np.union1d(single, np.arange(max(sums, default=-1) + 1))
 
     def ranges(self, pipeline: str, life: str, *, last: int | None = None) -> pa.Table:
-        """Read what the batches of a life have read of the source, or its newest batches."""
+        """Read the source ranges of the batches of a life, or of its newest batches."""
         where = same(lane="stream", pipeline=pipeline, life=life)
         if last is not None:
             return self._newest(last, where).select(["ranges"])
@@ -894,9 +895,9 @@ class Ledger:
         return self._batches.sums()["ranges"].filter(where)
 
     def expire(self, before: datetime) -> Expired:
-        """Turns rows from before this moment into sums. Totals stay what they were.
+        """Replace rows from before a moment by sums; totals do not change.
 
-        A crash in the middle leaves all sums right: run it again.
+        After a crash all sums are correct: run it again.
         """
         moment = before.astimezone(UTC)
         if not self.pipelines():
@@ -925,17 +926,17 @@ class Ledger:
         return Expired(**summed)
 
     def tidy(self) -> None:
-        """Put the ledger's own small files together and bring its sums up to date."""
+        """Compact the ledger's small files and bring its sums up to date."""
         for store in (self._batches, self._tables, self._schemas):
             store.tidy()
 
     def forget(self, pipeline: str) -> None:
-        """Removes everything the ledger says about a pipeline, as `clean` does with its tables."""
+        """Remove all rows about a pipeline, for `clean`."""
         for store in (self._batches, self._tables, self._schemas):
             store.forget(pipeline)
 
     def _newest(self, count: int, where: pc.Expression | None) -> pa.Table:
-        """Read (at least) the newest batches; older files are passed over by their numbers."""
+        """Read at least the newest batches; files with lower numbers are skipped."""
         lanes = self._batches.sums()["totals"]
         lanes = lanes if where is None else lanes.filter(where)
         found = [BATCHES.empty_table()]
@@ -954,19 +955,19 @@ class Ledger:
     def _tables_at(self, batch: BatchRow, offset: int) -> tuple[TableRow, ...]:
         where = _of(batch.key)
         if batch.batches > 1:
-            # in a sum, each table stands with the last batch that touched it
+            # in a sum, each table has the last batch that wrote to it
             lane = same(pipeline=batch.pipeline, life=batch.life, lane=batch.lane)
             where = both(lane, pc.field("batch") <= batch.batch)
         return tables_of(self._tables.read(where=both(where, may_hold(offset))))
 
 
 def _of_lane(pipeline: str, life: str, lane: str) -> pc.Expression | None:
-    """Rows of one lane."""
+    """Return the condition for rows of one lane."""
     return same(pipeline=pipeline, life=life, lane=lane)
 
 
 def _between(first: int, last: int) -> pc.Expression:
-    """Rows of the batches from number `first` to `last`."""
+    """Return the condition for rows of the batches from `first` to `last`."""
     return (pc.field("batch") >= first) & (pc.field("batch") <= last)
 
 
@@ -975,6 +976,6 @@ def _only(mask: pa.ChunkedArray, values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _of(key: BatchKey) -> pc.Expression | None:
-    """Rows of one batch."""
+    """Return the condition for rows of one batch."""
     pipeline, life, lane, batch = key
     return same(pipeline=pipeline, life=life, lane=lane, batch=batch)

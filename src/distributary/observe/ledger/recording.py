@@ -1,4 +1,4 @@
-"""The rows that the ledger keeps of a published batch, and the sums that old rows become. Pure."""
+"""The ledger's rows of a settled batch, and the sums that replace old rows. Pure."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ RULE = pa.struct(
         ("example", pa.string()),
     ]
 )
-"""What a rule has found: rows, why it could not be applied, and the first record that broke it."""
+"""The result of a rule: counts, the reason if it was not applied, and the first record."""
 
 
 def _schema(*columns: tuple[str, pa.DataType, str]) -> pa.Schema:
-    """Columns with their names, types and comments."""
+    """Build a schema of columns with names, types and comments."""
     return pa.schema([pa.field(n, type_, metadata={"comment": c}) for n, type_, c in columns])
 
 
@@ -146,7 +146,7 @@ SCHEMAS = _schema(
 
 @dataclass(frozen=True, slots=True)
 class BatchTimes:
-    """When a batch began, and the seconds its steps took."""
+    """The start of a batch, and the seconds of its steps."""
 
     started_at: datetime
     plan: float = 0.0
@@ -154,13 +154,13 @@ class BatchTimes:
     manifest: float = 0.0
     publish: float = 0.0
     finished_at: datetime | None = None
-    """When it was settled; None means now."""
+    """The time at which it was settled; None for now."""
 
 
 def outcomes(
     manifest: Manifest, published: Iterable[Published]
 ) -> list[tuple[TableEntry, Published]]:
-    """Each entry with its result; a table without one would be a batch that does not add up."""
+    """Pair each entry with its result; raise AccountingError if one is missing."""
     by_name = {result.table: result for result in published}
     missing = [e.table.name for e in manifest.tables if e.table.name not in by_name]
     if missing:
@@ -180,7 +180,7 @@ def batch_key(app_id: str, batch: int) -> BatchKey:
 
 
 def check_balance(manifest: Manifest, counts: Counts) -> None:
-    """Raise if a batch does not add up: it never enters the ledger."""
+    """Raise AccountingError for a batch that does not add up, so that it is not recorded."""
     if not counts.balanced:
         raise AccountingError(
             "a batch does not add up",
@@ -229,10 +229,10 @@ def table_rows(
     counted: str = "",
     outcome: str | None = None,
 ) -> pa.Table:
-    """The rows of `tables`, column by column: there may be thousands a batch.
+    """Build the rows of `tables`, column by column: a batch may have thousands.
 
-    `counted` is the role of the tables whose records are in the equation; `outcome` stands for
-    what the results say.
+    `counted` is the role of the tables whose records are in the equation; `outcome` replaces the
+    outcomes of the results.
     """
     entries = [entry for entry, _ in results]
     batch = dict(zip(BATCH_KEY, key, strict=True))
@@ -284,19 +284,19 @@ def table_rows(
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A table that is taken as it is, for one lane that has written to it."""
+    """The acceptance of a table in its current state, for one lane that has written to it."""
 
     commit: LastCommit
     batch: int
-    """The newest batch that the ledger has of the lane for this table."""
+    """The newest batch of the lane for this table in the ledger."""
     rows: int
-    """Rows that the table has more (or, negative, fewer) than were written to it."""
+    """The number of rows beyond those written to the table; negative if rows are missing."""
     version: int | None
-    """The table's version now; None: there is no table."""
+    """The table's current version; None if there is no table."""
 
 
 def accepted_row(taken: Accepted, *, at: datetime) -> pa.Table:
-    """Build the row of `tables` for an accepted table; it stands for no batch and no record."""
+    """Build the row of `tables` for an accepted table, which counts as no batch and no record."""
     names = ("pipeline", "life", "lane", "table", "role", "type", "path")
     row = {name: getattr(taken.commit, name) for name in names} | {
         "batch": taken.batch,
@@ -315,7 +315,7 @@ def accepted_row(taken: Accepted, *, at: datetime) -> pa.Table:
 
 
 def schema_rows(manifest: Manifest, *, at: datetime) -> pa.Table:
-    """The rows of `schemas`: one per change, one for a schema that changed nothing."""
+    """Build the rows of `schemas`: one per change, and one for a schema without changes."""
     rows = [row for use in manifest.schemas for row in _history(manifest, use, at)]
     return pa.Table.from_pylist(rows, schema=SCHEMAS)
 
@@ -340,14 +340,13 @@ def _history(manifest: Manifest, use: SchemaUse, at: datetime) -> list[dict[str,
     ]
 
 
-# Accounting in source records, such that nothing is lost or doubled in any sum. Pure.
-#
-# A record may be in several tables (bronze, its own, the wide one). The equation counts it in one
-# of them: as parked while that table waits for it, as written as soon as it has it.
+# Accounting in source records. Pure. A record may be in several tables (bronze, its type's, the
+# unified one). The equation counts it in one of them: as parked while that table waits for it, and
+# as written when the table has it.
 
 
 def still_parked(rows: Iterable[TableRow]) -> tuple[TableRow, ...]:
-    """Of rows with outcome parked or resumed: those parked ones that were not resumed."""
+    """Return the parked rows that were not resumed."""
     rows = tuple(rows)
     resumed = {(row.key, row.table) for row in rows if row.outcome == RESUMED}
     return tuple(
@@ -385,11 +384,10 @@ def total(
     return result
 
 
-# Old rows of the ledger become one row of sums each: detail expires, totals never do. Pure.
-#
-# A batch of which something is still parked keeps its rows as they are, however old they get.
+# Replacement of old rows by sums: details expire, totals do not. Pure. Batches with parked tables
+# keep their rows, whatever their age.
 
-# the engine sums: a year of old rows need not fit into memory
+# the engine sums, so that a year of old rows need not fit into memory
 ROLLED_TABLES_SQL = """
 SELECT pipeline, life, lane, "table", outcome = 'accepted' AS accepted,
        coalesce(max(batch) FILTER (WHERE version IS NOT NULL), max(batch)) AS batch,
@@ -411,7 +409,7 @@ _TABLE = ("pipeline", "life", "lane", "table")
 
 
 def roll_batches(batches: Iterable[BatchRow], *, keep: Collection[BatchKey]) -> pa.Table:
-    """One row per pipeline, life and lane, and the rows of the batches in `keep`."""
+    """Sum rows of `batches` by pipeline, life and lane; leave the batches in `keep`."""
     kept: list[BatchRow] = []
     lanes: dict[tuple[str, str, str], list[BatchRow]] = defaultdict(list)
     for batch in batches:
@@ -429,7 +427,7 @@ def roll_batches(batches: Iterable[BatchRow], *, keep: Collection[BatchKey]) -> 
 def roll_tables(
     sums: pa.Table, schema_ids: pa.Table, rules: pa.Table, *, keep: Iterable[TableRow]
 ) -> pa.Table:
-    """The sums as rows of the ledger, and the rows in `keep`, which still wait."""
+    """Sum rows of `tables`; leave the rows of batches in `keep`, which have parked tables."""
     ids: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for row in schema_ids.to_pylist():
         ids[tuple(row[name] for name in _TABLE)].append(row["id"])
@@ -439,7 +437,7 @@ def roll_tables(
     rolled = []
     for row in sums.drop_columns(["summed"]).to_pylist():
         key = tuple(row[name] for name in _TABLE)
-        # what was taken as it is has neither schemas nor rules, and stays told apart
+        # rows of accepted tables have neither schemas nor rules, and stay separate
         taken = row.pop("accepted")
         about = {
             "files": [],
@@ -469,7 +467,7 @@ def _sum_of(batches: list[BatchRow]) -> BatchRow:
     return replace(
         last,
         **sums,
-        # nothing of these batches is parked any more, or they would have been kept
+        # these batches have no parked tables, otherwise they were kept
         written=sum(batch.written + batch.parked for batch in batches),
         parked=0,
         tables=max(batch.tables for batch in batches),

@@ -1,4 +1,4 @@
-"""The ledger's rows as frozen facts, their sums by table and rule, and how they are found."""
+"""The ledger's rows as dataclasses, their sums by table and rule, and search conditions."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from distributary.model.manifest import FINGERPRINT_BITS, Counts, SourceRange, a
 
 PARKED = "parked"
 RESUMED = "resumed"
-"""The outcome of a table that was parked, in the row that says it was published after all."""
+"""The outcome in the row of a parked table that was published later."""
 
 ACCEPTED = "accepted"
-"""The outcome of a row that is no batch's: the table counts as it was then, marks and rows."""
+"""The outcome in the row of an accepted table, which belongs to no batch."""
 
 BATCH_KEY = ("pipeline", "life", "lane", "batch")
 BatchKey = tuple[str, str, str, int]
@@ -62,11 +62,11 @@ class BatchRow:
     ranges: tuple[SourceRange, ...] = ()
     dead_letters: Mapping[str, int] = field(default_factory=dict)
     batches: int = 1
-    """More than one: the sum of old batches up to this number."""
+    """The number of batches; more than one in a sum of old batches up to this one."""
     requests: int | None = None
-    """What the driver asked of buckets; None without one, and in rows of before it was counted."""
+    """The driver's requests to buckets; None without a bucket, and in rows of earlier versions."""
     event_seconds: float | None = None
-    """How old its newest record says it is, where that is far from when it was produced."""
+    """The age of its newest record by the record's time, if that is clearly wrong."""
     filtered: int = 0
 
     @property
@@ -98,7 +98,7 @@ class BatchRow:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """What one batch did to one table."""
+    """The result of one batch for one table."""
 
     pipeline: str
     life: str
@@ -111,7 +111,7 @@ class TableRow:
     path: str
     records: int
     counted: bool
-    """A record may be in several tables; in these it counts as written, or as parked."""
+    """Whether records count as written, or as parked, in this table."""
     rows: int
     bytes: int
     files: tuple[str, ...]
@@ -125,17 +125,17 @@ class TableRow:
     batches: int
     since: datetime
     inserts: int | None = None
-    """Of a log, and of tables made of it: its events by kind."""
+    """For a log and its merged tables: the events by kind."""
     updates: int | None = None
     deletes: int | None = None
     reads: int | None = None
     truncates: int | None = None
     last_event: datetime | None = None
-    """When the source made the newest change of the batch."""
+    """The source's time of the newest change in the batch."""
     expectations: tuple[Mapping[str, Any], ...] | None = None
-    """What rules have found among its rows, as the ledger has it; None where there are none."""
+    """The results of rules, in the form of the ledger; None without rules."""
     filtered: int = 0
-    """Source records that conditions of `shape` kept out of it."""
+    """The source records that conditions of `shape` kept out of the table."""
 
     @property
     def key(self) -> BatchKey:
@@ -164,7 +164,7 @@ class SchemaRow:
 
 @dataclass(frozen=True, slots=True)
 class TableSummary:
-    """A table, over all its batches. What is parked is not in its rows."""
+    """The sums of a table over all batches; parked batches are not in its rows."""
 
     pipeline: str
     table: str
@@ -173,25 +173,25 @@ class TableSummary:
     path: str
     records: int
     rows: int | None
-    """None: a table that is made of a log and is not there, or does not tell."""
+    """The number of rows; None for a merged table that is missing or has no statistics."""
     bytes: int
     columns: int
     batches: int
     version: int | None
     first_seen: datetime
     last_commit: datetime | None
-    """None: everything it ever got is parked."""
+    """The time of the last commit; None if all of its batches are parked."""
     schema_ids: tuple[int, ...] = ()
     parked_batches: int = 0
     parked_records: int = 0
     error: str = ""
-    """Why it is parked."""
+    """The reason for parking."""
     changes: Mapping[str, int] = field(default_factory=dict)
-    """Of a log, and of tables made of it: its events by kind. What is parked is not in it."""
+    """For a log and its merged tables: the events by kind, without parked batches."""
     last_event: datetime | None = None
-    """When the source made the newest change that is in the table."""
+    """The source's time of the newest change in the table."""
     last_event_at: datetime | None = None
-    """When that change was committed."""
+    """The time at which that change was committed."""
 
     @property
     def key(self) -> TableKey:
@@ -199,7 +199,7 @@ class TableSummary:
         return (self.pipeline, self.table)
 
     def freshness(self, now: datetime) -> float | None:
-        """Seconds since its last commit."""
+        """Return the seconds since the last commit."""
         return None if self.last_commit is None else (now - self.last_commit).total_seconds()
 
 
@@ -221,7 +221,7 @@ class NewestBatch:
 
 @dataclass(frozen=True, slots=True)
 class LastCommit:
-    """What a lane of a pipeline has written to a table, as far as the ledger has settled it."""
+    """The state of a table for a lane, by the settled batches in the ledger."""
 
     pipeline: str
     life: str
@@ -231,20 +231,20 @@ class LastCommit:
     type: str
     path: str
     batch: int | None
-    """The newest batch with a commit of its own; None: it never had one."""
+    """The newest batch with a commit; None if there is none."""
     version: int | None
     """The table's version by that commit."""
     accepted: int | None
-    """The newest batch when the table was last taken as it is; None: never."""
+    """The newest batch when the table was last accepted; None if never."""
     accepted_version: int | None
     """The table's version then."""
     since: datetime
-    """When its first batch was settled."""
+    """The time at which its first batch was settled."""
     records: int
     written: int
-    """Rows; what is parked is not among them."""
+    """The written rows, without parked batches."""
     rows: int
-    """The same, corrected by what the table differed by when it was taken as it is."""
+    """The written rows, corrected by the differences of accepted states."""
     filtered: int = 0
     """Records that conditions of `shape` kept out of it."""
 
@@ -300,7 +300,7 @@ def schemas_of(rows: pa.Table) -> tuple[SchemaRow, ...]:
     return tuple(SchemaRow(**row) for row in rows.to_pylist())
 
 
-# One line per table out of millions of rows: the engine sums, this module names.
+# Sums by table over millions of rows, computed by the engine.
 
 NUMBERING_SQL = """
 SELECT pipeline, life, lane, max(batch) AS newest, sum(batches) AS batches
@@ -334,7 +334,7 @@ def rules_sql(by: str, where: str = "true") -> str:
 
 
 NO_TABLE = -1
-"""The version of a table that was taken as it is when it was not there."""
+"""The version in the row of an accepted table that does not exist."""
 
 
 def summaries(
@@ -344,7 +344,7 @@ def summaries(
     *,
     pipeline: str | None = None,
 ) -> tuple[TableSummary, ...]:
-    """Joins the sums with what is still parked; by name of the table."""
+    """Join the sums with the parked batches, by the name of the table."""
     ids: dict[tuple[str, str], set[int]] = defaultdict(set)
     for row in () if schema_ids is None else schema_ids.to_pylist():
         ids[row["pipeline"], row["table"]].add(row["id"])
@@ -364,7 +364,7 @@ def summaries(
             schema_ids=tuple(sorted(ids[key])),
             parked_batches=len(rows),
             parked_records=sum(r.records for r in rows),
-            # why it was parked: batches after the first one only wait behind it
+            # the first batch has the reason; later ones only wait behind it
             error=min(rows, key=lambda r: r.batch).error if rows else "",
             changes={op: count for op, count in counts.items() if count is not None},
         )
@@ -372,53 +372,53 @@ def summaries(
     return tuple(sorted(result, key=lambda table: (table.table, table.pipeline)))
 
 
-# What rules have found, over all batches: the engine sums, this module names. Pure.
+# Results of rules over all batches, computed by the engine. Pure.
 
 _MOST_TABLES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class TableRule:
-    """What one rule has found in one table."""
+    """The results of one rule in one table."""
 
     pipeline: str
     table: str
     rule: str
     action: str
     checked: int
-    """Rows for which it was evaluated."""
+    """The number of rows for which the rule was evaluated."""
     violated: int
-    """Rows that broke it."""
+    """The number of rows that broke the rule."""
     unfit: str
-    """Why it could not be applied to the table in its last batch; empty if it was."""
+    """The reason why the rule was not applied in the last batch; empty if it was."""
     example: str
-    """A record that broke it, as `trace` wants it; empty if none did."""
+    """A record that broke the rule, in the form of `trace`; empty if none did."""
     last_violated: datetime | None
     last_checked: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class RuleStatus:
-    """What one rule has found in all tables of a pipeline."""
+    """The results of one rule in all tables of a pipeline."""
 
     rule: str
     action: str
     checked: int
     violated: int
     tables: int
-    """Tables to which it is applied."""
+    """The number of tables to which the rule is applied."""
     violating: tuple[TableRule, ...]
-    """Those with the most rows that broke it, the worst first."""
+    """The tables with the most rows that broke the rule, the worst first."""
     violating_tables: int
-    """How many there are, shown or not."""
+    """The number of all such tables."""
     unfit: tuple[TableRule, ...]
-    """Some of the tables to which it cannot be applied."""
+    """Some of the tables to which the rule cannot be applied."""
     unfit_tables: int
     last_violated: datetime | None
 
 
 def table_rules(found: pa.Table) -> tuple[TableRule, ...]:
-    """The answer to the query above, by rule and table."""
+    """Build the results from the answer of `rules_sql`, by rule and table."""
     rows = (
         TableRule(**{**row, "unfit": row["unfit"] or "", "example": row["example"] or ""})
         for row in found.to_pylist()
@@ -427,7 +427,7 @@ def table_rules(found: pa.Table) -> tuple[TableRule, ...]:
 
 
 def rule_statuses(rules: Iterable[TableRule]) -> tuple[RuleStatus, ...]:
-    """One line for each rule of a pipeline, those that were broken most first."""
+    """Return the status of each rule of a pipeline, the most broken first."""
     by_rule: dict[str, list[TableRule]] = defaultdict(list)
     for row in rules:
         by_rule[row.rule].append(row)
@@ -453,23 +453,23 @@ def _status(rule: str, rows: list[TableRule]) -> RuleStatus:
     )
 
 
-# Which schemas the records of a table, or of a topic, were written with.
+# The schemas that records of a table or topic were written with.
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaInUse:
-    """One schema, and what there is of it."""
+    """A schema in use, with rows and batches."""
 
     id: int
     subject: str | None
-    """None where nobody knows it any more."""
+    """The subject; None if unknown."""
     subject_version: int | None
     rows: int | None
-    """None where the ledger knows only the rows of several schemas together."""
+    """The number of rows; None if the ledger has only the sum of several schemas."""
     first_batch: int | None
-    """None where it is summed up with other old batches."""
+    """The first batch; None if it is part of a sum of old batches."""
     last_batch: int | None
-    """None where no table has a record of it: all of them are dead letters."""
+    """The last batch; None if all of its records are dead letters."""
     first_seen: datetime | None
     last_seen: datetime | None
 
@@ -552,7 +552,7 @@ def both(*tests: pc.Expression | None) -> pc.Expression | None:
 
 
 def may_hold(offset: int) -> pc.Expression:
-    """Rows of `tables` whose offsets include this one, or are not known."""
+    """Return the condition for rows of `tables` whose offsets include this one or are unknown."""
     first, last = pc.field("first_offset"), pc.field("last_offset")
     return first.is_null() | ((first <= offset) & (last >= offset))
 
@@ -565,14 +565,14 @@ def flat_ranges(batches: pa.Table) -> pa.Table:
 
 
 def covering(batches: pa.Table, *, topic: str, partition: int, offset: int) -> pa.Table:
-    """Rows of `batches` that read this record."""
+    """Return the rows of `batches` that read a record."""
     flat = flat_ranges(batches)
     hits = ranges_with(flat, topic=topic, partition=partition, offset=offset)
     return batches.take(pc.unique(hits["row"]))
 
 
 def ranges_with(ranges: pa.Table, *, topic: str, partition: int, offset: int) -> pa.Table:
-    """Rows with `topic`, `partition`, `start` and `end` that hold this record."""
+    """Return the ranges (`topic`, `partition`, `start`, `end`) that contain a record."""
     hits = ranges.filter(
         (pc.field("topic") == topic)
         & (pc.field("partition") == partition)

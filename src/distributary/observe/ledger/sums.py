@@ -1,9 +1,9 @@
-"""Sums of the ledger's rows that are kept beside them, so that readers read the newest rows only.
+"""Stored sums of the ledger's rows, so that readers only read the newest rows themselves.
 
 A view is a table of sums by some keys. `lift` turns rows of the ledger into rows of the view, and
-`merge` joins rows of the view that have the same keys; sums of sums are made by the same `merge`.
-So what was summed once is never read again: the sums of a version are those of the version before,
-merged with the rows that came since. Pure.
+`merge` combines rows of the view with equal keys; it also merges sums with sums. So rows are summed
+only once: the sums of a version are those of the version before, merged with the rows since then.
+Pure.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A table of sums: how it is made of rows, and how two of its rows become one."""
+    """The definition of a table of sums: its keys, and the ways to combine columns."""
 
     schema: pa.Schema
     lift: Callable[[pa.Table], pa.Table]
     needs: tuple[str, ...]
-    """Columns of the ledger that `lift` reads."""
+    """The columns of the ledger that `lift` reads."""
     keys: tuple[str, ...]
     added: tuple[str, ...] = ()
     lowest: tuple[str, ...] = ()
     highest: tuple[str, ...] = ()
     latest: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Columns of the row that is last in the order of some columns; `-` reverses one of them."""
+    """Columns taken from the last row by the order of some columns; `-` reverses a column."""
     reduce: Callable[[pa.Table], pa.Table] | None = None
-    """Stands for all of the above."""
+    """A function that replaces all of these ways."""
 
     def merge(self, parts: Iterable[pa.Table], keys: Sequence[str] = ()) -> pa.Table:
-        """Join the rows that have the same keys; fewer keys than the view's own sum further."""
+        """Combine rows with equal keys; with fewer keys, sums are larger."""
         rows = pa.concat_tables([self.schema.empty_table(), *parts])
         if self.reduce is not None:
             return self.reduce(rows)
@@ -62,7 +62,7 @@ class View:
 
 
 class _Groups:
-    """Rows by their keys: each group has a number."""
+    """Rows grouped by keys; each group has a number."""
 
     def __init__(self, rows: pa.Table, keys: Sequence[str]) -> None:
         self._rows = rows.combine_chunks()
@@ -95,7 +95,7 @@ class _Groups:
         return self._array(found, valid, name)
 
     def latest(self, name: str, by: Sequence[str]) -> pa.ChunkedArray:
-        """Values of the row of each group that is the last by some columns; null without one."""
+        """Return the values of each group's last row by some columns; null without a row."""
         ordered = [self._numbers(each.removeprefix("-")) for each in by]
         _, valid = ordered[0]
         keys = [
@@ -105,7 +105,7 @@ class _Groups:
         order = np.lexsort(keys[::-1])
         order = order[valid[order]]
         index: Ints = np.full(self._count, -1, np.int64)
-        # of several values for one place, the last one stays
+        # if several values are assigned to one position, the last one remains
         index[self._codes[order]] = order
         return self._rows[name].take(pa.array(index, mask=index < 0))
 
@@ -162,7 +162,7 @@ def _lift_lanes(rows: pa.Table) -> pa.Table:
     eventful = pc.and_(live, rows["last_event"].is_valid())
     columns: dict[str, Any] = {name: rows[name] for name in (*_LANE, "role", "type", "path")}
     columns |= {"seen": at, "columns": rows["columns"], "first_seen": rows["since"]}
-    # Rows of before there was a count of filtered records have none.
+    # Rows of earlier versions have no count of filtered records.
     columns |= {name: pc.if_else(live, pc.fill_null(rows[name], 0), 0) for name in _SUMMED}
     columns |= {
         "written": pc.if_else(wrote, rows["rows"], 0),
@@ -305,7 +305,7 @@ def _lift_parked(rows: pa.Table) -> pa.Table:
 
 
 def _reduce_parked(rows: pa.Table) -> pa.Table:
-    """The rows that still wait; a row `resumed` takes the one away that it belongs to."""
+    """Return the parked rows without a matching row `resumed`."""
     if not len(rows):
         return rows
     waiting = {(row.key, row.table) for row in still_parked(tables_of(rows))}
@@ -343,7 +343,7 @@ TOTALS_VIEW = View(
 )
 
 BLOCK = 1024
-"""Batches whose ranges are summed together: a search for a record reads so many at most."""
+"""The number of batches whose ranges are summed: a search reads at most as many batches."""
 RANGES = pa.schema(
     [
         *((name, pa.string()) for name in ("pipeline", "life", "lane", "topic")),
@@ -381,7 +381,7 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
     return found.chunk(0) if isinstance(found, pa.ChunkedArray) else found
 
 
-# How they are written down: all views of a table, and the files whose rows are in them.
+# The stored form: all views of a table, and the files whose rows are in them.
 
 Views = Mapping[str, View]
 _COVERED = b"covered"
@@ -392,11 +392,11 @@ class Sums:
     """The views of some files of a ledger table."""
 
     covered: frozenset[str]
-    """Names of the files whose rows are in the views."""
+    """The names of the files whose rows are in the views."""
     views: Mapping[str, pa.Table]
 
     def to_bytes(self) -> bytes:
-        """Write them as one file."""
+        """Return the sums as the content of one file."""
         contents = []
         for table in self.views.values():
             sink = pa.BufferOutputStream()
@@ -414,7 +414,7 @@ class Sums:
 
     @classmethod
     def from_bytes(cls, data: bytes, views: Views) -> Sums | None:
-        """Read what `to_bytes` wrote; None where it is of another version, or no sums at all."""
+        """Read the content of `to_bytes`; None for another version or other content."""
         try:
             rows = pa.ipc.open_stream(data).read_all()
             covered = frozenset(json.loads(rows.schema.metadata[_COVERED]))
