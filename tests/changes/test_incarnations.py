@@ -371,6 +371,8 @@ def test_a_folder_is_what_the_database_says(
             if batch:
                 shop.commit(batch, arrival="files")
         assert shop.found() == rows_of(changes)
+        current = [row for row in shop.history() if row["_current"]]
+        assert plain(current, "id", "price") == rows_of(changes)
         assert verify(shop.last.log, shop.last).agrees
 
 
@@ -563,6 +565,25 @@ def test_what_cannot_be_decided_is_refused_until_an_operator_says(tmp_path: Path
         rebuild(shop.last.log, shop.last)
         assert prices(shop) == expected[1:]
         assert verify(shop.last.log, shop.last).agrees
+
+
+def test_a_history_of_files_is_numbered_again_when_a_server_is_found_late(tmp_path: Path) -> None:
+    shop = lake(str(tmp_path))
+    first = change((7, 1000), 0, 1.0)
+    # of a row that nobody has seen before: nothing shows that another server has it
+    other = replace(change((3, 4), 100, 2.0, offset=1), values={"id": 2, "price": 2.0})
+    shop.commit([first, other], arrival="files")
+    assert not incarnations_of(shop.last.path).starts
+    found = change((3, 8), 101, 3.0, offset=2)
+    late = replace(change((7, 2000), 5, 4.0, offset=3), values={"id": 2, "price": 4.0})
+    shop.commit([found, late], arrival="files")
+    assert len(incarnations_of(shop.last.path).starts) == 1
+    assert sorted(prices(shop)) == [2.0, 3.0]
+    versions = plain(shop.history(), "id", "price", "_current")
+    assert versions == [(1, 1.0, False), (1, 3.0, True), (2, 2.0, True), (2, 4.0, False)]
+    # the same batch again adds nothing
+    merge_history(replace(shop.last, path=str(tmp_path / "orders_history"), current=shop.last.path))
+    assert plain(shop.history(), "id", "price", "_current") == versions
 
 
 def test_without_a_log_times_decide(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ from distributary.delta.tables import committing, until_not_overtaken
 from distributary.errors import PublishError
 from distributary.evolve.types import fold
 from distributary.model.change import CHANGE_COLUMNS
-from distributary.model.incarnation import Incarnations
+from distributary.model.incarnation import INCARNATIONS, Incarnations, without_servers
 from distributary.model.manifest import Mark, StagedFile
 from distributary.model.record import TIMESTAMP
 from distributary.model.table import Column
@@ -500,8 +500,7 @@ def _attempt(order: MergeOrder) -> MergeResult:
     version = -1
     incarnations = incarnations_of(order.current) if order.current else Incarnations()
     for events, last in read_in_turn(order.files, payload):
-        numbered = Events(incarnations.applied(events.rows))
-        version = _apply(order, before, columns, numbered, order.mark if last else None)
+        version = _apply(order, before, columns, events, incarnations, order.mark if last else None)
         if not last:
             before, columns = _open(order)
     return MergeResult(order.table, version)
@@ -521,11 +520,20 @@ def _open(order: MergeOrder) -> tuple[Snapshot | None, Shape]:
 
 
 def _apply(
-    order: MergeOrder, before: Snapshot | None, columns: Shape, events: Events, mark: Mark | None
+    order: MergeOrder,
+    before: Snapshot | None,
+    columns: Shape,
+    arrived: Events,
+    incarnations: Incarnations,
+    mark: Mark | None,
 ) -> int:
+    events = Events(incarnations.applied(arrived.rows))
     new, truncates = versions_of(events, columns.schema), truncates_in(events)
     past = past_of(before)
-    everything = past.is_touched(new, truncates)
+    known = Incarnations.from_text(before.property(INCARNATIONS) if before else None)
+    # files may show a server only after earlier batches have brought changes of it
+    found_late = incarnations if incarnations.by_time != known.by_time else None
+    everything = found_late is not None or past.is_touched(new, truncates)
     settled = _settle(
         before,
         columns,
@@ -533,12 +541,15 @@ def _apply(
         sorted({*past.truncates, *truncates}, key=lambda each: each.place),
         everything=everything,
         several=len(past.keys) > 1,
+        found_late=found_late,
     )
     after = past
     if everything or not past.keys:
         after = past_after(past, settled.rows, truncates)
-    after = after.with_moves(new)
+    after = after.with_moves(new if found_late is None else settled.rows)
     properties = after.properties() if after != past else {}
+    if found_late is not None:
+        properties[INCARNATIONS] = incarnations.to_text()
     newest = next((key for key, place in after.keys if place is None), ())
     key = clustering(newest, columns.schema)
     counted = events.rows.num_rows
@@ -553,8 +564,12 @@ def _settle(
     *,
     everything: bool,
     several: bool,
+    found_late: Incarnations | None,
 ) -> _Settled:
-    """Read as few versions as needed: the open ones of the rows, all of the rows, or all."""
+    """Read as few versions as needed: the open ones of the rows, all of the rows, or all.
+
+    Where servers were found late, the places of all versions are numbered by them first.
+    """
     keys, _ = definitions_of(new.column("_key"), new.column_names)
     key = keys[0] if keys else ()
     moved = np.flatnonzero(new.column(OLD_KEY.name).is_valid().to_numpy())
@@ -573,6 +588,8 @@ def _settle(
     everything |= several
     of = None if everything else about
     stored = find(of=of, closed=True, positional=positional)
+    if found_late is not None:
+        stored = replace(stored, rows=found_late.applied(without_servers(stored.rows)))
     settled = _bounded(stored, new, ends, whole=True, everything=everything)
     if settled is None:
         raise AssertionError("all versions were read")

@@ -64,6 +64,11 @@ class Incarnations:
 
     starts: tuple[Start, ...] = ()
 
+    @property
+    def by_time(self) -> tuple[Start, ...]:
+        """Return the beginnings that times of the source tell, as in files."""
+        return tuple(start for start in self.starts if start.topic is None)
+
     def applied(self, rows: pa.Table) -> pa.Table:
         """Return rows of a log with the number of their incarnation in `_seq`."""
         numbers = np.zeros(rows.num_rows, np.int64)
@@ -71,13 +76,7 @@ class Incarnations:
             numbers = np.maximum(numbers, np.where(start.covers(rows), start.number, 0))
         if not numbers.any():
             return rows
-        seq = whole_places(rows)
-        fields = {field.name: seq.field(field.name) for field in SEQ}
-        phases = fields["phase"].fill_null(0).to_numpy(zero_copy_only=False)
-        fields["phase"] = pa.array((phases + 2 * numbers).astype(np.int32))
-        numbered = pa.StructArray.from_arrays([*fields.values()], fields=[*SEQ])
-        at = rows.schema.get_field_index("_seq")
-        return rows.set_column(at, rows.schema.field(at), numbered)
+        return _with_phases(rows, _phases(rows) + 2 * numbers)
 
     def to_text(self) -> str:
         """Format the table property."""
@@ -94,6 +93,27 @@ class Incarnations:
             )
         except (ValueError, TypeError, AttributeError):
             return cls()
+
+
+def without_servers(rows: pa.Table) -> pa.Table:
+    """Return rows whose `_seq` has no number of an incarnation."""
+    phases = _phases(rows)
+    return _with_phases(rows, phases & 1) if (phases > 1).any() else rows
+
+
+def _phases(rows: pa.Table) -> Ints:
+    values = whole_places(rows).field("phase").fill_null(0).to_numpy(zero_copy_only=False)
+    phases: Ints = values.astype(np.int64)
+    return phases
+
+
+def _with_phases(rows: pa.Table, phases: Ints) -> pa.Table:
+    seq = whole_places(rows)
+    fields = {field.name: seq.field(field.name) for field in SEQ}
+    fields["phase"] = pa.array(phases.astype(np.int32))
+    numbered = pa.StructArray.from_arrays([*fields.values()], fields=[*SEQ])
+    at = rows.schema.get_field_index("_seq")
+    return rows.set_column(at, rows.schema.field(at), numbered)
 
 
 def whole_places(rows: pa.Table) -> pa.StructArray:

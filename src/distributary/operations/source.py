@@ -132,6 +132,11 @@ def _bring(
     return int(events.num_rows)
 
 
+def is_unfinished(pipeline: Pipeline) -> bool:
+    """Return whether a command that brought rows of a database was cut off."""
+    return bool(unfinished(pipeline.checkpoint, LANE))
+
+
 def finish(context: RunContext) -> int:
     """Finish the batches that a command has begun and not ended; return how many."""
     begun = unfinished(context.progress.checkpoint.store, LANE)

@@ -10,6 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -17,6 +18,7 @@ from deltalake import DeltaTable, write_deltalake
 from distributary.changes.apply import merge_table
 from distributary.changes.rebuild import rebuild, verify
 from distributary.changes.shape import MergeOrder
+from distributary.changes.source import compare
 from distributary.changes.source.base import Database, Moment, Position, connect
 from distributary.changes.source.compare import Comparison, SourceCheck, Wrong
 from distributary.changes.source.lake import MergedTable
@@ -424,3 +426,31 @@ def test_slots_of_the_database_are_told_with_the_log_that_they_hold_back(server:
         server.execute(f"select pg_drop_replication_slot('{name}')")
         server.execute(f"select pg_drop_replication_slot('{name}_standby')")
     assert name not in {each.name for each in ask_slots(server.url)}
+
+
+def test_more_rows_than_are_compared_by_value_are_a_difference_all_the_same(
+    lake: Lake, server: Server, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.execute("update items set qty = qty + 1 where order_id < 100;")
+    # hashes of a few ranges at a time, and no row kept meanwhile
+    monkeypatch.setattr(compare, "MOST_HASHES", 50)
+    monkeypatch.setattr(compare, "MOST_KEPT", 0)
+    check, wrong, *_ = lake.compare(database)
+    assert wrongs(check) == (0, 0, 300)
+    assert (check.cut_off, wrong.count) == (False, 300)
+    monkeypatch.setattr(compare, "MOST_DIFFERENT", 120)
+    check, wrong, *_ = lake.compare(database)
+    assert wrongs(check) == (0, 0, 120)
+    assert check.cut_off and not check.agrees
+    server.execute("update items set qty = qty - 1 where order_id < 100;")
+    check = lake.compare(database)[0]
+    assert check.agrees and not check.cut_off
+
+
+@pytest.mark.parametrize("rows", [0, 1, 10**6, 10**7, 10**12])
+def test_a_large_table_has_more_ranges_of_hashes(rows: int) -> None:
+    ranges = compare._Ranges(rows)
+    assert 2**12 <= ranges.count <= 2**20
+    assert ranges.count >= min(rows / compare.RANGE_ROWS / 2, 2**20)
+    keys = np.array([0, 2**63, 2**64 - 1], np.uint64)
+    assert ranges.of(keys).tolist() == [0, ranges.count // 2, ranges.count - 1]

@@ -1,8 +1,8 @@
 """Does a merged table have the rows that its database has, at one place in the database's log?
 
 Keys are hashed, and ranges of hashes are compared by count and checksum: so neither the order of
-rows nor the database's collation matters, and the memory is the same for any number of rows. Ranges
-that differ are read again, row by row.
+rows nor the database's collation matters. Ranges that differ are read again: first two hashes of
+each row, then the rows that differ, up to a limit. So the memory is bounded for any number of rows.
 
 The stream goes on meanwhile. Rows that changed after the snapshot are taken from the log, as they
 were just before it. What seems to differ is looked at again until the stream has passed the
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -33,12 +33,16 @@ from distributary.decode.change.base import column_names
 from distributary.errors import ConfigError
 from distributary.model.change import SHARD
 
-RANGES = 4096
-"""Ranges of hashes that are compared by count and checksum."""
-_SHIFT = np.uint64(64 - 12)
-"""What is left of a hash without these bits is the number of its range."""
-MOST_ROWS = 500_000
-"""Rows of ranges that are compared row by row at a time, about."""
+RANGE_BITS = 12, 20
+"""Bits of a hash that name its range, of a small table and of a large one."""
+RANGE_ROWS = 256
+"""Rows of a range, about."""
+MOST_HASHES = 4_000_000
+"""Rows of both sides in ranges that differ, whose hashes are compared at a time, about."""
+MOST_KEPT = 100_000
+"""Rows of ranges that differ that are kept in memory while hashes are compared."""
+MOST_DIFFERENT = 250_000
+"""Rows that are compared by value, because their hashes differ."""
 MOST_NAMED = 10
 _LONGEST = 200
 _FIRST_ROWS = 20_000
@@ -103,6 +107,8 @@ class SourceCheck:
     """Columns of both whose types do not compare."""
     passed: bool
     """Whether the log has events from after the snapshot."""
+    cut_off: bool
+    """Whether more rows differ than are compared by value: the counts are those of a part."""
     ranges: int
     ranges_different: int
     source_checksum: str
@@ -115,19 +121,34 @@ class SourceCheck:
         """Return whether nothing differs."""
         # of a sample the rows are compared, and of the others the number
         counted = self.sample is None or bool(self.unclear) or self.source_rows == self.lake_rows
-        return counted and not (self.missing or self.extra or self.different or self.unlike_log)
+        wrong = self.missing or self.extra or self.different or self.unlike_log
+        return counted and not wrong and not self.cut_off
 
 
-@dataclass(slots=True)
+class _Ranges:
+    """The ranges into which the hashes of keys are cut, for so many rows."""
+
+    def __init__(self, rows: int) -> None:
+        least, most = RANGE_BITS
+        self.bits = min(most, max(least, (rows // RANGE_ROWS).bit_length()))
+        self.count = 1 << self.bits
+
+    def of(self, keys: Words) -> Ints:
+        """Return the number of the range of each key."""
+        return (keys >> np.uint64(64 - self.bits)).astype(np.int64)
+
+
 class _Side:
     """Count and checksum of each range of hashes, of one side."""
 
-    counts: Ints = field(default_factory=lambda: np.zeros(RANGES, np.int64))
-    sums: Words = field(default_factory=lambda: np.zeros(RANGES, np.uint64))
+    def __init__(self, ranges: _Ranges) -> None:
+        self._ranges = ranges
+        self.counts: Ints = np.zeros(ranges.count, np.int64)
+        self.sums: Words = np.zeros(ranges.count, np.uint64)
 
     def add(self, keys: Words, rows: Words) -> None:
-        numbers = (keys >> _SHIFT).astype(np.int64)
-        self.counts += np.bincount(numbers, minlength=RANGES)
+        numbers = self._ranges.of(keys)
+        self.counts += np.bincount(numbers, minlength=self._ranges.count)
         with np.errstate(over="ignore"):
             np.add.at(self.sums, numbers, rows)
 
@@ -200,9 +221,10 @@ class Comparison:
         moment = self._database.open(patience)
         self.prepare()
         later = self.merged.later(moment)
-        mine, other = _Side(), _Side()
         moved = [self._empty()]
         total = self._database.count(self.source)
+        ranges = _Ranges(total)
+        mine, other = _Side(ranges), _Side(ranges)
         sampled = [np.zeros(0, np.uint64)]
         for keys, rows in self._source_rows("source", total):
             apart = is_among(keys, later.keys)
@@ -217,11 +239,12 @@ class Comparison:
                 apart |= ~is_among(keys, wanted)
             other.add(keys[~apart], hash_rows(rows, self.columns)[~apart])
         unlike = (mine.counts != other.counts) | (mine.sums != other.sums)
-        doubtful = _Doubtful(pa.concat_tables(moved), later.keys)
-        if wanted is not None:
-            doubtful = _Doubtful(doubtful.rows, np.intersect1d(later.keys, wanted))
-        for group in _groups(unlike, mine.counts + other.counts):
-            doubtful = doubtful.with_more(*self._compare_ranges(group, later, wanted))
+        found = self._differing(ranges, unlike, mine.counts + other.counts, later, wanted)
+        changed = later.keys if wanted is None else np.intersect1d(later.keys, wanted)
+        doubtful = _Doubtful(
+            pa.concat_tables([*moved, found.rows]),
+            np.unique(np.concatenate([changed, found.keys])),
+        )
         verdict = self._settled(doubtful, moment, later, patience)
         lake_rows = self._count(moment)
         check = SourceCheck(
@@ -241,7 +264,8 @@ class Comparison:
             only_in_lake=self._only_in_lake,
             not_compared=self._not_compared,
             passed=verdict.passed,
-            ranges=RANGES,
+            cut_off=found.cut_off,
+            ranges=ranges.count,
             ranges_different=int(unlike.sum()),
             source_checksum=mine.checksum,
             lake_checksum=other.checksum,
@@ -331,35 +355,60 @@ class Comparison:
             if name not in self.key and len(pair.encodings) > 1:
                 self.pairs[name] = pair.fitted(source.column(pair.source.name), lake.column(name))
 
-    # Ranges that differ, row by row.
+    # Ranges that differ: the hashes of their rows, then the rows whose hashes differ.
 
-    def _compare_ranges(
-        self, numbers: Ints, later: Later, wanted: Words | None
-    ) -> tuple[pa.Table, Words]:
-        """Return the source's rows that the lake has otherwise, and all keys that differ."""
+    def _differing(
+        self, ranges: _Ranges, unlike: Flags, counts: Ints, later: Later, wanted: Words | None
+    ) -> _Found:
+        """Find the rows that are not the same on both sides, in ranges that differ."""
+        found, kept, cut_off = np.zeros(0, np.uint64), None, False
+        groups = [*_groups(unlike, counts)]
+        for group in groups:
+            chosen = np.zeros(ranges.count, np.bool_)
+            chosen[group] = True
+            more, kept = self._unlike_hashes(ranges, chosen, later, wanted)
+            found = np.unique(np.concatenate([found, more]))
+            cut_off = len(found) > MOST_DIFFERENT
+            if cut_off:
+                found = found[:MOST_DIFFERENT]
+                break
+        pieces = [self._empty()]
+        if kept is not None and len(groups) == 1:
+            pieces.append(kept.filter(pa.array(is_among(hash_rows(kept, self.key), found))))
+        elif len(found):
+            pieces += [rows for _, rows in self._source_again(found)]
+        return _Found(pa.concat_tables(pieces), found, cut_off)
 
-        def chosen(keys: Words) -> Flags:
-            here: Flags = np.isin((keys >> _SHIFT).astype(np.int64), numbers)
-            here &= ~is_among(keys, later.keys)
-            return here & is_among(keys, wanted) if wanted is not None else here
+    def _unlike_hashes(
+        self, ranges: _Ranges, chosen: Flags, later: Later, wanted: Words | None
+    ) -> tuple[Words, pa.Table | None]:
+        """Compare rows of some ranges by their hashes.
 
-        sides = []
+        Returns the keys of those that differ; and all of the source's rows there, if they are few.
+        """
+        kept: list[pa.Table] | None = [self._empty()]
+        sides: list[Words] = []
         # the same rows of the source again: a sample has others each time
         for rows_of in (self._source_again(wanted), self._lake_rows("lake, again")):
-            kept, hashes = [self._empty()], [np.zeros(0, np.uint64)]
+            hashes = [np.zeros((2, 0), np.uint64)]
             for keys, rows in rows_of:
-                mask = chosen(keys)
-                if mask.any():
-                    kept.append(rows.filter(pa.array(mask)))
-                    hashes.append(keys[mask])
-            sides.append((pa.concat_tables(kept), np.concatenate(hashes)))
-        (source, source_keys), (lake, lake_keys) = sides
-        source_words = hash_rows(source, self.columns) ^ source_keys
-        lake_words = hash_rows(lake, self.columns) ^ lake_keys
+                mask = chosen[ranges.of(keys)] & ~is_among(keys, later.keys)
+                if wanted is not None:
+                    mask &= is_among(keys, wanted)
+                if not mask.any():
+                    continue
+                some = rows.filter(pa.array(mask))
+                hashes.append(np.stack([keys[mask], hash_rows(some, self.columns)]))
+                if kept is not None and not sides:
+                    kept.append(some)
+                    kept = kept if sum(each.num_rows for each in kept) <= MOST_KEPT else None
+            sides.append(np.concatenate(hashes, axis=1))
+        (source, source_rows), (lake, lake_rows) = sides
+        source_words, lake_words = source ^ source_rows, lake ^ lake_rows
         unlike = ~is_among(source_words, np.unique(lake_words))
         extra = ~is_among(lake_words, np.unique(source_words))
-        keys = np.concatenate([source_keys[unlike], lake_keys[extra]])
-        return source.filter(pa.array(unlike)), np.unique(keys)
+        keys = np.unique(np.concatenate([source[unlike], lake[extra]]))
+        return keys, None if kept is None else pa.concat_tables(kept)
 
     def _source_again(self, wanted: Words | None) -> Iterator[tuple[Words, pa.Table]]:
         count = 0
@@ -475,16 +524,21 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
+class _Found:
+    """Rows whose hashes differ: as the source has them, and all keys."""
+
+    rows: pa.Table
+    keys: Words
+    cut_off: bool
+    """Whether there may be more."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Doubtful:
     """Rows that may differ: as the source has them, and the hashes of all their keys."""
 
     rows: pa.Table
     keys: Words
-
-    def with_more(self, rows: pa.Table, keys: Words) -> _Doubtful:
-        return _Doubtful(
-            pa.concat_tables([self.rows, rows]), np.unique(np.concatenate([self.keys, keys]))
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -529,7 +583,7 @@ def _groups(unlike: Flags, counts: Ints) -> Iterator[Ints]:
     group: list[int] = []
     size = 0
     for number in np.flatnonzero(unlike).tolist():
-        if group and size + counts[number] > MOST_ROWS:
+        if group and size + counts[number] > MOST_HASHES:
             yield np.array(group)
             group, size = [], 0
         group.append(number)

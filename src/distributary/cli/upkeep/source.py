@@ -127,7 +127,7 @@ def compare_tables(
     healing: Healing | None,
 ) -> int:
     """Compare merged tables with a database, show what was found, and heal it if that is meant."""
-    from distributary.operations.source import comparison, heal
+    from distributary.operations.source import comparison, finish, heal, is_unfinished
 
     tables = [table for table in chosen if table.role == "merged" or not everything]
     if not tables:
@@ -142,6 +142,10 @@ def compare_tables(
         contexts: dict[str, RunContext] = {}
         for table in tables:
             mine = pipeline_of(call, lake, name=table.pipeline, needs=("lake",))
+            if healing is not None and not healing.dry_run and is_unfinished(mine):
+                # rows of a command that was killed: they must not seem to differ
+                contexts[mine.config.name] = _opened(call, lake, table.pipeline, runs)
+                finish(contexts[mine.config.name])
             with progress_of(call) as progress:
                 compared = comparison(mine, table, database, sample=sample, progress=progress)
                 check, wrong, moment = compared.run(patience=wait)
@@ -149,6 +153,8 @@ def compare_tables(
             meant = healing is not None and not healing.dry_run and wrong.count
             if not meant or healing is None:
                 continue
+            if check.cut_off:
+                raise _too_many(check, wrong.count)
             rows = counted(wrong.count, "row")
             question = f"Read {rows} of {check.table} again from {check.source}?"
             if not confirmed(call, question, yes=healing.yes, evidence=rows):
@@ -169,6 +175,17 @@ def compare_tables(
     }
     call.out.show(data, lambda paper: draw_checks(paper, checks, slots, healed, healing))
     return 0 if agree else 1
+
+
+def _too_many(check: SourceCheck, count: int) -> ConfigError:
+    """Return the error for more rows than one batch heals."""
+    return ConfigError(
+        f"too many rows of table {check.table} differ to heal them one by one",
+        where=check.source,
+        evidence=f"at least {count:,} rows differ as of {check.position}",
+        next_step="if the stream is behind, wait until it has caught up; else `distributary "
+        f"snapshot {check.table}` reads the whole table again",
+    )
 
 
 def _opened(call: Invocation, lake: Lake, name: str, runs: ExitStack) -> RunContext:
@@ -300,6 +317,7 @@ def _result(check: SourceCheck) -> Any:
         "different": check.different + check.unlike_log,
     }
     text = ", ".join(f"{count:,} {what}" for what, count in parts.items() if count)
+    text = f"at least {text}" if check.cut_off and text else text
     return styled(text or "another number of rows", "bold red")
 
 
@@ -308,6 +326,8 @@ def _draw_notes(paper: Paper, check: SourceCheck) -> None:
     if check.unclear:
         rows = counted(check.unclear, "row")
         notes.append(f"{rows} changed while the snapshot was taken, and were not compared")
+    if check.cut_off:
+        notes.append("too many rows differ to compare them all by value: the counts are of a part")
     if check.sample is not None:
         notes.append(f"{check.sample:.2%} of the rows were compared by value")
     if check.only_in_source:
