@@ -117,6 +117,7 @@ spark:{remote}
     spark.driver.extraJavaOptions: {java_options}
     spark.executorEnv.API_TOKEN: {executor_env}
 lineage: {{url: '{url}', token: {lineage}}}
+masking: {{key: {mask_key}}}
 alerts:
   to:
     - {{type: webhook, url: {hook}, secret: {hook_secret}, token: {hook_token}}}
@@ -134,7 +135,7 @@ _PLAIN = (
     *("sasl", "option", "assertion", "truststore", "keystore", "kafka_key", "basic", "oauth"),
     *("oauth_named", "oauth_unnamed", "token", "aws_id", "aws_key", "aws_token", "azure_key"),
     *("azure_sas", "gcs_key", "s3a", "abfs", "executor_env", "lineage", "hook_secret"),
-    *("hook_token", "pager", "mail", "registry_key"),
+    *("hook_token", "pager", "mail", "registry_key", "mask_key"),
 )
 
 
@@ -200,5 +201,6 @@ name: hunted
 source: {{type: delta, path: {source}, value: value}}
 payload: {{format: json}}
 tables: {{each: "{{topic}}", bronze: raw}}
+shape: [{{set: {{m: "n + 1"}}, mask: {{n: token, m: hash}}}}]
 lake:
 {rest}"""

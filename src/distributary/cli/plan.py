@@ -175,6 +175,8 @@ def draw_preview(paper: Paper, found: Preview, *, most: int | None = None) -> No
         text = f"shape {limited.setting}, table {limited.table}: {limited.why}"
         paper.line(styled(text, "yellow"))
     paper.more(len(found.limited_shapes) - _MOST_SHOWN, "pair", indent="")
+    if found.raw_layers:
+        paper.line(f"Values that masks remove stay in: {', '.join(found.raw_layers)}.")
     for unfit in found.unfit_rules[:_MOST_SHOWN]:
         text = f"expectation {unfit.rule} is not applied to {unfit.table}: {unfit.why}"
         paper.line(styled(text, "yellow"))
@@ -190,6 +192,8 @@ def _draw_table(paper: Paper, table: TablePreview, records: str = "") -> None:
     if table.shaped:
         columns = ", ".join(f"{name} {type_}" for name, type_ in table.shaped)
         paper.line("    ", f"shaped to {cut(columns, _LONGEST)}")
+    if table.masks:
+        paper.line("    ", f"masked: {cut(', '.join(table.masks), _LONGEST)}")
 
 
 def draw_changes(paper: Paper, changes: Iterable[ColumnChange]) -> None:

@@ -18,7 +18,7 @@ from distributary.config.keys import KeyedTables, key_conflicts
 from distributary.config.lake import Evolution, Grant, LakeConfig, Maintain, NarrowEvolution, Tables
 from distributary.config.message import SCHEMALESS, Envelope, Framing, PayloadConfig
 from distributary.config.registry import RegistryConfig
-from distributary.config.shape import ShapeConfig, shape_conflicts
+from distributary.config.shape import Masking, ShapeConfig, mask_conflicts, shape_conflicts
 from distributary.config.shard import Shard, shard_conflicts
 from distributary.config.sources.files import TYPE_OF_FILE
 from distributary.config.sources.table import Source, types_bringing
@@ -97,6 +97,8 @@ class PipelineConfig(Section):
     """What to do when a schema changes."""
     shape: tuple[ShapeConfig, ...] = ()
     """Columns by expressions, filters, and columns that are left out or renamed, by tables."""
+    masking: Masking | None = None
+    """The key of masks in `shape`, and what other layers keep."""
     expectations: tuple[Expectation, ...] = ()
     """Rules about rows, and what to do with rows that break them."""
     limits: Limits = Field(default_factory=Limits)
@@ -197,6 +199,7 @@ class PipelineConfig(Section):
         yield from shape_conflicts(
             self.shape, self.tables, changes=self.cdc is not None, keyed=bool(self.keys)
         )
+        yield from mask_conflicts(self.shape, self.tables, self.masking)
         yield from expectation_conflicts(
             self.expectations, self.tables, changes=self.cdc is not None
         )
@@ -239,6 +242,11 @@ class PipelineConfig(Section):
         if payload is None:
             raise ConfigError("a pipeline without payload has nothing to decode", where="payload")
         return payload
+
+    @property
+    def withholds(self) -> bool:
+        """Return true when dead letters must not keep the contents of their records."""
+        return self.masking is not None and self.masking.raw == "withhold"
 
     @property
     def infers(self) -> bool:

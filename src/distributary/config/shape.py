@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, SecretStr
+from pydantic_core import PydanticCustomError
 
 from distributary.config.base import Conflict, Section, Text, Texts, matching
 from distributary.config.expressions import columns_of, valid_expression
 from distributary.config.lake import Tables
 from distributary.model.expectation import any_fits
-from distributary.model.shape_rule import ShapeRule, SqlExpression
+from distributary.model.shape_rule import MaskMethod, ShapeRule, SqlExpression
 
 Expression = Annotated[
     str, AfterValidator(partial(valid_expression, repeatable=True, constant=True))
@@ -29,18 +30,39 @@ NewColumn = Annotated[
         "for the pipeline), 255 characters at most",
     ),
 ]
-_STEPS = ("where", "set", "explode", "drop", "keep", "rename")
+MaskText = Annotated[
+    Text,
+    matching(
+        r"hash|token|redact|truncate\([1-9][0-9]{0,3}\)",
+        "mask",
+        "must be hash, token, redact, or truncate(N) for the first N characters",
+    ),
+]
+_STEPS = ("where", "set", "mask", "explode", "drop", "keep", "rename")
 _NOT_FOR_CHANGES = (
     "cannot be used with cdc: the rows of a database are merged by their keys and columns; shape "
     "them in a view over the table"
 )
 
 
+_SHORTEST_KEY = 16
+_WHOLE = ("key", "headers", "raw", "cloudevent")
+"""Metadata that may have people's data in it."""
+
+
+def _long_enough(value: SecretStr) -> SecretStr:
+    # a secret that is read from a file often ends with a line break
+    text = value.get_secret_value().strip()
+    if len(text) < _SHORTEST_KEY:
+        raise PydanticCustomError("mask_key", "must have 16 characters at least")
+    return SecretStr(text)
+
+
 class ShapeConfig(Section):
     """What is made of the records of some tables: which rows stay, and which columns they have.
 
-    `where` and `set` see the columns as they were decoded. After them come `explode`, `drop` or
-    `keep`, then `rename`.
+    `where` and `set` see the columns as they were decoded. After them come `mask`, `explode`,
+    `drop` or `keep`, then `rename`.
     """
 
     tables: Texts = Field(default=(), examples=[["silver_*"]])
@@ -55,6 +77,12 @@ class ShapeConfig(Section):
     )
     """Columns by expressions in SQL: new ones, or existing ones that get another value. All see the
     columns as they were before."""
+    mask: Mapping[Text, MaskText] = Field(
+        default_factory=dict, examples=[{"email": "token", "player.phone": "redact"}]
+    )
+    """What is left of people's data, by column or nested field, with the wildcards * and ?: hash,
+    token, redact, or truncate(N) for the first N characters. hash is the same within a column of a
+    table, token in all tables. The first pattern that fits a field counts."""
     explode: Text | None = Field(default=None, examples=["items"])
     """A column of arrays whose items become rows; all other columns are repeated in each of them. A
     null or empty array becomes one row, in which the column is null."""
@@ -89,11 +117,61 @@ class ShapeConfig(Section):
             types=self.types,
             where=None if self.where is None else _expression("where", self.where),
             set=tuple((name, _expression(f"set.{name}", text)) for name, text in self.set.items()),
+            mask=tuple(_mask(pattern, text) for pattern, text in self.mask.items()),
             explode=self.explode or "",
             drop=self.drop,
             keep=self.keep,
             rename=tuple(self.rename.items()),
         )
+
+
+def _mask(pattern: str, text: str) -> tuple[str, MaskMethod, int]:
+    name, _, length = text.partition("(")
+    methods: dict[str, MaskMethod] = {"hash": "hash", "token": "token", "redact": "redact"}
+    return pattern, methods.get(name, "truncate"), int(length.rstrip(")") or 0)
+
+
+class Masking(Section):
+    """The key of masks, and whether other layers may keep what masks remove."""
+
+    key: Annotated[SecretStr, AfterValidator(_long_enough)] | None = Field(
+        default=None, examples=["${env:MASK_KEY}"]
+    )
+    """Key of hash and token, 16 characters at least. With another key all values are others."""
+    raw: Literal["keep", "withhold"] = "keep"
+    """keep: bronze, if there is one, and the dead letters keep whole records. withhold: a file with
+    bronze is refused, and dead letters have neither key, value nor headers, so that they cannot be
+    replayed."""
+
+
+def raw_layers(tables: Tables, masking: Masking | None) -> tuple[str, ...]:
+    """Return the places in the lake where values stay that masks remove elsewhere."""
+    found = [f"{tables.bronze} (bronze)"] if tables.bronze else []
+    if masking is None or masking.raw == "keep":
+        found.append(f"{tables.dead_letters} (dead letters)")
+    own = [name for name in _WHOLE if name in tables.metadata]
+    found += [f"the column _{name} of all tables" for name in own]
+    return tuple(found)
+
+
+def mask_conflicts(
+    shapes: Sequence[ShapeConfig], tables: Tables, masking: Masking | None
+) -> Iterator[Conflict]:
+    """Yield what masks lack, and what would keep the values that they remove."""
+    methods = {(n, p): text for n, one in enumerate(shapes) for p, text in one.mask.items()}
+    if masking is None or masking.key is None:
+        for (number, pattern), method in methods.items():
+            if method in ("hash", "token"):
+                yield ("shape", number, "mask", pattern), f"needs masking.key for {method}"
+    if methods and "raw" in tables.metadata:
+        yield ("tables", "metadata"), "cannot hold raw beside masks: it is the whole record"
+    if masking is None or masking.raw == "keep":
+        return
+    if tables.bronze:
+        yield ("tables", "bronze"), "cannot be kept with masking.raw: withhold"
+    for name in ("key", "headers", "raw"):
+        if name in tables.metadata:
+            yield ("tables", "metadata"), f"cannot hold {name} with masking.raw: withhold"
 
 
 def _expression(setting: str, text: str) -> SqlExpression:

@@ -16,6 +16,7 @@ from distributary.config.base import placeholders
 from distributary.config.cdc import Cdc
 from distributary.config.lake import Evolution
 from distributary.config.pipeline import PipelineConfig
+from distributary.config.shape import raw_layers
 from distributary.decode.base import DecodeLimits
 from distributary.decode.change.formats import CHANGE_FORMATS
 from distributary.decode.formats import FORMATS, change_decoder_for, decoder_for
@@ -299,6 +300,7 @@ class Planner:
                     whole=self._config.shard is not None and self._config.shard.lands,
                     unified=tables.unified.name if tables.unified else "",
                     dead_letters=tables.dead_letters,
+                    withhold=self._config.withholds,
                     metadata=tuple(tables.metadata),
                     evolution=self._config.evolution,
                     expectations=self._rules,
@@ -524,7 +526,9 @@ class Planner:
         else:
             planned = self.book.planned(table + LOG, Role.LOG, type_name)
         try:
-            return resolve(rules, columns, () if planned is None else planned.columns)
+            known = () if planned is None else planned.columns
+            raw_in = ", ".join(raw_layers(self._config.tables, self._config.masking))
+            return resolve(rules, columns, known, name=table, raw_in=raw_in)
         except ShapeError as error:
             return Rejected(ErrorCode.SHAPE_FAILED, str(error))
 

@@ -55,6 +55,9 @@ DEAD_LETTER_COLUMNS: tuple[Column, ...] = (
     Column("note", pa.string(), "why it was discarded, or which replay took it"),
 )
 
+WITHHELD = "not kept: masking.raw is withhold"
+"""The note of a dead letter without key, value and headers."""
+
 DEAD_LETTER_SCHEMA = pa.schema([pa.field(c.name, c.type) for c in DEAD_LETTER_COLUMNS])
 
 

@@ -106,6 +106,8 @@ class StageOrder:
     """Address of the checkpoint, where tasks write schemas from files; set likewise."""
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Credentials of the stores; they are passed here because addresses must not hold them."""
+    mask_key: bytes = field(default=b"", repr=False)
+    """The key of masks; it is passed here because plans are written to the lake."""
     guarded: bool = False
     """Decode in a child process, because an earlier attempt killed its worker."""
     life: str = ""

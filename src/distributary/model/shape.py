@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from distributary.model.record import TIMESTAMP
-from distributary.model.shape_rule import SqlExpression
+from distributary.model.shape_rule import MaskMethod, SqlExpression
 from distributary.model.table import Column
 
 RECORD_COLUMNS = {
@@ -31,6 +31,24 @@ class Computed:
 
 
 @dataclass(frozen=True, slots=True)
+class Mask:
+    """What is left of the values of a column, or of a field inside of it."""
+
+    column: str
+    fields: tuple[str, ...]
+    """The path to a field of the column; empty for all values in it."""
+    method: MaskMethod
+    length: int = 0
+    """For truncate, the number of characters that stay."""
+    scope: str = ""
+    """For hash, the place for which its values are made."""
+
+    def describe(self) -> str:
+        """Return the field and the method, such as `email by token`."""
+        return f"{'.'.join((self.column, *self.fields))} by {self.method}"
+
+
+@dataclass(frozen=True, slots=True)
 class Shape:
     """An entry of `shape` for the records of one schema: the columns before, and those after it.
 
@@ -47,3 +65,7 @@ class Shape:
     """The columns after it, as a writer's columns: the table evolves by them."""
     exploded: Column | None = None
     """The column of arrays whose items become rows, as it is before that."""
+    masks: tuple[Mask, ...] = ()
+    """The masks of columns, by the names that they have after it."""
+    unmasked: tuple[pa.DataType, ...] = ()
+    """The types of the columns before the masks, if there are any."""

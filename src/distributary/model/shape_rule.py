@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from distributary.model.expectation import any_fits
+
+MaskMethod = Literal["hash", "token", "redact", "truncate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,8 @@ class ShapeRule:
     where: SqlExpression | None = None
     set: tuple[tuple[str, SqlExpression], ...] = ()
     """The computed columns with their expressions."""
+    mask: tuple[tuple[str, MaskMethod, int], ...] = ()
+    """Patterns of columns, each with the method and the characters that it leaves."""
     explode: str = ""
     """The column of arrays whose items become rows; empty if none does."""
     drop: tuple[str, ...] = ()

@@ -321,7 +321,8 @@ class Trace:
             case TraceVerdict.NOT_FOUND:
                 return (
                     f"{self.source} was read, but no row is left of it: a gap in the "
-                    "offsets, a tombstone, a re-delivery, or a table without coordinates"
+                    "offsets, a tombstone, a re-delivery, a condition of `shape`, or a table "
+                    "without coordinates"
                 )
             case TraceVerdict.NOT_READ:
                 return f"{self.source} is not read yet: the next offset to read is {self.read_to}"

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from distributary.config.pipeline import PipelineConfig
+from distributary.config.shape import raw_layers
 from distributary.decode.formats import FORMATS
 from distributary.engine.monitor import unread
 from distributary.engine.pipeline import Pipeline
@@ -386,6 +387,8 @@ class TablePreview:
     changes: tuple[ColumnChange, ...]
     shaped: tuple[tuple[str, str], ...] = ()
     """The columns that `shape` makes of the records' newest schema, with their types."""
+    masks: tuple[str, ...] = ()
+    """The masks of columns and fields, such as `email by token`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,6 +425,8 @@ class Preview:
     """The sampled records that conditions of `shape` keep out of their tables."""
     limited_shapes: tuple[LimitedShape, ...] = ()
     """Settings of `shape` that are not applied to some records, or read a column as null."""
+    raw_layers: tuple[str, ...] = ()
+    """The places in the lake that keep values which masks remove; empty without masks."""
     unfit_rules: tuple[UnfitRule, ...] = ()
     """Rules that would not be checked, because a table lacks their columns."""
     waiting: int | None = None
@@ -441,6 +446,7 @@ class Preview:
             "dead_letters": dict(self.dead_letters),
             "filtered": self.filtered,
             "limited_shapes": [asdict(limited) for limited in self.limited_shapes],
+            "raw_layers": list(self.raw_layers),
             "unfit_rules": [asdict(unfit) for unfit in self.unfit_rules],
             "tables": [
                 {
@@ -453,6 +459,7 @@ class Preview:
                         for c in t.changes
                     ],
                     "shaped": [{"name": name, "type": type_} for name, type_ in t.shaped],
+                    "masks": list(t.masks),
                 }
                 for t in self.tables
             ],
@@ -478,7 +485,10 @@ def preview(pipeline: Pipeline) -> Preview:
             keys[trial.key] -= trial.failures.total() + trial.filtered
             filtered += trial.filtered
     waiting = _waiting(pipeline.config, start, total)
-    return replace(_summary(planner, keys, dead, total), waiting=waiting, filtered=filtered)
+    found = replace(_summary(planner, keys, dead, total), waiting=waiting, filtered=filtered)
+    config = pipeline.config
+    masks = any(entry.mask for entry in config.shape)
+    return replace(found, raw_layers=raw_layers(config.tables, config.masking) if masks else ())
 
 
 def _waiting(config: PipelineConfig, start: Position, looked_at: int) -> int | None:
@@ -505,6 +515,11 @@ def _summary(planner: Planner, keys: Counter[RouteKey], dead: Counter[str], tota
         for route in map(plan.routing.routes.get, keys)
         if isinstance(route, Route) and route.shapes
     }
+    masks = {
+        route.table: tuple(mask.describe() for shape in route.shapes for mask in shape.masks)
+        for route in map(plan.routing.routes.get, keys)
+        if isinstance(route, Route) and route.shapes
+    }
     names = sorted(set(records) | set(pending.changes) if total else set())
     tables = tuple(
         TablePreview(
@@ -514,6 +529,7 @@ def _summary(planner: Planner, keys: Counter[RouteKey], dead: Counter[str], tota
             records=records[name],
             changes=tuple(pending.changes.get(name, ())),
             shaped=shaped.get(name, ()),
+            masks=masks.get(name, ()),
         )
         for name in names
         if name

@@ -24,8 +24,8 @@ from distributary.engine.pipeline import Pipeline
 from distributary.engine.progress.removal import dead_letters_of
 from distributary.engine.schemas import SchemaLookup, choose_envelope
 from distributary.engine.steps.hops import drop_files, stage_records
-from distributary.errors import RegistryError
-from distributary.model.deadletter import CONTENT, MAY_HEAL, content_keys
+from distributary.errors import ConfigError, RegistryError
+from distributary.model.deadletter import CONTENT, MAY_HEAL, WITHHELD, content_keys
 from distributary.model.manifest import REPLAYS, Manifest, SourceRange
 from distributary.model.plan import Rejected
 from distributary.model.record import RAW, Format, WriterSchema
@@ -152,7 +152,18 @@ def _next_number(context: RunContext) -> int:
 
 
 def _freeze(context: RunContext, number: int, letters: pa.Table, *, kind: str = "selection") -> str:
-    """Store the selection and return the name of its file."""
+    """Store the selection and return the name of its file.
+
+    Raise ConfigError if the contents of a record were not kept.
+    """
+    withheld = pc.sum(pc.equal(letters["note"], WITHHELD)).as_py()
+    if withheld:
+        raise ConfigError(
+            f"{withheld:,} of {letters.num_rows:,} dead letters have no record to replay",
+            where="masking.raw",
+            evidence=f"their note is: {WITHHELD}",
+            next_step="select others, or read the records again: `distributary reset FILE`",
+        )
     name = f"{kind}-{number:08d}.parquet"
     content = pa.BufferOutputStream()
     pq.write_table(letters, content)

@@ -6,7 +6,7 @@ decide nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -17,11 +17,12 @@ from distributary.config.expressions import enclosed
 from distributary.evolve.types import fold, is_list, is_map, is_struct
 from distributary.model.expectation import any_fits
 from distributary.model.record import TIMESTAMP
-from distributary.model.shape import RECORD_COLUMNS, Computed, Shape
+from distributary.model.shape import RECORD_COLUMNS, Computed, Mask, Shape
 from distributary.model.shape_rule import ShapeRule, SqlExpression
 from distributary.model.table import ChangeKind, Column, ColumnChange
 from distributary.shape.checks import missing_column
 from distributary.shape.engine import ENGINE, engine_words, input_schema
+from distributary.shape.mask import masked_type
 
 _LONGEST_COMMENT = 200
 _NOTE = ChangeKind.SHAPE_LIMITED
@@ -72,15 +73,21 @@ class Resolved:
 
 
 def resolve(
-    rules: Sequence[ShapeRule], columns: Sequence[Column], table: Sequence[Column]
+    rules: Sequence[ShapeRule],
+    columns: Sequence[Column],
+    table: Sequence[Column],
+    *,
+    name: str = "",
+    raw_in: str = "",
 ) -> Resolved:
     """Return what entries make of a schema's columns; `table` are the columns of its table so far.
 
-    Raise ShapeError if records of the schema cannot be shaped.
+    `name` is that of the table, for which masks hash, and `raw_in` says where the values stay that
+    masks remove. Raise ShapeError if records of the schema cannot be shaped.
     """
     resolved = Resolved(columns=tuple(columns))
     for rule in rules:
-        shape = _Resolution(rule, resolved, table).shape()
+        shape = _Resolution(rule, resolved, table, name, raw_in).shape()
         if shape is not None:
             resolved.shapes += (shape,)
             resolved.columns = shape.columns
@@ -90,8 +97,17 @@ def resolve(
 class _Resolution:
     """One entry of `shape` and the columns before it."""
 
-    def __init__(self, rule: ShapeRule, resolved: Resolved, table: Sequence[Column]) -> None:
+    def __init__(
+        self,
+        rule: ShapeRule,
+        resolved: Resolved,
+        table: Sequence[Column],
+        name: str,
+        raw_in: str,
+    ) -> None:
         self._rule = rule
+        self._name = name
+        self._raw_in = f"; its values stay in {raw_in}" if raw_in else ""
         self._resolved = resolved
         self._before = resolved.columns
         about = {name: Column(name, type_) for name, type_ in RECORD_COLUMNS.items()}
@@ -116,6 +132,7 @@ class _Resolution:
                 sets[name] = expression
         computed = self._typed(where, list(sets.values()))
         output = self._set(list(sets), computed)
+        masks = self._masks([column for column, _ in output])
         exploded = self._exploded(output)
         output = self._renamed(self._chosen(output))
         names = [fold(column.name) for column, _ in output]
@@ -124,16 +141,19 @@ class _Resolution:
         if not output:
             raise ShapeError("drop: leaves no column")
         same = [column for column, _ in output] == list(self._before)
-        if where is None and not computed and same and exploded is None:
+        if where is None and not computed and same and exploded is None and not masks:
             return None
         columns, sources = zip(*output, strict=True)
+        unmasked = tuple(column.type for column in columns) if masks else ()
+        columns, kept = self._masked(columns, masks)
         before = None
         if exploded is not None:
             place = sources.index(exploded)
             before = columns[place]
             item = replace(before, type=before.type.value_type)
             columns = (*columns[:place], item, *columns[place + 1 :])
-        return Shape(tuple(self._inputs.values()), where, computed, sources, columns, before)
+        inputs = tuple(self._inputs.values())
+        return Shape(inputs, where, computed, sources, columns, before, kept, unmasked)
 
     def _use(self, expression: SqlExpression) -> str:
         """Note the columns that an expression reads; return why it cannot be applied, if so."""
@@ -209,6 +229,53 @@ class _Resolution:
             output[fold(name)] = (Column(spelled, one.type, comment=f"shape: {text}"), number)
         return list(output.values())
 
+    def _masks(self, columns: Sequence[Column]) -> list[Mask]:
+        """Return the masks of columns and their fields, by the names before `rename`."""
+        masks: list[Mask] = []
+        used: set[str] = set()
+        for column in columns:
+            for fields in _paths(column.type):
+                # a side column has the values of its column
+                names = {column.name, column.side_of or column.name}
+                spelled = [fold(".".join((name, *fields))) for name in names]
+                for pattern, method, length in self._rule.mask:
+                    if any_fits((fold(pattern),), spelled):
+                        used.add(pattern)
+                        # a mask of a column is one of all of its fields
+                        if not any(m.column == column.name and not m.fields for m in masks):
+                            scope = "\0".join((self._name, column.name, *fields))
+                            masks.append(Mask(column.name, fields, method, length, scope))
+                        break
+        for pattern, _, _ in self._rule.mask:
+            if pattern not in used:
+                why = f"no column {printable(pattern)}"
+                self._resolved.unapplied.append(Unapplied(f"mask.{pattern}", why))
+        return masks
+
+    def _masked(
+        self, columns: Sequence[Column], masks: Sequence[Mask]
+    ) -> tuple[tuple[Column, ...], tuple[Mask, ...]]:
+        """Return the columns after `rename` with the types of masks, and the masks of these."""
+        renamed = {fold(old): new for old, new in self._rule.rename}
+        kept: list[Mask] = []
+        after: list[Column] = []
+        for column in columns:
+            for mask in masks:
+                if renamed.get(fold(mask.column), mask.column) != column.name:
+                    continue
+                mine = replace(mask, column=column.name)
+                kept.append(mine)
+                try:
+                    type_ = masked_type(column.type, mine)
+                except ValueError as error:
+                    setting = ".".join(("mask", mask.column, *mask.fields))
+                    raise ShapeError(f"{setting}: {error}") from None
+                column = replace(
+                    column, type=type_, comment=f"shape: {mine.describe()}{self._raw_in}"
+                )
+            after.append(column)
+        return tuple(after), tuple(kept)
+
     def _exploded(self, output: Sequence[tuple[Column, str | int]]) -> str | int | None:
         """Return the source of the column whose items become rows; None if none does."""
         name = self._rule.explode
@@ -254,6 +321,16 @@ class _Resolution:
             side_of = names.get(fold(column.side_of), column.side_of)
             renamed.append((replace(column, name=name, side_of=side_of), source))
         return renamed
+
+
+def _paths(type_: pa.DataType) -> Iterator[tuple[str, ...]]:
+    """Yield the path of a column and those of all fields inside of it, outer ones first."""
+    yield ()
+    while is_list(type_):
+        type_ = type_.value_type
+    for one in type_ if is_struct(type_) else ():
+        for inner in _paths(one.type):
+            yield (one.name, *inner)
 
 
 def stored_type(type_: pa.DataType) -> pa.DataType | None:

@@ -14,6 +14,7 @@ from distributary.model.shape import Shape
 from distributary.model.shape_rule import SqlExpression
 from distributary.shape.checks import Flags
 from distributary.shape.engine import Evaluation, as_arrow, input_schema
+from distributary.shape.mask import masked
 
 _MOST_KNOWN = 2_000
 
@@ -44,6 +45,10 @@ class Shaper:
             for c in shape.columns
         ]
         self._schema = pa.schema([pa.field(c.name, c.type) for c in columns])
+        self._unmasked = self._schema
+        if shape.masks:
+            names = self._schema.names
+            self._unmasked = pa.schema(list(zip(names, shape.unmasked, strict=True)))
         self._inputs = input_schema(shape.inputs)
         where = [] if shape.where is None else [f"coalesce({enclosed(shape.where.text)}, false)"]
         # A struct tells null from an expression that failed: TRY gives no struct for the latter.
@@ -59,8 +64,11 @@ class Shaper:
             ]
         )
 
-    def __call__(self, batch: pa.RecordBatch, raw: pa.Table) -> ShapedRows:
-        """Apply the shape to decoded rows; `raw` has the raw record of each row."""
+    def __call__(self, batch: pa.RecordBatch, raw: pa.Table, key: bytes = b"") -> ShapedRows:
+        """Apply the shape to decoded rows; `raw` has the raw record of each row.
+
+        `key` is that of the masks.
+        """
         inputs = self._values(batch, raw)
         kept = np.ones(batch.num_rows, np.bool_)
         answers = self._answers(inputs) if batch.num_rows else []
@@ -73,7 +81,16 @@ class Shaper:
             if (mine := rows & kept).any():
                 failed.append((expression, mine))
         values = answers[len(answers) - len(self._shape.computed) :]
-        return ShapedRows(self._output(batch, values), kept, tuple(failed), inputs)
+        rows = self._masked(self._output(batch, values), key)
+        return ShapedRows(rows, kept, tuple(failed), inputs)
+
+    def _masked(self, rows: pa.RecordBatch, key: bytes) -> pa.RecordBatch:
+        if not self._shape.masks:
+            return rows
+        columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+        for mask in self._shape.masks:
+            columns[mask.column] = masked(columns[mask.column], mask, key)
+        return pa.RecordBatch.from_arrays(list(columns.values()), schema=self._schema)
 
     def _values(self, batch: pa.RecordBatch, raw: pa.Table) -> pa.Table:
         there = set(batch.schema.names)
@@ -107,14 +124,14 @@ class Shaper:
 
     def _output(self, batch: pa.RecordBatch, values: list[pa.StructArray]) -> pa.RecordBatch:
         columns = []
-        for source, field in zip(self._shape.sources, self._schema, strict=True):
+        for source, field in zip(self._shape.sources, self._unmasked, strict=True):
             if isinstance(source, str):
                 columns.append(batch.column(source))
             elif values:
                 columns.append(pc.struct_field(values[source], 0))
             else:
                 columns.append(pa.nulls(0, field.type))
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        return pa.RecordBatch.from_arrays(columns, schema=self._unmasked)
 
 
 def _one(column: pa.ChunkedArray) -> pa.StructArray:

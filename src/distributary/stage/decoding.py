@@ -376,7 +376,9 @@ class KeyTrial(NamedTuple):
     filtered: int
 
 
-_NO_ORDER = StageOrder(pipeline="", lane="stream", batch=0, attempt="", now_us=0, folder="")
+_NO_ORDER = StageOrder(
+    pipeline="", lane="stream", batch=0, attempt="", now_us=0, folder="", mask_key=b"of a trial"
+)
 
 
 def tried(

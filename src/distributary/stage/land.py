@@ -20,7 +20,7 @@ from distributary.decode.formats import built
 from distributary.delta.parquet import UPLOADS, write_file
 from distributary.evolve.align import Aligner
 from distributary.model.cache import Cache
-from distributary.model.deadletter import DEAD_LETTER_SCHEMA
+from distributary.model.deadletter import DEAD_LETTER_SCHEMA, WITHHELD
 from distributary.model.facts import (
     DeadLettersCounted,
     Fact,
@@ -178,6 +178,9 @@ def _records_in(raw: pa.Table) -> int:
 
 def _land_dead(dead: list[pa.RecordBatch], plan: TaskPlan, order: StageOrder) -> list[Fact]:
     rows = pa.Table.from_batches(dead, DEAD_LETTER_SCHEMA)
+    # what fails again in a replay is compared with the letters that were chosen
+    if plan.output.withhold and order.lane == "stream":
+        rows = _withheld(rows)
     facts = table_facts(
         rows,
         plan.output.tables[plan.output.dead_letters],
@@ -187,6 +190,16 @@ def _land_dead(dead: list[pa.RecordBatch], plan: TaskPlan, order: StageOrder) ->
         offsets=rows["offset"],
     )
     return [*facts, DeadLettersCounted(Counter(rows["error_code"].to_pylist()))]
+
+
+def _withheld(rows: pa.Table) -> pa.Table:
+    """Return dead letters without the contents of their records."""
+    for name in ("key", "value", "headers"):
+        field = DEAD_LETTER_SCHEMA.field(name)
+        place = rows.schema.get_field_index(name)
+        rows = rows.set_column(place, field, pa.nulls(rows.num_rows, field.type))
+    place = rows.schema.get_field_index("note")
+    return rows.set_column(place, rows.schema.field(place), pa.repeat(WITHHELD, rows.num_rows))
 
 
 # Removal of copies of one event that two tasks of a stage have landed: a log has each event once. A

@@ -68,7 +68,7 @@ def _evaluated(
     part: DecodedPart, shape: Shape, order: StageOrder, dead: list[pa.RecordBatch], *, single: bool
 ) -> DecodedPart:
     """Return the rows that fulfil the condition of a shape, with its columns."""
-    result = shaper_of(shape)(part.batch, part.raw)
+    result = shaper_of(shape)(part.batch, part.raw, order.mask_key)
     if not result.failed and result.kept.all():
         return replace(part, batch=result.rows)
     numbers = _record_numbers(part, single=single)
@@ -186,11 +186,13 @@ def _letters(
     part: DecodedPart, result: ShapedRows, numbers: Ints, refused: Flags
 ) -> Iterator[Letter]:
     """Yield a dead letter for each record with a failed row; mark its rows in `refused`."""
+    # a value that a mask removes must not be in a message
+    hidden = any(shape.masks for shape in part.route.shapes)
     for expression, flags in result.failed:
         fresh = np.flatnonzero(flags & ~refused)
         records, first = np.unique(numbers[fresh], return_index=True)
         for row in fresh[np.sort(first)].tolist():
-            text = _message(expression, result.inputs, row)
+            text = _message(expression, result.inputs, row, hidden=hidden)
             yield part.letter(row, ErrorCode.SHAPE_FAILED, text, "shape")
         refused |= np.isin(numbers, records)
 
@@ -217,9 +219,11 @@ def _reduced(
     )
 
 
-def _message(expression: SqlExpression, inputs: pa.Table, row: int) -> str:
+def _message(expression: SqlExpression, inputs: pa.Table, row: int, *, hidden: bool) -> str:
     """Describe the expression that failed for a row, and the values that it read."""
     text = printable(expression.text, longest=_LONGEST_EXPRESSION)
     parts = [f"{expression.setting} cannot be evaluated: {text}"]
+    if hidden:
+        return f"{parts[0]}; its values are not shown, because the table has masks"
     parts += [spelled_value(inputs, names, row) for names in expression.columns[:_MOST_VALUES]]
     return "; ".join(filter(None, parts))

@@ -62,6 +62,8 @@ class OutputPlan:
     """True if bronze keeps whole records, because other jobs read them from there."""
     unified: str = ""
     dead_letters: str = "dead_letters"
+    withhold: bool = False
+    """True if dead letters are written without the contents of their records."""
     metadata: tuple[str, ...] = ()
     evolution: Evolution = field(default_factory=Evolution)
     expectations: tuple[Rule, ...] = ()

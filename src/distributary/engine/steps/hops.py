@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
+from distributary.config.pipeline import PipelineConfig
 from distributary.decode.change.formats import decoded_together
 from distributary.engine.context import RunContext
 from distributary.engine.steps.commits import Reach
@@ -529,10 +530,17 @@ def stage_order(context: RunContext, batch: int, source: BatchInput) -> StageOrd
         lake=context.config.lake.address,
         checkpoint=context.config.lake.checkpoint,
         storage_options=context.config.lake.options,
+        mask_key=_mask_key(context.config),
         life=context.progress.checkpoint.life,
         identities=source.identities,
         last_records=source.end_after is not None,
     )
+
+
+def _mask_key(config: PipelineConfig) -> bytes:
+    masking = config.masking
+    secret = None if masking is None else masking.key
+    return b"" if secret is None else secret.get_secret_value().encode()
 
 
 def _check_seen(staged: Staged, source: BatchInput, batch: int) -> None:
