@@ -34,9 +34,19 @@ def test_types_become_wider_as_iceberg_allows(tmp_path: Path) -> None:
     assert not isinstance(delta.evolution, NarrowEvolution)
 
 
+def test_mirrors_of_delta_tables(tmp_path: Path) -> None:
+    text = FILE.replace("format: iceberg", "format: delta")
+    iceberg = "iceberg: {tables: ['silver_*', bronze_events], every: 5m}"
+    config = loaded(tmp_path, text.replace("/data/lake", f"/data/lake, {iceberg}"))
+    assert isinstance(config.evolution, NarrowEvolution)
+    assert config.lake.iceberg is not None
+    names = ("silver_chess", "bronze_events", "unified_gold", "Silver_chess")
+    assert [config.lake.iceberg.mirrors(name) for name in names] == [True, True, False, False]
+
+
 def test_a_catalog_in_the_lake_is_the_default(tmp_path: Path) -> None:
     catalog = loaded(tmp_path).lake.iceberg_catalog
-    assert (catalog.type, catalog.uri, catalog.namespace) == ("sql", None, "default")
+    assert (catalog.type, catalog.uri, catalog.namespace) == (None, None, "default")
 
 
 @pytest.mark.parametrize(
@@ -49,7 +59,11 @@ def test_a_catalog_in_the_lake_is_the_default(tmp_path: Path) -> None:
         ("path: /data/lake", "path: /data/lake, iceberg: {type: rest}"),
         ("path: /data/lake", "path: /data/lake, iceberg: {token: x}"),
         ("lake:", "maintain: {every: 1h}\nlake:"),
-        ("format: iceberg}\nlake: {", "format: delta}\nlake: {iceberg: {}, "),
+        ("path: /data/lake", "path: /data/lake, iceberg: {type: none}"),
+        ("path: /data/lake", "path: /data/lake, iceberg: {every: 1h}"),
+        ("format: iceberg}\nlake: {", "format: parquet}\nlake: {iceberg: {}, "),
+        ("format: iceberg}\nlake: {", "format: delta}\nlake: {iceberg: {uri: x}, "),
+        ("format: iceberg}\nlake: {", "format: delta}\nlake: {iceberg: {type: none, uri: x}, "),
     ],
 )
 def test_what_does_not_go_together_is_refused(tmp_path: Path, change: tuple[str, str]) -> None:

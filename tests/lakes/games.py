@@ -41,7 +41,13 @@ class Games:
         self.sent: list[Sent] = []
 
     def write_file(
-        self, *, tables: str = TABLES, extra: str = "", batch: int = 250_000, timed: bool = False
+        self,
+        *,
+        tables: str = TABLES,
+        extra: str = "",
+        batch: int = 250_000,
+        timed: bool = False,
+        lake: str = "",
     ) -> Path:
         path = self.root / "games.yaml"
         value = "wrapper, timestamp: produced_at" if timed else "wrapper"
@@ -53,7 +59,7 @@ registry: {{path: {self.root}/schemas}}
 envelope: {{format: protobuf, subject: wrapper-value, type: game_name, payload: payload}}
 payload: {{format: protobuf}}
 tables: {tables}
-lake: {{path: {self.lake}}}
+lake: {{path: {self.lake}{lake and f", {lake}"}}}
 {extra}
 """
         )

@@ -61,6 +61,7 @@ VERBS: Mapping[str, Sequence[str]] = {
     "upkeep.repair:app": ["resume", "rebuild", "reset", "recover", "clean"],
     "upkeep.maintain:app": ["maintain"],
     "upkeep.backup:app": ["backup", "restore"],
+    "upkeep.iceberg:app": ["iceberg"],
     "install:app": ["install", "uninstall", "package"],
     "grants:app": ["grants"],
 }

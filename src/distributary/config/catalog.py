@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import timedelta
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, SecretStr
@@ -16,6 +17,7 @@ from distributary.config.base import (
     PositiveDuration,
     Section,
     Text,
+    Texts,
     matching,
 )
 from distributary.model.table_format import TABLE_FORMATS
@@ -175,11 +177,20 @@ CatalogConfig = Annotated[
 ]
 
 
-class IcebergCatalogConfig(Section):
-    """The catalog of Iceberg tables; tables of that format always need one."""
+class IcebergConfig(Section):
+    """Iceberg: the catalog of the tables, and which Delta tables are mirrored."""
 
-    type: Literal["sql", "rest"] = "sql"
-    """Kind of catalog. sql: a database; rest: a server with Iceberg's REST protocol."""
+    type: Literal["none", "sql", "rest"] | None = None
+    """Kind of catalog. none: readers open a mirror by its path; sql: a database; rest: a server
+    with Iceberg's REST protocol. When left out, none for mirrors of Delta tables and sql where
+    `tables.format` is iceberg."""
+    tables: Texts = Field(default=("*",), examples=[["silver_*"]])
+    """Delta tables that are mirrored, with the wildcards `*` and `?`."""
+    every: PositiveDuration = Field(default=timedelta(minutes=1), examples=["5m"])
+    """How often mirrors are brought up to date. All commits of a table since the last time become
+    one snapshot."""
+    keep: PositiveDuration = Field(default=timedelta(hours=1), examples=["1d"])
+    """How long older snapshots of a mirror are kept."""
     uri: SecretText | None = Field(default=None, examples=["https://catalog.example.com"])
     """Address of the server, or URL of the database in the form of SQLAlchemy. For sql, a SQLite
     file below `_distributary` in the lake when left out."""
@@ -191,11 +202,21 @@ class IcebergCatalogConfig(Section):
     """Bearer token for rest. No token is sent when left out."""
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield a server without an address, and a token without a server."""
+        """Yield a server without an address, and settings without a server or a database."""
         if self.type == "rest" and self.uri is None:
             yield (), "needs uri for type rest, such as uri: https://catalog.example.com"
-        if self.type == "sql" and self.token is not None:
-            yield ("token",), "has no effect for type sql: put the password into uri"
+        if self.type != "rest" and self.token is not None:
+            yield ("token",), "has no effect without type rest: put the password into uri"
+        if self.type == "none":
+            for name in ("uri", "warehouse", "namespace"):
+                if name in self.model_fields_set:
+                    yield (name,), "has no effect for type none"
+        if self.type is None and self.uri is not None:
+            yield ("type",), "is needed with uri: sql or rest"
+
+    def mirrors(self, table: str) -> bool:
+        """Return whether a Delta table is mirrored."""
+        return any(fnmatchcase(table, pattern) for pattern in self.tables)
 
 
 def format_conflicts(config: PipelineConfig) -> Iterator[Conflict]:
@@ -203,8 +224,17 @@ def format_conflicts(config: PipelineConfig) -> Iterator[Conflict]:
     name = config.tables.format
     format_ = TABLE_FORMATS[name]
     here = ("tables", "format")
-    if config.lake.iceberg is not None and not format_.own_catalog:
-        yield ("lake", "iceberg"), "has no effect unless tables.format is iceberg"
+    iceberg = config.lake.iceberg
+    if iceberg is not None and not (format_.own_catalog or format_.mirrored):
+        yield ("lake", "iceberg"), f"has no effect for {name} tables"
+    if iceberg is not None and format_.own_catalog:
+        if iceberg.type == "none":
+            yield ("lake", "iceberg", "type"), f"must be sql or rest for {name} tables"
+        for setting in {"tables", "every", "keep"} & iceberg.model_fields_set:
+            yield ("lake", "iceberg", setting), f"is for mirrors, and not for {name} tables"
+    if iceberg is not None and format_.mirrored and not config.lake.is_local:
+        if iceberg.type in ("sql", "rest"):
+            yield ("lake", "iceberg", "type"), "must be none where the lake is in a bucket"
     if not format_.in_buckets and not config.lake.is_local:
         yield here, f"can be {name} only where the lake is on a file system; use delta in a bucket"
     if format_.own_catalog and config.lake.registered_in is not None:

@@ -30,7 +30,7 @@ from distributary.config.base import (
     required,
     split,
 )
-from distributary.config.catalog import CatalogConfig, IcebergCatalogConfig, SparkCatalogConfig
+from distributary.config.catalog import CatalogConfig, IcebergConfig, SparkCatalogConfig
 from distributary.model import layout
 from distributary.model.table_format import TABLE_FORMATS, formats_with
 from distributary.store.base import absolute, local_path
@@ -49,9 +49,9 @@ class LakeConfig(Section):
     """Short form of `catalog: {type: spark, schema: ...}`."""
     catalog: CatalogConfig | None = None
     """Catalog in which tables are registered by name. Tables are not registered when left out."""
-    iceberg: IcebergCatalogConfig | None = None
-    """Catalog of the tables when `tables.format` is iceberg; a catalog inside the lake when left
-    out."""
+    iceberg: IcebergConfig | None = None
+    """With Delta tables, mirrors of them as Iceberg tables over the same files; none when left out.
+    With `tables.format: iceberg`, the catalog of the tables; one inside the lake when left out."""
     storage_options: Mapping[str, SecretStr] = Field(
         default_factory=dict, examples=[{"aws_region": "eu-central-1"}]
     )
@@ -70,9 +70,9 @@ class LakeConfig(Section):
         return SparkCatalogConfig.model_validate({"type": "spark", "schema": self.database})
 
     @property
-    def iceberg_catalog(self) -> IcebergCatalogConfig:
+    def iceberg_catalog(self) -> IcebergConfig:
         """Return the catalog of Iceberg tables, with its defaults where nothing is set."""
-        return self.iceberg or IcebergCatalogConfig()
+        return self.iceberg or IcebergConfig()
 
     @property
     def is_local(self) -> bool:

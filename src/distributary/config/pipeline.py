@@ -149,8 +149,12 @@ class PipelineConfig(Section):
     @field_validator("evolution")
     @classmethod
     def _as_the_format_allows(cls, evolution: Evolution, info: ValidationInfo) -> Evolution:
-        tables = info.data.get("tables")
-        if tables is None or TABLE_FORMATS[tables.format].widens_all:
+        tables, lake = info.data.get("tables"), info.data.get("lake")
+        if tables is None:
+            return evolution
+        format_ = TABLE_FORMATS[tables.format]
+        mirrored = lake is not None and lake.iceberg is not None and format_.mirrored
+        if format_.widens_all and not mirrored:
             return evolution
         return NarrowEvolution.model_construct(evolution.model_fields_set, **dict(evolution))
 

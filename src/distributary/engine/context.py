@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import SparkSession
 
 from distributary.config.pipeline import PipelineConfig
+from distributary.engine.mirrors import Mirrors
 from distributary.engine.monitor import Lag, Monitor, lag_without_asking
 from distributary.engine.plan import Planner
 from distributary.engine.progress.checkpoint import Checkpoint, ManifestCopy, Manifests
@@ -155,14 +156,21 @@ class RunContext:
     reports: RunReports
     registrar: Registrar | None = None
     """The registrar, if tables are registered in a catalog."""
+    mirrors: Mirrors | None = None
+    """The Iceberg mirrors of the tables, if they have any."""
 
     def register(self, tables: Iterable[TablePlan]) -> None:
-        """Request catalog entries for new and changed tables; return at once."""
+        """Request catalog entries and mirrors for new and changed tables; return at once."""
+        plans = tuple(tables)
         if self.registrar is not None:
-            self.registrar.want(tables)
+            self.registrar.want(plans)
+        if self.mirrors is not None:
+            self.mirrors.want(plans)
 
     def end_registering(self) -> CatalogState | None:
-        """Wait for the catalog while it makes progress; return its state."""
+        """Wait for mirrors and catalog while they make progress; return the catalog's state."""
+        if self.mirrors is not None:
+            self.mirrors.close()
         if self.registrar is None:
             return None
         self.registrar.close()

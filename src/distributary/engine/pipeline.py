@@ -28,6 +28,7 @@ from distributary.engine.context import (
     StageState,
 )
 from distributary.engine.loop import RunSummary, StreamRun
+from distributary.engine.mirrors import start_mirrors
 from distributary.engine.monitor import Monitor
 from distributary.engine.names import Entries, Names
 from distributary.engine.plan import Planner
@@ -334,6 +335,7 @@ class Pipeline:
         context.registrar = start_registrar(
             self.config, session, self.bus, ledger=self.ledger, mask=self.loaded.mask
         )
+        context.mirrors = start_mirrors(self.config, ledger=self.ledger, mask=self.loaded.mask)
         context.register(table for table in planner.book.tables.values() if table.exists)
         return context
 

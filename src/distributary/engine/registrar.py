@@ -38,6 +38,7 @@ from distributary.config.catalog import (
     UnityCatalogConfig,
 )
 from distributary.config.pipeline import PipelineConfig
+from distributary.engine.mirrors import MirroredTable, forget_mirrors
 from distributary.engine.progress.removal import Removal
 from distributary.engine.tables import format_for, table_folder
 from distributary.errors import (
@@ -412,6 +413,9 @@ def unregister(pipeline: Pipeline, removals: Iterable[Removal]) -> list[str]:
     if TABLE_FORMATS[config.tables.format].own_catalog and tables:
         places = [layout.place(pipeline.lake, path) for path in tables.values()]
         return format_entry(config.tables.format).drop(config, places)
+    if config.lake.iceberg is not None and tables:
+        places = {name: layout.place(pipeline.lake, path) for name, path in tables.items()}
+        forget_mirrors(config, [MirroredTable(name, path) for name, path in places.items()])
     settings = config.lake.registered_in
     if settings is None or not tables or not _outlives_session(config):
         return []

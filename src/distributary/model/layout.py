@@ -6,6 +6,8 @@
 <lake>/_distributary/pipelines/<name>/decided-<lane>.json    a copy of the newest manifest
 <lake>/_distributary/pipelines/<name>/removal.json           an unfinished reset or clean
 <lake>/_distributary/pipelines/<name>/catalog.json           its tables' entries in the catalog
+<lake>/_distributary/pipelines/<name>/iceberg.json           how far its tables' Iceberg mirrors are
+<lake>/<table>/_iceberg/metadata/                 the Iceberg mirror of a Delta table
 <lake>/_distributary/cuts/                        pinned cuts, and how long cuts are kept
 <lake>/_distributary/restore.json                            a backup that is being restored
 <lake>/_distributary/removed/                                folders that are being removed

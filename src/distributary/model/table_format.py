@@ -38,6 +38,8 @@ class TableFormat:
     """Whether the lake may be in a bucket."""
     widens_all: bool = True
     """Whether a column can take every wider type."""
+    mirrored: bool = False
+    """Whether Iceberg can show its files by metadata beside them, as `lake.iceberg` says."""
     own_catalog: bool = False
     """Whether each table needs an entry in the format's own catalog, `lake.iceberg`."""
     registered_as_view: bool = False
@@ -68,6 +70,7 @@ TABLE_FORMATS: Mapping[str, TableFormat] = {
         lists_commits=True,
         spark_writes=True,
         partitions_in_log=True,
+        mirrored=True,
         storage=("delta", "parquet"),
     ),
     "parquet": TableFormat(

@@ -191,6 +191,48 @@ def read_catalog_state(lake: str, pipeline: str) -> CatalogState | None:
         return None
 
 
+# The state of the Iceberg mirrors of a pipeline's tables, stored in the same way.
+
+_MIRRORS = "iceberg.json"
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorState:
+    """The state of the Iceberg mirrors after the last round."""
+
+    type: str
+    """Kind of catalog: none, sql or rest."""
+    at: datetime
+    tables: int = 0
+    behind: int = 0
+    """Mirrors that could not be brought up to date; they are tried again."""
+    current_until: datetime | None = None
+    """Every mirror shows at least what was committed until then; None: not known."""
+    made_again: int = 0
+    """Mirrors that were made again from the Delta log by the last round: they were lost, damaged
+    or edited."""
+    problems: tuple[Unregistered, ...] = ()
+    """Why mirrors are behind, the oldest first, a few of them."""
+
+
+def write_mirror_state(lake: str, pipeline: str, state: MirrorState) -> None:
+    """Store the state; a lake that refuses it is no failure of the mirrors."""
+    content = json.dumps({"format": FORMAT, **plain(state)}).encode()
+    with suppress(OSError):
+        store = at(layout.pipeline(lake, pipeline))
+        if store.exists():
+            store.write(_MIRRORS, content, durable=False)
+
+
+def read_mirror_state(lake: str, pipeline: str) -> MirrorState | None:
+    """Return the stored state; None if there is none, or if it cannot be read."""
+    try:
+        content = json.loads(at(layout.pipeline(lake, pipeline)).read(_MIRRORS))
+        return read_as(MirrorState, content)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
 # The result of the last maintenance of a pipeline's tables, stored in the same way.
 
 _UPKEEP = "upkeep.json"

@@ -18,8 +18,10 @@ from distributary.model.manifest import Counts
 from distributary.model.table import Role
 from distributary.observe.cards import (
     CatalogState,
+    MirrorState,
     UpkeepState,
     read_catalog_state,
+    read_mirror_state,
     read_upkeep_state,
     registrations,
 )
@@ -424,6 +426,8 @@ class PipelineStatus:
     """Whether tables refuse records that came without a schema."""
     catalog: CatalogState | None = None
     """What the catalog has of its tables, where they are registered in one."""
+    iceberg: MirrorState | None = None
+    """How far the Iceberg mirrors of its tables are, where there are any."""
     upkeep: UpkeepState | None = None
     """When its tables were looked after last, and what was done; None: never."""
     heartbeats: tuple[SourceHeartbeat, ...] = ()
@@ -526,6 +530,7 @@ def settled_status(
             changes=changes,
             expectations=rule_statuses(rules[name]),
             catalog=read_catalog_state(lake, name),
+            iceberg=read_mirror_state(lake, name),
             upkeep=read_upkeep_state(lake, name),
         )
 

@@ -124,10 +124,10 @@ def open_catalog(lake: LakeConfig) -> Catalog:
     if settings.type == "rest":
         properties["py-catalog-impl"] = f"{__name__}.{PatientRestCatalog.__name__}"
     else:
-        properties["type"] = settings.type
+        properties["type"] = "sql"
     if settings.uri is not None:
         properties["uri"] = settings.uri.get_secret_value()
-    elif settings.type == "sql":
+    elif settings.type != "rest":
         home = layout.iceberg_catalog(lake.address)
         refuse_links(home)
         os.makedirs(os.path.dirname(home), exist_ok=True)

@@ -38,7 +38,7 @@ from distributary.threads import begun
 if TYPE_CHECKING:
     from distributary.config.load import Loaded
     from distributary.model.change import SourceSlots
-    from distributary.observe.cards import CatalogState, UpkeepState
+    from distributary.observe.cards import CatalogState, MirrorState, UpkeepState
     from distributary.observe.health import Ranking
     from distributary.observe.ledger.rows import RuleStatus
     from distributary.observe.pulse import UnderWay
@@ -203,6 +203,7 @@ def _draw_pipeline(
     _draw_dead_letters(paper, each, healable)
     _draw_parked(paper, each, now, lake)
     _draw_catalog(paper, each.catalog, now)
+    _draw_mirrors(paper, each.iceberg, now)
     _draw_upkeep(paper, each.upkeep, now)
     _draw_lost(paper, each.tables, lake)
     _draw_kinds(paper, each, lake)
@@ -371,6 +372,26 @@ def _draw_catalog(paper: Paper, found: CatalogState | None, now: datetime) -> No
         paper.line(
             "    ",
             styled(problem.table or found.place, "bold red"),
+            f"  {problem.code} since {since(problem.since, now=now)}: {cut(problem.error, 300)}",
+        )
+        paper.line(f"      {cut(problem.next_step, 200)}")
+
+
+def _draw_mirrors(paper: Paper, found: MirrorState | None, now: datetime) -> None:
+    if found is None:
+        return
+    parts = [f"{counted(found.tables, 'mirror')} in Iceberg"]
+    if found.current_until is not None:
+        parts.append(f"up to what was committed {since(found.current_until, now=now)}")
+    if found.behind:
+        parts.append(f"{number(found.behind)} behind")
+    if found.made_again:
+        parts.append(f"{number(found.made_again)} made again")
+    paper.row("iceberg", styled(", ".join(parts), "yellow" if found.behind else ""))
+    for problem in found.problems[:_MOST_TABLES]:
+        paper.line(
+            "    ",
+            styled(problem.table, "bold red"),
             f"  {problem.code} since {since(problem.since, now=now)}: {cut(problem.error, 300)}",
         )
         paper.line(f"      {cut(problem.next_step, 200)}")

@@ -36,6 +36,7 @@ export const pipeline = {
         ["speed", each.records_per_second ? `${number(each.records_per_second)} records/s` : null],
         ["rows", `${number(each.rows)} in ${counted(each.tables.total, "table")}`],
         ["slowest step", each.lag.slowest_step ? `${each.lag.slowest_step}, ${Math.round(each.lag.slowest_share * 100)} % of the time` : null],
+        ["iceberg", each.iceberg ? mirrors(each.iceberg) : null],
         ["upkeep", each.upkeep ? upkeep(each.upkeep) : null],
         ["file", each.file], ["checkpoint", each.checkpoint],
       ]),
@@ -67,6 +68,16 @@ function slots(source) {
   const state = source.error ? h("div", { class: "warn" }, "not known now: ", source.error) : null;
   const at = source.at ? h("div", { class: "muted" }, "measured ", since(source.at)) : null;
   return [some, at, state];
+}
+
+// how far the Iceberg mirrors of the tables are
+function mirrors(state) {
+  const words = [counted(state.tables, "mirror")];
+  if (state.behind) words.push(`${number(state.behind)} behind`);
+  if (state.made_again) words.push(`${number(state.made_again)} made again`);
+  const until = state.current_until ? [", up to what was committed ", since(state.current_until)] : null;
+  const why = state.problems.length ? `; ${state.problems[0].table}: ${state.problems[0].error}` : "";
+  return h("span", { class: state.behind ? "warn" : null }, words.join(", "), until, why);
 }
 
 function upkeep(last) {

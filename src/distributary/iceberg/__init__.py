@@ -1,0 +1,1 @@
+"""Iceberg metadata over the files of Delta tables, without a JVM and without pyiceberg."""
