@@ -414,8 +414,8 @@ def unregister(pipeline: Pipeline, removals: Iterable[Removal]) -> list[str]:
         places = [layout.place(pipeline.lake, path) for path in tables.values()]
         return format_entry(config.tables.format).drop(config, places)
     if config.lake.iceberg is not None and tables:
-        places = {name: layout.place(pipeline.lake, path) for name, path in tables.items()}
-        forget_mirrors(config, [MirroredTable(name, path) for name, path in places.items()])
+        here = ((name, layout.place(pipeline.lake, path)) for name, path in tables.items())
+        forget_mirrors(config, [MirroredTable(name, path) for name, path in here])
     settings = config.lake.registered_in
     if settings is None or not tables or not _outlives_session(config):
         return []

@@ -86,7 +86,7 @@ def _entries_schema(parts: Partitioning) -> Any:
     return fastavro.parse_schema(schema)
 
 
-_LIST_SCHEMA = fastavro.parse_schema(
+_LIST_SCHEMA: Any = fastavro.parse_schema(
     {
         "type": "record",
         "name": "manifest_file",

@@ -346,9 +346,9 @@ class Mirror:
         draft.replace(list(state.files.values()))
         data = read_commit(self._store, state.version)
         actions = commits_in([data], files=False)[0]
-        info = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+        infos = [action["commitInfo"] for action in actions if "commitInfo" in action]
         draft.facts = {
-            **_batch_in(info),
+            **(_batch_in(infos[0]) if infos else {}),
             VERSION: str(state.version),
             TABLE: state.metadata["id"],
             COMMIT: _hashed(data),
