@@ -49,6 +49,8 @@ class SettledLake:
     unified: bool = False
     metadata: bool = True
     """Whether the tables per type say where a row came from."""
+    users: Sequence[str] = ()
+    """With them, records have a `user_id`, by turns, and a time, an hour after one another."""
     batches: int = field(default=0)
     replays: int = field(default=0)
     offset: int = field(default=0)
@@ -86,6 +88,12 @@ lake: {{path: {self.lake}}}
     @property
     def parking(self) -> str:
         return f"{self.lake}/_distributary/pipelines/{self.name}/parked"
+
+    def user(self, offset: int) -> str:
+        return self.users[offset % len(self.users)] if self.users else ""
+
+    def time(self, offset: int) -> datetime:
+        return NOON + timedelta(hours=offset)
 
     @property
     def ledger(self) -> Ledger:
@@ -175,6 +183,10 @@ lake: {{path: {self.lake}}}
                 "_batch": pa.array([number] * count, pa.int64()),
             }
         )
+        if self.users:
+            rows = rows.append_column("user_id", pa.array([self.user(n) for n in offsets]))
+            times = pa.array([self.time(n) for n in offsets], pa.timestamp("us", "UTC"))
+            rows = rows.append_column("_timestamp", times)
         if not self.metadata:
             rows = rows.select(["move"])
         return self._entry(name, role, kind, rows, number)
@@ -187,7 +199,9 @@ lake: {{path: {self.lake}}}
         values = [
             {
                 "type": kind,
-                "payload": b"x",
+                "payload": f'{{"user_id": "{self.user(offset)}"}}'.encode(),
+                "_timestamp": self.time(offset),
+                "_arrived_at": NOON + timedelta(hours=number),
                 "_topic": "wrapper",
                 "_partition": 0,
                 "_offset": offset,

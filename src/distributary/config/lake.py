@@ -345,6 +345,21 @@ class Expire(Section):
     """Retention of the details of batches. Their sums are kept for ever."""
 
 
+class Retention(Section):
+    """How long rows stay in some tables."""
+
+    tables: Texts = Field(min_length=1, examples=[["silver_*"]])
+    """Names of tables, with the wildcards `*` and `?`. The first entry that matches a table
+    decides."""
+    column: Text | None = Field(default=None, examples=["played_at"])
+    """Column with a time or a day, by which a row's age is counted; a row without a value stays.
+    Without it, the age counts from the row's arrival: `_arrived_at` in bronze, `_timestamp`, the
+    record's time in the source, in other tables."""
+    age: PositiveDuration = Field(examples=["90d"])
+    """Rows that are older are removed. An age of a day or more ends at the beginning of a day
+    (UTC), so that a file is written again once a day at most."""
+
+
 Step = Literal["optimize", "checkpoint", "vacuum", "expire"]
 
 
@@ -387,6 +402,11 @@ class Maintain(Section):
     """Cuts that stay readable."""
     expire: Expire = Field(default_factory=Expire)
     """Removal of old dead letters and of details of old batches."""
+    retention: tuple[Retention, ...] = Field(
+        default=(), examples=[[{"tables": ["silver_*"], "column": "played_at", "age": "90d"}]]
+    )
+    """How long rows stay, by tables; the step `expire` removes older ones. They stay for ever in
+    tables that no entry matches."""
 
 
 # Grants on tables.

@@ -379,7 +379,7 @@ def exchange(
         there = newest.files
         done[:] = [s for s in swaps if same and all(there.get(f.path) == f for f in s.removed)]
         if done:
-            newest = commit(newest.store, newest, _change(done, about))
+            newest = commit(newest.store, newest, _change(done, about, newest))
         return newest
 
     try:
@@ -402,7 +402,7 @@ def exchange_all(state: Snapshot, swaps: Sequence[Swap], mark: Mark) -> Snapshot
         same = state.metadata is newest.metadata and state.protocol is newest.protocol
         if not same or not state.files.keys() <= newest.files.keys():
             raise BusyError("another writer has removed files of the table")
-        return commit(newest.store, newest, replace(_change(swaps, OPTIMIZE), mark=mark))
+        return commit(newest.store, newest, replace(_change(swaps, OPTIMIZE, newest), mark=mark))
 
     try:
         return until_not_overtaken(attempt)
@@ -418,11 +418,32 @@ def drop(store: Store, swaps: Sequence[Swap]) -> None:
             store.remove(swap.added.path)
 
 
-def _change(swaps: Sequence[Swap], about: FileExchange) -> Change:
+REMOVED = "distributary.rows-removed"
+"""The application id under which a table counts the rows that we have removed from it: the number
+of all of them. It is part of the commit that removes them, and stays when the log is cleaned."""
+
+
+def removed_before(state: Snapshot) -> int:
+    """Return how many rows of a table we have removed."""
+    return state.marks.get(REMOVED, 0)
+
+
+def _removed(before: Snapshot, swaps: Sequence[Swap]) -> dict[str, int]:
+    """Return the new count of removed rows, as a mark; none if a file does not say its rows."""
+    counts = [file.rows for swap in swaps for file in swap.removed]
+    known = [rows for rows in counts if rows is not None]
+    if len(known) < len(counts):
+        return {}
+    left = sum(swap.added.rows for swap in swaps if swap.added is not None)
+    return {REMOVED: removed_before(before) + sum(known) - left}
+
+
+def _change(swaps: Sequence[Swap], about: FileExchange, before: Snapshot) -> Change:
     gone = [file for swap in swaps for file in swap.removed]
     new = [swap.added for swap in swaps if swap.added is not None]
     return Change(
         about.operation,
+        marks=_removed(before, swaps) if about.data_change else {},
         removed=gone,
         added=new,
         # A new file takes the place of its old files among others that are sorted by time.
@@ -489,7 +510,7 @@ def compact(
     done: list[Swap] = []
     left = ""
     try:
-        for share in _shares(groups):
+        for share in shares(groups):
             swaps = rewritten(now, share, about.ready, key=sizes.by)
             now, swapped = exchange(now, swaps, about)
             done += swapped
@@ -523,7 +544,8 @@ def refusal(state: Snapshot) -> str:
     return ""
 
 
-def _shares(groups: Sequence[Bin]) -> Iterator[list[Bin]]:
+def shares(groups: Sequence[Bin]) -> Iterator[list[Bin]]:
+    """Yield groups of files in portions, each for one commit."""
     share: list[Bin] = []
     size = 0
     for files in groups:

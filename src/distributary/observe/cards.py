@@ -258,6 +258,10 @@ class UpkeepState:
     """The number of expired dead letters."""
     error: str = ""
     """Code and description of the first failure."""
+    rows_removed: int = 0
+    """Rows that were too old, when some were removed last."""
+    rows_removed_at: datetime | None = None
+    """When rows were removed last; None if they never were."""
 
 
 def write_upkeep_state(lake: str, pipeline: str, state: UpkeepState) -> None:

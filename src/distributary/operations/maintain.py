@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from distributary.changes.apply import compaction
-from distributary.config.lake import LEAST_RETENTION, Maintain
+from distributary.config.lake import LEAST_RETENTION, Maintain, Retention
 from distributary.delta.checkpoint import LogCare, care_for_log, retention_of
 from distributary.delta.columns import UnsupportedTypeError
 from distributary.delta.compact import (
@@ -44,6 +44,7 @@ from distributary.delta.holds import (
     write_kept,
 )
 from distributary.delta.log import Snapshot, commit_name, load
+from distributary.delta.removal import OlderRows, RemovedRows, removal_refusal, remove_rows
 from distributary.delta.tables import OvertakenError, as_publish_error, open_table, read_rows
 from distributary.delta.vacuum import (
     ExpiredLetters,
@@ -63,6 +64,7 @@ from distributary.model.table_format import DELTA, TABLE_FORMATS
 from distributary.observe.cards import (
     Registration,
     UpkeepState,
+    read_upkeep_state,
     registrations,
     trusted_checkpoint,
     write_upkeep_state,
@@ -114,6 +116,12 @@ class Wishes:
             wanted = usual if state is None else retention_of(state, usual)
         return wanted if self.force else max(wanted, LEAST_RETENTION)
 
+    def retention_of_rows(self, table: str) -> Retention | None:
+        """Return how long rows of a table stay; None if they stay for ever."""
+        entries = self.settings.retention
+        fits = (e for e in entries if any(fnmatchcase(table, pattern) for pattern in e.tables))
+        return next(fits, None)
+
     def passes_over(self, table: str) -> bool:
         """Return whether the settings exclude a table."""
         return any(fnmatchcase(table, pattern) for pattern in self.settings.skip)
@@ -143,6 +151,8 @@ class TableReport:
     checkpoint: LogCare | None = None
     vacuum: Vacuumed | None = None
     expire: ExpiredLetters | None = None
+    rows: RemovedRows | None = None
+    """The rows that were too old."""
     skipped: Mapping[str, str] = field(default_factory=dict)
     """Skipped steps with their reasons."""
     error: Mapping[str, Any] | None = None
@@ -160,6 +170,7 @@ class TableReport:
             or (self.checkpoint and self.checkpoint.removed)
             or (self.vacuum and (self.vacuum.removed or self.vacuum.orphans))
             or (self.expire and self.expire.letters)
+            or (self.rows and self.rows.rows)
         )
 
 
@@ -182,6 +193,10 @@ class Totals:
     files_deleted: int
     bytes_deleted: int
     dead_letters: int
+    rows_removed: int
+    """The rows that were too old."""
+    row_bytes: int
+    """The bytes of these rows, by their share of their files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +238,8 @@ class Report:
             files_deleted=sum(v.removed + v.orphans for v in vacuumed),
             bytes_deleted=sum(v.bytes for v in vacuumed),
             dead_letters=sum(t.expire.letters for t in self.tables if t.expire),
+            rows_removed=sum(t.rows.rows for t in self.tables if t.rows),
+            row_bytes=sum(t.rows.bytes for t in self.tables if t.rows),
         )
 
 
@@ -373,6 +390,26 @@ def _time_of(folder: str, reader: ReadingPipeline) -> float:
 
 # The maintenance of one table: dead letters, files, log, and leftovers, in this order.
 
+_ARRIVAL = {str(Role.BRONZE): "_arrived_at"}
+"""The column with the time of a row's arrival, by role, where it is not that of the record."""
+_OF_LOG = "its rows are computed from its log, and a rebuild would bring them back"
+_ROWS_STAY = {
+    str(Role.LOG): "its current rows are computed from all of its events",
+    str(Role.MERGED): _OF_LOG,
+    str(Role.HISTORY): _OF_LOG,
+    str(Role.DEAD_LETTERS): "dead letters go by maintain.expire",
+}
+"""The reasons why rows of these roles have no age at which they go."""
+
+
+def oldest_moment(age: timedelta, now: datetime) -> datetime:
+    """Return the moment before which rows go; for an age of a day or more, the start of a day."""
+    moment = now - age
+    if age < timedelta(days=1):
+        return moment
+    return moment.replace(hour=0, minute=0, second=0, microsecond=0)
+
+
 TOMBSTONES = "tombstones"
 """The role of the tables with the tombstones of others."""
 
@@ -425,6 +462,8 @@ class Care:
             return _without(report, wishes.steps, "there is no table")
         if UpkeepStep.EXPIRE in wishes.steps and job.role == Role.DEAD_LETTERS:
             state, report = self._expire(state, report)
+        if UpkeepStep.EXPIRE in wishes.steps:
+            state, report = self._remove_old_rows(job, state, report)
         if UpkeepStep.OPTIMIZE in wishes.steps:
             state, report = self._optimize(job, state, report)
         if UpkeepStep.CHECKPOINT in wishes.steps:
@@ -435,7 +474,9 @@ class Care:
 
     def _plain(self, job: TableJob, report: TableReport, why: str) -> TableReport:
         """Tidy a table whose files must not be written again: only staged files can go."""
-        report = _without(report, self.wishes.steps & {UpkeepStep.OPTIMIZE}, why)
+        steps = {UpkeepStep.OPTIMIZE}
+        steps |= {UpkeepStep.EXPIRE} if self.wishes.retention_of_rows(job.table) else set()
+        report = _without(report, self.wishes.steps & steps, why)
         if UpkeepStep.VACUUM not in self.wishes.steps:
             return report
         kept = self.watched.keepers(job.folder)
@@ -456,6 +497,27 @@ class Care:
                 total.letters + done.letters, done.version or total.version, total.left + done.left
             )
         return state, replace(report, expire=total)
+
+    def _remove_old_rows(
+        self, job: TableJob, state: Snapshot, report: TableReport
+    ) -> tuple[Snapshot, TableReport]:
+        """Remove the rows that are older than the settings allow."""
+        wanted = self.wishes.retention_of_rows(job.table)
+        if wanted is None or job.role == TOMBSTONES:
+            return state, report
+        refused = _ROWS_STAY.get(job.role, "") or removal_refusal(state)
+        column = wanted.column or _ARRIVAL.get(job.role, "_timestamp")
+        old = refused or OlderRows.of(state, column, oldest_moment(wanted.age, datetime.now(UTC)))
+        if isinstance(old, str):
+            return state, _without(report, {UpkeepStep.EXPIRE}, old)
+        dry_run = self.wishes.dry_run
+        try:
+            state, done = remove_rows(state, old, ready=self.check, dry_run=dry_run)
+        except (BusyError, OvertakenError):
+            return state, _without(report, {UpkeepStep.EXPIRE}, "other writers committed first")
+        except UnsupportedTypeError as error:
+            return state, _without(report, {UpkeepStep.EXPIRE}, str(error))
+        return state, replace(report, rows=done)
 
     def _expiries(self) -> list[Expiry]:
         now, wanted = datetime.now(UTC), self.wishes.settings.expire
@@ -630,12 +692,14 @@ def _holds(lake: str, wishes: Wishes) -> Holds:
 
 def _remember(report: Report) -> None:
     """Store the time and result of the maintenance of each pipeline's tables in the lake."""
+    now = datetime.now(UTC)
     for pipeline in {table.pipeline for table in report.tables}:
         own = replace(report, tables=tuple(t for t in report.tables if t.pipeline == pipeline))
         totals = own.totals()
         errors = [*(t.error for t in own.tables if t.error), *([own.error] if own.error else [])]
+        before = None if totals.rows_removed else read_upkeep_state(report.lake, pipeline)
         state = UpkeepState(
-            at=datetime.now(UTC),
+            at=now,
             seconds=round(report.seconds, 3),
             tables=totals.tables,
             changed=totals.changed,
@@ -647,8 +711,14 @@ def _remember(report: Report) -> None:
             bytes_deleted=totals.bytes_deleted,
             dead_letters=totals.dead_letters,
             error=f"{errors[0]['code']}: {errors[0]['what']}" if errors else "",
+            rows_removed=before.rows_removed if before else totals.rows_removed,
+            rows_removed_at=before.rows_removed_at if before else _moment(totals, now),
         )
         write_upkeep_state(report.lake, pipeline, state)
+
+
+def _moment(totals: Totals, now: datetime) -> datetime | None:
+    return now if totals.rows_removed else None
 
 
 def _all(care: Care, jobs: Sequence[TableJob], on_table: OnTable) -> tuple[TableReport, ...]:

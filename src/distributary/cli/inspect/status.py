@@ -359,6 +359,9 @@ def _draw_upkeep(paper: Paper, found: UpkeepState | None, now: datetime) -> None
         parts.append(f"{counted(found.left, 'table')} next time")
     if found.failed:
         parts.append(f"{counted(found.failed, 'table')} failed: {cut(found.error, 200)}")
+    if found.rows_removed and found.rows_removed_at is not None:
+        when = since(found.rows_removed_at, now=now)
+        parts.append(f"{counted(found.rows_removed, 'old row')} removed {when}")
     paper.row("upkeep", styled(", ".join(parts), "yellow" if found.error else ""))
 
 

@@ -74,7 +74,7 @@ def maintain(
         bool, option("--vacuum", "Delete files that no longer belong to a table.")
     ] = False,
     expire: Annotated[
-        bool, option("--expire", "Remove old dead letters and details of old batches.")
+        bool, option("--expire", "Remove old rows, old dead letters and details of old batches.")
     ] = False,
     retention: Annotated[
         str | None,
@@ -189,7 +189,10 @@ def _settings(call: Invocation, lake: Lake) -> tuple[Maintain, str | None]:
 def _draw(paper: Paper, report: Report, *, dry_run: bool) -> None:
     changed = [table for table in report.tables if table.changed]
     if changed:
-        headers = ("TABLE", "ROLE", "FILES>", "SIZE>", "LOG", "DELETED>", "LETTERS>", "TIME>")
+        headers = (
+            *("TABLE", "ROLE", "FILES>", "SIZE>", "LOG", "DELETED>", "LETTERS>", "OLD ROWS>"),
+            "TIME>",
+        )
         paper.table(headers, map(_cells, changed[:_SHOWN]), indent=0)
         paper.more(len(changed) - _SHOWN, "table")
     errors = [(f"{table.table}: ", table.error) for table in report.tables]
@@ -222,6 +225,7 @@ def _cells(table: TableReport) -> Sequence[Words]:
         ", ".join(words),
         f"{counted(deleted, 'file')}, {size(gone.bytes)}" if gone and deleted else "",
         number(table.expire.letters) if table.expire and table.expire.letters else "",
+        f"{table.rows.rows:,}, {size(table.rows.bytes)}" if table.rows and table.rows.rows else "",
         brief(table.seconds),
     )
 
@@ -240,6 +244,9 @@ def _draw_totals(paper: Paper, report: Report, *, dry_run: bool) -> None:
         parts.append(freed)
     if totals.dead_letters:
         parts.append(f"{counted(totals.dead_letters, 'dead letter')} expired")
+    if totals.rows_removed:
+        rows = f"{counted(totals.rows_removed, 'old row')}, {size(totals.row_bytes)}"
+        parts.append(f"{rows}, removed from tables")
     if report.ledger and report.ledger.batches:
         parts.append(f"details of {counted(report.ledger.batches, 'batch', 'batches')} summed up")
     if report.leftovers:

@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from distributary.delta.compact import REMOVED
 from distributary.delta.tables import reaching, refuse_damaged
 from distributary.errors import DamagedFileError, LakeUnavailableError, PublishError
 from distributary.model.table import Role
 from distributary.observe.ledger.ledger import Ledger
 from distributary.observe.ledger.rows import ACCEPTED, PARKED, TableRow
 from distributary.observe.verify.tables import TableCheck, TableFinding, WrittenTable, unreadable
-from distributary.publish.formats.entry import open_readable
+from distributary.publish.formats.entry import open_readable, open_written
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -156,6 +157,10 @@ class CoordinateComparison:
             if number <= newest:
                 found[max(number, summed)] += size
         unlike = sorted(n for n in {*expected, *found} if expected[n] != found[n])
+        removed = check.rows_removed
+        if removed and all(expected[n] > found[n] for n in unlike):
+            # Which batches the removed rows were of is not kept, only how many they are.
+            unlike = unlike if sum(expected[n] - found[n] for n in unlike) > removed else []
         examples = "; ".join(
             f"batch {n}: {expected[n]:,} by the ledger, {found[n]:,} in the table"
             for n in unlike[:_EXAMPLES]
@@ -224,7 +229,7 @@ class CoordinateComparison:
                 continue
             check = check.with_more(compared=[f"coordinates in {bronze.table}"])
             if None not in homes.values() and len(bronzes) == 1:
-                check = check.with_more(findings=self._extra(loaded, bronze, raw))
+                check = self._extra(check, loaded, bronze, raw)
             check = self._lost(known, check, loaded, bronze, raw)
         return check
 
@@ -234,8 +239,8 @@ class CoordinateComparison:
         return next(found, None)
 
     def _extra(
-        self, loaded: LoadedRows, bronze: WrittenTable, raw: LoadedRows
-    ) -> list[TableFinding]:
+        self, check: TableCheck, loaded: LoadedRows, bronze: WrittenTable, raw: LoadedRows
+    ) -> TableCheck:
         """Rows of which bronze has no record; from before bronze was kept there can be some."""
         extra = self._some(
             f"""
@@ -247,9 +252,12 @@ class CoordinateComparison:
             {self._not_waiting(bronze)}
             """  # noqa: S608
         )
+        if 0 < extra[0] <= _rows_removed(bronze):
+            note = f"rows of records that were removed from {bronze.table}: {extra[0]:,}"
+            return check.with_more(notes=[note])
         what = f"rows of records that {bronze.table} does not have"
         step = f"`distributary verify {bronze.table} --deep` says whether bronze lost them"
-        return _finding("extra", what, extra, step)
+        return check.with_more(findings=_finding("extra", what, extra, step))
 
     def _lost(
         self,
@@ -292,11 +300,14 @@ class CoordinateComparison:
         sizes = (self._ask(f"SELECT count(*) FROM {k.name}")[0][0] for k in kept if k)  # noqa: S608
         expired = sum(t.rows or 0 for t in letters) - sum(sizes)
         filtered = sum(t.filtered for t in (known, *self._kin(known)))
-        if 0 < lost[0] <= expired + filtered:
+        removed = sum(map(_rows_removed, (known, *self._kin(known))))
+        if 0 < lost[0] <= expired + filtered + removed:
             note = f"records that are in {bronze.table} only: {lost[0]:,}"
-            may = [f"those that `shape` has filtered ({filtered:,})"] if filtered else []
-            gone = f"dead letters that `maintain` has removed since ({expired:,})"
-            may += [gone] if lost[0] > filtered else []
+            may = [f"rows that retention or an erasure has removed ({removed:,})"] * bool(removed)
+            if lost[0] > removed and filtered:
+                may.append(f"those that `shape` or an erasure has filtered ({filtered:,})")
+            if lost[0] > filtered + removed:
+                may.append(f"dead letters that `maintain` has removed since ({expired:,})")
             return check.with_more(notes=[f"{note}: {' and '.join(may)} may be them"])
         what = f"records of {bronze.table} that are neither in it nor dead letters"
         return check.with_more(findings=_finding("lost", what, lost, _step(known)))
@@ -365,6 +376,12 @@ class CoordinateComparison:
 
     def _ask(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         return self.engine.execute(sql, list(values)).fetchall()
+
+
+def _rows_removed(table: WrittenTable) -> int:
+    """Return how many rows retention, expiry and erasures have removed from a table."""
+    opened = open_written(table.path)
+    return 0 if opened is None else opened.mark(REMOVED) or 0
 
 
 def _finding(kind: str, what: str, found: tuple[int, str], step: str) -> list[TableFinding]:

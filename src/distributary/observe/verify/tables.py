@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from distributary.delta.commit import pipeline_of
+from distributary.delta.compact import REMOVED
 from distributary.delta.damage import TAG
 from distributary.errors import (
     DamagedFileError,
@@ -113,6 +114,8 @@ class TableCheck:
     """None: there is no table."""
     rows: int | None = None
     rows_by_ledger: int | None = None
+    rows_removed: int = 0
+    """Rows that retention, expiry and erasures have removed, by the table's own count."""
     files: int = 0
     parked_batches: int = 0
     compared: tuple[str, ...] = ()
@@ -231,7 +234,7 @@ def rows_to_accept(known: WrittenTable, check: TableCheck) -> int:
         unsettled = sum(
             rows for app, batch, rows in opened.commits() if batch > newest.get(app, batch)
         )
-    return (check.rows or 0) - unsettled - known.rows
+    return (check.rows or 0) + check.rows_removed - unsettled - known.rows
 
 
 def _absent(check: TableCheck, known: WrittenTable) -> TableCheck:
@@ -249,14 +252,18 @@ def _absent(check: TableCheck, known: WrittenTable) -> TableCheck:
 def _examined(check: TableCheck, known: WrittenTable, table: WrittenFiles) -> TableCheck:
     rows, why = table.rows()
     count, gone, changed = table.files()
-    check = replace(check, version=table.version(), rows=rows, files=count)
+    removed = table.mark(REMOVED) or 0
+    check = replace(check, version=table.version(), rows=rows, files=count, rows_removed=removed)
     check = check.with_more(compared=["marks"], findings=_behind(known, table))
     if known.rows is not None and rows is None:
         check = check.with_more(notes=[f"rows were not compared: {why}"])
     elif known.rows is not None and rows is not None:
         check = check.with_more(compared=["rows"])
-        if rows != known.rows:
-            check = _explained(check, known, table.past(), rows - known.rows)
+        if removed:
+            note = f"rows that retention, expiry or an erasure has removed: {removed:,}"
+            check = check.with_more(notes=[note])
+        if rows + removed != known.rows:
+            check = _explained(check, known, table.past(), rows + removed - known.rows)
     return check.with_more(compared=["files"], findings=_files(known, gone, changed))
 
 
@@ -316,7 +323,11 @@ def _explained(
     letters = known.role == Role.DEAD_LETTERS
     under_way, upkeep, unknown, foreign = [], [], [], []
     for commit in past.commits:
-        if commit.rows == 0 or (commit.version <= taken and commit.app_id not in newest):
+        if (
+            commit.rows == 0
+            or commit.counted
+            or (commit.version <= taken and commit.app_id not in newest)
+        ):
             continue
         if commit.app_id in newest:
             if commit.batch > newest[commit.app_id]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from distributary.delta.commit import APP, BATCH, facts_in
+from distributary.delta.compact import REMOVED
 from distributary.delta.log import (
     FORGETS_MARKS,
     Snapshot,
@@ -212,4 +213,5 @@ def _commit(
         batch=int(batch) if batch.isdecimal() else -1,
         rows=sum(n or 0 for n in added.values()) - sum(n or 0 for n in removed) if known else None,
         blank=not actions,
+        counted=any((a.get("txn") or {}).get("appId") == REMOVED for a in actions),
     )

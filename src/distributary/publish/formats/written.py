@@ -44,6 +44,8 @@ class LogCommit:
     """Rows more, or fewer, after it; None where files do not tell."""
     blank: bool
     """It is there without a word in it."""
+    counted: bool = False
+    """Whether the table counts the rows that it has removed."""
 
     def describe(self) -> str:
         """`DELETE at version 12, 2026-11-15 12:00 UTC, by delta-rs: 40 rows fewer`."""

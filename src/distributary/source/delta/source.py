@@ -38,6 +38,7 @@ from pyspark.sql import SparkSession
 
 from distributary.config.document import printable
 from distributary.config.sources.delta import DeltaSourceConfig
+from distributary.delta.compact import REMOVED
 from distributary.delta.log import Action, BrokenLogError, actions_in, commit_name, read_commit
 from distributary.delta.parquet import INT96_UNIT
 from distributary.errors import (
@@ -252,7 +253,7 @@ class DeltaLog:
                 add.get("size"),
             )
             for add in adds
-            if add.get("dataChange", True)
+            if add.get("dataChange", True) and not _removes_rows(actions)
         )
 
     def _commit_text(self, version: int) -> bytes:
@@ -283,6 +284,8 @@ class DeltaLog:
 
     def _refuse_changes(self, version: int, actions: Sequence[Action]) -> None:
         removed = [a["remove"] for a in actions if "remove" in a]
+        if _removes_rows(actions):
+            return
         if any(action.get("dataChange", True) for action in removed):
             raise SourceError(
                 f"version {version} of the source table deletes or changes records",
@@ -369,11 +372,18 @@ def _fingerprint(path: str) -> int:
     return int.from_bytes(hashlib.sha256(data).digest()[:16], "big")
 
 
+def _removes_rows(actions: Sequence[Action]) -> bool:
+    """Return whether a commit is ours and only removes rows, so that none of them is a record."""
+    return any((action.get("txn") or {}).get("appId") == REMOVED for action in actions)
+
+
 def _rewritten(commit: bytes) -> int:
     """Return the effect of the files in a commit that hold no new records, or are removed."""
     effect = 0
-    for action in actions_in(commit):
-        if "add" in action and not action["add"].get("dataChange", True):
+    actions = actions_in(commit)
+    no_records = _removes_rows(actions)
+    for action in actions:
+        if "add" in action and (no_records or not action["add"].get("dataChange", True)):
             effect += _fingerprint(unquote(action["add"]["path"]))
         if "remove" in action:
             effect -= _fingerprint(unquote(action["remove"]["path"]))

@@ -85,6 +85,7 @@ function upkeep(last) {
   if (last.files_after < last.files_before) words.push(`${number(last.files_before)} files became ${number(last.files_after)}`);
   if (last.files_deleted) words.push(`${counted(last.files_deleted, "file")} deleted`);
   if (last.left) words.push(`${counted(last.left, "table")} next time`);
+  if (last.rows_removed) words.push(`${counted(last.rows_removed, "old row")} removed ${since(last.rows_removed_at)}`);
   return h("span", { class: last.error ? "warn" : null }, since(last.at), ": ", words.join(", "), last.error ? `; ${last.error}` : null);
 }
 
