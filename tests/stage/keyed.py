@@ -60,6 +60,7 @@ class KeyedStream:
         extra: str = "",
         exchange: str = "disk",
         payload: str = "json, framing: none",
+        secret: str = "",
     ) -> None:
         registered = payload in ("protobuf", "avro")
         registry = "registry: {path: ./schemas}" if registered else ""
@@ -72,6 +73,7 @@ class KeyedStream:
         self.registry = self.bench.registry if registered else None
         self.inferred = None if registered else InferredSchemas(lake / "inferred")
         self.batch = -1
+        self.secret = secret
         self.restart()
 
     def restart(self) -> None:
@@ -87,7 +89,8 @@ class KeyedStream:
         raw = [_raw(records)]
         seen = self.bench.sorted(raw, batch=self.batch)
         self.planner.learn(seen.shapes, seen.carried)
-        staged = self.bench.stage(raw, batch=self.batch)
+        key = self.secret.encode()
+        staged = self.bench.stage(raw, batch=self.batch, mask_key=key)
         tables = self.planner.book.tables
         entries = [
             TableEntry(table=tables[name], files=tuple(staged.files.get(name, ())), records=count)

@@ -200,9 +200,7 @@ class PipelineConfig(Section):
             cdc=self.cdc is not None,
             envelope=self.envelope is not None,
         )
-        yield from shape_conflicts(
-            self.shape, self.tables, changes=self.cdc is not None, keyed=bool(self.keys)
-        )
+        yield from shape_conflicts(self.shape, self.tables, self.keys, changes=self.cdc is not None)
         yield from mask_conflicts(self.shape, self.tables, self.masking)
         yield from expectation_conflicts(
             self.expectations, self.tables, changes=self.cdc is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import Annotated, Literal
 
@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from distributary.config.base import Conflict, Section, Text, Texts, matching
 from distributary.config.expressions import columns_of, valid_expression
+from distributary.config.keys import KeyedTables
 from distributary.config.lake import Tables
 from distributary.model.expectation import any_fits
 from distributary.model.shape_rule import MaskMethod, ShapeRule, SqlExpression
@@ -110,6 +111,18 @@ class ShapeConfig(Section):
                     yield (setting,), f"makes two columns of the name {name}"
                     break
 
+    def changes_of(self, names: Set[str]) -> Iterator[tuple[str, str]]:
+        """Yield settings that change columns of these names, in lower case, each with the name."""
+        for setting, columns in (("set", [*self.set]), ("rename", [*self.rename.values()])):
+            yield from ((setting, name) for name in columns if name.casefold() in names)
+        for setting, patterns in (("mask", [*self.mask]), ("drop", self.drop)):
+            folded = tuple(pattern.casefold() for pattern in patterns)
+            for name in sorted(names) if folded else ():
+                if any_fits(folded, [name]):
+                    yield setting, name
+        if self.explode is not None and self.explode.casefold() in names:
+            yield "explode", self.explode
+
     def rule(self) -> ShapeRule:
         """Return the entry as the planner uses it."""
         return ShapeRule(
@@ -179,17 +192,20 @@ def _expression(setting: str, text: str) -> SqlExpression:
 
 
 def shape_conflicts(
-    shapes: Sequence[ShapeConfig], tables: Tables, *, changes: bool, keyed: bool
+    shapes: Sequence[ShapeConfig], tables: Tables, keys: Sequence[KeyedTables], *, changes: bool
 ) -> Iterator[Conflict]:
     """Yield what `shape` cannot do in this pipeline, each with its place."""
     if shapes and changes:
         yield ("shape",), _NOT_FOR_CHANGES
-    if shapes and keyed:
-        yield ("shape",), "cannot be combined with keys: give the tables of one of them a pipeline"
+    # a message without a value names its row by the columns that the source has
+    named = {name.casefold() for one in keys if one.tombstones == "delete" for name in one.key}
     if shapes and not tables.each:
         yield ("shape",), "needs tables.each: it shapes the tables per type"
     others = {name for setting, name in tables.fixed_names().items() if setting != "each"}
     for number, one in enumerate(shapes):
+        for setting, name in one.changes_of(named):
+            why = f"cannot change {name}, by which messages without a value delete rows"
+            yield ("shape", number, setting), why
         if one.explode is not None and "raw" in tables.metadata:
             why = "cannot be used with raw in tables.metadata: each row would have the whole record"
             yield ("shape", number, "explode"), why

@@ -21,6 +21,7 @@ from distributary.decode.base import DecodeLimits, Decoder
 from distributary.decode.formats import FORMATS, decoder_for
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.plan import Planner
+from distributary.engine.tables import LOG
 from distributary.errors import (
     ConfigError,
     DecodeError,
@@ -33,7 +34,7 @@ from distributary.model.deadletter import Decoded, Failure
 from distributary.model.names import printable
 from distributary.model.plan import Rejected, Route, RouteKey
 from distributary.model.record import Format, WriterSchema
-from distributary.model.table import ChangeKind, Column, ColumnChange
+from distributary.model.table import ChangeKind, Column, ColumnChange, Role
 from distributary.operations.proposed import (
     MOST_RECORDS,
     PROPOSED_ID,
@@ -566,6 +567,8 @@ def _columns(planner: Planner, schema: WriterSchema, message: str) -> tuple[Colu
 def _shaped(planner: Planner, table: str, columns: tuple[Column, ...]) -> Resolved:
     """Return what `shape` makes of columns; none if their records would be dead letters."""
     planned = planner.book.tables.get(table)
+    if planned is not None and planned.role is Role.LOG:
+        table = table.removesuffix(LOG)
     shaped = planner.shaped(table, "" if planned is None else planned.type, columns)
     return Resolved() if isinstance(shaped, Rejected) else shaped
 
