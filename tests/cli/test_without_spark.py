@@ -293,6 +293,29 @@ def test_looking_imports_nothing_that_only_writing_needs(own_folder: Path) -> No
     # what compiles schemas, tries again, computes with SQL, and what a run tells its listeners
     slow = {"google.protobuf", "grpc_tools", "jsonschema_rs", "tenacity", "asyncio", "duckdb"}
     slow |= {"distributary.observe.events", "distributary.config.pipeline", "pyspark", "pandas"}
+    # what checks a pipeline file, and a process that runs; masked arrays; another verb's options
+    slow |= {"pydantic", "psutil", "numpy.ma", "distributary.cli.upkeep.source"}
     for line in (("status",), ("status", "--json"), ("trace", "wrapper/0/3")):
         said, found = imported(*line, "--lake", lake.path, of=slow)
         assert found == set(), (line, said)
+
+
+def test_looking_by_a_file_imports_what_reads_the_file_and_no_more(file: Path) -> None:
+    run_before(file)
+    # what could heal its dead letters is imported besides, if there are any: not named here
+    slow = {"tenacity", "asyncio", "duckdb", "psutil", "numpy.ma"}
+    slow |= {"distributary.observe.events", "pyspark", "pandas", "distributary.cli.upkeep.source"}
+    said, found = imported("status", file, of={*slow, "pydantic"})
+    assert found == {"pydantic"}, said
+
+
+def test_values_that_need_no_validation_are_those_that_were_typed(
+    own_folder: Path, cli: Cli
+) -> None:
+    """A path, a text, a count and a switch are taken as they are; a number is still refused."""
+    make_lake(own_folder / "lake")
+    assert cli("status", "--lake", own_folder / "lake", "-v").code == 0
+    assert cli("status", own_folder / "none.yaml").err.count("CONFIG_UNREADABLE") == 2
+    refused = cli("head", "silver_0", "--rows", "many", "--lake", own_folder / "lake")
+    assert (refused.code, "CONFIG_INVALID" in refused.err) == (2, True)
+    assert cli("head").code == 2

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -65,11 +66,43 @@ def _leave_as_typed(command: Any, ctx: Any) -> None:
             parameter.process_value = lambda _, value: value
 
 
+@dataclass(frozen=True, slots=True)
+class _PlainValues:
+    """The conversion of a parameter's values, without Typer's validators where none is needed.
+
+    pydantic makes these, and importing it takes a tenth of a second of a core. A command with a
+    pipeline file needs it anyway, one with only a lake does not.
+    """
+
+    validators: Callable[[], Any]
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return a value that is missing, or of its kind already; validate all others."""
+        kind = param.type_descriptor.annotation
+        if value is None:
+            return () if param.multiple or param.nargs == -1 else None
+        if type(value) is kind:
+            return value
+        if kind is Path and isinstance(value, str) and not _exists_unreadable(value):
+            return Path(value)
+        return self.validators().coerce(value, param=param, ctx=ctx)
+
+
+def _validate_when_needed(command: Any, ctx: Any) -> None:
+    for parameter in command.get_params(ctx):
+        parameter.get_runtime_param = partial(_PlainValues, parameter.get_runtime_param)
+
+
+def _exists_unreadable(path: str) -> bool:
+    return os.path.exists(path) and not os.access(path, os.R_OK)
+
+
 class CommandPage(TyperCommand):
     """The page of one command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments; leave them unchanged during completion."""
+        _validate_when_needed(self, ctx)
         _leave_as_typed(self, ctx)
         return super().parse_args(ctx, args)
 
@@ -83,6 +116,7 @@ class GroupPage(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments; leave them unchanged during completion."""
+        _validate_when_needed(self, ctx)
         _leave_as_typed(self, ctx)
         return super().parse_args(ctx, args)
 

@@ -30,7 +30,6 @@ from distributary.cli.command.verb import (
     single,
     verb,
 )
-from distributary.cli.upkeep.source import slot_in_words
 from distributary.errors import DistributaryError, ErrorCode, LakeUnavailableError
 from distributary.observe.log_format import cut, listed, plain
 from distributary.threads import begun
@@ -286,6 +285,9 @@ def _draw_slots(paper: Paper, source: SourceSlots | None, now: datetime) -> None
     """Say how much log of the source each replication slot holds back, the most first."""
     if source is None:
         return
+    # few pipelines have a slot, and all others do without that command
+    from distributary.cli.upkeep.source import slot_in_words
+
     lines: list[Words] = [slot_in_words(slot) for slot in source.slots[:_MOST_TABLES]]
     if len(source.slots) > _MOST_TABLES:
         others = counted(len(source.slots) - _MOST_TABLES, "slot")

@@ -19,8 +19,6 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 
-import psutil
-
 from distributary.errors import (
     CheckpointError,
     DistributaryError,
@@ -79,6 +77,9 @@ class Owner:
 
 def me(epoch: int, lease: float) -> Owner:
     """Return this process as an owner."""
+    # only a running process asks about processes: `status` of one that has ended does not
+    import psutil
+
     return Owner(
         epoch=epoch,
         host=socket.gethostname(),
@@ -139,6 +140,8 @@ def _is_alive(found: _Found) -> bool:
     fresh = time.time() - found.renewed <= owner.lease
     if not owner.is_here:
         return fresh
+    import psutil
+
     try:
         process = psutil.Process(owner.pid)
         same = abs(process.create_time() - owner.process_started) < 1

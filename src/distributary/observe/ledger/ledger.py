@@ -836,6 +836,8 @@ class Ledger:
         """Return rows of jobs that share a pipeline's types and may have written a record."""
         jobs = rf"^{re.escape(pipeline)}-(shard-[0-9]+|unified)$"
         theirs = pc.match_substring_regex(pc.field("pipeline"), jobs)
+        if not len(self._tables.sums()["lanes"].filter(theirs)):
+            return ()
         where = both(both(same(lane="stream"), may_hold(offset)), theirs)
         return tables_of(self._tables.read(where=where))
 

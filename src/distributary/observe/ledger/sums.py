@@ -78,7 +78,7 @@ class _Groups:
     def first(self, name: str) -> pa.ChunkedArray:
         index: Ints = np.zeros(self._count, np.int64)
         index[self._codes[::-1]] = np.arange(len(self._rows))[::-1]
-        return self._rows[name].take(pa.array(index))
+        return self._rows[name].take(_integers(index))
 
     def total(self, name: str) -> pa.Array:
         values, valid = self._numbers(name)
@@ -107,7 +107,7 @@ class _Groups:
         index: Ints = np.full(self._count, -1, np.int64)
         # if several values are assigned to one position, the last one remains
         index[self._codes[order]] = order
-        return self._rows[name].take(pa.array(index, mask=index < 0))
+        return self._rows[name].take(_integers(index, index >= 0))
 
     def _numbers(self, name: str) -> tuple[Ints, np.ndarray[Any, np.dtype[np.bool_]]]:
         column = self._rows[name]
@@ -120,8 +120,17 @@ class _Groups:
     ) -> pa.Array:
         there = np.zeros(self._count, np.bool_)
         there[self._codes[valid]] = True
-        array = pa.array(values, mask=~there)
-        return array.cast(self._rows[name].type)
+        return _integers(values, there).cast(self._rows[name].type)
+
+
+def _integers(values: Ints, valid: np.ndarray[Any, np.dtype[np.bool_]] | None = None) -> pa.Array:
+    """Return numbers as Arrow's, null where they are not valid, by handing over their memory.
+
+    `pa.array` imports the masked arrays of numpy, a fiftieth of what `status` takes.
+    """
+    bits = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
+    memory = pa.py_buffer(np.ascontiguousarray(values, np.int64))
+    return pa.Array.from_buffers(pa.int64(), len(values), [bits, memory])
 
 
 # Views of `tables`.
