@@ -30,6 +30,7 @@ except DistributaryError as error:
     print("error", error.code, error.what, flush=True)
     sys.exit(error.exit_code)
 """
+MERGING = (KillPoint.BEFORE_MERGE, KillPoint.BEFORE_AGGREGATES)
 SMALL = "spark: {master: 'local[2]', driver_memory: 1g}"
 
 
@@ -86,7 +87,7 @@ def test_a_kill_at_each_step_is_harmless(tmp_path: Path) -> None:
     games.send_all()
     games.write_file(batch=12, extra=SMALL)
     # nothing is merged here
-    for number, moment in enumerate(m for m in KillPoint if m is not KillPoint.BEFORE_MERGE):
+    for number, moment in enumerate(m for m in KillPoint if m not in MERGING):
         code, output = run(games, **{KILL: f"{moment}:{number}"})
         assert code == -signal.SIGKILL, output
         assert "summary" not in output

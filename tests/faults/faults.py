@@ -21,7 +21,8 @@ from tests.faults.oracle import ids_of
 from tests.faults.rounds import Order, Round, mounts_permitted
 from tests.faults.trusted import experiments
 
-_KILLED = [m for m in KillPoint if m is not KillPoint.BEFORE_MERGE]
+_MERGING = (KillPoint.BEFORE_MERGE, KillPoint.BEFORE_AGGREGATES)
+_KILLED = [m for m in KillPoint if m not in _MERGING]
 _LEASE = 5.0
 """Seconds, as the pipeline files of the harness have it."""
 

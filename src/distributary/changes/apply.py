@@ -53,6 +53,7 @@ from distributary.changes.events import (
 from distributary.changes.incarnations import find_starts, with_starts
 from distributary.changes.shape import (
     TIME_COLUMN,
+    MergeCounts,
     MergeOrder,
     MergeResult,
     RebuildNeededError,
@@ -128,7 +129,7 @@ class Target:
     def pieces(self, file: DataFile) -> Iterator[pa.Table]:
         """Read all rows of a file, piece by piece."""
         if self.snapshot is None or self._whole:
-            yield self._columns(file, self._shape.schema)
+            yield self.columns(file, self._shape.schema)
             return
         lenient = self._shape.rewritten
         yield from self.snapshot.pieces(file, self._shape.schema, lenient=lenient)
@@ -155,11 +156,11 @@ class Target:
         wanted = self._fields(list(dict.fromkeys(["_seq", *self._deleted(), *extra])))
 
         def look(file: DataFile) -> _Found:
-            rows = self._columns(file, self._fields(names))
+            rows = self.columns(file, self._fields(names))
             groups = [index.find(rows) for index in keys]
             met = np.ones(rows.num_rows, bool) if everything else _any(groups, rows.num_rows)
             places = np.flatnonzero(met)
-            known = self._columns(file, wanted).take(places) if len(places) else None
+            known = self.columns(file, wanted).take(places) if len(places) else None
             return _Found(file, places, [each[places] for each in groups], known)
 
         nothing = np.zeros(0, np.int64)
@@ -184,7 +185,7 @@ class Target:
     def places(self) -> Iterator[pa.ChunkedArray]:
         """Return the place of every row, file by file."""
         for file in self.snapshot.files.values() if self.snapshot else ():
-            yield self._columns(file, self._fields(["_seq"])).column("_seq")
+            yield self.columns(file, self._fields(["_seq"])).column("_seq")
 
     def _deleted(self) -> list[str]:
         return ["_deleted"] if "_deleted" in self._shape.names else []
@@ -192,7 +193,8 @@ class Target:
     def _fields(self, names: Sequence[str]) -> pa.Schema:
         return pa.schema([self._shape.schema.field(name) for name in names])
 
-    def _columns(self, file: DataFile, schema: pa.Schema) -> pa.Table:
+    def columns(self, file: DataFile, schema: pa.Schema) -> pa.Table:
+        """Return some columns of the rows of a file."""
         if self.snapshot is None:
             return schema.empty_table()
         if not self._whole:
@@ -288,6 +290,23 @@ class Plan:
         """Return whether rows of a file leave the table or change."""
         numbers = part.known
         return bool(self.decision.gone[numbers].any() or self.decision.marked[numbers].any())
+
+
+def replacing(parts: list[Part], rows: pa.Table, *, gone: Flags, key: Definition) -> Plan:
+    """Return the plan that puts rows in place of known rows, without events."""
+    nobody = np.zeros(0, np.int64)
+    decision = Decision(
+        gone=gone,
+        marked=np.zeros_like(gone),
+        winners=nobody,
+        deleted=np.zeros(0, np.bool_),
+        sources={},
+        moved={},
+        remember=(),
+        emptied=None,
+        counts=MergeCounts(0, 0, 0, 0),
+    )
+    return Plan(decision, parts, rows, rows.slice(0, 0), (Span(key),), Incarnations())
 
 
 def plan(

@@ -191,7 +191,8 @@ def _draw_table(paper: Paper, table: TablePreview, records: str = "") -> None:
     draw_changes(paper, table.changes)
     if table.shaped:
         columns = ", ".join(f"{name} {type_}" for name, type_ in table.shaped)
-        paper.line("    ", f"shaped to {cut(columns, _LONGEST)}")
+        how = "groups with" if str(table.role) == "aggregate" else "shaped to"
+        paper.line("    ", f"{how} {cut(columns, _LONGEST)}")
     if table.masks:
         paper.line("    ", f"masked: {cut(', '.join(table.masks), _LONGEST)}")
 

@@ -73,11 +73,12 @@ class ExpressionError(ValueError):
         self.suggestion = suggestion
 
 
-def open_engine() -> DuckDBPyConnection:
+def open_engine(memory: str = "") -> DuckDBPyConnection:
     """Open an empty DuckDB database in memory that cannot read files or change its settings."""
     import duckdb
 
-    engine = duckdb.connect(":memory:", config=_SETTINGS)
+    limit = {"memory_limit": memory} if memory else {}
+    engine = duckdb.connect(":memory:", config={**_SETTINGS, **limit})
     # all times in the lake are in UTC
     engine.execute("SET TimeZone = 'UTC'")
     engine.execute("SET lock_configuration = true")
@@ -120,6 +121,22 @@ def valid_expression(value: str, *, repeatable: bool, constant: bool) -> str:
         meant = {"suggestion": error.suggestion} if error.suggestion else {}
         raise PydanticCustomError("expression", "{why}", {"why": str(error), **meant}) from None
     return text
+
+
+def called_function(text: str) -> str:
+    """Return the function that an expression calls at its top, in lower case; empty for others.
+
+    A call with DISTINCT, FILTER, ORDER BY or of a window does not count, and of several arguments
+    neither. Raise ExpressionError.
+    """
+    tree = _tree(text)
+    plain = tree.get("class") == "FUNCTION" and not tree.get("distinct") and not tree.get("filter")
+    orders = (tree.get("order_bys") or {}).get("orders")
+    # the key of the arguments differs between versions of DuckDB
+    given = tree.get("arguments") or tree.get("children") or ()
+    if not plain or orders or len(given) > 1:
+        return ""
+    return str(tree["function_name"]).lower()
 
 
 def is_moment(names: tuple[str, ...]) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from distributary.config.aggregates import AggregateConfig, aggregate_conflicts
 from distributary.config.alerts import Alerts, Lineage, MetricsConfig
 from distributary.config.base import TYPE_PLACE, Conflict, PipelineName, Section, placeholders
 from distributary.config.catalog import catalog_conflicts, format_conflicts
@@ -101,6 +102,8 @@ class PipelineConfig(Section):
     """The key of masks in `shape`, and what other layers keep."""
     expectations: tuple[Expectation, ...] = ()
     """Rules about rows, and what to do with rows that break them."""
+    aggregates: tuple[AggregateConfig, ...] = ()
+    """Tables of counts, sums and bounds for groups of rows, kept current in each batch."""
     limits: Limits = Field(default_factory=Limits)
     """Limits beyond which records are refused."""
     spark: Spark = Field(default_factory=Spark)
@@ -202,6 +205,7 @@ class PipelineConfig(Section):
         )
         yield from shape_conflicts(self.shape, self.tables, self.keys, changes=self.cdc is not None)
         yield from mask_conflicts(self.shape, self.tables, self.masking)
+        yield from aggregate_conflicts(self.aggregates, self.tables)
         yield from expectation_conflicts(
             self.expectations, self.tables, changes=self.cdc is not None
         )

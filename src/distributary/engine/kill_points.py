@@ -20,6 +20,7 @@ class KillPoint(StrEnum):
     AFTER_MANIFEST = "after_manifest"
     AFTER_FIRST_COMMIT = "after_first_commit"
     BEFORE_MERGE = "before_merge"
+    BEFORE_AGGREGATES = "before_aggregates"
     BEFORE_SETTLE = "before_settle"
 
 

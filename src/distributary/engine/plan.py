@@ -22,6 +22,7 @@ from distributary.decode.change.formats import CHANGE_FORMATS
 from distributary.decode.formats import FORMATS, change_decoder_for, decoder_for
 from distributary.delta.log import BrokenLogError, snapshot_of
 from distributary.delta.skipping import microseconds
+from distributary.engine.aggregates import AggregatePlan
 from distributary.engine.keys import KeyPlan
 from distributary.engine.names import Names, WantedName
 from distributary.engine.schemas import SchemaLookup, envelope_plan, envelope_versions
@@ -258,6 +259,7 @@ class Planner:
         )
         self.book = TableBook(config, publisher, names=names or Names())
         self._keys = KeyPlan(config, self.book)
+        self._aggregates = AggregatePlan(config, self.book)
         self._change_plan: ChangePlan | None = None
         if config.cdc is not None and self._changes is not None:
             self._change_plan = ChangePlan(
@@ -355,6 +357,7 @@ class Planner:
             answer = self._answer(key)
             if answer is not None:
                 self._routes[key] = answer
+        self._aggregates.follow()
 
     def groups(self, raw: pa.RecordBatch, unwrapped: Unwrapped) -> Groups:
         """Group records by key and resolve each key, as a stage does, in this process."""
@@ -420,6 +423,7 @@ class Planner:
         answer = self._answer(key)
         if isinstance(answer, Route):
             self._routes[key] = answer
+            self._aggregates.follow()
             self.book.evolve_unified(self._columns_of_type)
             self._snapshot = None
 

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from distributary.changes.aggregates import merge_aggregates
 from distributary.changes.rebuild import rebuild
 from distributary.changes.shape import MergeOrder, Undecided
 from distributary.config.cdc import MergeConfig
 from distributary.config.pipeline import PipelineConfig
+from distributary.delta.log import snapshot_of
 from distributary.engine.progress.recovery import accept_rebuilt
+from distributary.engine.steps.aggregates import (
+    follow_now,
+    listed_order,
+    publish_waiting_aggregate,
+)
 from distributary.engine.steps.merges import merge_of, publish_waiting
 from distributary.engine.tables import (
     LOG,
@@ -102,33 +108,64 @@ def drained(
     """Publish the parked batches of a table and of its log, and record it in the ledger."""
     done: list[Published] = []
     for name in family(config, table):
-        waiting = parked(folder, table=name)
-        if not waiting:
-            continue
-        # a batch is decided only when the one before is settled: only the last may be unsettled
-        last = {batch.mark.app_id: batch.mark.batch for batch in waiting}
-
-        def is_settled(batch: ParkedBatch, last: Mapping[str, int] = last) -> bool:
-            app_id, number = batch.mark.app_id, batch.mark.batch
-            if number < last.get(app_id, -1):
-                return True
-            return ledger.settled(*batch_key(app_id, number)) is not None
-
-        done += drain(
-            publisher,
-            publish=partial(publish_waiting, publisher, config, spark=spark, undecided=undecided),
-            folder=folder,
-            table=name,
-            lake=config.lake.address,
-            is_settled=is_settled,
-            on_published=lambda batch, result: ledger.record_resumed(
-                batch.mark.app_id, batch.entry, result, batch=batch.mark.batch
-            ),
+        done += _drained(
+            publisher, ledger, folder, config=config, name=name, spark=spark, undecided=undecided
         )
-        if merges_rows(config) and done[-1].outcome is Outcome.PARKED:
+        if merges_rows(config) and done and done[-1].outcome is Outcome.PARKED:
             # a log comes before its table, and a table before its history
-            break
+            return done
+    for name in _following(config, folder, family(config, table)):
+        done += _drained(publisher, ledger, folder, config=config, name=name)
     return done
+
+
+def _following(config: PipelineConfig, folder: str, names: Collection[str]) -> list[str]:
+    """Return the aggregate tables of some tables that wait."""
+    if not config.aggregates:
+        return []
+    waiting = parked(folder)
+    return list(dict.fromkeys(p.table for p in waiting if p.entry.table.source in names))
+
+
+def _drained(
+    publisher: Publisher,
+    ledger: Ledger,
+    folder: str,
+    *,
+    config: PipelineConfig,
+    name: str,
+    spark: SparkSession | None = None,
+    undecided: Undecided = "refuse",
+) -> list[Published]:
+    """Drain the queue of one table."""
+    waiting = parked(folder, table=name)
+    # a batch is decided only when the one before is settled: only the last may be unsettled
+    last = {batch.mark.app_id: batch.mark.batch for batch in waiting}
+
+    def is_settled(batch: ParkedBatch) -> bool:
+        app_id, number = batch.mark.app_id, batch.mark.batch
+        if number < last.get(app_id, -1):
+            return True
+        return ledger.settled(*batch_key(app_id, number)) is not None
+
+    def publish(entry: TableEntry, mark: Mark) -> Published:
+        if entry.table.role is Role.AGGREGATE:
+            return publish_waiting_aggregate(config, entry, mark)
+        return publish_waiting(publisher, config, entry, mark, spark=spark, undecided=undecided)
+
+    if not waiting:
+        return []
+    return drain(
+        publisher,
+        publish=publish,
+        folder=folder,
+        table=name,
+        lake=config.lake.address,
+        is_settled=is_settled,
+        on_published=lambda batch, result: ledger.record_resumed(
+            batch.mark.app_id, batch.entry, result, batch=batch.mark.batch
+        ),
+    )
 
 
 def requests(folder: str) -> list[str]:
@@ -325,12 +362,27 @@ def rebuild_now(
     as_of_us: int | None,
 ) -> Rebuilt:
     """Rebuild a table; the caller owns the checkpoint."""
+    if known.role == Role.AGGREGATE:
+        return _computed_now(config, ledger, known)
     target = merged_table(config, known, publisher)
     started = time.perf_counter()
     version, rows = rebuild(target.log_path, target.order, as_of_us=as_of_us)
     seconds = time.perf_counter() - started
     accept_rebuilt(config, ledger, target.table, version)
+    follow_now(config, ledger, target.table)
     return Rebuilt(target.table, target.log, rows, version, seconds)
+
+
+def _computed_now(config: PipelineConfig, ledger: Ledger, known: TableSummary) -> Rebuilt:
+    """Group the rows of a table again, all of them."""
+    order = listed_order(config, known, whole=True)
+    started = time.perf_counter()
+    version = merge_aggregates(order).version
+    seconds = time.perf_counter() - started
+    accept_rebuilt(config, ledger, known.table, version)
+    table = snapshot_of(order.path)
+    rows = 0 if table is None else table.count or 0
+    return Rebuilt(known.table, order.source, rows, version, seconds)
 
 
 def _answer(

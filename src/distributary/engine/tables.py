@@ -296,7 +296,7 @@ class Pending:
     uses: list[SchemaUse] = field(default_factory=list)
 
 
-_BY_TYPE = (Role.EACH, Role.LOG, Role.MERGED, Role.HISTORY)
+_BY_TYPE = (Role.EACH, Role.LOG, Role.MERGED, Role.HISTORY, Role.AGGREGATE)
 _WITH_METADATA = (Role.EACH, Role.LOG, Role.UNIFIED)
 
 
@@ -441,6 +441,19 @@ class TableBook:
             self.tables[name] = replace(table, columns=columns)
             self._note(name, changes)
         return bool(changes or gone)
+
+    def note(self, name: str, source: str, changes: tuple[ColumnChange, ...]) -> None:
+        """Add lines about a table that follows another one to the changes of both.
+
+        Those of the source table are part of the newest schema that it got, if that is news.
+        """
+        self._note(name, changes)
+        uses = self._pending.uses
+        for number in reversed(range(len(uses))):
+            if uses[number].table in (source, log_of(source)):
+                every = (*uses[number].changes, *changes)
+                uses[number] = replace(uses[number], changes=every)
+                return
 
     def evolve_unified(self, types: Mapping[str, tuple[Column, ...]]) -> bool:
         """Add columns to the unified table; return True if it changes."""

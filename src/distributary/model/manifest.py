@@ -282,6 +282,7 @@ def entry_to_dict(entry: TableEntry) -> dict[str, Any]:
         "events": entry.events.as_dict() if entry.events else None,
         "rules": [count.as_dict() for count in entry.rules],
         "filtered": entry.filtered,
+        **({"source": table.source, "aggregate": table.aggregate} if table.source else {}),
     }
 
 
@@ -299,6 +300,8 @@ def entry_from_dict(data: dict[str, Any]) -> TableEntry:
         partition_by=tuple(data["partition_by"]),
         comment=data["comment"],
         format=data.get("format", "delta"),
+        source=data.get("source", ""),
+        aggregate=data.get("aggregate", ""),
     )
     files = tuple(StagedFile(**{**f, "schema_ids": tuple(f["schema_ids"])}) for f in data["files"])
     filtered = data.get("filtered", 0)
@@ -307,9 +310,11 @@ def entry_from_dict(data: dict[str, Any]) -> TableEntry:
         filtered,
         *(number for file in files for number in (file.size, file.rows)),
     )
-    words = (table.name, table.type, table.path, table.comment, table.format)
+    words = (table.name, table.type, table.path, table.comment, table.format, table.aggregate)
     if not all(type(n) is int for n in counts) or not all(isinstance(w, str) for w in words):
         raise TypeError("a text or a number of a table's entry has another type")
+    if table.source and ("/" in table.source or not is_below(table.source)):
+        raise ValueError("the name of a table leads out of the lake")
     if not all(is_below(f.path) and f.path.endswith((".parquet", STAGED)) for f in files):
         raise ValueError("a staged file is not in the folder of its table")
     events = ChangeFacts.of(data.get("events"))

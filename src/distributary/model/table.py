@@ -89,6 +89,8 @@ class ChangeKind(StrEnum):
     REFUSED = "refused"
     SHAPE_LIMITED = "shape_limited"
     """An expression of `shape` that is not applied, or reads a column as null; in `after`, why."""
+    AGGREGATE_LIMITED = "aggregate_limited"
+    """A column of an aggregate table that is not computed, or the whole table; in `after`, why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,7 @@ _DESCRIPTIONS = {
     ChangeKind.FIELD_IGNORED: "  {column} {after} (ignored)",
     ChangeKind.REFUSED: "! {column} {before} to {after} (refused)",
     ChangeKind.SHAPE_LIMITED: "! shape {column}: {after}",
+    ChangeKind.AGGREGATE_LIMITED: "! aggregate {column}: {after}",
 }
 
 
@@ -156,6 +159,8 @@ class Role(StrEnum):
     """The current rows of a source's table."""
     HISTORY = "history"
     """Every version of these rows."""
+    AGGREGATE = "aggregate"
+    """A row for each group of another table's rows."""
 
 
 def counts_records(role: str, primary: str) -> bool:
@@ -183,6 +188,10 @@ class TablePlan:
     comment: str = ""
     format: str = "delta"
     """A name in `TABLE_FORMATS`."""
+    source: str = ""
+    """Of an aggregate table: the name of the table whose rows it groups."""
+    aggregate: str = ""
+    """Of an aggregate table: the `name` of its entry in the pipeline file."""
 
     def staged(self, name: str) -> str:
         """Return the path of a file before its commit, relative to the table's folder.

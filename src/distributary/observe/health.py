@@ -172,15 +172,15 @@ def _badness(item: TableHealth) -> tuple[int, float, float, str]:
     return (list(Health).index(item.health), -weight, -freshness, item.table.table)
 
 
-# Rows and bytes of merged tables. The ledger sums the rows that batches append, but merges also
-# replace and delete rows, so these numbers come from the files in the table's log.
+# Rows and bytes of merged tables and aggregates. The ledger sums the rows that batches append, but
+# merges also replace and delete rows, so these numbers come from the files in the table's log.
 
-DERIVED = frozenset({str(Role.MERGED), str(Role.HISTORY)})
+DERIVED = frozenset({str(Role.MERGED), str(Role.HISTORY), str(Role.AGGREGATE)})
 _THREADS = 8
 
 
 def written_rows(tables: Iterable[TableSummary]) -> int:
-    """Return the number of written rows, without dead letters and merged tables."""
+    """Return the number of written rows, without dead letters and derived tables."""
     apart = DERIVED | {str(Role.DEAD_LETTERS)}
     return sum(table.rows or 0 for table in tables if table.role not in apart)
 

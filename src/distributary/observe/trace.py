@@ -26,7 +26,7 @@ from distributary.model.change import CHANGE_NAMES, SEQ
 from distributary.model.incarnation import INCARNATIONS, Incarnations
 from distributary.model.table import Role
 from distributary.observe.deadletters import DeadLetters
-from distributary.observe.health import DERIVED, files_of
+from distributary.observe.health import files_of
 from distributary.observe.ledger.ledger import Ledger
 from distributary.observe.ledger.rows import (
     ACCEPTED,
@@ -462,7 +462,7 @@ class RowStory:
 
 def is_made_of_log(table: TableSummary) -> bool:
     """Return whether a table is built from a log, so that its rows have a history."""
-    return table.role in DERIVED
+    return table.role in (Role.MERGED, Role.HISTORY)
 
 
 def trace_key(

@@ -386,7 +386,8 @@ class TablePreview:
     records: int
     changes: tuple[ColumnChange, ...]
     shaped: tuple[tuple[str, str], ...] = ()
-    """The columns that `shape` makes of the records' newest schema, with their types."""
+    """The columns that `shape` makes of the records' newest schema, with their types; of a new
+    aggregate table its own."""
     masks: tuple[str, ...] = ()
     """The masks of columns and fields, such as `email by token`."""
 
@@ -519,6 +520,11 @@ def _summary(planner: Planner, keys: Counter[RouteKey], dead: Counter[str], tota
         route.table: tuple(mask.describe() for shape in route.shapes for mask in shape.masks)
         for route in map(plan.routing.routes.get, keys)
         if isinstance(route, Route) and route.shapes
+    }
+    shaped |= {
+        table.name: tuple((c.name, sql_name(c.type)) for c in table.columns if c.name[0] != "_")
+        for table in planner.book.tables.values()
+        if table.role is Role.AGGREGATE and not table.exists
     }
     names = sorted(set(records) | set(pending.changes) if total else set())
     tables = tuple(

@@ -43,7 +43,8 @@ class _Source:
 class ExpressionEngine:
     """The one DuckDB engine of this process; after an error it starts over."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: str = "") -> None:
+        self._memory = memory
         self._connection: DuckDBPyConnection | None = None
         self._prepared = 0
         self.life = 0
@@ -84,6 +85,22 @@ class ExpressionEngine:
         connection.execute(f"PREPARE rules_{number} AS {_select(expressions)} FROM rows_{number}")
         return source, number
 
+    def prepare_over(
+        self, statement: Callable[..., str], schemas: Sequence[pa.Schema]
+    ) -> tuple[list[_Source], int]:
+        """Prepare a statement over several tables; `statement` makes its text from their names."""
+        if self._prepared >= _MOST_KNOWN:
+            self.reset()
+        connection = self._open()
+        self._prepared += 1
+        number = self._prepared
+        sources = [_Source(schema.empty_table()) for schema in schemas]
+        names = [f"rows_{number}_{place}" for place in range(len(sources))]
+        for name, source in zip(names, sources, strict=True):
+            connection.register(name, source)
+        connection.execute(f"PREPARE rules_{number} AS {statement(*names)}")
+        return sources, number
+
     def execute(self, number: int) -> DuckDBPyConnection:
         """Run a prepared statement over the current rows of its source."""
         return self._open().execute(f"EXECUTE rules_{number}")
@@ -97,7 +114,7 @@ class ExpressionEngine:
 
     def _open(self) -> DuckDBPyConnection:
         if self._connection is None:
-            self._connection = open_engine()
+            self._connection = open_engine(self._memory)
         return self._connection
 
 
@@ -127,6 +144,8 @@ def as_arrow(result: DuckDBPyConnection) -> pa.Table:
 
 
 ENGINE = ExpressionEngine()
+GROUPING_ENGINE = ExpressionEngine("1GB")
+"""The engine for statements over many rows at once, such as all groups of a batch."""
 
 
 class Evaluation(Generic[Result]):
@@ -181,6 +200,34 @@ class Evaluation(Generic[Result]):
             self._source.rows = rows.slice(0, 0)
 
 
+class Statement:
+    """A statement over whole tables, prepared at its first use."""
+
+    def __init__(self, statement: Callable[..., str], *schemas: pa.Schema) -> None:
+        self.schemas = schemas
+        self._statement = statement
+        self._life = -1
+        self._sources: list[_Source] = []
+        self._number = 0
+
+    def __call__(self, *tables: pa.Table) -> pa.Table:
+        """Return the result for tables with the statement's schemas."""
+        engine = GROUPING_ENGINE
+        if self._life != engine.life:
+            self._sources, self._number = engine.prepare_over(self._statement, self.schemas)
+            self._life = engine.life
+        for source, table in zip(self._sources, tables, strict=True):
+            source.rows = table
+        try:
+            return as_arrow(engine.execute(self._number))
+        except Exception:
+            engine.reset()
+            raise
+        finally:
+            for source, schema in zip(self._sources, self.schemas, strict=True):
+                source.rows = schema.empty_table()
+
+
 def engine_words(error: Exception) -> str:
     """Return the first line of the engine's error."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
@@ -191,4 +238,5 @@ def engine_words(error: Exception) -> str:
 def _end() -> None:
     """Release the engine before the interpreter ends: DuckDB complains about open objects."""
     ENGINE.reset()
+    GROUPING_ENGINE.reset()
     gc.unfreeze()

@@ -26,7 +26,7 @@ from distributary.shape.mask import masked_type
 
 _LONGEST_COMMENT = 200
 _NOTE = ChangeKind.SHAPE_LIMITED
-_STORED_AS = {
+STORED_AS = {
     **dict.fromkeys(("TINYINT", "SMALLINT", "UTINYINT", "USMALLINT"), "INTEGER"),
     "UINTEGER": "BIGINT",
     "UBIGINT": "DECIMAL(20, 0)",
@@ -183,7 +183,7 @@ class _Resolution:
             return ()
         texts = []
         for expression, found in zip(sets, self._types(sets), strict=True):
-            stored = _STORED_AS.get(found, "VARCHAR" if found.startswith("ENUM(") else "")
+            stored = STORED_AS.get(found, "VARCHAR" if found.startswith("ENUM(") else "")
             text = enclosed(expression.text)
             texts.append(f"CAST({text} AS {stored})" if stored else text)
         schema = ENGINE.schema(self._schema(), texts)

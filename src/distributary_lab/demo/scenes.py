@@ -51,7 +51,8 @@ from distributary_lab.simulate.orders import OrdersPlan, stream_orders
 
 _FIXED_TABLES = ("bronze_events", "unified_gold", "dead_letters")
 _EMPTY_LISTS = 3
-_MOMENTS = tuple(moment for moment in KillPoint if moment is not KillPoint.BEFORE_MERGE)
+_MERGING = (KillPoint.BEFORE_MERGE, KillPoint.BEFORE_AGGREGATES)
+_MOMENTS = tuple(moment for moment in KillPoint if moment not in _MERGING)
 
 
 class RoundFeed(Feed):

@@ -248,10 +248,20 @@ def _results(
         compared = verify_table(pipelines[name], known, as_of_us=as_of_us)
         return VerifyResult(check.with_more(compared=["values, by its log"]), compared)
 
+    def group_again(known: TableSummary, check: TableCheck) -> TableCheck:
+        name = known.pipeline
+        if name not in pipelines:
+            pipelines[name] = pipeline_of(call, lake, name=name, needs=("lake",))
+        return _grouped(pipelines[name], known, check)
+
     done, merged = [], sum(table.role == Role.MERGED for table in wanted)
     with _progress(call, merged) as tell:
         at = 0
         for table, check in zip(wanted, checks, strict=True):
+            if table.role == Role.AGGREGATE:
+                owners = (summaries.get((c.pipeline, c.table)) for c in table.commits)
+                done.append(VerifyResult(group_again(next(filter(None, owners)), check)))
+                continue
             if table.role != Role.MERGED or any(f.kind == "damaged" for f in check.findings):
                 done.append(VerifyResult(check))
                 continue
@@ -264,6 +274,35 @@ def _results(
                 # one table that cannot be read must not hide all others
                 done.append(VerifyResult(check.with_more(findings=[unreadable(table, error)])))
     return done
+
+
+def _grouped(pipeline: Pipeline, known: TableSummary, check: TableCheck) -> TableCheck:
+    """Add the comparison of an aggregate table with the groups of the table that it follows."""
+    from distributary.observe.verify.tables import TableFinding
+    from distributary.operations.repair.verify_table import verify_aggregate
+
+    if check.version is None or any(f.kind in ("damaged", "unreadable") for f in check.findings):
+        return check
+    try:
+        found = verify_aggregate(pipeline, known)
+    except DamagedFileError as error:
+        what = "a data file is damaged, of it or of the table that it follows"
+        step = error.next_step
+        return check.with_more(findings=[TableFinding("damaged", what, error.where, step)])
+    except DistributaryError as error:
+        return check.with_more(notes=[f"its values were not compared: {error.evidence}"])
+    if found is None:
+        return check
+    step = f"`distributary rebuild {known.table}` computes it again"
+    findings = []
+    if found.wrong:
+        what = f"groups that are not those of its table: {found.wrong:,}"
+        findings.append(TableFinding("values", what, "; ".join(found.examples), step))
+    if found.behind and not known.parked_batches:
+        what = "its table was changed since: the next batch of it brings it up to date"
+        at = f"it agrees with version {found.version} of {found.newest}"
+        findings.append(TableFinding("behind", what, at, step))
+    return check.with_more(compared=["values, by its table"], findings=findings)
 
 
 @contextmanager

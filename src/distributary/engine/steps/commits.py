@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from distributary.delta.tables import may_pass
 from distributary.engine.context import RunContext
 from distributary.engine.kill_points import KillPoint, reached
+from distributary.engine.steps.aggregates import follow_tables
 from distributary.engine.steps.merges import DERIVED, derive, is_behind
 from distributary.engine.steps.unwritable import BEHIND_OTHERS, in_rounds, park_failed, reason_of
 from distributary.errors import (
@@ -142,7 +143,8 @@ def _publish_all(context: RunContext, manifest: Manifest, *, fresh: bool) -> tup
         else result
         for entry, result in zip(entries, results, strict=True)
     )
-    return derive(context, manifest, published, queued=queued, behind=behind, fresh=fresh)
+    done = derive(context, manifest, published, queued=queued, behind=behind, fresh=fresh)
+    return follow_tables(context, manifest, done, queued=queued)
 
 
 def _each(

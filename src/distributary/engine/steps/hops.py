@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 from distributary.config.pipeline import PipelineConfig
 from distributary.decode.change.formats import decoded_together
 from distributary.engine.context import RunContext
+from distributary.engine.steps.aggregates import aggregate_entries
 from distributary.engine.steps.commits import Reach
 from distributary.engine.steps.merges import derived_entries
 from distributary.engine.tables import Pending, primary_role
@@ -121,6 +122,7 @@ class Stages:
             dead = Counter(reach.dead_letters)
         entries = tuple(kept.get(entry.table.name, entry) for entry in entries)
         entries += derived_entries(context.config, entries, tables, pending)
+        entries += aggregate_entries(entries, tables, pending)
         self._leave_untouched(context, pending, {e.table.name for e in entries})
         draft = Manifest(
             pipeline=context.config.name,

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
@@ -55,10 +55,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-DERIVED = (Role.MERGED, Role.HISTORY)
+T = TypeVar("T")
+
+FROM_LOG = (Role.MERGED, Role.HISTORY)
 """The roles of tables that are merged from a log."""
+DERIVED = (*FROM_LOG, Role.AGGREGATE)
+"""The roles of tables that are made of other tables, after those have the batch."""
 _LONGEST_ERROR = 500
-_DONE, _LEFT = "merged", "left"
+_DONE = "merged"
 _NOT_MERGED = "the pipeline file has no `cdc`, and no key for it in `keys`"
 
 
@@ -81,7 +85,7 @@ def derived_entries(
             events=logs[log_of(name)].events,
         )
         for name, table in sorted(tables.items())
-        if table.role in DERIVED and log_of(name) in logs
+        if table.role in FROM_LOG and log_of(name) in logs
     )
 
 
@@ -134,10 +138,24 @@ def merge_all(
 
     Tables that only Spark may write are merged by the driver.
     """
-    if not merges:
-        return []
-    tasks = min(len(merges), parallelism(spark))
-    shares = [merges[number::tasks] for number in range(tasks)]
+    done = in_tasks(spark, lake, merges, _merged_in_task)
+    return [done.get(order.table) or merged(order, spark=spark) for order in merges]
+
+
+def in_tasks(
+    spark: SparkSession,
+    lake: LakeConfig,
+    orders: Sequence[T],
+    work: Callable[[T], Published | None],
+) -> dict[str, Published]:
+    """Work on the tables of some orders side by side; return the results by table.
+
+    An order without a result is left to the driver.
+    """
+    if not orders:
+        return {}
+    tasks = min(len(orders), parallelism(spark))
+    shares = [orders[number::tasks] for number in range(tasks)]
     place, options = lake.address, lake.options
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -145,19 +163,16 @@ def merge_all(
         introduce(place, options)
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield documents_batch(map(_merged_in_task, shares[number]))
+                results = filter(None, map(work, shares[number]))
+                yield documents_batch((_DONE, json.dumps(asdict(one))) for one in results)
 
-    results = documents_of(run_tasks(spark, tasks, task))
-    bodies = [json.loads(document) for kind, document in results if kind == _DONE]
-    done = {b["table"]: Published(**b | {"outcome": Outcome(b["outcome"])}) for b in bodies}
-    return [done.get(order.table) or merged(order, spark=spark) for order in merges]
+    bodies = [json.loads(document) for _, document in documents_of(run_tasks(spark, tasks, task))]
+    return {b["table"]: Published(**b | {"outcome": Outcome(b["outcome"])}) for b in bodies}
 
 
-def _merged_in_task(order: MergeOrder) -> tuple[str, str]:
-    """Merge a table in a task and return the result's document; skip tables for Spark."""
-    if _needs_spark(order):
-        return _LEFT, json.dumps(order.table)
-    return _DONE, json.dumps(asdict(merged(order)))
+def _merged_in_task(order: MergeOrder) -> Published | None:
+    """Merge a table in a task; return None for a table that only Spark may write."""
+    return None if _needs_spark(order) else merged(order)
 
 
 def _needs_spark(order: MergeOrder) -> bool:
@@ -179,13 +194,18 @@ def merged(order: MergeOrder, *, spark: SparkSession | None = None) -> Published
             result = merge_table_with_spark(real(spark), order)
         outcome = Outcome.SKIPPED if result.skipped else Outcome.PUBLISHED
         return Published(result.table, outcome, result.version if result.version >= 0 else None)
-    except DistributaryError as error:
-        text = f"{error.code}: {error.evidence or error.what}"
-        passing = isinstance(error, PublishError) and may_pass(error)
     except Exception as error:
         # a defect in one table's data must not stop the merges of all others
-        text, passing = f"{type(error).__name__}: {error}", False
-    return Published(order.table, Outcome.PARKED, error=text[:_LONGEST_ERROR], may_pass=passing)
+        return failed(order.table, error)
+
+
+def failed(table: str, error: Exception) -> Published:
+    """Return the result for a table that could not be brought up to date."""
+    text, passing = f"{type(error).__name__}: {error}", False
+    if isinstance(error, DistributaryError):
+        text = f"{error.code}: {error.evidence or error.what}"
+        passing = isinstance(error, PublishError) and may_pass(error)
+    return Published(table, Outcome.PARKED, error=text[:_LONGEST_ERROR], may_pass=passing)
 
 
 def publish_waiting(
@@ -201,7 +221,7 @@ def publish_waiting(
 
     With a session, tables that only Spark may write are merged, too.
     """
-    if entry.table.role not in DERIVED:
+    if entry.table.role not in FROM_LOG:
         return publisher.publish(entry, mark)
     name, log = entry.table.name, log_of(entry.table.name)
     path, how = table_folder(config, log), merge_config(config, name)
@@ -270,7 +290,7 @@ def derive(
     entries = {entry.table.name: entry for entry in manifest.tables}
     merges: list[MergeOrder] = []
     for name, entry in entries.items():
-        if entry.table.role not in DERIVED:
+        if entry.table.role not in FROM_LOG:
             continue
         how = merge_config(context.config, name)
         log = log_of(name)
@@ -318,7 +338,7 @@ def _merged(context: RunContext, merges: list[MergeOrder], batch: int) -> list[P
         with named(context.spark, pipeline=context.config.name, batch=batch, step="merge"):
             done = merge_all(context.spark, context.config.lake, chosen)
         if len(chosen) == len(merges):
-            _log_is_there(done)
+            log_is_there(done)
         return done
 
     attempts = context.config.run.publish_attempts
@@ -350,7 +370,7 @@ def _files(
     return log_files(path, mark.batch) if known and known.batch >= mark.batch else []
 
 
-def _log_is_there(results: list[Published]) -> None:
+def log_is_there(results: list[Published]) -> None:
     """Raise LakeUnavailableError if no table at all could be merged."""
     away = [r for r in results if r.error.startswith(f"{ErrorCode.LAKE_UNAVAILABLE}:")]
     if len(results) > 1 and len(away) == len(results):

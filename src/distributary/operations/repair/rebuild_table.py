@@ -15,7 +15,9 @@ from distributary.engine.progress.claim import Claim, state_of
 from distributary.engine.progress.removal import finish_removal
 from distributary.engine.requests import Rebuilt, Request, merged_table, rebuild_now
 from distributary.engine.seams import make_publisher
-from distributary.errors import OwnedError, PublishError
+from distributary.engine.steps.aggregates import listed_order
+from distributary.errors import ConfigError, OwnedError, PublishError
+from distributary.model.table import Role
 from distributary.observe.ledger.rows import TableSummary
 from distributary.store.base import Store, at
 
@@ -30,7 +32,11 @@ def rebuild_table(
     finish_removal(pipeline)
     publisher = make_publisher(pipeline.config)
     # impossible requests are refused before they are sent
-    merged_table(pipeline.config, known, publisher)
+    if known.role == Role.AGGREGATE:
+        _refuse_moment(known, as_of_us)
+        listed_order(pipeline.config, known)
+    else:
+        merged_table(pipeline.config, known, publisher)
     lease = pipeline.config.run.lease.total_seconds()
     while True:
         try:
@@ -47,6 +53,15 @@ def rebuild_table(
             )
         finally:
             claim.release()
+
+
+def _refuse_moment(known: TableSummary, as_of_us: int | None) -> None:
+    if as_of_us is not None:
+        raise ConfigError(
+            f"{known.table} is computed from the rows as they are now",
+            where="--as-of",
+            next_step="leave --as-of out",
+        )
 
 
 def _ask_for_rebuild(

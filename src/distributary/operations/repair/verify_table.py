@@ -9,12 +9,15 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from distributary.changes.aggregates import AggregateCheck, verify_aggregates
 from distributary.changes.rebuild import Verified, verify
+from distributary.delta.tables import reaching
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.progress.checkpoint import Manifests
 from distributary.engine.progress.claim import state_of
 from distributary.engine.requests import merged_table
 from distributary.engine.seams import make_publisher
+from distributary.engine.steps.aggregates import listed_order
 from distributary.observe.ledger.rows import TableSummary
 
 _TRIES = 3
@@ -53,6 +56,25 @@ def verify_table(
     return Checked(
         comparison, target.log, known.parked_batches, unfinished and not comparison.agrees
     )
+
+
+def verify_aggregate(pipeline: Pipeline, known: TableSummary) -> AggregateCheck | None:
+    """Compare an aggregate table with the groups of its source table; None if there is none.
+
+    A difference counts only if no batch came in between.
+    """
+    order = listed_order(pipeline.config, known)
+    manifests = Manifests(pipeline.checkpoint.below("manifests"))
+    check: AggregateCheck | None = None
+    for _ in range(_TRIES):
+        before = _between_batches(pipeline, manifests)
+        with reaching(order.path):
+            check = verify_aggregates(order)
+        if check is None or check.agrees:
+            break
+        if manifests.newest() == before or state_of(pipeline.checkpoint) != "running":
+            break
+    return check
 
 
 def _between_batches(pipeline: Pipeline, manifests: Manifests) -> int:

@@ -52,7 +52,7 @@ export const table = {
 
 const KINDS = ["insert", "update", "delete", "read", "truncate"];
 // tables that merges rewrite: the ledger has no counts of their rows
-const DERIVED = ["merged", "history"];
+const DERIVED = ["merged", "history", "aggregate"];
 
 function ids(found) {
   const shown = found.slice(-6).join(", ");
