@@ -586,6 +586,30 @@ def test_a_history_of_files_is_numbered_again_when_a_server_is_found_late(tmp_pa
     assert plain(shop.history(), "id", "price", "_current") == versions
 
 
+def test_a_server_is_known_although_the_table_has_no_row_yet(tmp_path: Path) -> None:
+    shop = lake(str(tmp_path))
+    gone = change((3, 4), 100, 2.0, offset=1, op="delete")
+    shop.commit([change((7, 1000), 0, 1.0), gone])
+    assert prices(shop) == []
+    assert len(incarnations_of(shop.last.path).starts) == 1
+    assert plain(shop.history(), "price", "_current") == [(1.0, False), (2.0, False)]
+    shop.commit([change((3, 8), 101, 3.0, offset=2)])
+    assert prices(shop) == [3.0]
+    assert len(incarnations_of(shop.last.path).starts) == 1
+
+
+def test_in_files_a_removed_row_shows_that_another_server_has_it(tmp_path: Path) -> None:
+    for seconds, expected in ((100, [3.0]), (5, [])):
+        shop = lake(str(tmp_path / str(seconds)))
+        removal = change((7, 2000), 10, 2.0, offset=1, op="delete")
+        other = replace(change((7, 1), 0, 1.0, offset=2), values={"id": 2, "price": 1.0})
+        shop.commit([change((7, 1000), 0, 1.0), removal, other], arrival="files")
+        # the tombstone has no time: that of the delete is in the log
+        shop.commit([change((3, 4), seconds, 3.0, offset=3)], arrival="files")
+        assert [price for price in prices(shop) if price != 1.0] == expected
+        assert verify(shop.last.log, shop.last).agrees
+
+
 def test_without_a_log_times_decide(tmp_path: Path) -> None:
     shop = lake(str(tmp_path))
     shop.commit([change((57, 1000), 0, 1.0)])

@@ -800,7 +800,7 @@ def _commit(
 ) -> int:
     """Commit the changes, if there are any; return the table's newest version."""
     before = target.snapshot
-    if before is None and made.winners.num_rows == 0:
+    if before is None and made.winners.num_rows == 0 and not made.incarnations.starts:
         # there are no rows for a new table: it has no key, or all rows are deleted
         return -1
     changed = made.winners.num_rows or any(map(made.changed, made.parts))

@@ -343,6 +343,8 @@ def _judged(
     # the stream may be behind a row that was read; in one log, no earlier event has a later time
     late = table.aside[pair.before] & ~((mine != UNKNOWN) & (mine - other > CLOCK_US))
     pair, mine, other = pair.only(~late), mine[~late], other[~late]
+    if order.arrival == "files" and order.log:
+        other = _with_times_of_removals(table, pair, other, order.log)
     timed = (mine != UNKNOWN) & (other != UNKNOWN)
     since = np.where(timed, mine - other, 0)
     if order.arrival == "files":
@@ -369,6 +371,29 @@ def _judged(
     for event, before in zip(pair.event[new].tolist(), pair.before[new].tolist(), strict=True):
         number = int(table.positions[before, 0]) + 1
         yield Start(number, topics[event].as_py(), int(partitions[event]), int(offsets[event]))
+
+
+def _with_times_of_removals(table: _Places, pair: _Pair, times: Ints, log_path: str) -> Ints:
+    """Return times with those of removed rows, which tombstones do not have, from the log."""
+    unknown = (times == UNKNOWN) & (pair.before >= table.events + table.known)
+    if not unknown.any():
+        return times
+    removals = table.positions[pair.before[unknown]]
+    rows = _log_places(log_path)
+    places, known = positions(rows), integers(rows, TIME_COLUMN.name)
+    near = (known != UNKNOWN) & np.isin(places[:, 0], removals[:, 1])
+    near &= np.isin(places[:, 1], removals[:, 2])
+    at: dict[tuple[int, ...], list[int]] = {}
+    for place, time in zip(places[near].tolist(), known[near].tolist(), strict=True):
+        at.setdefault(tuple(place), []).append(time)
+    found = times.copy()
+    for number, (server, *place) in zip(
+        np.flatnonzero(unknown).tolist(), removals.tolist(), strict=True
+    ):
+        # a server that took over may have another change at the same position
+        choose = max if server else min
+        found[number] = choose(at.get(tuple(place), [UNKNOWN]))
+    return found
 
 
 def _judged_files(
