@@ -14,7 +14,7 @@ from distributary.config.expressions import columns_of, valid_expression
 from distributary.config.keys import KeyedTables
 from distributary.config.lake import Tables
 from distributary.model.expectation import any_fits
-from distributary.model.shape_rule import MaskMethod, ShapeRule, SqlExpression
+from distributary.model.shape_rule import Function, MaskMethod, ShapeRule, SqlExpression
 
 Expression = Annotated[
     str, AfterValidator(partial(valid_expression, repeatable=True, constant=True))
@@ -39,7 +39,15 @@ MaskText = Annotated[
         "must be hash, token, redact, or truncate(N) for the first N characters",
     ),
 ]
-_STEPS = ("where", "set", "mask", "explode", "drop", "keep", "rename")
+FunctionName = Annotated[
+    Text,
+    matching(
+        r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*",
+        "function",
+        "must be MODULE:NAME, such as cleaning:clean",
+    ),
+]
+_STEPS = ("where", "set", "function", "mask", "explode", "drop", "keep", "rename")
 _NOT_FOR_CHANGES = (
     "cannot be used with cdc: the rows of a database are merged by their keys and columns; shape "
     "them in a view over the table"
@@ -62,8 +70,8 @@ def _long_enough(value: SecretStr) -> SecretStr:
 class ShapeConfig(Section):
     """What is made of the records of some tables: which rows stay, and which columns they have.
 
-    `where` and `set` see the columns as they were decoded. After them come `mask`, `explode`,
-    `drop` or `keep`, then `rename`.
+    `where` and `set` see the columns as they were decoded. After them come `function`, `mask`,
+    `explode`, `drop` or `keep`, then `rename`.
     """
 
     tables: Texts = Field(default=(), examples=[["silver_*"]])
@@ -78,6 +86,10 @@ class ShapeConfig(Section):
     )
     """Columns by expressions in SQL: new ones, or existing ones that get another value. All see the
     columns as they were before."""
+    function: FunctionName | None = Field(default=None, examples=["cleaning:clean"])
+    """A function in Python, as MODULE:NAME, that gets a `pyarrow.RecordBatch` and returns one with
+    as many rows, in other columns if it likes. The module is a file beside the pipeline file, or
+    can be imported."""
     mask: Mapping[Text, MaskText] = Field(
         default_factory=dict, examples=[{"email": "token", "player.phone": "redact"}]
     )
@@ -122,6 +134,8 @@ class ShapeConfig(Section):
                     yield setting, name
         if self.explode is not None and self.explode.casefold() in names:
             yield "explode", self.explode
+        if self.function is not None and names:
+            yield "function", min(names)
 
     def rule(self) -> ShapeRule:
         """Return the entry as the planner uses it."""
@@ -130,6 +144,7 @@ class ShapeConfig(Section):
             types=self.types,
             where=None if self.where is None else _expression("where", self.where),
             set=tuple((name, _expression(f"set.{name}", text)) for name, text in self.set.items()),
+            function=None if self.function is None else Function(self.function),
             mask=tuple(_mask(pattern, text) for pattern, text in self.mask.items()),
             explode=self.explode or "",
             drop=self.drop,

@@ -163,6 +163,7 @@ class Pipeline:
             types=[t.type for t in known if t.type and t.pipeline in jobs],
             inferred=make_inferred(self.config, trial=trial),
             carried=make_carried(self.config, trial=trial),
+            folder=None if self.loaded.path is None else Path(self.loaded.path).parent,
         )
 
     def spark_settings(self, trigger: Trigger | None = None) -> SparkSettings:

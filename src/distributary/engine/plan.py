@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -59,10 +60,12 @@ from distributary.model.plan import (
     RouteKey,
 )
 from distributary.model.record import Format, WriterSchema
+from distributary.model.shape_rule import ShapeRule
 from distributary.model.table import Column, Role
 from distributary.publish.base import Publisher
 from distributary.registry.base import SchemaRegistry
 from distributary.registry.record_schemas import FIRST_ID, CarriedSchemas, InferredSchemas
+from distributary.shape.function import with_source
 from distributary.shape.resolve import Resolved, ShapeError, resolve
 from distributary.stage.decoding import SHARD
 from distributary.stage.exchange import Groups, group
@@ -232,14 +235,16 @@ class Planner:
         types: Iterable[str] = (),
         inferred: InferredSchemas | None = None,
         carried: CarriedSchemas | None = None,
+        folder: Path | None = None,
     ) -> None:
+        # `folder` is that of the pipeline file, whose functions may be beside it
         self._config = config
         self._payload = config.records
         self._lookup = SchemaLookup(config, registry, inferred, carried)
         self._infers = inferred is not None
         self._recalled = self._lookup.recalled()
         self._changes = change_settings(config)
-        self._shapes = tuple(shape.rule() for shape in config.shape)
+        self._shapes = tuple(_loaded(shape.rule(), folder) for shape in config.shape)
         self._rules = tuple(expectation.rule() for expectation in config.expectations)
         self._columns_of_type: dict[str, tuple[Column, ...]] = dict.fromkeys(types, ())
         self._schemas: dict[int, WriterSchema] = {}
@@ -587,3 +592,10 @@ class Planner:
             wanted = replace(wanted, proposals=proposals, endings=("", *endings))
             return self.book.name(wanted, ending=LOG)
         return self.book.name(wanted)
+
+
+def _loaded(rule: ShapeRule, folder: Path | None) -> ShapeRule:
+    """Return an entry of `shape` with the text of its function."""
+    if rule.function is None:
+        return rule
+    return replace(rule, function=with_source(rule.function, folder))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from distributary.model.record import TIMESTAMP
-from distributary.model.shape_rule import MaskMethod, SqlExpression
+from distributary.model.shape_rule import Function, MaskMethod, SqlExpression
 from distributary.model.table import Column
 
 RECORD_COLUMNS = {
@@ -69,3 +69,5 @@ class Shape:
     """The masks of columns, by the names that they have after it."""
     unmasked: tuple[pa.DataType, ...] = ()
     """The types of the columns before the masks, if there are any."""
+    function: Function | None = None
+    """The function that returns the columns after it; such a shape has nothing else."""

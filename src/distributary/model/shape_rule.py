@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from distributary.model.expectation import any_fits
@@ -23,6 +23,21 @@ class SqlExpression:
 
 
 @dataclass(frozen=True, slots=True)
+class Function:
+    """A function in Python that gets and returns a batch of Arrow columns."""
+
+    reference: str
+    """Its module and name, such as `cleaning:clean`."""
+    source: bytes = field(default=b"", repr=False)
+    """The text of its module, if that is a file beside the pipeline file; else it is imported."""
+
+    @property
+    def setting(self) -> str:
+        """Return how messages name it."""
+        return f"function {self.reference}"
+
+
+@dataclass(frozen=True, slots=True)
 class ShapeRule:
     """One entry of `shape`, as the planner uses it."""
 
@@ -33,6 +48,7 @@ class ShapeRule:
     where: SqlExpression | None = None
     set: tuple[tuple[str, SqlExpression], ...] = ()
     """The computed columns with their expressions."""
+    function: Function | None = None
     mask: tuple[tuple[str, MaskMethod, int], ...] = ()
     """Patterns of columns, each with the method and the characters that it leaves."""
     explode: str = ""

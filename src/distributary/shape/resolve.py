@@ -18,10 +18,11 @@ from distributary.evolve.types import fold, is_list, is_map, is_struct
 from distributary.model.expectation import any_fits
 from distributary.model.record import TIMESTAMP
 from distributary.model.shape import RECORD_COLUMNS, Computed, Mask, Shape
-from distributary.model.shape_rule import ShapeRule, SqlExpression
+from distributary.model.shape_rule import Function, ShapeRule, SqlExpression
 from distributary.model.table import ChangeKind, Column, ColumnChange
 from distributary.shape.checks import missing_column
 from distributary.shape.engine import ENGINE, engine_words, input_schema
+from distributary.shape.function import output_of, wider
 from distributary.shape.mask import masked_type
 
 _LONGEST_COMMENT = 200
@@ -86,12 +87,48 @@ def resolve(
     masks remove. Raise ShapeError if records of the schema cannot be shaped.
     """
     resolved = Resolved(columns=tuple(columns))
-    for rule in rules:
-        shape = _Resolution(rule, resolved, table, name, raw_in).shape()
+    for rule in _steps(rules):
+        if rule.function is not None:
+            shape: Shape | None = _of_function(rule.function, resolved.columns)
+        else:
+            shape = _Resolution(rule, resolved, table, name, raw_in).shape()
         if shape is not None:
             resolved.shapes += (shape,)
             resolved.columns = shape.columns
     return resolved
+
+
+def _steps(rules: Sequence[ShapeRule]) -> Iterator[ShapeRule]:
+    """Yield the entries; one with a function as what is before it, the function, and the rest."""
+    for rule in rules:
+        if rule.function is None:
+            yield rule
+            continue
+        yield ShapeRule(where=rule.where, set=rule.set)
+        yield ShapeRule(function=rule.function)
+        yield replace(rule, where=None, set=(), function=None)
+
+
+def _of_function(function: Function, before: Sequence[Column]) -> Shape:
+    """Return the shape that a function makes of columns."""
+    given = pa.schema([pa.field(column.name, column.type) for column in before])
+    try:
+        schema = output_of(function, given)
+    except ValueError as error:
+        raise ShapeError(f"{function.setting}: {error}") from None
+    known = {column.name: column for column in before}
+    columns: list[Column] = []
+    for one in schema:
+        type_ = stored_type(wider(one.type))
+        if type_ is None:
+            why = f"returns {printable(one.name)} as {printable(str(one.type))}"
+            raise ShapeError(f"{function.setting}: {why}, which no table holds")
+        same = known.get(one.name)
+        new = Column(one.name, type_, comment=f"shape: {function.setting}")
+        columns.append(same if same is not None and same.type == type_ else new)
+    if len({fold(column.name) for column in columns}) < len(columns):
+        raise ShapeError(f"{function.setting}: returns columns whose names differ by case only")
+    return Shape((), None, (), (), tuple(columns), function=function)
 
 
 class _Resolution:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -15,9 +15,11 @@ from distributary.decode.base import SLICE_BYTES
 from distributary.errors import ErrorCode
 from distributary.model.plan import StageOrder
 from distributary.model.shape import Shape
-from distributary.model.shape_rule import SqlExpression
+from distributary.model.shape_rule import Function, SqlExpression
+from distributary.model.table import Column
 from distributary.shape.checks import Flags
 from distributary.shape.explode import Ints, exploded_bytes, items_as_rows, whole
+from distributary.shape.function import call
 from distributary.shape.rows import ShapedRows, shaper_of
 from distributary.stage.exchange import combinations
 from distributary.stage.files import Letter, letters_batch, spelled_value
@@ -68,6 +70,8 @@ def _evaluated(
     part: DecodedPart, shape: Shape, order: StageOrder, dead: list[pa.RecordBatch], *, single: bool
 ) -> DecodedPart:
     """Return the rows that fulfil the condition of a shape, with its columns."""
+    if shape.function is not None:
+        return _called(part, shape.function, shape.columns, order, dead, single=single)
     result = shaper_of(shape)(part.batch, part.raw, order.mask_key)
     if not result.failed and result.kept.all():
         return replace(part, batch=result.rows)
@@ -77,6 +81,39 @@ def _evaluated(
     if letters:
         dead.append(letters_batch(part.raw, letters, order))
     return _reduced(part, result, numbers, refused, letters=len(letters))
+
+
+def _called(
+    part: DecodedPart,
+    function: Function,
+    columns: Sequence[Column],
+    order: StageOrder,
+    dead: list[pa.RecordBatch],
+    *,
+    single: bool,
+) -> DecodedPart:
+    """Return the rows that a function makes; records for which it fails become dead letters."""
+    schema = pa.schema([pa.field(column.name, column.type) for column in columns])
+    rows, failed, reasons = call(function, part.batch, schema)
+    if not reasons:
+        return replace(part, batch=rows)
+    hidden = any(one.masks for one in part.route.shapes)
+    numbers = _record_numbers(part, single=single)
+    refused, first = np.unique(numbers[failed], return_index=True)
+    letters = []
+    for row in np.sort(np.flatnonzero(failed)[first]).tolist():
+        # words of an exception may quote a value that a mask removes
+        why = reasons[row].partition(":")[0] if hidden else reasons[row]
+        text = f"{function.setting} fails: {why}"
+        letters.append(part.letter(row, ErrorCode.SHAPE_FAILED, text, "shape"))
+    dead.append(letters_batch(part.raw, letters, order))
+    stay = pa.array(~np.isin(numbers, refused))
+    return replace(
+        part,
+        batch=rows.filter(stay),
+        raw=part.raw.filter(stay),
+        records=part.records - len(letters),
+    )
 
 
 def _exploded(
