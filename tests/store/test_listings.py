@@ -8,14 +8,16 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from distributary.delta.tables import open_table
 from distributary.errors import ErrorCode, LakeUnavailableError
 from distributary.store import bucket as module
-from distributary.store.base import reaching
+from distributary.store.base import introduce, reaching
 from distributary.store.bucket import Bucket
 from tests.registry.loopback import Asked, Says, Script, Server, serving
 from tests.waiting import eventually
 
 KEYS = {"aws_access_key_id": "key", "aws_secret_access_key": "canary-secret"}
+ALLOWED = {**KEYS, "aws_allow_http": "true"}
 LISTINGS: dict[str, Callable[[Bucket], object]] = {
     "files": lambda store: store.files(),
     "folders": lambda store: store.folders(),
@@ -77,6 +79,46 @@ def test_a_store_that_repeats_its_page_is_an_error(kind: str) -> None:
         assert store.address in error.value.where
         # one that is still asked would never be left alone
         eventually(lambda: not asked_again(server), seconds=60)
+
+
+@pytest.mark.usefixtures("suspicious")
+@pytest.mark.parametrize("names", [["a"], []], ids=["repeats its page", "gives no file"])
+def test_a_table_whose_log_is_listed_without_an_end_is_an_error(
+    names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its listing is deltalake's own, which follows it for ever."""
+    monkeypatch.setattr(module, "_LEFT_ASKING", set())
+    monkeypatch.setattr(module, "_LONGEST_LISTING", 0.3)
+    found = [f"table/_delta_log/{number:020}.json" for number, _ in enumerate(names)]
+
+    def script(asked: Asked) -> Says:
+        return page(found, token="again") if "list-type" in asked.query else Says(404, b"")
+
+    with serving(script, paged=True) as server:
+        introduce("s3://bucket/lake", ALLOWED | {"aws_endpoint_url": server.url})
+        table, before = store_of(server).below("table"), library_threads()
+        for _ in range(2):
+            with pytest.raises(LakeUnavailableError) as error:
+                open_table(table.address)
+            assert error.value.code is ErrorCode.LAKE_UNAVAILABLE
+            assert table.address in error.value.where
+            assert "listing" in error.value.evidence
+        # one that a library still lists is looked at first: no second one is left behind
+        assert library_threads() - before == 1
+
+
+def library_threads() -> int:
+    return sum(thread.name == "distributary-library" for thread in threading.enumerate())
+
+
+def test_a_library_that_takes_long_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LONG_LISTING", 0.0)
+    checked = threading.Event()
+    monkeypatch.setattr(Bucket, "_check_end", lambda store, key: checked.set())
+    with serving(pages(["a"]), paged=True) as server:
+        assert store_of(server).listed_by(lambda: checked.wait(60)) is True
+        with pytest.raises(KeyError):
+            store_of(server).listed_by(lambda: {}["nothing"])
 
 
 def asked_again(server: Server) -> bool:

@@ -20,7 +20,6 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from distributary.delta.damage import FOOTER_SEAL, seal_footer
@@ -42,10 +41,11 @@ from distributary.delta.log import (
     log_names,
     with_sidecars,
 )
+from distributary.delta.tables import load_table
 from distributary.delta.vectors import Vector
 from distributary.errors import CheckpointError, clean
 from distributary.model.table import is_below
-from distributary.store.base import Store, options_of
+from distributary.store.base import Store
 
 _log = logging.getLogger(__name__)
 
@@ -218,7 +218,7 @@ def write_checkpoint(snapshot: Snapshot, *, vacuum: bool = False) -> None:
     store, version = snapshot.store, snapshot.version
     if snapshot.beyond_us():
         # The table has features that this code does not support.
-        DeltaTable(store.address, storage_options=options_of(store.address)).create_checkpoint()
+        load_table(store.address).create_checkpoint()
         return
     names = log_names(store, since=snapshot.checkpoint)
     start = max((v for v in names.checkpoints if v < version), default=-1)

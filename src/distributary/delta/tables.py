@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from operator import and_
@@ -26,7 +26,7 @@ from deltalake.fs import DeltaStorageHandler
 
 from distributary.delta.columns import ColumnConflictError, UnsupportedTypeError
 from distributary.delta.damage import damage_in, damaged
-from distributary.delta.log import BrokenLogError, load
+from distributary.delta.log import LOG, BrokenLogError, load
 from distributary.errors import DistributaryError, LakeUnavailableError, PublishError, clean
 from distributary.model import layout
 from distributary.model.table import is_below
@@ -122,12 +122,29 @@ def conflict_attempts() -> Retrying:
     )
 
 
+def load_table(
+    path: str, *, version: int | None = None, options: Mapping[str, str] | None = None
+) -> DeltaTable:
+    """Load a table with deltalake, as it raises; OSError if its log is listed without an end."""
+    storage = dict(options_of(path) if options is None else options) or None
+
+    def load_it() -> DeltaTable:
+        return DeltaTable(path, version=version, storage_options=storage)
+
+    return at(path).listed_by(load_it, LOG)
+
+
+def update_table(table: DeltaTable, path: str) -> None:
+    """Bring a table to its newest version; raise OSError if its log is listed without an end."""
+    at(path).listed_by(table.update_incremental, LOG)
+
+
 def open_table(path: str, *, version: int | None = None) -> DeltaTable | None:
     """Open a table at its newest version, or at `version`; None if there is no table."""
     refuse_links(path)
     try:
         with reaching(path):
-            return DeltaTable(path, version=version, storage_options=options_of(path) or None)
+            return load_table(path, version=version)
     except LakeUnavailableError as error:
         if isinstance(error.__cause__, TableNotFoundError):
             return None

@@ -40,12 +40,18 @@ from distributary.delta.commit import (
     source_in,
 )
 from distributary.delta.log import Log, Snapshot, commits_back
-from distributary.delta.tables import OvertakenError, as_publish_error, until_not_overtaken
+from distributary.delta.tables import (
+    OvertakenError,
+    as_publish_error,
+    load_table,
+    until_not_overtaken,
+    update_table,
+)
 from distributary.errors import DistributaryError, PublishError
 from distributary.model.manifest import Mark, TableEntry
 from distributary.model.table import Column
 from distributary.publish.base import CommittedMark, Outcome, Published, TableShape
-from distributary.store.base import at, is_remote, options_of
+from distributary.store.base import at, is_remote
 from distributary.store.disk import sync_file_system
 
 
@@ -259,7 +265,7 @@ def _append_by_library(
 
 
 def _opened(before: Snapshot) -> DeltaTable:
-    return DeltaTable(before.folder, storage_options=options_of(before.folder))
+    return load_table(before.folder)
 
 
 def _landed(before: Snapshot, mark: Mark) -> int | None:
@@ -288,7 +294,7 @@ def _evolve(table: DeltaTable, merged: MergedFields) -> None:
         before = {f["name"]: f for f in fields_in(table.schema().to_json())}
         changed = [f for f in schema.fields if before.get(f.name) != json.loads(f.to_json())]
         table.alter.add_columns(changed, commit_properties=_once())
-    table.update_incremental()
+    update_table(table, table.table_uri)
 
 
 def _actions(entry: TableEntry) -> list[Any]:

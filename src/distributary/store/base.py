@@ -16,13 +16,15 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote
 
 from distributary.errors import LakeUnavailableError, OutsideLakeError, clean
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+T = TypeVar("T")
 
 REQUESTS: Counter[str] = Counter()
 """The requests of this process to buckets, by kind: requests cost money."""
@@ -70,6 +72,13 @@ class Store(ABC):
     @abstractmethod
     def swap(self, name: str, data: bytes, *, unchanged: str) -> str | None:
         """Replace a file if its version is `unchanged`; return the new version, or None."""
+
+    def listed_by(self, library: Callable[[], T], folder: str = "") -> T:
+        """Return what a library answers that lists a folder, or what is below, by itself.
+
+        Raises OSError for a listing that has no end.
+        """
+        return library()
 
     @abstractmethod
     def fetch(self, name: str) -> tuple[bytes, str]:

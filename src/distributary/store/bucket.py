@@ -38,6 +38,8 @@ _CHUNK = 1_000
 """The files of a listing that are processed together: a page of S3."""
 _LONGEST_LISTING = 300.0
 """Seconds in which a store can list millions of files of one folder."""
+_LEFT_ASKING: set[str] = set()
+"""Folders that a library was asked for and still lists, as far as this process knows."""
 
 
 class Bucket(Store):
@@ -179,6 +181,39 @@ class Bucket(Store):
         if total <= ahead:
             return pa.BufferReader(self.read(name))
         return pa.PythonFile(io.BufferedReader(_Ranges(self, name, total), ahead), mode="r")
+
+    def listed_by(self, library: Callable[[], T], folder: str = "") -> T:
+        """Return what a library answers that lists a folder by itself.
+
+        Such a library follows a listing without an end for ever, and cannot be stopped. When it
+        takes long, the same listing is read here, and its pages are checked. A folder that a
+        library did not come back from is checked before it is asked again.
+        """
+        key = self.key(folder)
+        place = f"{self.address}/{folder}"
+        if place in _LEFT_ASKING:
+            self._check_end(key)
+        answer = begun(library, name="distributary-library")
+        try:
+            return answer.result(timeout=_LONG_LISTING)
+        except TimeoutError:
+            if answer.done():
+                return answer.result()
+        _LEFT_ASKING.add(place)
+        self._check_end(key)
+        try:
+            result = answer.result(timeout=_LONGEST_LISTING)
+        except TimeoutError:
+            raise OSError(
+                f"the listing of {place} has no end after {_LONGEST_LISTING:g} seconds"
+            ) from None
+        _LEFT_ASKING.discard(place)
+        return result
+
+    def _check_end(self, key: str) -> None:
+        """Follow a listing to its end. Raises OSError for an endless listing."""
+        with self._request("list"):
+            self._ended(lambda: self._look_for_repeats(key))
 
     def _listed(
         self, key: str, *, offset: str | None = None, first_page: bool = False

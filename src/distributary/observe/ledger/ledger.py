@@ -47,10 +47,12 @@ from distributary.delta.tables import (
     OvertakenError,
     conflict_attempts,
     dataset,
+    load_table,
     open_table,
     reaching,
     read_rows,
     scanner,
+    update_table,
 )
 from distributary.errors import DistributaryError, LakeUnavailableError
 from distributary.model import layout
@@ -421,7 +423,7 @@ class LedgerTable:
                 # rows of an earlier version lack these columns
                 self._table.alter.add_columns(Schema.from_arrow(pa.schema(missing)).fields)
         else:
-            self._table.update_incremental()
+            update_table(self._table, self.path)
         return self._table
 
     def _missing(self, table: DeltaTable) -> list[pa.Field]:
@@ -469,8 +471,9 @@ class LedgerTable:
             self._compact()
             table = self._newest()
             table.create_checkpoint()
-            table.vacuum(dry_run=False, full=True)
-            table.cleanup_metadata()
+            place = at(self.path)
+            place.listed_by(lambda: table.vacuum(dry_run=False, full=True))
+            place.listed_by(table.cleanup_metadata)
         except (BusyError, OvertakenError, RowsLostError, *_UPKEEP_ERRORS) as error:
             # another process does the same now; the next turn catches up
             _log.info("ledger not compacted this time: %s", error)
@@ -480,9 +483,7 @@ class LedgerTable:
         state = load(place)
         if state is None or refusal(state):
             return
-        table = DeltaTable(
-            self.path, version=state.version, storage_options=options_of(self.path) or None
-        )
+        table = load_table(self.path, version=state.version)
         version = LedgerVersion(table, dataset(table), state.marks.get(_SUMS_MARK))
         _, uncovered = self._uncovered(version)
         fresh = uncovered is None or uncovered.files

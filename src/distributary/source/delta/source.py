@@ -41,6 +41,7 @@ from distributary.config.sources.delta import DeltaSourceConfig
 from distributary.delta.compact import REMOVED
 from distributary.delta.log import Action, BrokenLogError, actions_in, commit_name, read_commit
 from distributary.delta.parquet import INT96_UNIT
+from distributary.delta.tables import load_table
 from distributary.errors import (
     DistributaryError,
     DivergedError,
@@ -119,9 +120,7 @@ class DeltaLog:
     def table(self, version: int | None = None) -> DeltaTable:
         """Open the table; raise SourceError if it is missing or this source cannot read it."""
         try:
-            table = DeltaTable(
-                self.path, version=version, storage_options=self.storage_options or None
-            )
+            table = load_table(self.path, version=version, options=self.storage_options)
         except TableNotFoundError as error:
             raise SourceUnavailableError(
                 "the source table does not exist",
