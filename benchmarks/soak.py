@@ -41,10 +41,13 @@ from benchmarks.order import Order, Row
 from benchmarks.topic import PARTITIONS, fill, registry_of, serving
 from distributary.delta.log import load
 from distributary.store.base import at
+from distributary.supervise.process import start_tied
 
 _MESSAGES = 20_000
 """Different messages; the producer sends them again and again."""
 _PATIENCE_SECONDS = 900.0
+_GRACE_SECONDS = 120.0
+"""How long the run may take to end its batch once it is asked to stop, or the soak is gone."""
 _POLL_SECONDS = 1.0
 _WARM_SHARE = 0.25
 """Of the samples: JVM, caches and tables settle meanwhile, and are not judged."""
@@ -129,6 +132,8 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="where lake and logs stay; else they are gone")
     parser.add_argument("--output", type=Path, default=Path("build/soak"), help="for the results")
     options = parser.parse_args()
+    # as Ctrl-C does: what was started is ended, and the folder is removed
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     options.output.mkdir(parents=True, exist_ok=True)
     with _folder(options.folder) as folder:
         order = Order(
@@ -219,8 +224,9 @@ def _running(file: Path, every: str) -> Iterator[Run]:
     command = [sys.executable, "-m", "distributary", "run", str(file), *how]
     log = file.with_suffix(".log")
     with log.open("wb") as sink, log.open(encoding="utf-8", errors="replace") as reader:
-        process = subprocess.Popen(
+        process, tether = start_tied(
             [*command, "--log-format", "json"],
+            grace=_GRACE_SECONDS,
             cwd=file.parent,
             stdin=subprocess.DEVNULL,
             stdout=sink,
@@ -232,10 +238,11 @@ def _running(file: Path, every: str) -> Iterator[Run]:
             if process.poll() is None:
                 process.terminate()
                 with suppress(subprocess.TimeoutExpired):
-                    process.wait(120)
+                    process.wait(_GRACE_SECONDS)
             if process.poll() is None:
                 process.kill()
                 process.wait()
+            os.close(tether)
 
 
 def _wait(run: Run, *, records: int) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from distributary.errors import LakeUnavailableError
 from distributary.observe.events import BatchStarted, Failed, TableParked, decode
-from distributary.supervise.process import VARIABLE, Channel
+from distributary.supervise.process import VARIABLE, Channel, start_tied
 from tests.supervise.children import gone
 from tests.waiting import eventually
 
@@ -44,12 +44,14 @@ time.sleep(600)
 """
 
 
-def killed_supervisor(body: str, folder: Path, *, grace: float) -> int:
+def killed_supervisor(
+    body: str, folder: Path, *, grace: float, supervisor: str = SUPERVISOR
+) -> int:
     """Kills a supervisor whose process is up; the process's number."""
     ready, file = folder / "ready", folder / "file"
     code = f"FILE, READY = {str(file)!r}, {str(ready)!r}\n{body}"
     process = subprocess.Popen(
-        [sys.executable, "-c", SUPERVISOR, code, str(grace)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", supervisor, code, str(grace)], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     pid = int(process.stdout.readline())
@@ -118,3 +120,27 @@ def test_a_supervisor_that_has_gone_is_no_error() -> None:
     channel.close()
     assert not channel._writer.is_alive()
     assert signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN
+
+
+# a program that starts one process with its output in a file, says its number, and is killed
+STARTER = """
+import subprocess, sys, time
+from distributary.supervise.process import start_tied
+options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+process, tether = start_tied([sys.executable, "-c", sys.argv[1]], grace=60.0, **options)
+print(process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_tied_process_without_pipes_of_its_own_ends_as_well(tmp_path: Path) -> None:
+    pid = killed_supervisor(GENTLE, tmp_path, grace=60, supervisor=STARTER)
+    assert gone(pid)
+    assert (tmp_path / "file").read_text() == "stopped"
+
+
+def test_a_program_that_is_not_there_leaves_no_pipe() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(FileNotFoundError):
+        start_tied(["/nowhere/at-all"], grace=1.0)
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import psutil
 
@@ -118,6 +119,35 @@ def _watch(fd: int, grace: float) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def start_tied(
+    command: Sequence[str],
+    *,
+    grace: float,
+    environ: Mapping[str, str] = os.environ,
+    pass_fds: Sequence[int] = (),
+    **options: Any,
+) -> tuple[subprocess.Popen[bytes], int]:
+    """Start a process of this package that ends with this one, however this one ends.
+
+    Returns it with the end of the pipe, which is open as long as the process may run. It then has
+    `grace` seconds to end. Raises OSError.
+    """
+    tether_in, tether_out = os.pipe()
+    try:
+        process = subprocess.Popen(  # noqa: S603 - a command of this package
+            command,
+            env={**environ, TETHER_VARIABLE: f"{tether_in}:{grace}"},
+            pass_fds=(*pass_fds, tether_in),
+            **options,
+        )
+    except OSError:
+        os.close(tether_out)
+        raise
+    finally:
+        os.close(tether_in)
+    return process, tether_out
+
+
 # A process that the supervisor has started: its session, its pipes, its end.
 
 EVENTS, PRINTED, STDERR = "events", "printed", "stderr"
@@ -186,26 +216,23 @@ class Child:
         Raises OSError. If the supervisor ends, the process has `grace` seconds to end.
         """
         events_in, events_out = os.pipe()
-        tether_in, tether_out = os.pipe()
-        variables = {TETHER_VARIABLE: f"{tether_in}:{grace}", VARIABLE: str(events_out)}
         try:
-            process = subprocess.Popen(  # noqa: S603 - a command of this package
+            process, tether = start_tied(
                 command,
+                grace=grace,
+                environ={**environ, VARIABLE: str(events_out)},
+                pass_fds=(events_out,),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env={**environ, **variables},
-                pass_fds=(events_out, tether_in),
                 # Ctrl-C in the terminal is for the supervisor, which passes it on
                 start_new_session=True,
             )
         except OSError:
             os.close(events_in)
-            os.close(tether_out)
             raise
         finally:
             os.close(events_out)
-            os.close(tether_in)
         if process.stdout is None or process.stderr is None:
             raise OSError("no pipes")
         streams = [
@@ -215,7 +242,7 @@ class Child:
         ]
         for stream in streams:
             os.set_blocking(stream.fd, False)
-        return cls(process, streams, tether_out)
+        return cls(process, streams, tether)
 
     @property
     def pid(self) -> int:
