@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from distributary.config import librdkafka
-from distributary.config.librdkafka import translate
+from distributary.config.sources import librdkafka
 from distributary.config.sources.kafka import KafkaSourceConfig
+from distributary.config.sources.librdkafka import translate
 from distributary.source.kafka.consumer import Client
 
 _PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"

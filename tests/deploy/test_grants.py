@@ -10,7 +10,7 @@ import pytest
 
 from distributary.config.load import load_text
 from distributary.deploy.grants import (
-    Result,
+    GrantResult,
     Right,
     RightsBook,
     SparkExecutor,
@@ -158,23 +158,23 @@ def book(tmp_path: Path) -> RightsBook:
     return RightsBook(str(tmp_path / "lake"), "games")
 
 
-def apply(book: RightsBook, rights: set[Right], catalog: Any) -> dict[Right, Result]:
+def apply(book: RightsBook, rights: set[Right], catalog: Any) -> dict[Right, GrantResult]:
     outcomes = apply_rights(book, frozenset(rights), catalog, waiting=lambda: None)
     return {outcome.statement.right: outcome.result for outcome in outcomes}
 
 
 def test_granted_twice_is_granted_once_and_then_revoked(book: RightsBook) -> None:
     catalog = Catalog()
-    assert apply(book, {CHESS, GO}, catalog) == {CHESS: Result.DONE, GO: Result.DONE}
+    assert apply(book, {CHESS, GO}, catalog) == {CHESS: GrantResult.DONE, GO: GrantResult.DONE}
     assert apply(book, {CHESS, GO}, catalog) == {}
-    assert apply(book, {GO}, catalog) == {CHESS: Result.DONE}
+    assert apply(book, {GO}, catalog) == {CHESS: GrantResult.DONE}
     assert catalog.held == {GO}
     assert book.read() == {GO: Standing.GRANTED}
 
 
 def test_what_others_granted_stays(book: RightsBook) -> None:
     catalog = Catalog(CHESS)
-    assert apply(book, {CHESS}, catalog) == {CHESS: Result.FOUND}
+    assert apply(book, {CHESS}, catalog) == {CHESS: GrantResult.FOUND}
     assert apply(book, {CHESS}, catalog) == {}
     assert apply(book, set(), catalog) == {}
     assert catalog.held == {CHESS} and not catalog.done
@@ -187,10 +187,10 @@ def test_a_part_that_fails_is_tried_again_alone(book: RightsBook) -> None:
             raise DeployError("no")
 
     catalog = Catalog(fail=refuse)
-    assert apply(book, {CHESS, GO}, catalog) == {CHESS: Result.DONE, GO: Result.FAILED}
+    assert apply(book, {CHESS, GO}, catalog) == {CHESS: GrantResult.DONE, GO: GrantResult.FAILED}
     assert book.read() == {CHESS: Standing.GRANTED}
     catalog.fail = lambda statement: None
-    assert apply(book, {CHESS, GO}, catalog) == {GO: Result.DONE}
+    assert apply(book, {CHESS, GO}, catalog) == {GO: GrantResult.DONE}
     assert catalog.held == {CHESS, GO}
 
 
@@ -202,7 +202,7 @@ def test_a_revoke_that_fails_is_not_forgotten(book: RightsBook) -> None:
         raise DeployError("no")
 
     catalog.fail = refuse
-    assert apply(book, set(), catalog) == {CHESS: Result.FAILED}
+    assert apply(book, set(), catalog) == {CHESS: GrantResult.FAILED}
     assert book.read() == {CHESS: Standing.GRANTED}
 
 
@@ -212,11 +212,14 @@ def test_no_answer_stops_the_rest_and_is_not_forgotten(book: RightsBook) -> None
 
     catalog = Catalog(fail=silent)
     catalog.parallel = 1
-    assert apply(book, {CHESS, GO}, catalog) == {CHESS: Result.UNKNOWN, GO: Result.NOT_TRIED}
+    assert apply(book, {CHESS, GO}, catalog) == {
+        CHESS: GrantResult.UNKNOWN,
+        GO: GrantResult.NOT_TRIED,
+    }
     assert book.read() == {CHESS: Standing.PENDING}
     # no longer asked for: it may have been granted, so it is taken back
     catalog.fail = lambda statement: None
-    assert apply(book, set(), catalog) == {CHESS: Result.DONE}
+    assert apply(book, set(), catalog) == {CHESS: GrantResult.DONE}
     assert catalog.done == [Statement(Verb.REVOKE, CHESS)]
 
 
@@ -301,7 +304,7 @@ def test_spark_gets_the_statements(book: RightsBook) -> None:
 def test_a_spark_without_an_authoriser_is_asked_once(book: RightsBook) -> None:
     session = Session(ParseException("Operation not allowed: GRANT\nat line 1"))
     first, second = run_spark(book, session, {CHESS, GO})
-    assert (first.result, second.result) == (Result.FAILED, Result.NOT_TRIED)
+    assert (first.result, second.result) == (GrantResult.FAILED, GrantResult.NOT_TRIED)
     assert first.error is not None and first.error.code == "GRANT_REFUSED"
     assert len(session.said) == 1
     assert book.read() == {}
@@ -312,7 +315,7 @@ def test_a_refusal_of_one_table_is_told_for_it(
 ) -> None:
     session = Session(RuntimeError("user lacks privilege \x1b[31m"))
     outcomes = run_spark(book, session, {CHESS, GO})
-    assert [outcome.result for outcome in outcomes] == [Result.FAILED] * 2
+    assert [outcome.result for outcome in outcomes] == [GrantResult.FAILED] * 2
     assert outcomes[0].error is not None and "\x1b" not in outcomes[0].error.evidence
     assert caplog.records == []
     logging.getLogger("mine").error("told")
@@ -323,7 +326,7 @@ def test_a_table_that_is_gone_has_no_grants(book: RightsBook) -> None:
     run_spark(book, Session(), {CHESS})
     gone = Session(RuntimeError("[TABLE_OR_VIEW_NOT_FOUND] silver_0"))
     (outcome,) = run_spark(book, gone, set())
-    assert outcome.result is Result.DONE
+    assert outcome.result is GrantResult.DONE
     assert book.read() == {}
 
 

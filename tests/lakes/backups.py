@@ -28,6 +28,7 @@ from distributary.observe.deadletters import DeadLetters, unfinished
 from distributary.observe.ledger import ledger as ledger_module
 from distributary.observe.ledger.ledger import Ledger
 from distributary.observe.ledger.recording import BatchTimes
+from distributary.operations.backup import checkpoint_documents, find, table_versions, take
 from distributary.operations.backup.restore import Restored, choose_point, restore
 from distributary.operations.backup.take import Taken, take_backup
 from distributary.publish.base import Outcome, Published
@@ -35,6 +36,16 @@ from distributary.publish.direct import DirectPublisher
 from distributary.publish.parking import ParkedBatch, in_lake, park, parked, resume
 from distributary.store.base import at
 from tests.lakes.settled import LETTERS, NOON, SettledLake
+
+STEPS = (
+    (find, "load"),
+    (table_versions, "load"),
+    (find, "read_document"),
+    (table_versions, "read_document"),
+    (checkpoint_documents, "read_document"),
+    (take, "load"),
+)
+"""The functions by which a backup reads a lake: tests run something else before their calls."""
 
 
 class Turns:

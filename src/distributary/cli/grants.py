@@ -100,7 +100,7 @@ def apply(
 
     Only grants that this command has made are revoked.
     """
-    from distributary.deploy.grants import Result, apply_rights
+    from distributary.deploy.grants import GrantResult, apply_rights
 
     case = _case(call, file)
     if dry_run or not case.planned:
@@ -117,7 +117,7 @@ def apply(
     )
     data = case.document | {"dry_run": False, "outcomes": [o.as_dict() for o in outcomes]}
     call.out.show(data, lambda paper: _draw_outcomes(paper, outcomes))
-    failed = [o for o in outcomes if o.result not in (Result.DONE, Result.FOUND)]
+    failed = [o for o in outcomes if o.result not in (GrantResult.DONE, GrantResult.FOUND)]
     # nothing at all could be done: the reason decides, else a part of it is missing
     if failed and len(failed) == len(outcomes):
         codes = {o.error.exit_code for o in failed if o.error is not None}

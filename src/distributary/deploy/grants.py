@@ -323,7 +323,7 @@ class RightsBook:
         return None
 
 
-class Result(StrEnum):
+class GrantResult(StrEnum):
     """The results of a statement."""
 
     DONE = "done"
@@ -340,7 +340,7 @@ class StatementOutcome:
     """A statement and its result."""
 
     statement: Statement
-    result: Result
+    result: GrantResult
     error: DistributaryError | None = None
 
     def as_dict(self) -> dict[str, object]:
@@ -393,7 +393,7 @@ def apply_rights(
         finally:
             if outcomes:
                 book.write(_after(kept, outcomes))
-    there = [StatementOutcome(s, Result.FOUND) for s in planned if s.right in existing]
+    there = [StatementOutcome(s, GrantResult.FOUND) for s in planned if s.right in existing]
     return (*there, *outcomes)
 
 
@@ -418,16 +418,16 @@ def _run(todo: Sequence[Statement], executor: Executor) -> list[StatementOutcome
 
     def one(statement: Statement) -> StatementOutcome:
         if stopped.is_set():
-            return StatementOutcome(statement, Result.NOT_TRIED)
+            return StatementOutcome(statement, GrantResult.NOT_TRIED)
         try:
             executor.execute(statement)
         except DistributaryError as error:
             if error.retryable or not isinstance(error, DeployError):
                 stopped.set()
             return StatementOutcome(
-                statement, Result.UNKNOWN if error.retryable else Result.FAILED, error
+                statement, GrantResult.UNKNOWN if error.retryable else GrantResult.FAILED, error
             )
-        return StatementOutcome(statement, Result.DONE)
+        return StatementOutcome(statement, GrantResult.DONE)
 
     with ThreadPoolExecutor(executor.parallel) as pool:
         return list(pool.map(one, todo))
@@ -437,12 +437,12 @@ def _after(kept: Record, outcomes: Sequence[StatementOutcome]) -> dict[Right, St
     record = dict(kept)
     for outcome in outcomes:
         right, grant = outcome.statement.right, outcome.statement.verb is Verb.GRANT
-        if outcome.result is Result.DONE:
+        if outcome.result is GrantResult.DONE:
             if grant:
                 record[right] = Standing.GRANTED
             else:
                 record.pop(right, None)
-        elif grant and outcome.result is Result.UNKNOWN:
+        elif grant and outcome.result is GrantResult.UNKNOWN:
             record[right] = Standing.PENDING
         # a failed grant leaves the record unchanged, and so does a failed revoke
     return record

@@ -15,7 +15,7 @@ import pyarrow as pa
 from distributary.config.lake import Evolution
 from distributary.errors import ErrorCode
 from distributary.evolve.types import (
-    Slot,
+    FieldSlot,
     fits,
     fold,
     homes,
@@ -166,15 +166,15 @@ class Fields:
         else:
             self._set_aside(column, existing, Clash(wider=False))
 
-    def _slots(self) -> list[Slot]:
+    def _slots(self) -> list[FieldSlot]:
         if self._path:
             # fields in a struct have no comments, so a side field is recognised by name and type
-            return [Slot(column.name, column.type) for column in self.columns]
+            return [FieldSlot(column.name, column.type) for column in self.columns]
         slots = []
         for column in self.columns:
             base = side_base(column.comment)
             closed = bool(base) or fold(column.name) in self._reserved
-            slots.append(Slot(column.name, column.type, base, closed))
+            slots.append(FieldSlot(column.name, column.type, base, closed))
         return slots
 
     def _store(self, column: Column, index: int) -> None:

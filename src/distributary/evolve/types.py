@@ -158,7 +158,7 @@ def with_values(array: pa.Array, type_: pa.DataType, values: pa.Array) -> pa.Arr
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class FieldSlot:
     """A field of the table, as a candidate for a writer's field."""
 
     name: str
@@ -185,7 +185,7 @@ def fold(name: str) -> str:
 
 
 def homes(
-    names: Sequence[str], slots: Sequence[Slot], blocked: Set[str] = frozenset()
+    names: Sequence[str], slots: Sequence[FieldSlot], blocked: Set[str] = frozenset()
 ) -> tuple[Home, ...]:
     """Return a different home for each of a writer's names.
 
@@ -251,7 +251,7 @@ def settled(type_: pa.DataType) -> pa.DataType:
     return type_
 
 
-def side(base: str, type_: pa.DataType, slots: Sequence[Slot], taken: set[str]) -> Home:
+def side(base: str, type_: pa.DataType, slots: Sequence[FieldSlot], taken: set[str]) -> Home:
     """Return the side field for values of this type of the field `base`, existing or to be added.
 
     `taken` are the keys of the writer's own fields, which are never used.
@@ -305,7 +305,7 @@ def struct_places(writer_type: pa.DataType, table_type: pa.DataType) -> tuple[in
     The position is None for a field that is not stored.
     """
     # which fields of a struct are side fields is not recorded
-    slots = tuple(Slot(field.name, field.type) for field in table_type)
+    slots = tuple(FieldSlot(field.name, field.type) for field in table_type)
     field_homes = homes([field.name for field in writer_type], slots)
     taken = {fold(home.name) for home in field_homes}
     places: list[int | None] = []

@@ -68,7 +68,7 @@ class Finding:
     """Sections of the pipeline file."""
 
 
-class Schemas:
+class BoundedRegistry:
     """A registry with a bounded number of requests; it returns None for missing schemas."""
 
     def __init__(self, registry: SchemaRegistry | None) -> None:
@@ -105,7 +105,7 @@ class Schemas:
 
 def discover(sample: Sample, registry: SchemaRegistry | None) -> tuple[Finding, ...]:
     """Return the format of a topic's or table's records. Raises SOURCE_UNCLEAR if none matches."""
-    schemas = Schemas(registry)
+    schemas = BoundedRegistry(registry)
     valued = [record for record in sample.records if record.value]
     looked = replace(sample, records=tuple(valued))
     for detect in (_framed, _json, _bare, _packed, _announced):
@@ -183,7 +183,7 @@ def _frame(record: Record, *, protobuf: bool = False) -> object:
     return parse_frame(record.value or b"", record.headers, protobuf=protobuf)
 
 
-def _framed(sample: Sample, schemas: Schemas) -> list[Finding]:
+def _framed(sample: Sample, schemas: BoundedRegistry) -> list[Finding]:
     matches: list[tuple[Record, WriterSchema]] = []
     for record in sample.records:
         frame = _frame(record)
@@ -234,7 +234,7 @@ def _record_name(record: Record, schema: WriterSchema) -> str:
 
 
 def _framed_envelope(
-    mine: Sequence[tuple[Record, WriterSchema]], schemas: Schemas
+    mine: Sequence[tuple[Record, WriterSchema]], schemas: BoundedRegistry
 ) -> list[Finding]:
     schema = max((each for _, each in mine), key=lambda each: each.id)
     values = []
@@ -247,7 +247,7 @@ def _framed_envelope(
 
 
 def _envelope(
-    values: Sequence[bytes], schema: WriterSchema, subject: str, schemas: Schemas
+    values: Sequence[bytes], schema: WriterSchema, subject: str, schemas: BoundedRegistry
 ) -> list[Finding]:
     decoded = _decoded(values, schema, (), drop=True)
     if decoded is None or decoded.ok.num_rows < _ENOUGH * len(values):
@@ -290,7 +290,7 @@ def _wrapped(
     ]
 
 
-def _inner(pairs: Iterable[tuple[int, bytes | None]], schemas: Schemas) -> Format | None:
+def _inner(pairs: Iterable[tuple[int, bytes | None]], schemas: BoundedRegistry) -> Format | None:
     """Return the format of payloads that decode with the schemas of their ids."""
     by_schema: dict[int, list[bytes]] = {}
     for schema_id, payload in pairs:
@@ -324,7 +324,7 @@ def _of_kind(schema: pa.Schema, test: Callable[[pa.DataType], bool]) -> list[str
 # Values without a header, or some with one, that match a schema of the registry.
 
 
-def _bare(sample: Sample, schemas: Schemas) -> list[Finding]:
+def _bare(sample: Sample, schemas: BoundedRegistry) -> list[Finding]:
     stripped = [_without_frame(record, schemas) for record in sample.records]
     values = [value for value, _ in stripped]
     mixed = any(framed for _, framed in stripped)
@@ -347,7 +347,7 @@ def _bare(sample: Sample, schemas: Schemas) -> list[Finding]:
     return []
 
 
-def _without_frame(record: Record, schemas: Schemas) -> tuple[bytes, bool]:
+def _without_frame(record: Record, schemas: BoundedRegistry) -> tuple[bytes, bool]:
     """Return the bytes behind the registry's header, if the registry has its id."""
     frame = _frame(record, protobuf=True)
     value = record.value or b""
@@ -356,7 +356,7 @@ def _without_frame(record: Record, schemas: Schemas) -> tuple[bytes, bool]:
     return value, False
 
 
-def _announced(sample: Sample, schemas: Schemas) -> list[Finding]:
+def _announced(sample: Sample, schemas: BoundedRegistry) -> list[Finding]:
     """Return findings for a topic without records, from its subject."""
     for subject in () if sample.records else (f"{sample.topic}-value", sample.topic):
         schema = schemas.latest(subject)
@@ -388,7 +388,7 @@ def _decoded(
 # JSON.
 
 
-def _json(sample: Sample, schemas: Schemas) -> list[Finding]:
+def _json(sample: Sample, schemas: BoundedRegistry) -> list[Finding]:
     parsed = [_object(record.value) for record in sample.records]
     events = [event for event in parsed if event is not None]
     if not events or len(events) < _ENOUGH * len(sample.records):
@@ -426,7 +426,7 @@ def _fields_of(events: Iterable[Mapping[str, Any]]) -> str:
     return f"{len(keys):,} fields: {_listed(key for key, _ in keys.most_common())}"
 
 
-def _packed(sample: Sample, schemas: Schemas) -> list[Finding]:
+def _packed(sample: Sample, schemas: BoundedRegistry) -> list[Finding]:
     """Recognize formats other than JSON whose records need no schema: all bytes are one map."""
     for format in FORMATS.values():
         if format.parse is None or format.as_json is None:

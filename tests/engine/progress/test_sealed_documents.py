@@ -15,7 +15,7 @@ from distributary.engine.pipeline import Pipeline
 from distributary.engine.progress.checkpoint import Checkpoint, ManifestCopy, Manifests
 from distributary.engine.progress.claim import Claim, current_owner
 from distributary.engine.progress.removal import _read
-from distributary.engine.shards.progress import Cuts
+from distributary.engine.shards.progress import StreamCuts
 from distributary.errors import CheckpointError, DistributaryError, ErrorCode
 from distributary.observe.cards import REMOVAL
 from distributary.publish.parking import parked
@@ -73,8 +73,8 @@ def a_parked_batch(root: Path) -> tuple[Path, Read]:
 
 
 def a_cut(root: Path) -> tuple[Path, Read]:
-    Cuts(at(root)).divide(2, lambda: 16)
-    return root / "000000.at.json", lambda: Cuts(at(root)).read()
+    StreamCuts(at(root)).divide(2, lambda: 16)
+    return root / "000000.at.json", lambda: StreamCuts(at(root)).read()
 
 
 def a_removal(root: Path) -> tuple[Path, Read]:

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from distributary.engine.pipeline import Pipeline
 from distributary.errors import CheckpointError, DistributaryError, ErrorCode
 from distributary.observe.cards import RESTORE, registrations
-from distributary.operations.backup import cut as cut_module
+from distributary.operations.backup import find, state, table_versions
 from distributary.operations.backup import restore as restore_module
 from distributary.operations.backup import take as take_module
 from distributary.operations.backup.points import point_ids
@@ -22,6 +22,7 @@ from distributary.operations.backup.take import Taken
 from distributary.store import base
 from distributary.store.base import at, introduce
 from tests.lakes.backups import (
+    STEPS,
     Live,
     Turns,
     assert_all_exact,
@@ -48,12 +49,12 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
 
         return step
 
-    for module, name in ((cut_module, "load"), (cut_module, "_text"), (take_module, "load")):
+    for module, name in STEPS:
         monkeypatch.setattr(module, name, stepping(getattr(module, name)))
-    for module in (cut_module, take_module):
+    for module in (find, table_versions, take_module):
         monkeypatch.setattr(module, "each", lambda work, items, **_: [work(i) for i in items])
-    monkeypatch.setattr(cut_module, "_PAUSE", 0.0)
-    monkeypatch.setattr(cut_module, "_JITTER", 0.0)
+    monkeypatch.setattr(state, "_PAUSE", 0.0)
+    monkeypatch.setattr(state, "_JITTER", 0.0)
     return before
 
 
@@ -323,12 +324,12 @@ def test_plain_parquet_tables_are_backed_up_while_nobody_writes(tmp_path: Path) 
     put_back(tmp_path / "backup", tmp_path / "b")
     mine, theirs = contents(live.lake / "silver_chess"), contents(tmp_path / "b" / "silver_chess")
     assert theirs == {name: data for name, data in mine.items() if not name.endswith("lock")}
-    claim = cut_module.living_owner
+    claim = find.living_owner
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cut_module, "living_owner", lambda store: object())
+        patch.setattr(find, "living_owner", lambda store: object())
         with pytest.raises(DistributaryError) as refused:
             back_up(live, tmp_path / "backup")
-    assert claim is cut_module.living_owner
+    assert claim is find.living_owner
     assert refused.value.code is ErrorCode.BACKUP_REFUSED
 
 

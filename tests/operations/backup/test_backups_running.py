@@ -14,8 +14,7 @@ from distributary.engine import batch as batch_module
 from distributary.engine.kill_points import KILL, KillPoint
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.steps import commits, merges
-from distributary.operations.backup import cut as cut_module
-from distributary.operations.backup import take as take_module
+from distributary.operations.backup import find, table_versions
 from distributary.operations.backup.points import Point, point_ids
 from distributary.operations.backup.restore import choose_point, restore
 from distributary.operations.backup.take import take_backup
@@ -23,6 +22,7 @@ from distributary.store.base import at
 from distributary_lab.simulate.cdc.shapes import CdcPlan, Feature
 from distributary_lab.simulate.game_records import GamesPlan
 from tests.engine.test_crashes import SMALL, gone, start
+from tests.lakes.backups import STEPS
 from tests.lakes.changes import Feed
 from tests.lakes.games import Games, column
 
@@ -103,7 +103,7 @@ class Steps:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
         self.act: Callable[[int], None] = lambda step: None
-        for module, name in ((cut_module, "load"), (cut_module, "_text"), (take_module, "load")):
+        for module, name in STEPS:
             monkeypatch.setattr(module, name, self._before(getattr(module, name)))
 
     def _before(self, work: Callable[..., object]) -> Callable[..., object]:
@@ -145,9 +145,10 @@ def assert_each_once(games: Games, prefix: str, pipeline: str) -> None:
 @pytest.fixture
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps come in the same order every time."""
-    monkeypatch.setattr(
-        cut_module, "each", lambda work, items, *, threads=1: [work(item) for item in items]
-    )
+    for module in (find, table_versions):
+        monkeypatch.setattr(
+            module, "each", lambda work, items, *, threads=1: [work(item) for item in items]
+        )
 
 
 @pytest.mark.slow

@@ -28,8 +28,8 @@ from distributary.config.base import (
     nearest,
     parse_moment,
 )
-from distributary.config.librdkafka import LOGIN_MODULES, Translation, translate
 from distributary.config.sources.base import SourceConfig
+from distributary.config.sources.librdkafka import LOGIN_MODULES, Translation, translate
 from distributary.errors import ConfigError, ErrorCode
 from distributary.model.dataset import Dataset, topic_dataset
 

@@ -57,7 +57,7 @@ from distributary.model.deadletter import Decoded, Failure
 _ZERO_OF = {pa.string(): "", pa.binary(): b"", pa.bool_(): False}
 
 
-class RowReader:
+class MessageReader:
     """A reader of single payloads with the official runtime, for those that the engine refuses."""
 
     def __init__(self, body: bytes, message: ProtobufValue, json_text: JsonText) -> None:
@@ -266,8 +266,8 @@ class ProtobufDecoder(RowByRowDecoder):
         return message_class(find_message(pool, self._descriptor.full_name))
 
     @cached_property
-    def _reader(self) -> RowReader:
-        return RowReader(self._body, self.plan, self._json)
+    def _reader(self) -> MessageReader:
+        return MessageReader(self._body, self.plan, self._json)
 
 
 # Decoding of several schema versions in one call. A call costs as much as decoding a few hundred

@@ -96,7 +96,7 @@ class Division:
 
 
 @dataclass(frozen=True, slots=True)
-class Cuts:
+class StreamCuts:
     """The cuts of one pipeline's stream, in a folder."""
 
     store: Store
@@ -104,7 +104,7 @@ class Cuts:
     """The cuts that were read; they never change, and reading costs requests in a bucket."""
 
     @classmethod
-    def of(cls, lake: str, pipeline: str) -> Cuts:
+    def of(cls, lake: str, pipeline: str) -> StreamCuts:
         """Return the cuts of a pipeline in a lake."""
         return cls(at(layout.pipeline(lake, pipeline)).below("shards"))
 
@@ -209,7 +209,7 @@ def divide(config: PipelineConfig, *, lake: str, manifests: Manifests, parking: 
 
     Called under the claim of the checkpoint, so that no other process writes bronze meanwhile.
     """
-    cuts = Cuts.of(lake, config.name)
+    cuts = StreamCuts.of(lake, config.name)
     shard = config.shard
     if shard is None:
         if shards := cuts.read().shards:
@@ -230,7 +230,7 @@ def family(config: PipelineConfig, *, lake: str) -> tuple[str, ...]:
     shard = config.shard
     if shard is None or not isinstance(shard.part, int):
         return (config.name,)
-    others = range(Cuts.of(lake, shard.of).read().most)
+    others = range(StreamCuts.of(lake, shard.of).read().most)
     return (shard.of, *(job_name(shard.of, n) for n in {*others, shard.part}))
 
 
@@ -268,7 +268,7 @@ def is_retired(config: PipelineConfig, number: int) -> bool:
     bronze = config.tables.bronze
     if bronze is None or not is_seen(config):
         return False
-    division = Cuts.of(config.lake.address, config.name).read()
+    division = StreamCuts.of(config.lake.address, config.name).read()
     if division.announced is not None or not division.epochs or division.epochs[-1].takes(number):
         return False
     whole = DeltaSourceConfig(type="delta", path=table_folder(config, bronze), value="payload")

@@ -20,7 +20,7 @@ from distributary.config.pipeline import PipelineConfig
 from distributary.config.shard import Part, Shard, job_name, shard_of
 from distributary.config.sources.base import storage_options_of
 from distributary.config.sources.delta import DeltaSourceConfig
-from distributary.engine.shards.progress import Cuts, Division, Epoch, Progress, place
+from distributary.engine.shards.progress import Division, Epoch, Progress, StreamCuts, place
 from distributary.errors import DistributaryError, ErrorCode, SourceUnavailableError
 from distributary.model.manifest import SourceRange
 from distributary.model.record import RAW
@@ -103,7 +103,7 @@ def shard_source(config: PipelineConfig, shard: Shard) -> ShardSource:
         table,
         part=shard.part,
         bronze=at(source.path),
-        cuts=Cuts.of(lake, shard.of),
+        cuts=StreamCuts.of(lake, shard.of),
         progress=Progress(config, shard.of),
     )
 
@@ -112,7 +112,7 @@ class ShardSource:
     """A source of this job's records; positions are those of the bronze table."""
 
     def __init__(
-        self, table: DeltaSource, *, part: Part, bronze: Store, cuts: Cuts, progress: Progress
+        self, table: DeltaSource, *, part: Part, bronze: Store, cuts: StreamCuts, progress: Progress
     ) -> None:
         self._table = table
         self._part = part

@@ -22,7 +22,7 @@ from typing import Any
 
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.model.table import is_below
-from distributary.operations.backup.cut import BackedUpTable, FileSize, ParkedState, PipelineState
+from distributary.operations.backup.state import BackedUpTable, FileSize, ParkedState, PipelineState
 from distributary.store.base import Store, reaching
 
 FORMAT = 1

@@ -19,7 +19,6 @@ from distributary.delta.log import BrokenLogError, load
 from distributary.errors import ConfigError, DistributaryError, ErrorCode
 from distributary.model import layout
 from distributary.observe.cards import RESTORE, Registration
-from distributary.operations.backup.cut import FileSize, each, parking_of
 from distributary.operations.backup.points import (
     Point,
     StoredTable,
@@ -27,6 +26,7 @@ from distributary.operations.backup.points import (
     read_documents,
     read_point,
 )
+from distributary.operations.backup.state import FileSize, each, parking_of
 from distributary.operations.backup.take import (
     OnTable,
     copy_files,

@@ -26,23 +26,23 @@ from distributary.delta.log import (
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.model import layout
 from distributary.model.table_format import TABLE_FORMATS
-from distributary.operations.backup.cut import (
-    THREADS,
-    BackedUpTable,
-    Cut,
-    FileSize,
-    MovedError,
-    each,
-    find_once,
-    inside_lake,
-    retried,
-)
+from distributary.operations.backup.find import find_once
 from distributary.operations.backup.points import (
     Point,
     StoredTable,
     packed_documents,
     point_ids,
     write_point,
+)
+from distributary.operations.backup.state import (
+    THREADS,
+    BackedUpTable,
+    FileSize,
+    LakeState,
+    MovedError,
+    each,
+    inside_lake,
+    retried,
 )
 from distributary.store.base import Store, at, is_remote, reaching, same_place
 
@@ -127,23 +127,23 @@ def _try(
     dry_run: bool,
     on_table: OnTable,
 ) -> Point:
-    cut = find_once(lake, checkpoints)
+    state = find_once(lake, checkpoints)
     totals = replace(before, files=0, bytes=0)
-    copy = _Copy(cut, backup, totals, dry_run=dry_run)
+    copy = _Copy(state, backup, totals, dry_run=dry_run)
     try:
         tables = copy.all(on_table)
     finally:
         before.copied_files, before.copied_bytes = totals.copied_files, totals.copied_bytes
-    documents = packed_documents(cut.documents)
+    documents = packed_documents(state.documents)
     point = Point(
-        id=_id(backup, cut),
-        taken_at=cut.taken_at,
+        id=_id(backup, state),
+        taken_at=state.taken_at,
         lake=lake,
-        pipelines=cut.pipelines,
-        checkpoints={p.name: inside_lake(lake, p.checkpoint) for p in cut.pipelines},
+        pipelines=state.pipelines,
+        checkpoints={p.name: inside_lake(lake, p.checkpoint) for p in state.pipelines},
         tables=tuple(tables),
-        parked=cut.parked,
-        documents=len(cut.documents),
+        parked=state.parked,
+        documents=len(state.documents),
         sha256=hashlib.sha256(documents).hexdigest(),
         totals={
             "files": totals.files,
@@ -157,9 +157,9 @@ def _try(
     return point
 
 
-def _id(backup: Store, cut: Cut) -> str:
+def _id(backup: Store, state: LakeState) -> str:
     """Return a name for the restore point that sorts behind all existing ones."""
-    mine = datetime.fromisoformat(cut.taken_at).strftime("%Y%m%dT%H%M%S.%fZ")
+    mine = datetime.fromisoformat(state.taken_at).strftime("%Y%m%dT%H%M%S.%fZ")
     newest = max(point_ids(backup), default="")
     if mine > newest:
         return mine
@@ -175,17 +175,17 @@ def _id(backup: Store, cut: Cut) -> str:
 class _Copy:
     """The copying of one state."""
 
-    def __init__(self, cut: Cut, backup: Store, totals: _Totals, *, dry_run: bool) -> None:
-        self.cut, self.backup, self.totals, self.dry_run = cut, backup, totals, dry_run
+    def __init__(self, state: LakeState, backup: Store, totals: _Totals, *, dry_run: bool) -> None:
+        self.state, self.backup, self.totals, self.dry_run = state, backup, totals, dry_run
         self._counting = threading.Lock()
 
     def all(self, on_table: OnTable) -> list[StoredTable]:
         """Copy the files that the backup lacks; those that are removed soonest come first."""
         with reaching(self.backup.address):
-            for batch in self.cut.parked:
+            for batch in self.state.parked:
                 to = f"parked/{layout.folder_name(batch.pipeline)}/{batch.place}"
                 self._files(at(batch.source), batch.files, to=self.backup.below(to))
-            tables = sorted(self.cut.tables, key=_urgency)
+            tables = sorted(self.state.tables, key=_urgency)
             stored = list(map(StoredTable, tables, each(self._folder, tables)))
             for one in stored:
                 if not TABLE_FORMATS[one.state.format].no_live_backup:
@@ -197,7 +197,7 @@ class _Copy:
                 self._table(one.state, self.backup.below(one.stored))
                 on_table(one.state.folder, next(done), len(stored))
 
-            each(copy, stored, threads=table_threads(self.cut.lake, self.backup.address))
+            each(copy, stored, threads=table_threads(self.state.lake, self.backup.address))
         return sorted(stored, key=lambda one: one.state.folder)
 
     def _table(self, table: BackedUpTable, to: Store) -> None:
@@ -207,7 +207,7 @@ class _Copy:
             self._delta(table, to)
 
     def _source(self, table: BackedUpTable) -> Store:
-        return at(layout.join(self.cut.lake, table.folder))
+        return at(layout.join(self.state.lake, table.folder))
 
     def _folder(self, table: BackedUpTable) -> str:
         """Return the folder of a table in the backup whose log has the same commits."""
