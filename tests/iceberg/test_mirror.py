@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from distributary.delta.columns import ColumnConflictError
 from distributary.delta.log import load
+from distributary.errors import OutsideLakeError
 from distributary.iceberg import mirror as mirrors
 from distributary.iceberg.mirror import Mirror, UnmirroredError, mark_of
 from distributary.iceberg.pointer import FOLDER, HINT, VersionHint
@@ -186,6 +187,37 @@ def test_a_damaged_mirror_is_made_again(tmp_path: Path, kind: str) -> None:
     synced = mirror.sync()
     assert synced is not None and bool(synced.again) is (kind != "hint")
     assert iceberg_rows(table) == table.rows()
+
+
+@pytest.mark.parametrize("junk", [None, 5, [], [5], {"main": 5}])
+def test_metadata_of_strangers_is_not_built_upon(tmp_path: Path, junk: Any) -> None:
+    table = DeltaTable(tmp_path / "t")
+    table.make(2)
+    mirror = mirror_of(table)
+    mirror.sync()
+    pointer = VersionHint(table.store)
+    current = pointer.load()
+    assert current is not None
+    for key in current.metadata:
+        current = pointer.load()
+        assert current is not None
+        if current.metadata.get(key) == junk:
+            continue
+        changed = orjson.dumps({**current.metadata, key: junk})
+        Path(current.location).write_bytes(changed)
+        table.append(1)
+        mirror.sync()
+        assert iceberg_rows(table) == table.rows(), key
+
+
+def test_a_link_out_of_the_table_is_refused(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    table.make(2)
+    (tmp_path / "elsewhere").mkdir()
+    Path(table.folder, "_iceberg").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OutsideLakeError):
+        mirror_of(table).sync()
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_a_table_that_was_made_again_gets_a_new_mirror(tmp_path: Path) -> None:

@@ -48,6 +48,20 @@ class MirrorCatalog:
         """Return the kind of catalog: none, sql or rest."""
         return self._settings.type or "none"
 
+    def check(self) -> None:
+        """Raise ConfigError if the catalog needs a package that is not installed."""
+        if self.type != "none":
+            try:
+                import pyiceberg.catalog.sql  # noqa: F401
+            except ModuleNotFoundError as error:
+                raise ConfigError(
+                    "catalogs of Iceberg need a package that is not installed",
+                    code=ErrorCode.EXTRA_MISSING,
+                    where="lake.iceberg.type",
+                    evidence=str(error),
+                    next_step="pip install 'distributary[iceberg]'",
+                ) from error
+
     def pointer(self, name: str, store: Store) -> Pointer:
         """Return the pointer of a table's mirror. Raises CatalogError and ConfigError."""
         if self.type == "none":
@@ -65,16 +79,9 @@ class MirrorCatalog:
     def _catalog(self) -> Catalog:
         with self._lock:
             if self._opened is None:
-                try:
-                    from distributary.publish.iceberg import open_catalog
-                except ModuleNotFoundError as error:
-                    raise ConfigError(
-                        "catalogs of Iceberg need a package that is not installed",
-                        code=ErrorCode.EXTRA_MISSING,
-                        where="lake.iceberg.type",
-                        evidence=str(error),
-                        next_step="pip install 'distributary[iceberg]'",
-                    ) from error
+                self.check()
+                from distributary.publish.iceberg import open_catalog
+
                 catalog = open_catalog(self._lake)
                 catalog.create_namespace_if_not_exists(self._settings.namespace)
                 self._opened = catalog

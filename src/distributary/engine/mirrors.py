@@ -294,12 +294,16 @@ class Mirrors:
 def start_mirrors(
     config: PipelineConfig, *, ledger: Callable[[], Ledger], mask: Callable[[str], str]
 ) -> Mirrors | None:
-    """Start to keep the mirrors of a pipeline; None if its tables have none."""
+    """Start to keep the mirrors of a pipeline; None if its tables have none.
+
+    Raises ConfigError if the catalog needs a package that is not installed.
+    """
     format_ = TABLE_FORMATS[config.tables.format]
     if config.lake.iceberg is None or not format_.mirrored:
         if read_mirror_state(config.lake.address, config.name) is not None:
             keep_files(config.lake.address, config.name, None)
         return None
+    MirrorCatalog(config.lake).check()
     return Mirrors(config, known=lambda: mirrored_tables(config, ledger()), mask=mask)
 
 

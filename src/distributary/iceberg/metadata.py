@@ -16,15 +16,28 @@ from distributary.iceberg.columns import Json
 MAIN = "main"
 KEPT_DOCUMENTS = 10
 """The number of older metadata documents that stay beside the newest."""
-_NEEDED = (
-    "table-uuid",
-    "last-sequence-number",
-    "last-column-id",
-    "schemas",
-    "current-schema-id",
-    "partition-specs",
-    "default-spec-id",
-)
+_NEEDED: Mapping[str, type] = {
+    "table-uuid": str,
+    "location": str,
+    "last-sequence-number": int,
+    "last-updated-ms": int,
+    "last-column-id": int,
+    "schemas": list,
+    "current-schema-id": int,
+    "partition-specs": list,
+    "default-spec-id": int,
+    "last-partition-id": int,
+    "sort-orders": list,
+    "default-sort-order-id": int,
+}
+_OPTIONAL: Mapping[str, type] = {
+    "properties": dict,
+    "refs": dict,
+    "snapshots": list,
+    "statistics": list,
+    "snapshot-log": list,
+    "metadata-log": list,
+}
 
 Updates = Sequence[Mapping[str, Any]]
 
@@ -71,12 +84,34 @@ def creation(location: str) -> list[Json]:
 
 
 def check_metadata(document: Any) -> Json:
-    """Return a metadata document; raise BrokenMirrorError if it lacks what each must have."""
+    """Return a metadata document; raise BrokenMirrorError for what no mirror has written."""
     if not isinstance(document, dict):
         raise BrokenMirrorError("the metadata is no JSON object")
-    lacking = [name for name in _NEEDED if name not in document]
-    if lacking:
-        raise BrokenMirrorError(f"the metadata lacks {', '.join(lacking)}")
+    wrong = [name for name, kind in _NEEDED.items() if type(document.get(name)) is not kind]
+    wrong += [n for n, kind in _OPTIONAL.items() if type(document.get(n, kind())) is not kind]
+    items = {"properties": str}
+    for name in (_NEEDED.keys() | _OPTIONAL.keys()) - set(wrong):
+        value = document.get(name)
+        parts = value.values() if isinstance(value, dict) else value
+        if isinstance(value, dict | list) and not all(
+            isinstance(part, items.get(name, dict)) for part in parts
+        ):
+            wrong.append(name)
+    current = document.get("current-snapshot-id")
+    if current is not None and type(current) is not int:
+        wrong.append("current-snapshot-id")
+    if wrong:
+        raise BrokenMirrorError(f"the metadata lacks, or has in another form: {', '.join(wrong)}")
+    if document["default-sort-order-id"] not in {
+        s.get("order-id") for s in document["sort-orders"]
+    }:
+        raise BrokenMirrorError("the sort order is none of those that the metadata has")
+    if current is not None and current_snapshot(document) is None:
+        raise BrokenMirrorError(f"the metadata has no snapshot {current}")
+    try:
+        uuid.UUID(document["table-uuid"])
+    except ValueError as error:
+        raise BrokenMirrorError(f"the id of the table is none: {error}") from error
     if document.get("format-version") not in (2, 3):
         raise BrokenMirrorError(f"the format version is {document.get('format-version')}")
     return document

@@ -80,7 +80,7 @@ from distributary.iceberg.metadata import (
 )
 from distributary.iceberg.pointer import FOLDER, HOME, Commit, Current, Pointer, document_number
 from distributary.model.manifest import compact
-from distributary.store.base import Store, same_place
+from distributary.store.base import Store, same_place, stay_inside
 
 VERSION, TABLE, COMMIT, COLUMNS, LIFE = (
     f"distributary.{name}" for name in ("delta-version", "delta-table", "commit", "columns", "life")
@@ -103,6 +103,11 @@ _LARGEST = 8**4
 _EXPIRED_AT_ONCE = 16
 _SLACK_MS = 600_000
 """The tolerance for clocks that differ."""
+_DAMAGE = (
+    *(BrokenMirrorError, BrokenManifestError),
+    *(AttributeError, KeyError, IndexError, TypeError, ValueError),
+)
+"""The errors for metadata that is not as mirrors write it."""
 _SWEPT = re.compile(r"(?:snap-\d+-)?[0-9a-f]{32}(?:-m\d+)?\.(?:avro|parquet)")
 _POSITIONS = pa.schema(
     [
@@ -236,12 +241,6 @@ class Mirror:
         """
         return until_not_overtaken(lambda: self._attempt(again=again))
 
-    def state(self) -> tuple[MirrorMark | None, str]:
-        """Return the mark of the mirror, and why it has to be made again; empty if it need not."""
-        current, why = self._load()
-        snapshot = None if current is None else current_snapshot(current.metadata)
-        return mark_of(snapshot), why
-
     def _load(self) -> tuple[Current | None, str]:
         """Return the current metadata, and what is wrong with it."""
         try:
@@ -251,7 +250,7 @@ class Mirror:
             snapshot = current_snapshot(current.metadata)
             schema = current_schema(current.metadata)
             default_spec(current.metadata)
-        except (BrokenMirrorError, KeyError, TypeError) as error:
+        except _DAMAGE as error:
             return None, f"its metadata is damaged: {error}"
         if not same_place(current.metadata.get("location"), self._store.address):
             return None, "the lake was moved"
@@ -263,6 +262,8 @@ class Mirror:
         return current, ""
 
     def _attempt(self, *, again: bool) -> Synced | None:
+        # Files are written and removed below this folder.
+        stay_inside(self._store.address, f"{self._store.address}/{FOLDER}")
         current, why = self._load()
         if again:
             why = "it was asked for"
@@ -278,7 +279,7 @@ class Mirror:
             else:
                 try:
                     return self._continue(current, mark, commits)
-                except (BrokenMirrorError, BrokenManifestError, FileNotFoundError) as error:
+                except (*_DAMAGE, FileNotFoundError) as error:
                     why = f"its metadata is damaged: {error}"
         return self._make(current, again=again, why=why)
 
