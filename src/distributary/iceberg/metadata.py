@@ -92,10 +92,9 @@ def check_metadata(document: Any) -> Json:
     items = {"properties": str}
     for name in (_NEEDED.keys() | _OPTIONAL.keys()) - set(wrong):
         value = document.get(name)
-        parts = value.values() if isinstance(value, dict) else value
-        if isinstance(value, dict | list) and not all(
-            isinstance(part, items.get(name, dict)) for part in parts
-        ):
+        parts = list(value.values()) if isinstance(value, dict) else value
+        wanted = items.get(name, dict)
+        if isinstance(parts, list) and not all(isinstance(part, wanted) for part in parts):
             wrong.append(name)
     current = document.get("current-snapshot-id")
     if current is not None and type(current) is not int:
