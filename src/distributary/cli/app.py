@@ -61,6 +61,7 @@ VERBS: Mapping[str, Sequence[str]] = {
     "upkeep.source:app": ["snapshot"],
     "upkeep.repair:app": ["resume", "rebuild", "reset", "recover", "clean"],
     "upkeep.maintain:app": ["maintain"],
+    "upkeep.erase:app": ["erase"],
     "upkeep.backup:app": ["backup", "restore"],
     "upkeep.iceberg:app": ["iceberg"],
     "install:app": ["install", "uninstall", "package"],

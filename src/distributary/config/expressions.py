@@ -106,6 +106,52 @@ def columns_of(text: str, *, repeatable: bool = False) -> tuple[tuple[str, ...],
     return tuple(columns)
 
 
+def equal_values(text: str) -> tuple[tuple[str, ...], frozenset[tuple[str, ...]]] | None:
+    """Return the columns and values of an expression that is nothing but values of columns.
+
+    That is `a = 'x'`, `a IN ('x', 'y')`, or `a = 'x' AND b = 5`, with names in lower case and
+    values as texts. Return None for any other expression.
+    """
+    tree = _tree(text)
+    if tree.get("type") == "COMPARE_IN":
+        column, *values = tree["children"]
+        texts = [_constant(value) for value in values]
+        name = _plain_column(column)
+        if name is None or None in texts:
+            return None
+        return (name,), frozenset((text,) for text in texts if text is not None)
+    parts = tree["children"] if tree.get("type") == "CONJUNCTION_AND" else [tree]
+    pairs = [_equality(part) for part in parts]
+    found = {pair[0]: pair[1] for pair in pairs if pair is not None}
+    if len(found) < len(parts):
+        return None
+    return tuple(sorted(found)), frozenset([tuple(found[name] for name in sorted(found))])
+
+
+def _equality(node: Mapping[str, Any]) -> tuple[str, str] | None:
+    if node.get("type") != "COMPARE_EQUAL":
+        return None
+    for one, other in ((node["left"], node["right"]), (node["right"], node["left"])):
+        name, text = _plain_column(one), _constant(other)
+        if name is not None and text is not None:
+            return name, text
+    return None
+
+
+def _plain_column(node: Mapping[str, Any]) -> str | None:
+    """Return the name of a whole column, in lower case; None for anything else."""
+    names = tuple(map(str, node.get("column_names") or ()))
+    return names[0].lower() if len(names) == 1 and not is_moment(names) else None
+
+
+def _constant(node: Mapping[str, Any]) -> str | None:
+    """Return a text or a whole number as text; None for anything else."""
+    literal = node.get("literal") if node.get("class") == "CONSTANT" else None
+    if not isinstance(literal, dict) or literal.get("kind") not in ("STRING", "INTEGER"):
+        return None
+    return str(literal["text"])
+
+
 def valid_expression(value: str, *, repeatable: bool, constant: bool) -> str:
     """Validate an expression of the pipeline file; a `constant` one may name no column."""
     text = value.strip()

@@ -21,7 +21,7 @@ from distributary.delta.log import DataFile, Snapshot
 from distributary.delta.skipping import SLACK_US, microseconds
 
 
-class Selection(Protocol):
+class RowSelection(Protocol):
     """Rows of a table that are removed."""
 
     @property
@@ -73,7 +73,7 @@ class RemovedRows:
     """Rows in files that another writer has changed in the meantime."""
 
 
-def matches_in(state: Snapshot, selection: Selection) -> list[FileMatch]:
+def matches_in(state: Snapshot, selection: RowSelection) -> list[FileMatch]:
     """Return the files with rows to remove. Raises OSError and DamagedFileError."""
     schema = _read_schema(state, selection.columns)
     found = []
@@ -93,7 +93,7 @@ def matches_in(state: Snapshot, selection: Selection) -> list[FileMatch]:
     return found
 
 
-def rows_in(state: Snapshot, selection: Selection, columns: Sequence[str]) -> pa.Table:
+def rows_in(state: Snapshot, selection: RowSelection, columns: Sequence[str]) -> pa.Table:
     """Return some columns of the selected rows. Raises OSError and DamagedFileError."""
     needed = dict.fromkeys([*selection.columns, *columns])
     schema = _read_schema(state, tuple(needed))
@@ -117,7 +117,7 @@ def removal_refusal(state: Snapshot) -> str:
 
 def remove_rows(
     state: Snapshot,
-    selection: Selection,
+    selection: RowSelection,
     *,
     ready: Callable[[], None] = lambda: None,
     dry_run: bool = False,

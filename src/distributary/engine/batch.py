@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from distributary.delta.erased import write_later
 from distributary.engine.context import RunContext
 from distributary.engine.kill_points import KillPoint, reached
 from distributary.engine.monitor import Lag
@@ -30,6 +31,7 @@ from distributary.engine.steps.merged_events import forget_merged
 from distributary.engine.steps.merges import DERIVED
 from distributary.engine.tables import Pending, merges_rows
 from distributary.errors import AccountingError, DistributaryError, DivergedError, StagedFileError
+from distributary.model import layout
 from distributary.model.manifest import Counts, Manifest, source_hash
 from distributary.model.table import Role
 from distributary.observe.events import (
@@ -291,6 +293,9 @@ def _settle(
     """Write the ledger's row, send the events, and remove what is no longer needed."""
     reached(KillPoint.BEFORE_SETTLE, manifest.batch)
     context.progress.claim.check()
+    if manifest.erased:
+        name = layout.folder_name(f"{manifest.app_id}-{manifest.batch}")
+        write_later(context.config.lake.address, name, manifest.erased)
     parked_tables = {p.table for p in published if p.outcome is Outcome.PARKED}
     own = (e for e in manifest.primary() if e.table.name in parked_tables)
     counts = manifest.with_parked(sum(entry.records for entry in own))

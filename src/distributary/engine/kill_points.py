@@ -24,7 +24,15 @@ class KillPoint(StrEnum):
     BEFORE_SETTLE = "before_settle"
 
 
-def reached(moment: KillPoint, batch: int) -> None:
+class ErasePoint(StrEnum):
+    """The moments of an erasure, in order; the number is that of the table."""
+
+    AFTER_DOCUMENT = "erase_after_document"
+    AFTER_TABLE = "erase_after_table"
+    BEFORE_CERTIFICATE = "erase_before_certificate"
+
+
+def reached(moment: KillPoint | ErasePoint, batch: int) -> None:
     """Die or pause here without a word, if that is what the environment asks for."""
     for variable, kind in ((KILL, signal.SIGKILL), (PAUSE, signal.SIGSTOP)):
         wanted, _, number = os.environ.get(variable, "").partition(":")

@@ -34,6 +34,7 @@ from distributary.engine.names import Entries, Names
 from distributary.engine.plan import Planner
 from distributary.engine.progress.checkpoint import Checkpoint, ManifestCopy
 from distributary.engine.progress.claim import Claim, refuse_owned
+from distributary.engine.progress.erasure import finish_erasures
 from distributary.engine.progress.recovery import refuse_behind, refuse_lost, refuse_older_lake
 from distributary.engine.progress.removal import finish_removal
 from distributary.engine.registrar import start_registrar
@@ -266,6 +267,7 @@ class Pipeline:
             refuse_replay(self.config)
         refuse_half_restored(self.lake)
         finish_removal(self)
+        finish_erasures(self.lake)
         refuse_owned(self._claimed(lane))
         refuse_lost(self)
         refuse_older_lake(self, lane)

@@ -21,6 +21,7 @@ from distributary.config.shape import raw_layers
 from distributary.decode.base import DecodeLimits
 from distributary.decode.change.formats import CHANGE_FORMATS
 from distributary.decode.formats import FORMATS, change_decoder_for, decoder_for
+from distributary.delta.erased import ErasedPlan, erased_plan
 from distributary.delta.log import BrokenLogError, snapshot_of
 from distributary.delta.skipping import microseconds
 from distributary.engine.aggregates import AggregatePlan
@@ -255,6 +256,8 @@ class Planner:
         self._versions: tuple[int, ...] = ()
         """The versions of an Avro envelope's schema at the last request."""
         self._snapshot: TaskPlan | None = None
+        self._erased: ErasedPlan | None = None
+        """Nothing is erased while a pipeline runs, so that this holds for the whole run."""
         self._limits = DecodeLimits(
             max_payload_bytes=config.limits.max_payload_bytes,
             max_decoded_bytes=config.limits.max_decoded_bytes,
@@ -279,6 +282,8 @@ class Planner:
     def task_plan(self) -> TaskPlan:
         """Return the current plan; the same object until something changes."""
         if self._snapshot is None:
+            if self._erased is None:
+                self._erased = erased_plan(self._config.lake.address)
             tables = self._config.tables
             skips = self._changes is not None or self._config.source.skips_tombstones
             self._snapshot = TaskPlan(
@@ -314,6 +319,7 @@ class Planner:
                     keys=dict(self._keys.rules),
                 ),
                 changes=self._changes,
+                erased=self._erased,
             )
         return self._snapshot
 

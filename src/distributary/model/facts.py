@@ -205,6 +205,22 @@ class RecordsFiltered:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordsErased:
+    """Records with an erased value: topic, partition, offset, time in microseconds since 1970."""
+
+    records: tuple[tuple[str, int, int, int | None], ...]
+
+    def body(self) -> Any:
+        """Return the fact as JSON has it."""
+        return self.records
+
+    @classmethod
+    def of(cls, body: Any) -> RecordsErased:
+        """Build the fact from its body."""
+        return cls(tuple((topic, part, offset, time) for topic, part, offset, time in body))
+
+
+@dataclass(frozen=True, slots=True)
 class DeadLettersCounted:
     """Dead letters by error code."""
 
@@ -253,6 +269,7 @@ Fact = (
     | RulesCounted
     | RecordsSkipped
     | RecordsFiltered
+    | RecordsErased
     | DeadLettersCounted
     | FileStaged
 )

@@ -9,6 +9,7 @@
 <lake>/_distributary/pipelines/<name>/iceberg.json           how far its tables' Iceberg mirrors are
 <lake>/<table>/_iceberg/metadata/                 the Iceberg mirror of a Delta table
 <lake>/_distributary/cuts/                        pinned cuts, and how long cuts are kept
+<lake>/_distributary/erased/                      what was erased, and must not come back
 <lake>/_distributary/restore.json                            a backup that is being restored
 <lake>/_distributary/removed/                                folders that are being removed
 <lake>/_distributary/grants/<name>.json
@@ -68,6 +69,11 @@ def pipeline_file(lake: str, name: str) -> str:
 def cuts(lake: str) -> str:
     """Return the folder of the documents that keep cuts readable."""
     return join(lake, HOME, "cuts")
+
+
+def erased(lake: str) -> str:
+    """Return the folder of the documents about what was erased."""
+    return join(lake, HOME, "erased")
 
 
 def is_ledger(folder: str) -> bool:

@@ -208,6 +208,8 @@ class Manifest:
     heartbeats: Mapping[str, int] = field(default_factory=dict)
     """Time of the newest heartbeat of each Debezium connector, by topic, in microseconds since
     1970."""
+    erased: tuple[tuple[str, int, int, int | None], ...] = ()
+    """Records with an erased value, which are in bronze alone: topic, partition, offset, time."""
 
     def primary(self) -> tuple[TableEntry, ...]:
         """Return the entries whose records count as written."""
@@ -244,6 +246,7 @@ class Manifest:
         data["schemas"] = tuple(
             SchemaUse(**{**use, "changes": _changes(use["changes"])}) for use in data["schemas"]
         )
+        data["erased"] = tuple((t, p, o, at) for t, p, o, at in data.get("erased", ()))
         data["tables"] = tuple(entry_from_dict(entry) for entry in data["tables"])
         return cls(**data)
 

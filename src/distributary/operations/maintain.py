@@ -57,6 +57,7 @@ from distributary.delta.vacuum import (
 )
 from distributary.engine.progress.checkpoint import Checkpoint, Manifests
 from distributary.engine.progress.claim import CLAIMS, Claim, current_owner, living_owner
+from distributary.engine.progress.erasure import finish_erasures
 from distributary.errors import CheckpointError, DistributaryError, FencedError, OwnedError
 from distributary.model import layout
 from distributary.model.table import STAGING, Role
@@ -655,6 +656,7 @@ def maintain(
                 check()
                 ledger = expire_ledger(lake, wishes)
                 if not wishes.dry_run:
+                    finish_erasures(lake, later=True)
                     Ledger(lake).tidy()
                 leftovers = remove_leftovers(lake, wishes)
             except DistributaryError as failure:

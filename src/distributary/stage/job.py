@@ -26,6 +26,7 @@ from distributary.model.facts import (
     Fact,
     FileStaged,
     LettersFile,
+    RecordsErased,
     RecordsFiltered,
     RecordsRead,
     RecordsSkipped,
@@ -74,6 +75,8 @@ class Staged:
     """The source records of each table."""
     filtered: Counter[str] = field(default_factory=Counter)
     """The records that conditions keep out of each table."""
+    erased: set[tuple[str, int, int, int | None]] = field(default_factory=set)
+    """The records with an erased value."""
     dead: Counter[str] = field(default_factory=Counter)
     """The dead letters by error code."""
     changes: dict[str, ChangeFacts] = field(default_factory=lambda: defaultdict(ChangeFacts))
@@ -131,6 +134,7 @@ class Staged:
             self.files[name] += files
         self.records.update(other.records)
         self.filtered.update(other.filtered)
+        self.erased |= other.erased
         self.dead.update(other.dead)
         for name, facts in other.changes.items():
             self.changes[name] += facts
@@ -162,6 +166,8 @@ class Staged:
                     self.skipped += fact.count
                 case RecordsFiltered():
                     self.filtered[fact.table] += fact.count
+                case RecordsErased():
+                    self.erased.update(fact.records)
                 case DeadLettersCounted():
                     self.dead.update(fact.counts)
                 case FileStaged():

@@ -38,6 +38,7 @@ from distributary.stage.decoding import (
     open_records,
     passed_over,
 )
+from distributary.stage.erased import without_erased_values
 from distributary.stage.exchange import Load, combinations, facts_batch, open_run
 from distributary.stage.files import count_events, file_name, metadata_columns
 from distributary.stage.keys import KeyedRows, held_to_key, with_change_columns
@@ -89,6 +90,9 @@ def land(load: Load, plan: TaskPlan, order: StageOrder) -> Iterator[pa.RecordBat
             dropped = [part.dropped for part in parts if part.dropped is not None]
             if any(count.violated for count in dropped):
                 facts += count_facts(parts[0].route.table or plan.output.unified, dropped)
+            if plan.erased:
+                parts, erased = without_erased_values(parts, plan)
+                facts += erased
             parts, refused = within_limits(parts, plan, order)
             dead += refused
             if plan.output.expectations:

@@ -27,6 +27,7 @@ from distributary.model.names import refused_type_name
 from distributary.model.plan import UNFRAMED, Rejected, RouteKey, StageOrder
 from distributary.model.record import FAMILIAR, RAW, LastRecords, last_records
 from distributary.stage.bronze import BronzeWriter
+from distributary.stage.erased import without_erased
 from distributary.stage.exchange import (
     SORTED,
     Groups,
@@ -124,6 +125,12 @@ def sort(
         newest = max(newest, pc.max(raw.column("timestamp")).cast(pa.int64()).as_py() or 0)
         if order.last_records:
             last |= last_records(raw)
+        if plan.erased:
+            batch = without_erased(batch, plan)
+            skipped += raw.num_rows - batch.num_rows
+            raw = batch.select(RAW.names)
+            if not raw.num_rows:
+                continue
         unwrapped = unwrap(raw, plan, guarded=order.guarded)
         if FAMILIAR.name in batch.schema.names:
             unwrapped.familiar = np.flatnonzero(batch.column(FAMILIAR.name))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from distributary.config.lake import Evolution
 from distributary.decode.base import DecodeLimits
+from distributary.delta.erased import ErasedPlan
 from distributary.model.change import ChangeSettings
 from distributary.model.expectation import Rule
 from distributary.model.keyed import KeyRule
@@ -84,6 +85,8 @@ class TaskPlan:
     output: OutputPlan = field(default_factory=OutputPlan)
     changes: ChangeSettings | None = None
     """The settings of change data; None if records are not changes of rows."""
+    erased: ErasedPlan = field(default_factory=ErasedPlan)
+    """The records and values that were erased from the lake."""
 
     def without_bronze(self) -> TaskPlan:
         """Return the plan for records that bronze has already."""

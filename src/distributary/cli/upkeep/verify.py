@@ -48,6 +48,7 @@ from distributary.observe.log_format import cut, plain
 
 if TYPE_CHECKING:
     from distributary.engine.pipeline import Pipeline
+    from distributary.observe.erasures import ErasureCheck
     from distributary.observe.ledger.rows import TableSummary
     from distributary.observe.verify.gaps import LaneCheck
     from distributary.observe.verify.tables import TableCheck
@@ -115,6 +116,7 @@ def verify(
     into the log and the table. Exit code 1 if one differs. Without --heal nothing is changed.
     """
     from distributary.model.table import Role
+    from distributary.observe.erasures import check_erasures
 
     if everything == bool(tables):
         raise call.usage("name tables, or say --all, and not both.")
@@ -156,7 +158,9 @@ def verify(
         call, found, chosen, everything=everything, deep=deep, as_of_us=microseconds(moment)
     )
     lanes = _lanes(call, found, chosen, deep=deep) if as_of is None else []
+    erasures = check_erasures(found.path, deep=deep) if everything and as_of is None else None
     agree = all(one.agrees for one in done) and all(lane.agrees for lane in lanes)
+    agree = agree and (erasures is None or erasures.agrees)
     data = {
         "lake": found.path,
         "as_of": moment,
@@ -164,9 +168,33 @@ def verify(
         "agree": agree,
         "tables": [_document(one) for one in done],
         "lanes": [{**plain(lane), "agrees": lane.agrees} for lane in lanes],
+        "erasures": None if erasures is None else {**plain(erasures), "agrees": erasures.agrees},
     }
-    call.out.show(data, lambda paper: _draw_results(paper, done, lanes, found))
+
+    def draw(paper: Paper) -> None:
+        _draw_erasures(paper, erasures)
+        _draw_results(paper, done, lanes, found)
+
+    call.out.show(data, draw)
     return 0 if agree else 1
+
+
+def _draw_erasures(paper: Paper, check: ErasureCheck | None) -> None:
+    if check is None:
+        return
+    for finding in check.findings:
+        paper.line(styled(finding.what, "bold red"), f"  {finding.evidence}")
+        paper.line(f"      {finding.next_step}")
+    if check.erasures:
+        how = (
+            "nothing came back"
+            if check.rows_compared and check.agrees
+            else "--deep looks for rows that came back"
+        )
+        paper.line(f"{counted(check.erasures, 'erasure')} with a certificate: {how}")
+    if check.waiting:
+        what = counted(check.waiting, "batch", "batches")
+        paper.line(f"{what} with records of an erased value: bronze has them until `maintain`")
 
 
 def _lanes(

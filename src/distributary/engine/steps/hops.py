@@ -146,6 +146,7 @@ class Stages:
             if context.progress.lane == "stream"
             else None,
             heartbeats=self._heartbeats(context),
+            erased=tuple(sorted(self.staged.erased, key=lambda r: (*r[:3], r[3] or 0))),
         )
         counts = Counts(
             read=source.records if source.counted else self.staged.seen,

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from distributary.delta.compact import REMOVED
+from distributary.delta.erased import names_in, read_erasure
 from distributary.delta.tables import reaching, refuse_damaged
 from distributary.errors import DamagedFileError, LakeUnavailableError, PublishError
 from distributary.model.table import Role
@@ -72,6 +73,8 @@ class CoordinateComparison:
     engine: DuckDBPyConnection
     _kept: dict[str, LoadedRows | None] = field(default_factory=dict)
     _parked: tuple[TableRow, ...] | None = None
+    _erased: bool | None = None
+    """Whether records were erased; None until somebody asks."""
     _numbers: Iterator[int] = field(default_factory=count)
 
     def check(self, known: WrittenTable, check: TableCheck) -> TableCheck:
@@ -293,7 +296,7 @@ class CoordinateComparison:
             f"""
             SELECT x.t, x.p, x.o FROM {raw.name} x
             WHERE {wanted} AND {self._judged(known, bronze)} {nowhere}
-            {self._not_waiting(known)}
+            {self._not_waiting(known)} {self._not_erased()}
             """,  # noqa: S608
             values,
         )
@@ -354,6 +357,24 @@ class CoordinateComparison:
         mine = (r for r in self._parked if r.table == table.table)
         waits = sorted({row.batch for row in mine if row.pipeline in table.pipelines})
         return f"AND coalesce(x.b, -1) NOT IN ({', '.join(map(str, waits))})" if waits else ""
+
+    def _not_erased(self) -> str:
+        """Return the condition that leaves out erased records, which bronze may still have."""
+        if self._erased is None:
+            names = names_in(self.ledger.lake)
+            records = {
+                r[:3] for name in names for r in read_erasure(self.ledger.lake, name).records
+            }
+            self._erased = bool(records)
+            if records:
+                topics, partitions, offsets = zip(*sorted(records), strict=True)
+                rows = {"t": topics, "p": partitions, "o": offsets}
+                self.engine.register("erasures", pa.table(rows))
+                self.engine.execute("CREATE TEMP TABLE erased AS SELECT * FROM erasures")
+                self.engine.unregister("erasures")
+        if not self._erased:
+            return ""
+        return "AND NOT EXISTS (SELECT 1 FROM erased e WHERE e.t = x.t AND e.p = x.p AND e.o = x.o)"
 
     def _cover(self, known: WrittenTable) -> None:
         """The ranges that the table's writers have read, as a table `covered`."""

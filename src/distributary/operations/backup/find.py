@@ -503,6 +503,7 @@ def _lake_documents(lake: str) -> dict[str, bytes]:
     names = [
         file.name for folder in ("names", "grants") for file in home.files(folder, recursive=True)
     ]
+    names += [file.name for file in home.files("erased")]
     for pipeline in home.folders("pipelines"):
         names += [file.name for file in home.files(f"pipelines/{pipeline}/shards")]
         if home.look(f"pipelines/{pipeline}/pipeline.json") is not None:

@@ -1,0 +1,194 @@
+"""The removal of what an erasure names, from every layer: done at once, or by the next command.
+
+The erasure is written first (`delta/erased.py`): from then on nothing that it names comes back.
+Then its rows leave the tables, one commit a table, and the certificate is written last. A process
+that is killed in between is finished by the next `erase`, by the next run of a pipeline of the
+lake, and by `maintain`: an erasure without a certificate is done again from its beginning, and rows
+that are gone are not found.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from distributary.delta.checkpoint import retention_of
+from distributary.delta.columns import UnsupportedTypeError
+from distributary.delta.compact import BusyError
+from distributary.delta.erased import (
+    Erasure,
+    KnownErased,
+    certificate_of,
+    finish,
+    is_done,
+    is_later,
+    lake_key,
+    names_in,
+    read_erasure,
+)
+from distributary.delta.holds import read_holds
+from distributary.delta.log import Snapshot
+from distributary.delta.removal import RemovedRows, remove_rows
+from distributary.delta.tables import OvertakenError, as_publish_error, reaching
+from distributary.engine.kill_points import ErasePoint, reached
+from distributary.engine.progress.claim import Claim
+from distributary.errors import PublishError
+from distributary.model import layout
+from distributary.observe.erasures import (
+    ERASED_FROM,
+    ErasableTable,
+    erased_rows,
+    open_delta,
+    tables_of,
+)
+from distributary.observe.ledger.ledger import Ledger
+from distributary.store.base import at
+
+_log = logging.getLogger(__name__)
+_LEASE_SECONDS = 60.0
+_USUAL_RETENTION = timedelta(days=7)
+CLAIMED = "claimed"
+"""The folder of the claim to erase, below that of the erasures."""
+
+
+@contextmanager
+def erasing(lake: str) -> Iterator[Callable[[], None]]:
+    """Hold the claim to erase from a lake. Raises OwnedError while another process does."""
+    claim = Claim.take(at(layout.join(layout.erased(lake), CLAIMED)), lease=_LEASE_SECONDS)
+    try:
+        yield claim.check
+    finally:
+        claim.release()
+
+
+def unfinished_in(lake: str) -> list[str]:
+    """Return the names of the erasures whose rows are not all gone, and of later records."""
+    return [name for name in names_in(lake) if not is_done(lake, name)]
+
+
+def finish_erasures(lake: str, *, later: bool = False) -> list[str]:
+    """Finish erasures that were begun and have not ended; return their names.
+
+    With `later` also records that came since, unless parked batches may hold them. Raises
+    OwnedError while another process erases.
+    """
+    with reaching(layout.erased(lake)):
+        waiting = unfinished_in(lake)
+    if not later or (waiting and Ledger(lake).parked()):
+        waiting = [name for name in waiting if not is_later(name)]
+    if not waiting:
+        return []
+    with erasing(lake) as check:
+        for name in waiting:
+            if not is_done(lake, name):
+                _log.warning("finishing the erasure %s, which was begun and has not ended", name)
+                carry_out(lake, name, check)
+    return waiting
+
+
+def carry_out(lake: str, name: str, check: Callable[[], None]) -> dict[str, Any]:
+    """Remove what a document names from all tables; write its certificate and return it."""
+    erasure = read_erasure(lake, name)
+    known = KnownErased([erasure], lake_key(lake) if erasure.values else b"")
+    gone = []
+    for number, table in enumerate(tables_of(lake)):
+        if table.role in ERASED_FROM:
+            check()
+            done = _remove(table, known, check)
+            reached(ErasePoint.AFTER_TABLE, number)
+            gone += [] if done is None else [_entry(lake, table, erasure, *done)]
+    reached(ErasePoint.BEFORE_CERTIFICATE, 0)
+    certificate = {
+        "format": 1,
+        "id": erasure.id,
+        "begun_at": erasure.begun_at,
+        "finished_at": datetime.now(UTC).isoformat(),
+        "records": len(erasure.records),
+        "values": [{"columns": v.columns, "values": len(v.digests)} for v in erasure.values],
+        "tables": gone,
+        "rows": sum(entry["rows"] for entry in gone),
+        "notes": list(erasure.notes),
+    }
+    finish(lake, name, certificate)
+    return certificate_of(lake, name)
+
+
+def _remove(
+    table: ErasableTable, known: KnownErased, check: Callable[[], None]
+) -> tuple[Snapshot, RemovedRows] | None:
+    """Remove the erased rows of a table, as often as another writer comes between."""
+    state, why = open_delta(table)
+    if state is None:
+        if why:
+            raise _refused(table, why)
+        return None
+    rows = erased_rows(state, table, known)
+    if not rows.columns:
+        return state, RemovedRows()
+    total = RemovedRows()
+    for _ in range(_TRIES):
+        try:
+            with reaching(table.folder):
+                state, done = remove_rows(state, rows, ready=check)
+        except UnsupportedTypeError as error:
+            raise _refused(table, str(error)) from error
+        except (BusyError, OvertakenError) as error:
+            doing = "erase rows of a table"
+            raise as_publish_error(error, doing=doing, path=table.folder) from error
+        total = RemovedRows(
+            total.rows + done.rows,
+            total.whole_files + done.whole_files,
+            total.rewritten_files + done.rewritten_files,
+            total.bytes + done.bytes,
+            done.version if done.version is not None else total.version,
+        )
+        if not done.left:
+            return state, total
+    raise _refused(table, "other writers replaced its files again and again")
+
+
+_TRIES = 10
+
+
+def _refused(table: ErasableTable, why: str) -> PublishError:
+    return PublishError(
+        f"rows of table {table.table} cannot be erased",
+        where=table.folder,
+        evidence=why,
+        next_step="remove the reason, then run `distributary erase` again: it goes on where it was",
+        table=table.table,
+    )
+
+
+def _entry(
+    lake: str, table: ErasableTable, erasure: Erasure, state: Snapshot, done: RemovedRows
+) -> dict[str, Any]:
+    """Return what a certificate says of a table."""
+    found = {t.path: t.rows for t in erasure.tables}
+    rows = max(found.get(layout.inside(lake, table.folder), 0), done.rows)
+    entry = asdict(table) | {"folder": layout.inside(lake, table.folder), "rows": rows}
+    entry["version"] = state.version
+    if rows:
+        entry["files_deleted_after"] = deleted_after(state).isoformat()
+        entry["held_by"] = held_by(lake, table.folder)
+    return entry
+
+
+def deleted_after(state: Snapshot) -> datetime:
+    """Return the time after which vacuum deletes files that leave a table now."""
+    return datetime.now(UTC) + retention_of(state, _USUAL_RETENTION)
+
+
+def held_by(lake: str, folder: str) -> list[str]:
+    """Return the pinned cuts that keep older versions of a table, each with its end."""
+    address = at(folder).address
+    pins = read_holds(lake).pins
+    return [
+        f"cut {pin.name}, pinned until {pin.until:%Y-%m-%d}"
+        for pin in pins
+        if any(table.path == address and table.version is not None for table in pin.cut.tables)
+    ]
