@@ -1,4 +1,4 @@
-"""The command line: a file for each verb, or group of verbs, with what it takes, does and draws."""
+"""The command line: a module for each verb or group of verbs, with its options and output."""
 
 from distributary.cli.app import main, program
 

@@ -1,1 +1,1 @@
-"""What every verb is made of: its declaration, its lake, what it prints and draws."""
+"""The parts that all verbs share: declaration, lake and pipeline, output, live views."""

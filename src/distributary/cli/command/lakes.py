@@ -1,4 +1,4 @@
-"""Which lake and which pipeline a command is about, and how that was found out."""
+"""The lake, the pipeline and the registry of a command, found by options or in usual places."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """A lake that exists."""
+    """An existing lake, and how it was found."""
 
     path: str
     found_by: str
     file: Path | None = None
     """The pipeline file that was given."""
     pipeline: str | None = None
-    """The pipeline of that file, the only one that is meant."""
+    """The pipeline of that file, to which the command is limited."""
     checkpoint: str = ""
-    """Where that pipeline keeps its progress."""
+    """The checkpoint of that pipeline."""
 
     @property
     def keeps_elsewhere(self) -> bool:
@@ -47,7 +47,7 @@ class Lake:
 
     @property
     def flag(self) -> str:
-        """Return the option with which a later command finds this lake; empty if it needs none."""
+        """Return the option by which a later command finds this lake; empty if not needed."""
         by_itself = {f"variable {LAKE_VARIABLE}", *PLACES}
         return "" if self.found_by in by_itself else f" --lake {shlex.quote(self.path)}"
 
@@ -61,9 +61,9 @@ class Lake:
 def find_lake(
     call: Invocation, lake: str | None = None, file: Path | None = None, *, empty: bool = False
 ) -> Lake:
-    """By `--lake`, by the pipeline file, by the environment, or in the usual places.
+    """Find the lake by `--lake`, the pipeline file, the environment, or in the usual places.
 
-    With `empty` also one in which no pipeline has run yet.
+    With `empty`, a lake in which no pipeline has run is accepted.
     """
     from distributary.store.base import absolute
 
@@ -80,7 +80,7 @@ def find_lake(
 
 
 def require_lake(found: Lake) -> None:
-    """Refuses a folder in which no pipeline has run, and one that a pipeline's lake has left."""
+    """Raise ConfigError for a folder without pipelines, or from which a lake was removed."""
     from distributary.store.base import at, local_path
 
     home = local_path(layout.join(found.path, layout.HOME))
@@ -111,7 +111,7 @@ def load_file(call: Invocation, file: Path, *, needs: Collection[str] | None = N
 
 def _told(call: Invocation, loaded: Loaded) -> Loaded:
     before = call.out.mask
-    # a file may be loaded twice, each time for other secrets
+    # a file may be loaded twice, for different secrets
     call.out.mask = lambda text: loaded.mask(before(text))
     call.out.dashboard = loaded.config.alerts.dashboard_url or ""
     for warning in loaded.warnings:
@@ -120,7 +120,7 @@ def _told(call: Invocation, loaded: Loaded) -> Loaded:
 
 
 def read_text(file: Path, what: str, *, code: ErrorCode = ErrorCode.CONFIG_UNREADABLE) -> str:
-    """A small file that the command line names; `what` it is."""
+    """Read a small file named on the command line; `what` describes it in errors."""
     try:
         return file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -134,8 +134,8 @@ def read_text(file: Path, what: str, *, code: ErrorCode = ErrorCode.CONFIG_UNREA
 
 
 def open_pipeline(call: Invocation, file: Path) -> Pipeline:
-    """A pipeline that can be run."""
-    # a file that is not there or wrong is said at once, and not after Spark was imported
+    """Open a pipeline for a run."""
+    # mistakes in the file are reported before Spark is imported
     loaded = load_file(call, file)
     from distributary.engine.pipeline import Pipeline
 
@@ -145,14 +145,14 @@ def open_pipeline(call: Invocation, file: Path) -> Pipeline:
 def pipeline_of(
     call: Invocation, lake: Lake, *, name: str | None = None, needs: Collection[str] | None = None
 ) -> Pipeline:
-    """The pipeline of a lake, from the file given or from the card it left in the lake."""
+    """Return the pipeline of a lake, from the given file or from its card in the lake."""
     from distributary.engine.pipeline import Pipeline
 
     return Pipeline(loaded_of(call, lake, name=name, needs=needs), log_file=call.log.path)
 
 
 def find_table(tables: Sequence[TableSummary], name: str) -> TableSummary:
-    """The table with this name, or of this type."""
+    """Return the table with a name, or of a type."""
     for table in tables:
         if name in (table.table, table.type, spelled(table.type)) and name:
             return table
@@ -169,7 +169,7 @@ def loaded_of(
     needs: Collection[str] | None = None,
     option: str = "--file",
 ) -> Loaded:
-    """The settings of a lake's pipeline; `option` is what the command has to name its file."""
+    """Return the settings of a lake's pipeline; `option` is the command's option for its file."""
     from distributary.observe.cards import load_trusted, registrations
 
     if lake.file is not None:
@@ -179,7 +179,7 @@ def loaded_of(
 
 
 def choose(cards: tuple[Registration, ...], lake: Lake, name: str | None) -> Registration:
-    """The one pipeline of a lake, or the one that is named."""
+    """Return the only pipeline of a lake, or the named one."""
     fitting = [card for card in cards if name in (None, card.name)]
     if len(fitting) == 1:
         return fitting[0]
@@ -223,21 +223,21 @@ def _usual_lake() -> Lake:
     )
 
 
-# Which schema registry a command is about, and how that was found out.
+# The schema registry of a command.
 
 
 @dataclass(frozen=True, slots=True)
 class FoundRegistry:
-    """A registry to ask; whether it answers is not known yet."""
+    """A registry that was found, and not contacted yet."""
 
     registry: FileRegistry | HttpRegistry
     where: str
-    """Its folder or address, without anything secret."""
+    """Its folder or address, without secrets."""
     config: PipelineConfig | None = None
     """The pipeline that it was found by, if it was."""
 
     def of(self, subject: str) -> FoundRegistry:
-        """The same, asked about the context that a subject's name says: ids are those of one."""
+        """Return the registry for the context in a subject's name; each context has its own ids."""
         from distributary.registry.base import context_of
         from distributary.registry.http.registry import HttpRegistry
 
@@ -256,7 +256,7 @@ def find_registry(
     *,
     option: str = "--config",
 ) -> FoundRegistry:
-    """By `--registry`, by a pipeline file, or by the card that a pipeline left in a lake."""
+    """Find the registry by `--registry`, a pipeline file, or a pipeline's card in a lake."""
     from distributary.config.base import hide_credentials
     from distributary.observe.cards import DECODING
 
@@ -294,8 +294,8 @@ def find_registry(
 def open_registry(
     settings: Settings, *, attempts: int | None = None
 ) -> FileRegistry | HttpRegistry:
-    """The folder or the server that is meant."""
-    # each of them takes a while to import
+    """Open the folder or connect to the server."""
+    # imported here, because each takes a while to import
     if settings.path is not None:
         from distributary.registry.folder import FileRegistry
 

@@ -1,4 +1,4 @@
-"""What people see of pipelines while they run: lines in a pipe, a view that redraws itself else."""
+"""Progress of running pipelines: lines in a pipe, a view that redraws itself in a terminal."""
 
 from __future__ import annotations
 
@@ -77,10 +77,10 @@ _T = TypeVar("_T")
 _LONGEST = 200
 _OF_EVERY_LOG = "".join(f"{c.name} {sql_name(c.type)}, " for c in CHANGE_COLUMNS)
 _MOST_SCHEMAS = 20
-"""A thousand new tables are not a thousand lines."""
+"""The most schema lines of a batch; others are only counted."""
 _REFRESH_PER_SECOND = 8
 _QUIET = timedelta(seconds=25)
-"""A run that has said nothing for so long says that it is there."""
+"""Seconds without output after which a run prints a line to show that it is alive."""
 STEPS = ("plan", "stage", "manifest", "publish", "settle")
 
 
@@ -93,10 +93,9 @@ def start_spark(
     settings: SparkSettings | None = None,
     begun: Future[SparkSession] | None = None,
 ) -> Iterator[SparkSession]:
-    """A session for this pipeline; with `-vv` Spark's log is shown as it is written.
+    """Start a session for a pipeline; with `-vv`, Spark's log is shown as it is written.
 
-    Without settings it starts quickly rather than computes quickly; one that was `begun` is
-    waited for.
+    By default it starts quickly and computes more slowly. A session that was `begun` is waited for.
     """
     say = tell or call.out.note
     loud = call.out.verbosity >= EVERYTHING
@@ -125,10 +124,10 @@ _FEW_BYTES = 64 << 20
 def session_for(
     call: Invocation, pipeline: Pipeline, letters: pa.Table, *, more: bool = False
 ) -> Iterator[SparkSession]:
-    """Yield a session to replay dead letters with; few of them need no JVM.
+    """Yield a session for a replay; a replay of few dead letters needs no JVM.
 
-    `more` says that an earlier replay is to be finished first, whose size is not known. Letters
-    that ended a worker do not get a chance to end this process.
+    `more` means that an earlier replay of unknown size is finished first. Letters that killed a
+    worker are never decoded in this process.
     """
     few = letters.num_rows <= _FEW_LETTERS and letters.nbytes <= _FEW_BYTES
     codes = set(letters["error_code"].unique().to_pylist())
@@ -166,14 +165,14 @@ def schema_line(event: SchemaSeen) -> str:
     """`schema chess v3: + rating int`."""
     version = event.label.rpartition(" ")[2]
     named = version if version.startswith("v") else f"id {event.schema_id}"
-    # every log has these: what is new are the columns of the source's table
+    # every log has these columns: only columns of the source's table are new
     changes = ", ".join(event.changes).replace(_OF_EVERY_LOG, "") or "no change"
     return f"schema {spelled(event.type)} {named}: {cut(changes, _LONGEST)}"
 
 
 def batch_line(event: BatchSettled) -> str:
-    """Number, rows, rows a second, lag, tables, dead letters."""
-    # one that an earlier process had decided was only finished here: its speed would be a fable
+    """Format a batch: number, rows, rows per second, lag, tables, dead letters."""
+    # a batch that an earlier process had decided was only finished here: it has no speed
     whole = not event.steps or "stage" in event.steps
     parts = [
         f"batch {event.batch}",
@@ -194,7 +193,7 @@ def batch_line(event: BatchSettled) -> str:
 
 
 class Lines:
-    """Listens to a run and says what a person would want to read later."""
+    """A listener that prints the events of a run as lines."""
 
     def __init__(
         self,
@@ -212,11 +211,11 @@ class Lines:
         self._schemas: list[SchemaSeen] = []
         self._lock = threading.Lock()
         self._last = self._began = datetime.now(UTC)
-        """When a line was written last, and when the batch under way has begun."""
+        """The times of the last line and of the start of the current batch."""
         self._batch: int | None = None
         self._step_now = STEPS[0]
         self._failed: Failed | None = None
-        """What is tried again, as it was told last."""
+        """The failure that is being retried, as last printed."""
 
     def __call__(self, event: Event) -> None:
         """One event."""
@@ -227,7 +226,7 @@ class Lines:
                 self._tell(event)
 
     def _follow(self, event: Event) -> None:
-        """Remember which batch is under way, and what is tried again."""
+        """Note the current batch and the failure that is being retried."""
         match event:
             case BatchStarted():
                 self._batch, self._began, self._step_now = event.batch, event.at, STEPS[0]
@@ -312,7 +311,7 @@ _NEWS = 6
 
 
 class LiveView:
-    """Listens to a run, and is drawn a few times a second."""
+    """A listener that draws a run a few times a second."""
 
     def __init__(self, pipeline: str, *, trigger: str) -> None:
         self._lock = threading.Lock()
@@ -336,7 +335,7 @@ class LiveView:
             self._doing = text
 
     def stop(self) -> str:
-        """A stop was asked for; says what happens until then."""
+        """Show that a stop was requested, and the remaining work."""
         with self._lock:
             self.stopping = True
             return self._ending()
@@ -372,7 +371,7 @@ class LiveView:
             case Idle():
                 self._doing = f"nothing new since {clock(event.at)}"
             case Failed() if event.retry_in is not None:
-                # one line for all tries, at the end; the error that ends the run is shown after it
+                # one line for all attempts, at the end; the error that ends the run follows it
                 kept = [line for line in self._news if str(event.error.code) not in line.plain]
                 self._news = deque([*kept, styled(_failed_line(event), "red")], maxlen=_NEWS)
                 self._doing = "retrying"
@@ -446,29 +445,29 @@ def _batch_cells(event: BatchSettled) -> list[Words]:
     ]
 
 
-# Work in a thread of its own, so that the main thread is free for signals and the screen.
+# Work in a separate thread, so that the main thread handles signals and the screen.
 
 _POLL_SECONDS = 0.1
 
 
 class Foreground(Generic[_T]):
-    """Runs a piece of work until it ends or is asked to stop.
+    """Runs a function in a thread until it ends or a stop is requested.
 
-    PySpark takes Ctrl-C for itself when it is started in the main thread, and cancels the job that
-    is under way. Started elsewhere it leaves signals alone, and a batch can be finished.
+    If PySpark is started in the main thread, it handles Ctrl-C and cancels the current job. In
+    another thread it ignores signals, and a batch can be finished.
     """
 
     def __init__(self, work: Callable[[], _T], *, stop: threading.Event) -> None:
         self._work, self._stop = work, stop
         self.signal: int | None = None
-        """The signal that asked for a stop."""
+        """The signal that requested the stop."""
         self.on_stop: Callable[[], None] = lambda: None
-        """Told when that happens."""
+        """Called at the first signal."""
         self.on_force: Callable[[], None] = lambda: None
-        """Told when it happens again: there is no time left."""
+        """Called at the second signal, which ends everything at once."""
 
     def run(self) -> _T:
-        """The work's result, or its error."""
+        """Run the work; return its result or raise its error."""
         with self._listening():
             work = begun(self._work, name="pipeline")
             while not work.done():
@@ -477,12 +476,12 @@ class Foreground(Generic[_T]):
 
     @property
     def exit_code(self) -> int:
-        """0, or what a shell expects of a program that a signal has ended."""
+        """Return 0, or the exit code of a program that a signal has ended."""
         return 0 if self.signal is None else 128 + self.signal
 
     def _asked(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None:
-            # a batch that is cut off here is taken up again by the next run
+            # the next run continues a batch that is interrupted here
             self.on_force()
             os._exit(128 + number)
         self.signal = number
@@ -503,7 +502,7 @@ class Foreground(Generic[_T]):
 def watched(
     call: Invocation, pipeline: Pipeline, run: Foreground[_T], *, trigger: str, demo: bool = False
 ) -> Iterator[Say]:
-    """Shows a run while this lasts; a demo's on standard error, with less of it."""
+    """Show a run while the context lasts; a demo's run is shown briefly on standard error."""
     out = call.out
     view = LiveView(pipeline.config.name, trigger=trigger)
     pipeline.bus.subscribe(view)
@@ -525,7 +524,7 @@ def watched(
     yield out.note
 
 
-# Many pipelines: as lines with their names, as a table, and as they are in the end.
+# Many pipelines: as lines with their names, as a table, and their final states.
 
 _MOST = 30
 _LONGEST_NEWS = 160
@@ -542,7 +541,7 @@ _HEADERS = ("PIPELINE", "STATE", *_COUNTS)
 
 
 class UpLines:
-    """Listens to all of them; one thread at a time."""
+    """A listener that prints the events of all pipelines as lines; one thread at a time."""
 
     def __init__(self, say: Say, *, step: Say) -> None:
         self._say, self._step = say, step
@@ -572,7 +571,7 @@ class UpLines:
 
 
 class UpView:
-    """Drawn a few times a second; news come from any thread."""
+    """A table of all pipelines, drawn a few times a second; events come from any thread."""
 
     def __init__(self, statuses: Callable[[], Sequence[MemberStatus]]) -> None:
         self._statuses = statuses
@@ -581,12 +580,12 @@ class UpView:
         self._stopping = False
 
     def stop(self) -> None:
-        """A stop was asked for."""
+        """Show that a stop was requested."""
         self._stopping = True
         self.say("stopping; Ctrl-C again ends at once")
 
     def say(self, text: str) -> None:
-        """Something that happened."""
+        """Show a message."""
         with self._lock:
             self._news.append(styled(cut(text, _LONGEST_NEWS), "dim"))
 
@@ -625,7 +624,7 @@ def _cells(status: MemberStatus) -> list[Words]:
 
 
 def _lag_cell(status: MemberStatus) -> str:
-    """Return what was measured last, by a batch or beside it; `-` while the source is away."""
+    """Return the last measured lag; `-` while the source is unreachable."""
     if status.error is not None and status.error.code == ErrorCode.SOURCE_UNAVAILABLE:
         return "-"
     records, at = status.lag

@@ -1,4 +1,4 @@
-"""The log file of one command: what went wrong in full, and Spark's own words."""
+"""The log file of one command: errors with tracebacks, and Spark's log."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS = 0.3
 _MOST_BYTES = 10 << 20
-"""Of one file; the one before it is kept too."""
+"""The most bytes of one file; the previous file is kept too."""
 
 
 class LogFile:
-    """A file in the user's log folder that is made when the first line is written."""
+    """A file in the user's log folder, created with the first line."""
 
     def __init__(self, command: str) -> None:
         self._command = command
@@ -50,7 +50,7 @@ class LogFile:
         return self._path is not None and self._path.exists()
 
     def write(self, text: str) -> None:
-        """Append; a disk that is full must not hide what went wrong."""
+        """Append a line; failures are ignored, because they must not hide the original error."""
         with (
             suppress(OSError),
             open(self.path, "a", encoding="utf-8", errors="replace", opener=private) as file,
@@ -63,7 +63,7 @@ class LogFile:
 
 @contextmanager
 def logging_to(log: LogFile, mask: Callable[[str], str]) -> Iterator[None]:
-    """Warnings of every library go to the file and never to the terminal, secrets hidden."""
+    """Write warnings of all libraries to the file instead of the terminal, with secrets masked."""
     form = logging.Formatter()
 
     def write(record: logging.LogRecord) -> None:
@@ -81,7 +81,7 @@ def logging_to(log: LogFile, mask: Callable[[str], str]) -> Iterator[None]:
 
 @contextmanager
 def shown_while_written(path: Path, stream: TextIO) -> Iterator[None]:
-    """Copies what is written to a file to a stream, as it comes."""
+    """Copy new content of a file to a stream while the context lasts."""
     ended = threading.Event()
 
     def follow() -> None:
@@ -123,22 +123,22 @@ def journal_for(out: Output, form: LogFormat | None) -> Iterator[Journal | None]
     from distributary.observe.journal import Journal, keeping
 
     journal = Journal(sys.stderr, form, steps=out.verbosity >= STEPS, quiet=out.verbosity < NORMAL)
-    # asked each time: secrets are known only when the file was read
+    # read each time: secrets are known only after the file was loaded
     journal.mask = lambda text: out.mask(text)
     out.journal = journal
     with keeping(journal):
         yield journal
 
 
-# One block for everything that goes wrong: code, what, where, seen, next, docs, log.
+# The output of errors: code, what, where, evidence, next step, docs, log.
 
 PAGE_VARIABLE = "DISTRIBUTARY_UI"
-"""Where the dashboard is, for those who want its pages named in errors."""
+"""The address of the dashboard, whose pages errors then name."""
 _LABEL = 6
 
 
 def report(output: Output, error: BaseException, log: LogFile) -> int:
-    """Tell what happened and return the exit code."""
+    """Print an error and return the exit code."""
     known = error if isinstance(error, DistributaryError) else _unexpected(error)
     text = "".join(traceback.format_exception(error))
     if not isinstance(known, ConfigError):
@@ -172,7 +172,7 @@ def _unexpected(error: BaseException) -> DistributaryError:
 def _draw(
     paper: Paper, error: DistributaryError, places: Mapping[str, str | None], output: Output
 ) -> None:
-    # not by its class: that would import all of the configuration to tell any error
+    # not by its class, which would import the whole configuration for every error
     problems: tuple[Problem, ...] = getattr(error, "problems", ())
     if problems:
         _draw_problems(paper, problems)

@@ -1,7 +1,7 @@
-"""The one seam through which commands speak: text for people, or one JSON document.
+"""The output of commands: text for people, or one JSON document.
 
-Data goes to standard output, everything else to standard error. All text is taken as it is: nothing
-in it is markup, and control characters are shown as escapes.
+Data goes to standard output, everything else to standard error. Text is never interpreted as
+markup, and control characters are escaped.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 
 _PROGRAM = "distributary"
 
-# Asking before something is taken away.
+# Confirmation before something is removed.
 
 
 def confirmed(
     call: Invocation, question: str, *, yes: bool, evidence: str, draw: Draw | None = None
 ) -> bool:
-    """By `--yes`, or by a yes in a terminal; without either nothing is done.
+    """Return whether the user confirms, by `--yes` or in a terminal.
 
-    What is about to be done is shown there by `draw`; `evidence` says it in one line.
+    `draw` shows the planned action in a terminal; `evidence` describes it in one line.
     """
     if yes:
         return True
@@ -81,19 +81,19 @@ def program() -> str:
     return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
 
 
-# Numbers, times and foreign text for people; nothing that a terminal would obey gets through.
+# Formatting of numbers, times and foreign text, without control sequences for terminals.
 
 _MINUTE = 60.0
 _HOUR, _DAY = 60 * _MINUTE, 24 * 60 * _MINUTE
 _UNITS = (("s", 1.0, 2 * _MINUTE), ("min", _MINUTE, 2 * _HOUR), ("h", _HOUR, 2 * _DAY))
-"""Units, their seconds, and up to where they are used."""
+"""Units with their seconds, and the durations up to which they are used."""
 _SHORT = 10
 _NAMES = 3
-"""Of a source's table: database, schema and table."""
+"""The number of names of a source's table: database, schema and table."""
 
 
 def spelled(type: str) -> str:
-    """A type's name for people: `shop.orders` for the table `["shop","","orders"]` of a source."""
+    """Format a type's name: `shop.orders` for the source's table `["shop","","orders"]`."""
     if not type.startswith("["):
         return type
     try:
@@ -172,25 +172,25 @@ QUIET, NORMAL, STEPS, EVERYTHING = -1, 0, 1, 2
 DOCUMENT_VERSION = 1
 _UNLIMITED = 100_000
 _NARROW = 20
-"""Columns that a text gets at least, however narrow the terminal."""
+"""The least width of a text column, however narrow the terminal is."""
 
 Words: TypeAlias = "str | Text"
 
 
 def styled(text: str, style: str) -> Text:
-    """Text from anywhere in a colour."""
+    """Return text of any origin in a colour."""
     from rich.text import Text
 
     return Text(one_line(text), style=style)
 
 
 def as_text(words: Words) -> Text:
-    """Text from anywhere, in its colour where it has one."""
+    """Return text of any origin as rich text, keeping its colour."""
     return styled(words, "") if isinstance(words, str) else words
 
 
 def grid(headers: Sequence[str], rows: Iterable[Sequence[Words]], *, width: int = 0) -> Table:
-    """Columns without a frame; those with `>` at the end of their headers stand to the right."""
+    """Build a table without a frame; columns whose headers end with `>` are right-aligned."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
@@ -202,7 +202,7 @@ def grid(headers: Sequence[str], rows: Iterable[Sequence[Words]], *, width: int 
             header.removesuffix(">"),
             justify="right" if number else "left",
             overflow="ellipsis" if at else "fold",
-            # what a line is about, and numbers, stay in one piece if they fit at all
+            # first columns and numbers are not wrapped if they fit
             no_wrap=number or (at == 0 and longest <= width // 2),
         )
     for row in cells:
@@ -211,20 +211,20 @@ def grid(headers: Sequence[str], rows: Iterable[Sequence[Words]], *, width: int 
 
 
 class Paper:
-    """A stream for output: without colour if it is not wanted or not a terminal."""
+    """A stream for output; without colour if that is not wanted, or if it is no terminal."""
 
     def __init__(self, stream: TextIO) -> None:
-        # what rich draws with takes longer to import than a help page may take
+        # imported here, because rich takes long to import
         from rich.console import Console
 
         self.fancy = _is_fancy(stream)
-        """Whether it is a terminal that can move its cursor and show colours."""
+        """Whether it is a terminal with cursor movement and colours."""
         self.console = Console(
             file=stream,
             force_terminal=self.fancy,
             color_system="auto" if self.fancy else None,
             no_color=not self.fancy,
-            # a pipe has no width: nothing is wrapped or cut there
+            # in a pipe nothing is wrapped or cut
             width=None if self.fancy else _UNLIMITED,
             highlight=False,
             markup=False,
@@ -232,7 +232,7 @@ class Paper:
         )
 
     def line(self, *words: Words) -> None:
-        """One line; its parts are joined as they are."""
+        """Print a line of several parts."""
         self._print(styled("", "").join(map(as_text, words)))
 
     def row(self, label: str, words: Words, *, width: int = 14) -> None:
@@ -253,14 +253,14 @@ class Paper:
             self.line(f"{indent}and {what}")
 
     def lines(self, text: str, *, indent: str = "") -> None:
-        """A text of several lines."""
+        """Print a text of several lines."""
         for each in text.splitlines():
             self.line(f"{indent}{each}")
 
     def table(
         self, headers: Sequence[str], rows: Iterable[Sequence[Words]], *, indent: int = 2
     ) -> None:
-        """Columns under headers; `>` at the end of a header is for numbers."""
+        """Print columns under headers; a header of numbers ends with `>`."""
         self._print(grid(headers, rows, width=self.console.width), indent=indent)
 
     def _print(self, what: RenderableType, *, indent: int = 0, whole: bool = False) -> None:
@@ -294,7 +294,7 @@ Draw = Callable[[Paper], None]
 
 
 class Output:
-    """What a command is given to speak with."""
+    """The output of a command."""
 
     def __init__(
         self,
@@ -306,23 +306,23 @@ class Output:
         stderr: TextIO | None = None,
     ) -> None:
         self.is_json = as_json
-        """Whether standard output is kept for one document."""
+        """Whether standard output is reserved for one document."""
         self.verbosity = verbosity
         self.debug = debug
         self.stdout = stdout or sys.stdout
         self.paper = Paper(self.stdout)
         self.margin = Paper(stderr or sys.stderr)
         self.mask: Callable[[str], str] = str
-        """Hides the secrets of the pipeline at hand in what is not data."""
+        """Masks the secrets of the pipeline in everything that is not data."""
         self.dashboard = ""
-        """Where its page is, if its file says so."""
+        """The address of the dashboard, if the pipeline file names it."""
         self.journal: Journal | None = None
-        """The log that is kept on standard error instead of words for people."""
+        """The log on standard error that replaces text for people."""
 
     def show(self, data: Mapping[str, Any], draw: Draw) -> None:
-        """The answer: `data` as one JSON document, or what `draw` makes of it for people."""
+        """Print the result: `data` as one JSON document, or as drawn by `draw`."""
         if self.is_json:
-            # its version goes first, whatever the data says
+            # the version of the document comes first
             document = {"version": DOCUMENT_VERSION} | plain(data) | {"version": DOCUMENT_VERSION}
             self.stdout.write(json.dumps(document, indent=2) + "\n")
             self.stdout.flush()
@@ -349,11 +349,11 @@ class Output:
         self._aside(text, self.mask(text), at=NORMAL)
 
     def step(self, text: str) -> None:
-        """A detail of what is being done, with `-v`."""
+        """Print a detail of the current activity, with `-v`."""
         self._aside(text, styled(self.mask(text), "dim"), at=STEPS)
 
     def warn(self, text: str) -> None:
-        """Something to know, that does not stop the command."""
+        """Print a warning, which does not stop the command."""
         words = (styled("warning: ", "yellow"), self.mask(text))
         self._aside(text, *words, at=NORMAL, level="WARNING")
 

@@ -59,15 +59,15 @@ class ChangeDecoder(HasColumns, Protocol):
 # The seam: everything that the rest of the program asks of a format of change events.
 
 CHANGE, HEARTBEAT, TOMBSTONE, OTHER = range(4)
-"""What a record is: a change of a row, a connector's sign of life, a key without a value, or
-something else, which is counted and skipped."""
+"""The kinds of records: a change of a row, a heartbeat of a connector, a key without a value, and
+others, which are counted and skipped."""
 
 
 class Records(NamedTuple):
     """The records whose tables are asked for, as columns of one length."""
 
     topics: pa.StringArray
-    """Of files: their paths below the source's root."""
+    """The topics; for files, their paths below the source's root."""
     keys: pa.BinaryArray
     payloads: pa.BinaryArray
     """The values, without the registry's header."""
@@ -75,7 +75,7 @@ class Records(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """The table of each record, and whether the record is a change of a row at all."""
+    """The table and the kind of each record."""
 
     kinds: Positions
     """CHANGE, HEARTBEAT, TOMBSTONE or OTHER."""
@@ -89,29 +89,29 @@ class Named:
 
 
 class Subject(NamedTuple):
-    """The table that records with one schema are about."""
+    """The table of records with one schema."""
 
     claim: str | None
-    """None for records that are about no table."""
+    """The claim; None for records without a table."""
     is_heartbeat: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Recognized:
-    """A format that sampled records are of, and the settings that follow from it."""
+    """The recognized format of sampled records, with the settings for it."""
 
     what: str
     """A phrase for people: `Change events of Debezium in JSON`."""
     tables: frozenset[str]
-    """Tables that the records name, for people; empty where only a schema was seen."""
+    """The tables that records name, for display; empty if only a schema was seen."""
     each: str | None
     """The template of tables' names; None for one table of rows for each topic."""
     cdc: Mapping[str, Any]
     """The section `cdc` of the pipeline file."""
     source: Mapping[str, Any] = field(default_factory=dict)
-    """What the section `source` needs."""
+    """Settings for the section `source`."""
     note: str = ""
-    """A sentence about what the records do not tell."""
+    """A sentence about facts that the records do not show."""
 
 
 class Sampled(NamedTuple):
@@ -131,7 +131,7 @@ class ChangeFormat(ABC):
     label: ClassVar[str]
     """The name for people."""
     images: ClassVar[tuple[str, ...]] = ()
-    """Members of JSON events that hold rows; without any of them, the event itself is the row."""
+    """Members of JSON events that hold rows; an event without them is itself the row."""
     decoded_together: ClassVar[bool] = False
     """Whether all events of a batch are decoded together, because halves of one change and copies
     are looked for among them."""
@@ -242,7 +242,7 @@ def column_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def content_hashes(payloads: pa.BinaryArray) -> pa.Int64Array:
-    """64 bits of each event's bytes, the same in every process and release."""
+    """Hash the bytes of each event to 64 bits, equal in every process and release."""
     # one digest of 8 bytes after the other, read as numbers at once
     digests = b"".join([blake2b(data, digest_size=8).digest() for data in payloads.to_pylist()])
     return pa.array(np.frombuffer(digests, "<i8"))
@@ -254,7 +254,7 @@ class Keys:
 
     codes: Positions
     names: tuple[tuple[str, ...] | None, ...]
-    """By code: None for a key of which nobody can say the columns."""
+    """The columns by code; None for a key whose columns are unknown."""
 
     def where(self, wanted: Callable[[tuple[str, ...] | None], bool]) -> Mask:
         """Return which events have a key that satisfies a condition."""
@@ -270,7 +270,7 @@ class Keys:
 def with_members(
     texts: pa.StringArray, members: Iterable[tuple[tuple[str, ...], Mapping[int, Any]]]
 ) -> pa.StringArray:
-    """JSON objects with more members: each with its path, and its values by row."""
+    """Return JSON objects with added members, given by path, with values by row."""
     more: dict[int, dict[str, Any]] = {}
     for (*path, name), values in members:
         for row, value in values.items():
@@ -289,7 +289,7 @@ def with_members(
 
 
 def with_values_at(column: pa.Array, rows: Sequence[int] | Positions, values: pa.Array) -> pa.Array:
-    """A column with other values in some rows."""
+    """Return a column with replaced values in some rows."""
     places = np.arange(len(column))
     places[np.asarray(rows, np.int64)] = len(column) + np.arange(len(rows))
     return pa.concat_arrays([column, values]).take(pa.array(places))
