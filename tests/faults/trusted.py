@@ -14,7 +14,10 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
+from distributary.delta.checkpoint import write_checkpoint
+from distributary.delta.log import load
 from distributary.engine.kill_points import KillPoint
+from distributary.store.base import at
 from tests.faults.feeds import Shape
 from tests.faults.rounds import Round
 
@@ -65,9 +68,13 @@ def _block_table(one: Round) -> Fix:
 
 
 def _checkpoint_logs(one: Round) -> Fix:
-    """Write checkpoints of the tables' logs, as another engine would after a while."""
-    for log in one.site.lake.glob("*/_delta_log"):
-        DeltaTable(str(log.parent)).create_checkpoint()
+    """Write checkpoints of the tables' logs: half of them as another engine, half as ours would."""
+    for number, log in enumerate(sorted(one.site.lake.glob("[!_]*/_delta_log"))):
+        snapshot = load(at(log.parent))
+        if number % 2 or snapshot is None:
+            DeltaTable(str(log.parent)).create_checkpoint()
+        else:
+            write_checkpoint(snapshot)
     return _nothing
 
 
@@ -320,12 +327,13 @@ def _fits(way: str, names: Sequence[str]) -> Callable[[Shape], bool]:
 def _experiment(way: str, names: Sequence[str]) -> Callable[[Round], None]:
     def act(one: Round) -> None:
         things = [Spoilt(one, name) for name in names]
+        moments = [*_MOMENTS, *([KillPoint.BEFORE_MERGE] if one.shape.is_change_data else [])]
         prepared = [each.thing.prepare(one) for each in things]
         for each in things:
             each.keep_copy()
         # less than a batch holds: with what comes later it is cut in another place
         one.send(one.dice.choice([12, 25, 80]))
-        one.tried_run(kill=one.choose("settled", *_MOMENTS))
+        one.tried_run(kill=one.choose("settled", *moments))
         if one.dice.random() < 0.5:
             for each in things:
                 each.keep_copy()
@@ -339,7 +347,8 @@ def _experiment(way: str, names: Sequence[str]) -> Callable[[Round], None]:
         one.spoilt(way, {each.name for each in things})
         if one.dice.random() < 0.8:
             one.send(fresh_type=one.dice.random() < 0.3)
-        then = one.choose("then_run", *(f"{_THEN}{m}" for m in _MOMENTS), weights=(5, 1, 1, 1))
+        then_killed = [f"{_THEN}{m}" for m in moments]
+        then = one.choose("then_run", *then_killed, weights=(5, *[1] * len(then_killed)))
         if then != "then_run":
             one.tried_run(kill=then.removeprefix(_THEN))
 
