@@ -13,16 +13,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distributary.changes import aggregates
 from distributary.changes.aggregates import AggregateOrder, merge_aggregates, verify_aggregates
 from distributary.config.aggregates import AggregateConfig
 from distributary.delta.columns import fields_of
 from distributary.delta.commit import Change, rewrite_files, write_rows
-from distributary.delta.log import snapshot_of
+from distributary.delta.log import Snapshot, snapshot_of
+from distributary.delta.tables import OvertakenError
 from distributary.delta.vectors import write_vectors
+from distributary.errors import PublishError
 from distributary.model.manifest import Mark
 from distributary.model.table import Column, Role
 
@@ -265,3 +268,96 @@ def test_groups_are_what_plain_python_says(
     assert plain(lake.groups()) == plain(expected(lake.rows))
     found = verify_aggregates(lake.order())
     assert found is None or (found.wrong, found.behind) == (0, False)
+
+
+def test_groups_may_have_any_name(tmp_path: Path) -> None:
+    names = ["kind", "s0", "lost", "at", "p0", "m0", "what", "has", "a0", "rows", "n", "o", "k"]
+    lake = Lake(
+        tmp_path,
+        group_by={name: "player" for name in names},
+        columns={
+            "s1": "count(*)",
+            "key": "max(score)",
+            "wants": "sum(score)",
+            "parts": "avg(level)",
+        },
+    )
+    first: Row = {
+        "player": "ann",
+        "level": 1,
+        "score": 2,
+        "price": None,
+        "speed": 1.0,
+        "seen": START,
+    }
+    lake.change(add=[first])
+    lake.follow()
+    lake.change(remove=list(lake.files), add=[{**first, "score": 1}, {**first, "player": None}])
+    lake.follow()
+    rows = DeltaTable(lake.path).to_pyarrow_table().to_pylist()
+    assert sorted((str(r["lost"]), r["s1"], r["key"], r["wants"]) for r in rows) == [
+        ("None", 1, 2, 2),
+        ("ann", 1, 1, 1),
+    ]
+    found = verify_aggregates(lake.order())
+    assert found is not None
+    assert found.agrees
+
+
+def test_too_large_a_sum_is_refused_by_name(tmp_path: Path) -> None:
+    lake = Lake(
+        tmp_path,
+        group_by=["player"],
+        columns={"much": "sum(CAST(score AS DECIMAL(38, 19)))"},
+    )
+    row: Row = {"player": "ann", "level": 1, "price": None, "speed": 1.0, "seen": START}
+    lake.change(add=[{**row, "score": 2**63 - 1}])
+    lake.follow()
+    for _ in range(4):
+        lake.change(add=[{**row, "score": 2**63 - 1} for _ in range(4)])
+    with pytest.raises(PublishError):
+        lake.follow()
+
+
+def test_a_file_that_is_gone_makes_it_group_everything_again(tmp_path: Path) -> None:
+    lake = Lake(tmp_path, group_by=["player"], columns={"games": "count(*)"})
+    row: Row = dict.fromkeys(SCHEMA.names)
+    lake.change(add=[row, row])
+    lake.follow()
+    lake.change(add=[row])
+    lake.change(remove=list(lake.files), add=[row] * 3, same=True)
+    for file in Path(lake.source).glob("*.parquet"):
+        if file.name not in lake.files:
+            file.unlink()
+    lake.follow()
+    assert [r["games"] for r in DeltaTable(lake.path).to_pyarrow_table().to_pylist()] == [3]
+
+
+def test_another_writer_that_comes_first_is_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(tmp_path, group_by=["player"], columns={"games": "count(*)"})
+    lake.change(add=[dict.fromkeys(SCHEMA.names)])
+    lake.follow()
+    lake.change(add=[dict.fromkeys(SCHEMA.names)])
+    commit, calls = aggregates.rewrite_files, []
+
+    def overtaken(*given: Any) -> Snapshot:
+        calls.append(given)
+        if len(calls) == 1:
+            commit(*given)
+            raise OvertakenError("somebody was faster")
+        return commit(*given)
+
+    monkeypatch.setattr(aggregates, "rewrite_files", overtaken)
+    lake.follow()
+    assert [r["games"] for r in DeltaTable(lake.path).to_pyarrow_table().to_pylist()] == [2]
+
+
+def test_a_table_without_the_property_is_left_alone(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    lake.change(add=[dict.fromkeys(SCHEMA.names)])
+    write_deltalake(lake.path, pa.table({"mine": [1]}))
+    with pytest.raises(PublishError):
+        lake.follow()
+    assert DeltaTable(lake.path).version() == 0

@@ -94,8 +94,9 @@ class Groups:
         """Return one partial result for each group."""
         if len(self._waiting) == 1:
             return self._waiting[0]
-        schema = self._statements.parts
-        return self._statements.combined(pa.concat_tables([schema.empty_table(), *self._waiting]))
+        if not self._waiting:
+            return self._statements.parts.empty_table()
+        return self._statements.combined(pa.concat_tables(self._waiting))
 
 
 class _Statements:
@@ -103,28 +104,35 @@ class _Statements:
 
     def __init__(self, aggregates: Aggregates) -> None:
         keys = [pa.field(group.name, group.type) for group, _ in aggregates.groups]
-        states = [pa.field(f"s{n}", state.type) for n, state in enumerate(aggregates.states)]
+        states = [pa.field(f"_s{n}", state.type) for n, state in enumerate(aggregates.states)]
         self.keys = pa.schema(keys)
         """The columns of the group."""
         self.parts = pa.schema([*keys, *states])
         """The columns of partial results."""
-        self.sided = self.parts.append(pa.field("kind", pa.int8()))
-        sides = [pa.field(f"{side}{f.name[1:]}", f.type) for side in "pm" for f in states]
+        self.sided = self.parts.append(pa.field("_kind", pa.int8()))
+        sides = [pa.field(f"_{side}{f.name[2:]}", f.type) for side in "pm" for f in states]
         self.net_schema = pa.schema([*keys, *sides])
-        self._merged_schema = self.parts.append(pa.field("lost", pa.bool_()))
+        self._merged_schema = self.parts.append(pa.field("_lost", pa.bool_()))
         self._rows_schema = aggregates.schema
         self._partial = Statement(aggregates.partial, aggregates.inputs)
         self._combined = Statement(aggregates.combined, self.parts)
         self._rows = Statement(aggregates.rows, self.parts)
-        self._states = Statement(aggregates.state_of_rows, aggregates.schema)
+        self._stored = [*aggregates.keys, *(state.column for state in aggregates.states)]
         once = (True, False)
         self._net = {o: Statement(partial(aggregates.net, once=o), self.sided) for o in once}
         self._merged = {
             o: Statement(partial(aggregates.merged, once=o), self.net_schema, self.parts)
             for o in once
         }
-        placed = self.keys.append(pa.field("at", pa.int64()))
-        self._places = Statement(partial(aggregates.among, "o.at"), placed, self.keys)
+        self._finished = {
+            o: Statement(partial(aggregates.finished, once=o), self.net_schema, self.parts)
+            for o in once
+        }
+        self._finished_schema = aggregates.schema.append(self.parts.field("_s0")).append(
+            self._merged_schema.field("_lost")
+        )
+        placed = self.keys.append(pa.field("_at", pa.int64()))
+        self._places = Statement(partial(aggregates.among, "o._at"), placed, self.keys)
         self._among = Statement(partial(aggregates.among, "o.*"), self.parts, self.keys)
         self._compared = Statement(aggregates.compared, aggregates.schema, aggregates.schema)
 
@@ -147,12 +155,18 @@ class _Statements:
 
     def states(self, rows: pa.Table) -> pa.Table:
         """Return partial results from rows of the aggregate table."""
-        return self._states(rows).cast(self.parts)
+        columns = [rows.column(name) for name in self._stored]
+        return pa.Table.from_arrays(columns, schema=self.parts)
 
     def net(self, came: pa.Table, left: pa.Table, *, once: bool) -> pa.Table:
         """Return what came and what left, side by side."""
+        if not left.num_rows:
+            gone = [
+                pa.nulls(came.num_rows, f.type) for f in self.parts if f.name not in self.keys.names
+            ]
+            return pa.Table.from_arrays([*came.columns, *gone], schema=self.net_schema)
         sides = [
-            table.append_column(self.sided.field("kind"), pa.repeat(pa.scalar(k, pa.int8()), n))
+            table.append_column(self.sided.field("_kind"), pa.repeat(pa.scalar(k, pa.int8()), n))
             for table, k in ((came, 1), (left, -1))
             for n in [table.num_rows]
         ]
@@ -162,10 +176,14 @@ class _Statements:
         """Return the new state of the groups in `net`, and whether it lost a bound."""
         return self._merged[once](net, old).cast(self._merged_schema)
 
+    def finished(self, net: pa.Table, old: pa.Table, *, once: bool) -> pa.Table:
+        """Return the new rows of the groups in `net`, with `_s0` and `_lost` behind them."""
+        return self._finished[once](net, old).cast(self._finished_schema)
+
     def places(self, rows: pa.Table, keys: pa.Table) -> npt.NDArray[np.int64]:
         """Return the numbers of the rows whose groups are in `keys`."""
         numbers = pa.array(np.arange(rows.num_rows))
-        found = self._places(rows.append_column("at", numbers), keys)
+        found = self._places(rows.append_column("_at", numbers), keys)
         places: npt.NDArray[np.int64] = np.sort(found.column(0).to_numpy())
         return places
 
@@ -373,9 +391,7 @@ def _added(work: _Work, before: Snapshot, changes: Difference) -> int:
     columns = shape(before.fields, work.aggregates.columns, system=(), evolution="none")
     target = Target(before, columns)
     parts, old = _known(work, before, target, keys)
-    groups = statements.merged(net, statements.states(old), once=once)
-    groups = _with_bounds(work, groups)
-    rows = statements.rows(groups.filter(pc.greater(groups.column("s0"), 0)))
+    rows = _new_rows(work, net, statements.states(old), once=once)
     gone = np.ones(old.num_rows, np.bool_)
     made = replacing(parts, rows, gone=gone, key=work.aggregates.keys)
     done = rewrite(target, made, columns, folder=work.order.path, vectors=work.order.vectors)
@@ -418,9 +434,21 @@ def _candidates(
     return [file for file in files if ranges.may_be_in(file)]
 
 
-def _with_bounds(work: _Work, groups: pa.Table) -> pa.Table:
-    """Compute the groups again that lost a bound, from the files that can hold their rows."""
-    counts = groups.column("s0")
+def _new_rows(work: _Work, net: pa.Table, old: pa.Table, *, once: bool) -> pa.Table:
+    """Return the rows of the groups that changed, without those of which nothing is left."""
+    statements = _Statements.of(work.aggregates)
+    done = statements.finished(net, old, once=once)
+    counts = done.column("_s0")
+    _refuse_too_few(work, counts)
+    there = pc.greater(counts, 0)
+    if pc.any(pc.and_(done.column("_lost"), there)).as_py():
+        groups = _with_bounds(work, statements.merged(net, old, once=once))
+        return statements.rows(groups.filter(pc.greater(groups.column("_s0"), 0)))
+    rows = done.drop_columns(["_s0", "_lost"])
+    return rows if pc.all(there).as_py() else rows.filter(there)
+
+
+def _refuse_too_few(work: _Work, counts: pa.ChunkedArray) -> None:
     if pc.min(counts).as_py() < 0:
         raise PublishError(
             f"the groups of table {work.order.table} do not agree with table {work.order.source}",
@@ -428,10 +456,12 @@ def _with_bounds(work: _Work, groups: pa.Table) -> pa.Table:
             evidence="more rows left a group than it had",
             next_step=f"`distributary rebuild {work.order.table}` computes them again",
         )
-    lost = pc.and_(groups.column("lost"), pc.greater(counts, 0))
-    rest = groups.filter(pc.invert(lost)).drop_columns(["lost"])
-    if rest.num_rows == groups.num_rows:
-        return rest
+
+
+def _with_bounds(work: _Work, groups: pa.Table) -> pa.Table:
+    """Compute the groups again that lost a bound, from the files that can hold their rows."""
+    lost = pc.and_(groups.column("_lost"), pc.greater(groups.column("_s0"), 0))
+    rest = groups.filter(pc.invert(lost)).drop_columns(["_lost"])
     again = groups.filter(lost)
     keys = again.select(work.aggregates.keys)
     statements = _Statements.of(work.aggregates)
@@ -515,6 +545,6 @@ def verify_aggregates(order: AggregateOrder) -> AggregateCheck | None:
 
 
 def _example(row: dict[str, Any]) -> str:
-    what = row.pop("what")
+    what = row.pop("_what")
     keys = ", ".join(f"{name}={value}" for name, value in row.items())
     return printable(f"{what}: {keys}", longest=200)

@@ -112,16 +112,16 @@ class Aggregates:
         inputs = [[f.name, str(f.type)] for f in self.inputs]
         return json.dumps([self.signature, self.arguments, inputs], ensure_ascii=False)
 
-    # Statements. A partial result has the columns of the group, then s0, s1 and so on.
+    # Statements. A partial result has the columns of the group, then _s0, _s1 and so on.
 
     def partial(self, source: str) -> str:
         """Return the statement that computes partial results of rows of the source table."""
         groups = [f"{text} AS {quoted(group.name)}" for group, text in self.groups]
-        arguments = [f"{text} AS a{number}" for number, text in enumerate(self.arguments)]
+        arguments = [f"{text} AS _a{number}" for number, text in enumerate(self.arguments)]
         where = f" WHERE NOT coalesce({quoted(_DELETED)}, false)" if self.skips_deleted else ""
         read = f"SELECT {', '.join([*groups, *arguments])} FROM {source}{where}"  # noqa: S608
         states = [
-            f"CAST({_function(s)} AS {s.sql_type}) AS s{n}" for n, s in enumerate(self.states)
+            f"CAST({_function(s)} AS {s.sql_type}) AS _s{n}" for n, s in enumerate(self.states)
         ]
         names = ", ".join(map(quoted, self.keys))
         return f"SELECT {names}, {', '.join(states)} FROM ({read}) GROUP BY {names}"  # noqa: S608
@@ -129,14 +129,14 @@ class Aggregates:
     def combined(self, source: str) -> str:
         """Return the statement that makes one partial result for each group of several."""
         states = [
-            f"CAST({'sum' if not s.is_bound else s.kind}(s{n}) AS {s.sql_type}) AS s{n}"
+            f"CAST({'sum' if not s.is_bound else s.kind}(_s{n}) AS {s.sql_type}) AS _s{n}"
             for n, s in enumerate(self.states)
         ]
         names = ", ".join(map(quoted, self.keys))
         return f"SELECT {names}, {', '.join(states)} FROM {source} GROUP BY {names}"  # noqa: S608
 
-    def rows(self, source: str) -> str:
-        """Return the statement that makes rows of the table from partial results."""
+    def rows(self, source: str, *more: str) -> str:
+        """Return the statement that makes rows of the table, and `more`, of partial results."""
         hidden = self.columns[len(self.groups) + len(self.values) :]
         number = {state.column: n for n, state in enumerate(self.states)}
         items = [quoted(name) for name in self.keys]
@@ -145,19 +145,19 @@ class Aggregates:
             f"{self._plain_state(number[column.name])} AS {quoted(column.name)}"
             for column in hidden
         ]
+        items += list(more)
         return f"SELECT {', '.join(items)} FROM {source}"  # noqa: S608
 
-    def state_of_rows(self, source: str) -> str:
-        """Return the statement that reads partial results from rows of the table."""
-        items = [quoted(name) for name in self.keys]
-        items += [f"{quoted(s.column)} AS s{n}" for n, s in enumerate(self.states)]
-        return f"SELECT {', '.join(items)} FROM {source}"  # noqa: S608
+    def finished(self, net: str, old: str, *, once: bool) -> str:
+        """Return the statement that adds `net` to rows in `old`, and makes rows of the table."""
+        merged = self.merged(net, old, once=once)
+        return self.rows(f"({merged})", "_s0", "_lost")
 
     def _plain_state(self, number: int) -> str:
         """Return a part of the state as the table has it: a sum of no values is null."""
         if self.states[number].kind != "sum":
-            return f"s{number}"
-        return f"CASE WHEN s{number - 1} > 0 THEN s{number} END"
+            return f"_s{number}"
+        return f"CASE WHEN _s{number - 1} > 0 THEN _s{number} END"
 
     def same_group(self, one: str, other: str) -> str:
         """Return the condition by which rows of two tables are of the same group."""
@@ -175,35 +175,35 @@ class Aggregates:
         return (
             f"WITH a AS (SELECT * FROM {found} EXCEPT ALL SELECT * FROM {expected}), "  # noqa: S608
             f"b AS (SELECT * FROM {expected} EXCEPT ALL SELECT * FROM {found}), "
-            f"wrong AS (SELECT {names}, 1 AS has, 0 AS wants FROM a UNION ALL "
-            f"SELECT {names}, 0, 1 FROM b) SELECT {names}, CASE WHEN sum(has) > 0 AND "
-            "sum(wants) > 0 THEN 'differs' WHEN sum(has) > 0 THEN 'is not there' "
-            f"ELSE 'is missing' END AS what FROM wrong GROUP BY {names}"
+            f"wrong AS (SELECT {names}, 1 AS _has, 0 AS _wants FROM a UNION ALL "
+            f"SELECT {names}, 0, 1 FROM b) SELECT {names}, CASE WHEN sum(_has) > 0 AND "
+            "sum(_wants) > 0 THEN 'differs' WHEN sum(_has) > 0 THEN 'is not there' "
+            f"ELSE 'is missing' END AS _what FROM wrong GROUP BY {names}"
         )
 
     def net(self, source: str, *, once: bool) -> str:
         """Return the statement that puts what came (p) and what left (m) of a group in one row.
 
-        The column `kind` is 1 for what came and -1 for what left. Where all of it happened `once`,
+        The column `_kind` is 1 for what came and -1 for what left. Where all of it happened `once`,
         in one commit, groups of which as much came as left are as they were.
         """
         names = ", ".join(map(quoted, self.keys))
         numbers = range(len(self.states))
         items = [
-            f"min(s{n}) FILTER (kind = {kind}) AS {side}{n}"
-            for side, kind in (("p", 1), ("m", -1))
+            f"min(_s{n}) FILTER (_kind = {kind}) AS {side}{n}"
+            for side, kind in (("_p", 1), ("_m", -1))
             for n in numbers
         ]
         net = f"SELECT {names}, {', '.join(items)} FROM {source} GROUP BY {names}"  # noqa: S608
         if not once:
             return net
-        other = " OR ".join(f"p{n} IS DISTINCT FROM m{n}" for n in numbers)
+        other = " OR ".join(f"_p{n} IS DISTINCT FROM _m{n}" for n in numbers)
         return f"SELECT * FROM ({net}) WHERE {other}"  # noqa: S608
 
     def merged(self, net: str, old: str, *, once: bool) -> str:
         """Return the statement that adds `net` to the state of rows in `old`.
 
-        `lost` is true for groups whose bound may have left: the others do not say what follows it.
+        `_lost` is true for groups whose bound may have left: the others do not say what follows it.
         What left in one commit (`once`) had been there before it, and what came in it has not.
         """
         items = [f"n.{quoted(name)}" for name in self.keys]
@@ -211,23 +211,25 @@ class Aggregates:
         for n, state in enumerate(self.states):
             if not state.is_bound:
                 zero = f"CAST(0 AS {state.sql_type})"
-                new = f"coalesce(o.s{n}, {zero}) + coalesce(p{n}, {zero}) - coalesce(m{n}, {zero})"
-                items.append(f"CAST({new} AS {state.sql_type}) AS s{n}")
+                new = (
+                    f"coalesce(o._s{n}, {zero}) + coalesce(_p{n}, {zero}) - coalesce(_m{n}, {zero})"
+                )
+                items.append(f"CAST({new} AS {state.sql_type}) AS _s{n}")
                 continue
             function, beyond, before = (
                 ("least", ">", "<") if state.kind == "min" else ("greatest", "<", ">")
             )
-            both = f"{function}(o.s{n}, p{n})"
-            known = f"o.s{n}" if once else both
-            stays = f"coalesce(m{n} {beyond} {known}, m{n} IS NULL)"
+            both = f"{function}(o._s{n}, _p{n})"
+            known = f"o._s{n}" if once else both
+            stays = f"coalesce(_m{n} {beyond} {known}, _m{n} IS NULL)"
             if once:
-                back = f"coalesce(p{n} = m{n} OR p{n} {before} m{n}, false)"
-                items.append(f"CASE WHEN {stays} THEN {both} WHEN {back} THEN p{n} END AS s{n}")
+                back = f"coalesce(_p{n} = _m{n} OR _p{n} {before} _m{n}, false)"
+                items.append(f"CASE WHEN {stays} THEN {both} WHEN {back} THEN _p{n} END AS _s{n}")
                 lost.append(f"NOT ({stays} OR {back})")
             else:
-                items.append(f"CASE WHEN {stays} THEN {both} END AS s{n}")
+                items.append(f"CASE WHEN {stays} THEN {both} END AS _s{n}")
                 lost.append(f"NOT {stays}")
-        items.append(f"({' OR '.join(lost)}) AS lost")
+        items.append(f"({' OR '.join(lost)}) AS _lost")
         return (
             f"SELECT {', '.join(items)} FROM {net} n LEFT JOIN {old} o "  # noqa: S608
             f"ON {self.same_group('n', 'o')}"
@@ -237,7 +239,7 @@ class Aggregates:
 def _function(state: State) -> str:
     if state.argument is None:
         return "count(*)"
-    return f"{state.kind}(a{state.argument})"
+    return f"{state.kind}(_a{state.argument})"
 
 
 class _Resolution:
@@ -298,7 +300,7 @@ class _Resolution:
     def _value(self, column: AggregateColumn) -> tuple[AggregateColumn, pa.DataType, str]:
         name, function = column.name, column.function
         if column.expression is None:
-            return column, pa.int64(), "s0"
+            return column, pa.int64(), "_s0"
         before = dict(self._inputs)
         try:
             found, text = self._typed(column.expression)
@@ -335,7 +337,7 @@ class _Resolution:
     ) -> str:
         """Note a part of the state; return its name in partial results."""
         self._states.append(State(column, kind, argument, sql_type, type_ or pa.int64()))
-        return f"s{len(self._states) - 1}"
+        return f"_s{len(self._states) - 1}"
 
     def _plain(self, expression: SqlExpression) -> Column | None:
         """Return the column that an expression names and does nothing with."""

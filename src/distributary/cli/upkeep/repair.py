@@ -116,20 +116,27 @@ def rebuild(
     file: FileOption = None,
     dry_run: DryRun = False,
 ) -> int:
-    """Rebuild a table of change data from its log.
+    """Rebuild a table of change data from its log, or an aggregate table from its table.
 
     One commit replaces all rows of the table; the log and other tables do not change. If the
     pipeline runs, its process rebuilds the table between two batches. Try it after: distributary
     demo cdc
     """
     from distributary.operations.repair.rebuild_table import rebuild_table
-    from distributary.operations.repair.verify_table import verify_table
+    from distributary.operations.repair.verify_table import verify_aggregate, verify_table
 
     moment = moment_of(call, as_of)
     found = find_lake(call, lake, file)
     known = find_table(found.ledger().tables(pipeline), table)
     mine = pipeline_of(call, found, name=pipeline or known.pipeline)
     data: dict[str, Any] = {"table": known.table, "dry_run": dry_run, "as_of": moment}
+    if dry_run and known.role == "aggregate":
+        check = verify_aggregate(mine, known)
+        wrong = 0 if check is None else check.wrong
+        data |= {"rows": None if check is None else check.groups, "changed": wrong}
+        text = f"{counted(wrong, 'group')} of {known.table} would change"
+        call.out.show(data, lambda paper: paper.line(text))
+        return 0
     if dry_run:
         would = verify_table(mine, known, as_of_us=microseconds(moment)).verified
         data |= {"rows": would.expected, "rows_now": would.found}
