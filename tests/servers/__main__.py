@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{'database':9} {'step':36} {'rows':>9} {'events':>10} {'differ':>7} {'asked':>6}")
         for kind in asked.kinds:
             with ExitStack() as servers:
-                size = Size(asked.rows, asked.changes, asked.writers, asked.batch)
+                size = Size(asked.rows, asked.changes, asked.writers, asked.batch, asked.steps)
                 play = Play(kind, services, debezium, root / kind, servers, size)
                 for report in play.play():
                     wrong += len(report.differences)
@@ -53,6 +53,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--changes", type=int, default=20_000, help="rows that half a step changes")
     parser.add_argument("--writers", type=int, default=4)
     parser.add_argument("--batch", type=int, default=100_000, help="records of a batch at most")
+    parser.add_argument("--steps", type=int, help="the first steps only")
     parser.add_argument("--keep", help="a folder in which everything stays")
     return parser.parse_args(arguments)
 

@@ -7,14 +7,17 @@ hold transactions open.
 
 from __future__ import annotations
 
-import json
 import random
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import ExitStack
+from io import BytesIO
 from pathlib import Path
 from typing import Any, ClassVar
+
+import pyarrow as pa
+from pyarrow.json import ParseOptions, read_json
 
 from distributary_lab.services.processes import HOST
 from tests.services.debezium import Debezium, json_events
@@ -22,8 +25,6 @@ from tests.services.mariadb import MariaDB
 from tests.services.postgres import DATABASE, USER, Postgres
 from tests.services.shared import unique
 
-Rows = dict[tuple[Any, ...], tuple[Any, ...]]
-"""The values of rows by their keys."""
 KEYS = {"accounts": ("id",), "items": ("order_id", "no")}
 COLUMNS = {
     "accounts": ("id", "name", "balance", "note"),
@@ -77,8 +78,18 @@ class Database(ABC):
         """Start a client that reads SQL, in the schema, and survives errors."""
 
     @abstractmethod
-    def rows(self, table: str) -> Rows:
-        """Select all rows of a table."""
+    def lines(self, table: str) -> str:
+        """Select all rows of a table, each as a line of JSON."""
+
+    def rows(self, table: str, schema: pa.Schema) -> pa.Table:
+        """Select all rows of a table, with the types of a schema."""
+        options = ParseOptions(explicit_schema=schema)
+        text = self.lines(table).encode()
+        return read_json(BytesIO(text), parse_options=options).select(schema.names)
+
+    def count(self, table: str) -> int:
+        """Return how many rows a table has."""
+        return int(self.execute(f"select count(*) from {table};"))
 
     @abstractmethod
     def promote(self) -> None:
@@ -200,14 +211,6 @@ class Database(ABC):
         """Return the columns of a table."""
         return (*COLUMNS[table], *(self.extra if table == "accounts" else ()))
 
-    def keyed(self, table: str, rows: Sequence[dict[str, Any]]) -> Rows:
-        """Return the values of rows by their keys."""
-        names = self.names(table)
-        return {
-            tuple(row[name] for name in KEYS[table]): tuple(row.get(name) for name in names)
-            for row in rows
-        }
-
     def _place(self) -> Path:
         """Return a folder for one more server."""
         self._servers += 1
@@ -256,10 +259,9 @@ class MariaDBDatabase(Database):
     def connection(self) -> subprocess.Popen[str]:
         return self._client(self.server.client(self.schema, force=True))
 
-    def rows(self, table: str) -> Rows:
+    def lines(self, table: str) -> str:
         pairs = ", ".join(f"'{name}', {name}" for name in self.names(table))
-        query = f"select json_object({pairs}) from {self.schema}.{table}"
-        return self.keyed(table, self.server.rows(query))
+        return self.execute(f"select json_object({pairs}) from {table};")
 
     def promote(self) -> None:
         self.replica.caught_up(self.server)
@@ -331,10 +333,9 @@ class PostgresDatabase(Database):
         client.stdin.write(f"set search_path to {self.schema};\n")
         return client
 
-    def rows(self, table: str) -> Rows:
+    def lines(self, table: str) -> str:
         names = ", ".join(self.names(table))
-        lines = self.execute(f"select row_to_json(each) from (select {names} from {table}) each;")
-        return self.keyed(table, [json.loads(line) for line in lines.splitlines()])
+        return self.execute(f"select row_to_json(each) from (select {names} from {table}) each;")
 
     def promote(self) -> None:
         self.standby.caught_up(self.server)

@@ -13,16 +13,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import psutil
+import pyarrow as pa
+import pyarrow.dataset as ds
 from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 from deltalake import DeltaTable
 
 from distributary.engine.kill_points import KILL, KillPoint
 from distributary_lab.services.services import Services
-from tests.servers.databases import COLUMNS, KEYS, Database, Rows
+from tests.servers.databases import COLUMNS, KEYS, Database
 from tests.waiting import eventually
 
 _MOST_SECONDS = 1800
+_PROGRAM = Path(sys.executable).with_name("distributary")
 _RUN = """
 import json, sys
 from distributary.engine.pipeline import Pipeline
@@ -99,7 +103,8 @@ trigger: available_now
 
     def events(self) -> int:
         """Return how many events the logs have."""
-        return sum(len(self._table(f"{table}_log")) for table in KEYS)
+        logs = [DeltaTable(str(self.root / "lake" / f"{table}_log")) for table in KEYS]
+        return sum(log.to_pyarrow_dataset().count_rows() for log in logs)
 
     def killed_run(self, moment: KillPoint) -> None:
         """Run until the process kills itself at a moment of a batch, or has read everything."""
@@ -135,10 +140,9 @@ trigger: available_now
         return process.returncode, parked
 
     def _command(self, *words: str, codes: Sequence[int] = (0,)) -> str:
-        program = Path(sys.executable).with_name("distributary")
         place = ("--lake", str(self.root / "lake"))
         ended = subprocess.run(
-            [str(program), *words, *place],
+            [str(_PROGRAM), *words, *place],
             env=os.environ | {"SHOP_URL": self.database.url},
             capture_output=True,
             text=True,
@@ -163,34 +167,41 @@ trigger: available_now
         assert answer["agree"] == (not found), answer
         return found
 
-    def rows(self, table: str) -> Rows:
-        """Read the rows of a merged table."""
-        return self.database.keyed(table, self._table(table))
-
-    def current(self, table: str) -> Rows:
-        """Read the rows that a history says are current."""
-        versions = [row for row in self._table(f"{table}_history") if row["_current"]]
-        return self.database.keyed(table, versions)
-
-    def _table(self, table: str) -> list[dict[str, Any]]:
-        path = self.root / "lake" / table
-        rows: list[dict[str, Any]] = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
-        return rows
+    def rows(self, table: str, names: Sequence[str]) -> pa.Table:
+        """Read columns of a merged table, or of the rows that a history says are current."""
+        where = ds.field("_current") if table.endswith("_history") else None
+        source = DeltaTable(str(self.root / "lake" / table)).to_pyarrow_dataset()
+        # a column that was added may not have arrived
+        known = [name for name in names if name in source.schema.names]
+        rows = source.to_table(columns=known, filter=where)
+        for name in names:
+            if name not in known:
+                rows = rows.append_column(name, pa.nulls(rows.num_rows, pa.int64()))
+        return rows.select(names)
 
     def differences(self) -> list[str]:
         """Compare all tables with the database, row by row; return what differs."""
         found: list[str] = []
         for table in KEYS:
-            there = self.database.rows(table)
-            assert there
-            here = {table: self.rows(table)}
-            if "history: true" in self.settings:
-                here[f"{table}_history"] = self.current(table)
-            for name, rows in here.items():
-                for key in sorted(there.keys() | rows.keys()):
-                    if there.get(key) != rows.get(key):
-                        found.append(f"{name} {key}: {rows.get(key)}, not {there.get(key)}")
+            names = self.database.names(table)
+            histories = [f"{table}_history"] if "history: true" in self.settings else []
+            for name in (table, *histories):
+                here = self.rows(name, names)
+                there = self.database.rows(table, here.schema)
+                assert there.num_rows
+                found += [f"{name} {row}" for row in unlike(there, here)]
         return found
+
+
+def unlike(there: pa.Table, here: pa.Table) -> list[tuple[Any, ...]]:
+    """Return the rows that only one of two tables has, with the side that has them."""
+    with duckdb.connect() as connection:
+        connection.register("there", there)
+        connection.register("here", here)
+        return connection.sql(
+            "select 'database', * from (from there except all from here) union all "
+            "select 'lake', * from (from here except all from there) order by 2, 1"
+        ).fetchall()
 
 
 def _wait_until_gone(session: int) -> None:

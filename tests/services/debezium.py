@@ -163,7 +163,7 @@ def main() -> int:
 _MEMORY = "512m"
 _ANSWER_SECONDS = 5.0
 _REQUEST_SECONDS = 60.0
-_CONNECTOR_SECONDS = 60
+_CONNECTOR_SECONDS = 600
 _POLL_SECONDS = 0.1
 _SETTINGS = Path("connect", "worker.properties")
 _PLUGINS = Path("connect", "plugins")
