@@ -30,7 +30,8 @@ _LEASE = 5.0
 def kill(one: Round) -> None:
     """SIGKILL at a named moment of a batch, or at any moment of a run that goes on."""
     one.send(fresh_type=one.dice.random() < 0.3)
-    moments = list(KillPoint) if one.shape.is_change_data else _KILLED
+    merging = [KillPoint.BEFORE_MERGE] if one.shape.is_change_data else []
+    moments = [*_KILLED, *merging]
     moment = one.choose(*moments, *["any_moment"] * len(moments))
     if moment != "any_moment":
         one.done(one.start(variables={KILL: moment}))
