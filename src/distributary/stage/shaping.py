@@ -75,12 +75,25 @@ def _evaluated(
     result = shaper_of(shape)(part.batch, part.raw, order.mask_key)
     if not result.failed and result.kept.all():
         return replace(part, batch=result.rows)
-    numbers = _record_numbers(part, single=single)
-    refused = np.zeros(part.batch.num_rows, np.bool_)
-    letters = list(_letters(part, result, numbers, refused))
-    if letters:
-        dead.append(letters_batch(part.raw, letters, order))
-    return _reduced(part, result, numbers, refused, letters=len(letters))
+    stay, letters = result.kept, 0
+    numbers = None if single else _record_numbers(part, single=False)
+    before = part.batch.num_rows if numbers is None else len(np.unique(numbers))
+    if result.failed:
+        refused = np.zeros(part.batch.num_rows, np.bool_)
+        places = np.arange(part.batch.num_rows) if numbers is None else numbers
+        records = list(_letters(part, result, places, refused))
+        dead.append(letters_batch(part.raw, records, order))
+        stay, letters = stay & ~refused, len(records)
+    after = np.count_nonzero(stay) if numbers is None else len(np.unique(numbers[stay]))
+    filtered = before - letters - int(after)
+    mask = pa.array(stay)
+    return replace(
+        part,
+        batch=result.rows.filter(mask),
+        raw=part.raw.filter(mask),
+        records=part.records - letters - filtered,
+        filtered=part.filtered + filtered,
+    )
 
 
 def _called(
@@ -232,28 +245,6 @@ def _letters(
             text = _message(expression, result.inputs, row, hidden=hidden)
             yield part.letter(row, ErrorCode.SHAPE_FAILED, text, "shape")
         refused |= np.isin(numbers, records)
-
-
-def _reduced(
-    part: DecodedPart,
-    result: ShapedRows,
-    numbers: Ints,
-    refused: Flags,
-    *,
-    letters: int,
-) -> DecodedPart:
-    """Return the part with the rows that are neither filtered nor refused."""
-    stay = result.kept & ~refused
-    before = len(np.unique(numbers[~refused]))
-    filtered = before - len(np.unique(numbers[stay]))
-    mask = pa.array(stay)
-    return replace(
-        part,
-        batch=result.rows.filter(mask),
-        raw=part.raw.filter(mask),
-        records=part.records - letters - filtered,
-        filtered=part.filtered + filtered,
-    )
 
 
 def _message(expression: SqlExpression, inputs: pa.Table, row: int, *, hidden: bool) -> str:
