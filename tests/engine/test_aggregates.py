@@ -24,6 +24,7 @@ from distributary.errors import ConfigError, PublishError, TableBehindError
 from distributary.model.manifest import Mark, TableEntry
 from distributary.model.table import Role
 from distributary.observe.ledger.rows import TableSummary
+from distributary.operations.erase import erase, find, where
 from distributary.operations.proposed import preview
 from distributary.operations.repair.rebuild_table import rebuild_table
 from distributary.operations.repair.resume_table import resume
@@ -345,3 +346,25 @@ def test_plan_shows_the_columns(tmp_path: Path) -> None:
     assert columns["player"] == "string"
     assert columns["points"] == "decimal(38,0)"
     assert columns["mean"] == "double"
+
+
+def test_an_erasure_names_the_tables_that_follow_and_a_rebuild_takes_the_rows_out(
+    tmp_path: Path,
+) -> None:
+    games = Games(tmp_path)
+    games.some(20)
+    games.run()
+    lake = str(games.lake)
+    condition = where("player = 'p1'")
+    assert not find(lake, condition).refused
+    found, certificate = erase(lake, condition)
+    assert found.rows > 0
+    names = ("gold_chess_player_agg", "gold_go_player_agg")
+    for name in names:
+        assert any(name in note and "rebuild" in note for note in certificate["notes"])
+    assert any(row["player"] == "p1" for row in games.groups("chess"))
+    for name in names:
+        rebuild_table(games.pipeline(), games.known(name))
+    games.sent = [record for record in games.sent if record["player"] != "p1"]
+    assert games.groups("chess") == games.expected("chess")
+    assert games.groups("go") == games.expected("go")

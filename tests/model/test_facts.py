@@ -25,6 +25,7 @@ ONE_OF_EACH: list[Fact] = [
     facts.RulesCounted("t", (RuleCount("r", Action.WARN, 5, 1),)),
     facts.RecordsSkipped(4),
     facts.RecordsFiltered("t", 6),
+    facts.RecordsErased((("t", 0, 8, 1_700_000_000_000_000), ("t", 0, 9, None))),
     facts.DeadLettersCounted({"NOT_JSON": 2}),
     facts.FileStaged("t", 2, StagedFile("a.parquet", 10, 2, schema_ids=(1, 2))),
     facts.FileStaged("t", 1, None),

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.changes.aggregates import origin_of
 from distributary.config.base import hide_credentials
 from distributary.config.expressions import (
     ExpressionError,
@@ -76,6 +77,9 @@ _LEASE_SECONDS = 60.0
 _SHOWN = 10
 _MOST_SEARCHED = 1_000
 """Values that are searched for in the bytes of records."""
+_SEARCHED_BY_RECORDS = (Role.BRONZE, Role.DEAD_LETTERS)
+_NOT_BY_CONDITION = (*_SEARCHED_BY_RECORDS, Role.AGGREGATE)
+"""The roles of tables in which no rows are searched for by the condition."""
 _NO_PLACES = "its rows lack topic, partition and offset (tables.metadata)"
 
 
@@ -278,6 +282,7 @@ class _Search:
         values = self._values()
         known = KnownErased([Erasure("", "", tuple(self.records), values)], self.key)
         found = [self._measured(t, states[t.folder], known) for t in tables]
+        self._aggregates(found)
         if not self.matching:
             names = ", ".join(sorted(self.condition.named()))
             self.notes.append(f"no table has all columns of the condition: {names}")
@@ -302,7 +307,7 @@ class _Search:
 
     def _by_condition(self, table: ErasableTable, state: Snapshot | None) -> None:
         """Add the coordinates of a table's matching rows."""
-        if state is None or table.role in (Role.BRONZE, Role.DEAD_LETTERS):
+        if state is None or table.role in _NOT_BY_CONDITION:
             return
         have = {column.name.lower(): column for column in table_columns(state.fields)}
         if not self.condition.named() <= have.keys():
@@ -335,6 +340,21 @@ class _Search:
             except pa.ArrowException:
                 self.refused[table.folder] = "values of a column of the condition are no texts"
 
+    def _aggregates(self, found: Sequence[FoundTable]) -> None:
+        """Add a note for each table of aggregates that follows a table with rows to erase."""
+        changed = {one.table.table for one in found if one.rows}
+        for one in found:
+            if one.table.role != Role.AGGREGATE:
+                continue
+            with reaching(one.table.folder):
+                origin = origin_of(one.table.folder)
+            if origin is not None and origin[0] in changed:
+                name, source = one.table.table, origin[0]
+                self.notes.append(
+                    f"{name} holds groups of these rows until the next batch of {source}: "
+                    f"`distributary rebuild {name}` removes them at once"
+                )
+
     def _has_raw_layers(self, table: ErasableTable) -> bool:
         others = (t for t in tables_of(self.lake) if {*t.pipelines} & {*table.pipelines})
         return any(other.role == Role.BRONZE for other in others)
@@ -366,7 +386,7 @@ class _Search:
         found: set[ErasedRecord] = set()
         for table in tables:
             state = states[table.folder]
-            if state is None or table.role not in (Role.BRONZE, Role.DEAD_LETTERS):
+            if state is None or table.role not in _SEARCHED_BY_RECORDS:
                 continue
             holding = _HoldingBytes.of(state, needles)
             places = table.places.names(column.name for column in table_columns(state.fields))
@@ -380,7 +400,7 @@ class _Search:
         """Return what goes from a table, by records and by values."""
         why = self.refused.get(table.folder, "")
         by_condition = table.folder in self.matching
-        if state is None:
+        if state is None or table.role == Role.AGGREGATE:
             return FoundTable(table, refused=why)
         rows = erased_rows(state, table, known)
         with reaching(table.folder):
