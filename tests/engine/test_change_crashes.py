@@ -11,11 +11,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from distributary.engine import batch
-from distributary.engine.kill_points import KILL, KillPoint
+from distributary.engine.kill_points import KILL
 from distributary.engine.steps import commits, merges
 from distributary_lab.simulate.cdc.shapes import CHAOS, CdcPlan, Feature
 from tests.engine.test_crashes import RUN, SMALL, gone, kill_in_a_batch
-from tests.lakes.changes import Feed, events_left, rows_in
+from tests.lakes.changes import CHANGE_MOMENTS, Feed, events_left, rows_in
 
 
 def _start(feed: Feed, **variables: str) -> subprocess.Popen[str]:
@@ -41,7 +41,7 @@ def test_a_kill_at_each_step_is_harmless(tmp_path: Path) -> None:
     feed = Feed(tmp_path, CdcPlan(tables=3, events=120, rows=3, features=CHAOS, file_events=12))
     feed.send_all()
     feed.write_file(source=", max_files_per_batch: 4", extra=SMALL)
-    for number, moment in enumerate(KillPoint):
+    for number, moment in enumerate(CHANGE_MOMENTS):
         killed, output = _run(feed, **{KILL: f"{moment}:{number}"})
         assert killed.returncode == -signal.SIGKILL, output
         assert "summary" not in output
@@ -78,7 +78,7 @@ def test_without_a_log_a_crash_at_each_step_is_harmless_and_no_event_is_left(
     def run() -> None:
         feed.pipeline(cdc=", log: false, deletes: soft").run(spark=spark)
 
-    for moment in [*KillPoint, None]:
+    for moment in [*CHANGE_MOMENTS, None]:
         feed.send_round()
 
         def die(now: object = None, *args: object, wanted: object = moment) -> None:

@@ -13,7 +13,6 @@ from pyspark.sql import SparkSession
 
 from distributary import Pipeline
 from distributary.engine import batch
-from distributary.engine.kill_points import KillPoint
 from distributary.engine.progress.removal import dead_letters_of
 from distributary.engine.steps import commits, merges
 from distributary.errors import ErrorCode
@@ -22,6 +21,7 @@ from distributary.observe.ledger.rows import TableSummary
 from distributary.operations.repair.rebuild_table import rebuild_table
 from distributary.operations.repair.verify_table import verify_table
 from distributary.operations.replay import LANE, replay
+from tests.lakes.changes import CHANGE_MOMENTS
 
 
 class Players:
@@ -87,7 +87,7 @@ def test_a_crash_at_each_step_is_harmless(
 ) -> None:
     players = Players(tmp_path, KEYS)
     number = 0
-    for moment in (m for m in KillPoint if m is not KillPoint.BEFORE_AGGREGATES):
+    for moment in CHANGE_MOMENTS:
         for _ in range(4):
             op = "D" if number % 5 == 4 else "U"
             # every third record is older than one that came before it

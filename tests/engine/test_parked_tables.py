@@ -79,6 +79,7 @@ class _Lake:
                 run=Run(),
                 cdc=None,
                 keys=(),
+                aggregates=(),
                 lake=SimpleNamespace(address=str(self.root)),
                 shard=None,
                 tables=SimpleNamespace(each="x", bronze=None),

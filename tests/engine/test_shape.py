@@ -141,7 +141,7 @@ def test_a_wrong_condition_loses_nothing_and_a_deep_look_explains_filtered_recor
         checks = {t.table: place.check(t, check_table(t)) for t in known}
     assert all(check.agrees for check in checks.values())
     notes = checks["silver_orders"].notes
-    assert any("those that `shape` has filtered (4)" in note for note in notes)
+    assert any("those that `shape` or an erasure has filtered (4)" in note for note in notes)
 
 
 def test_a_column_that_a_schema_lacks_reads_as_null(tmp_path: Path, spark: SparkSession) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 
+from distributary.engine.kill_points import KillPoint
 from distributary.engine.pipeline import Pipeline
 from distributary.model.table import Role
 from distributary.operations.repair.verify_table import verify_table
@@ -26,6 +27,8 @@ from tests.decode.datastream_samples import COLUMNS, avro_schema
 from tests.source.change_files import MINUTE, avro
 from tests.source.s3_server import S3Server
 
+CHANGE_MOMENTS = tuple(m for m in KillPoint if m is not KillPoint.BEFORE_AGGREGATES)
+"""The moments that a batch with merged tables comes through, and without aggregates."""
 EACH = "{each: '{database}_{table}'}"
 
 

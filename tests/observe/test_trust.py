@@ -100,7 +100,7 @@ def test_file_in_the_lake_counts_only_as_it_was_run(lake: Path) -> None:
     assert code(lake, card(lake, inside)) == "FILE_NOT_TRUSTED"
 
 
-@pytest.mark.parametrize("name", ["games.yaml", "./games.yaml", "", "/x\0y", "~/games.yaml"])
+@pytest.mark.parametrize("name", ["games.yaml", "./games.yaml", "/x\0y", "~/games.yaml"])
 def test_path_that_is_not_absolute_is_refused(
     lake: Path, file: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -227,3 +227,8 @@ def test_checkpoint_outside_of_the_lake_is_tidied_only_where_it_was_run(
     outside.rmdir()
     outside.symlink_to(tmp_path)
     assert trusted_checkpoint(named, str(lake)) is None
+
+
+def test_a_card_without_a_file_loads_nothing(lake: Path, file: Path) -> None:
+    run(lake, file)
+    assert code(lake, card(lake, "")) == "NOT_FOUND"

@@ -28,7 +28,7 @@ from distributary.observe.ledger.rows import TableSummary
 from distributary.operations import source as source_module
 from distributary.operations.source import LANE, comparison, heal, is_unfinished, read_again
 from tests.decode.datastream_samples import event
-from tests.lakes.changes import rows_of
+from tests.lakes.changes import CHANGE_MOMENTS, rows_of
 from tests.services.mariadb import MariaDB
 from tests.services.postgres import DATABASE, USER, Postgres
 from tests.source.change_files import MINUTE, lines, put
@@ -258,7 +258,7 @@ def _killed_at(moment: KillPoint, *, at: int = 1) -> Iterator[None]:
             yield
 
 
-@pytest.mark.parametrize("moment", KillPoint)
+@pytest.mark.parametrize("moment", CHANGE_MOMENTS)
 def test_a_healing_that_was_killed_is_finished_with_the_same_rows(
     moment: KillPoint, shop: Shop, database: Database, spark: SparkSession
 ) -> None:

@@ -17,9 +17,9 @@ from distributary.config.shard import shard_of
 from distributary.engine.progress.checkpoint import Manifests
 from distributary.engine.seams import make_source
 from distributary.engine.shards.progress import (
-    Cuts,
     Division,
     Epoch,
+    StreamCuts,
     divide,
     family,
     has_letters,
@@ -209,7 +209,7 @@ def test_no_order_of_events_loses_or_doubles_a_record(events: list[tuple[str, An
 
 
 def test_cuts_are_made_once_and_completed_after_a_crash(tmp_path: Path) -> None:
-    cuts = Cuts(at(tmp_path / "shards"))
+    cuts = StreamCuts(at(tmp_path / "shards"))
     assert cuts.read() == Division()
     cuts.divide(2, lambda: 6)
     again = cuts.divide(2, lambda: 9)
@@ -229,7 +229,7 @@ def test_cuts_are_made_once_and_completed_after_a_crash(tmp_path: Path) -> None:
 def test_while_a_cut_has_no_place_nobody_reads_on(jobs: Jobs) -> None:
     jobs.spread(2)
     jobs.land(*GAMES)
-    Cuts.of(str(jobs.lake), "games").store.write("000001.json", b'{"shards": 3}')
+    StreamCuts.of(str(jobs.lake), "games").store.write("000001.json", b'{"shards": 3}')
     assert jobs.run(0) is False
     jobs.spread(3)
     jobs.run_all(0, 1, 2)
@@ -238,7 +238,7 @@ def test_while_a_cut_has_no_place_nobody_reads_on(jobs: Jobs) -> None:
 
 def test_a_broken_cut_is_named(jobs: Jobs) -> None:
     jobs.spread(2)
-    Cuts.of(str(jobs.lake), "games").store.write("000000.at.json", b"{")
+    StreamCuts.of(str(jobs.lake), "games").store.write("000000.at.json", b"{")
     with pytest.raises(DistributaryError) as caught:
         make_source(shard_config(jobs.lake, 0)).first()
     assert caught.value.code is ErrorCode.CHECKPOINT_INVALID
@@ -266,7 +266,7 @@ def test_what_one_job_alone_has_decided_it_must_finish_first(jobs: Jobs) -> None
     # later numbers need no such care: what is landed late is read late
     (folder / f"{1:020d}.json").write_text("{}")
     jobs.spread(3)
-    assert Cuts.of(str(jobs.lake), "games").read().shards == 3
+    assert StreamCuts.of(str(jobs.lake), "games").read().shards == 3
 
 
 def test_a_shard_knows_the_types_of_those_it_may_take_over_from(jobs: Jobs) -> None:
