@@ -14,12 +14,17 @@ from pyspark.sql import SparkSession
 
 from distributary.cli.app import main
 from distributary.delta.holds import hold_of
+from distributary.delta.tables import open_table, read_rows
 from distributary.engine.kill_points import KILL, KillPoint
+from distributary.engine.pipeline import Pipeline
+from distributary.model.table import Role
 from distributary.observe.cards import read_mirror_state
 from distributary.operations.repair.reset_clean import plan_clean, remove
+from distributary_lab.simulate.cdc.shapes import CHAOS, CdcPlan
 from distributary_lab.simulate.game_records import GamesPlan
 from tests.engine.test_crashes import SMALL, run
 from tests.iceberg.tables import sorted_rows
+from tests.lakes.changes import Feed
 from tests.lakes.games import Games, read
 
 TABLES = "{bronze: bronze_events, each: 'silver_{type}', unified: unified_gold}"
@@ -108,6 +113,28 @@ def test_a_vacuum_keeps_what_a_lagging_mirror_needs(tmp_path: Path, spark: Spark
     assert main(["maintain", file, "--vacuum", "--retention", "0s", "--force"]) == 0
     mirror = StaticTable.from_metadata(f"{games.lake}/{names[0]}/_iceberg")
     assert sorted_rows(mirror.scan().to_arrow()) == before
+
+
+def test_mirrors_of_change_data(tmp_path: Path, spark: SparkSession) -> None:
+    plan = CdcPlan(tables=2, events=80, rows=4, rounds=3, features=CHAOS, file_events=30)
+    feed, rounds = Feed(tmp_path, plan), 0
+    while feed.send_round() is not None:
+        rounds += 1
+        file = feed.write_file(cdc=", history: true, deletes_as: vectors")
+        place = f"{{path: {feed.lake}, iceberg: {{}}}}"
+        file.write_text(file.read_text().replace(f"{{path: {feed.lake}}}", place))
+        Pipeline.load(file).run(spark=spark)
+        for role in (Role.LOG, Role.MERGED, Role.HISTORY):
+            for name in feed.tables(role).values():
+                if (feed.lake / name / "_delta_log").exists():
+                    mirror = StaticTable.from_metadata(f"{feed.lake}/{name}/_iceberg")
+                    delta = open_table(str(feed.lake / name))
+                    assert delta is not None
+                    assert sorted_rows(mirror.scan().to_arrow()) == sorted_rows(read_rows(delta))
+    feed.assert_true()
+    assert rounds > 1
+    state = read_mirror_state(str(feed.lake), "changes")
+    assert state is not None and (state.tables > 4, state.behind) == (True, 0)
 
 
 @pytest.mark.slow
