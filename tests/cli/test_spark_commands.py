@@ -45,7 +45,7 @@ def test_demo_counts_are_exact(cli: Cli, spark: SparkSession) -> None:
 
 _ELSEWHERE = re.compile(
     r" --every | ui | pipelines run | demo | --to kafka| dev (up|down|status)| shop_"
-    r"| schema (forget|retype) | --kafka | --source "
+    r"| schema (forget|retype) | --kafka | --source |iceberg sync "
 )
 
 

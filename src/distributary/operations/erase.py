@@ -286,7 +286,8 @@ class _Search:
         if not self.matching:
             names = ", ".join(sorted(self.condition.named()))
             self.notes.append(f"no table has all columns of the condition: {names}")
-        if extra and not self.raw:
+        # without a table that knows the column, a value such as 3 is in most records by chance
+        if extra and self.matching and not self.raw:
             self.notes.append(
                 f"{len(extra):,} records whose bytes hold a value are in no table that has its "
                 "column, as dead letters and filtered records: they stay without --raw"
