@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from distributary.config.document import PipelineFileError, Problem
-from distributary.config.load import load_text
+from distributary.config.load import load, load_text
 from distributary.config.pipeline import PipelineConfig
 
 FILE = """\
@@ -103,3 +104,22 @@ def test_pipelines_that_cannot_be_shaped() -> None:
     )
     changes = changes.replace("each: 'silver_{topic}', unified: gold", "each: 'silver_{table}'")
     assert "cannot be used with cdc" in problem({"drop": ["a"]}, text=changes).message
+
+
+def test_commands_that_need_no_key_read_a_file_whose_key_is_elsewhere(tmp_path: Path) -> None:
+    file = tmp_path / "people.yaml"
+    file.write_text(
+        """
+name: people
+source: {type: files, path: ./in, format: json}
+tables: {each: people}
+masking: {key: "${env:KEY_OF_MASKS}"}
+shape: [{mask: {email: token}}]
+lake: {path: ./lake}
+"""
+    )
+    assert load(file, environ={}, needs=("lake",)).config.masking is not None
+    short = {"KEY_OF_MASKS": "short"}
+    with pytest.raises(PipelineFileError) as caught:
+        load(file, environ=short)
+    assert [problem.path for problem in caught.value.problems] == ["masking.key"]

@@ -19,11 +19,13 @@ from distributary.engine import batch
 from distributary.engine.kill_points import KillPoint
 from distributary.engine.loop import StreamRun
 from distributary.engine.pipeline import Pipeline
+from distributary.engine.progress.claim import liveness
 from distributary.engine.steps import aggregates, commits, merges
 from distributary.errors import ConfigError, PublishError, TableBehindError
 from distributary.model.manifest import Mark, TableEntry
 from distributary.model.table import Role
 from distributary.observe.ledger.rows import TableSummary
+from distributary.observe.status import status
 from distributary.operations.erase import erase, find, where
 from distributary.operations.proposed import preview
 from distributary.operations.repair.rebuild_table import rebuild_table
@@ -368,3 +370,12 @@ def test_an_erasure_names_the_tables_that_follow_and_a_rebuild_takes_the_rows_ou
     games.sent = [record for record in games.sent if record["player"] != "p1"]
     assert games.groups("chess") == games.expected("chess")
     assert games.groups("go") == games.expected("go")
+
+
+def test_the_status_counts_the_groups(tmp_path: Path) -> None:
+    games = Games(tmp_path)
+    games.some(20)
+    games.run()
+    (pipeline,) = status(str(games.lake), liveness=liveness).pipelines
+    rows = {item.table.table: item.table.rows for item in pipeline.tables.shown}
+    assert rows["gold_chess_player_agg"] == len(games.expected("chess"))

@@ -62,7 +62,8 @@ _WHOLE = ("key", "headers", "raw", "cloudevent")
 def _long_enough(value: SecretStr) -> SecretStr:
     # a secret that is read from a file often ends with a line break
     text = value.get_secret_value().strip()
-    if len(text) < _SHORTEST_KEY:
+    # commands that need no secret leave the reference in its place
+    if len(text) < _SHORTEST_KEY and not text.startswith("${"):
         raise PydanticCustomError("mask_key", "must have 16 characters at least")
     return SecretStr(text)
 

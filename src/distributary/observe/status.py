@@ -27,6 +27,7 @@ from distributary.observe.cards import (
 )
 from distributary.observe.deadletters import DeadLetters, Reason
 from distributary.observe.health import (
+    DERIVED,
     SHOWN,
     Ranking,
     filled_rows,
@@ -501,8 +502,8 @@ def settled_status(
             doubtful={doubt.type for doubt in doubts},
         )
         changes = source_tables(lake, mine, as_of=as_of or moment, shown=shown)
-        if changes is not None:
-            # merged tables are asked for their rows: of the shown ones only
+        if any(item.table.role in DERIVED for item in ranking.shown):
+            # their logs are read for the number of rows: of the shown ones only
             first = [item.table for item in ranking.shown]
             found = with_measures(lake, first)
             items = (replace(i, table=t) for i, t in zip(ranking.shown, found, strict=True))
