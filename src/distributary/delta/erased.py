@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.delta.log import DataFile, Snapshot
+from distributary.delta.tables import reaching
 from distributary.errors import CheckpointError
 from distributary.model import layout
 from distributary.model.cache import Cache
@@ -152,18 +153,24 @@ def write_erasure(lake: str, erasure: Erasure) -> None:
 def write_later(lake: str, name: str, records: Sequence[ErasedRecord]) -> None:
     """Write down the records of a batch that have an erased value; the same batch writes once."""
     text = json.dumps({"format": FORMAT, "records": _nested(records)}, separators=(",", ":"))
-    at(layout.erased(lake)).write(f"{_LATER}{name}{_DOCUMENT}", seal(text.encode()))
+    folder = layout.erased(lake)
+    with reaching(folder):
+        at(folder).write(f"{_LATER}{name}{_DOCUMENT}", seal(text.encode()))
 
 
 def names_in(lake: str) -> tuple[str, ...]:
     """Return the names of all documents that keep something from coming back."""
-    names = (info.name for info in at(layout.erased(lake)).files())
+    folder = layout.erased(lake)
+    with reaching(folder):
+        names = [info.name for info in at(folder).files()]
     return tuple(sorted(n for n in names if n.endswith(_DOCUMENT) and n != _KEY))
 
 
 def is_done(lake: str, name: str) -> bool:
     """Return whether everything that a document names has left the tables."""
-    return at(layout.erased(lake)).look(_done(name)) is not None
+    folder = layout.erased(lake)
+    with reaching(folder):
+        return at(folder).look(_done(name)) is not None
 
 
 def _done(name: str) -> str:
@@ -419,5 +426,6 @@ def erased_plan(lake: str) -> ErasedPlan:
 
 def read_all(lake: str, names: Sequence[str]) -> KnownErased:
     """Read documents of a lake into one. Raises CheckpointError if one is damaged."""
-    erasures = [read_erasure(lake, name) for name in names]
-    return KnownErased(erasures, lake_key(lake) if any(e.values for e in erasures) else b"")
+    with reaching(layout.erased(lake)):
+        erasures = [read_erasure(lake, name) for name in names]
+        return KnownErased(erasures, lake_key(lake) if any(e.values for e in erasures) else b"")
