@@ -6,6 +6,7 @@ import atexit
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -27,6 +28,15 @@ def begun(work: Callable[[], T], *, name: str) -> Future[T]:
 
     Thread(target=do, name=name, daemon=True).start()
     return future
+
+
+def join_while_moving(thread: Thread, steps: Callable[[], int], *, patience: float) -> None:
+    """Wait for a thread to end; give up when it has done no step for `patience` seconds."""
+    seen, deadline = -1, time.monotonic() + patience
+    while thread.is_alive() and time.monotonic() < deadline:
+        thread.join(0.1)
+        if (done := steps()) != seen:
+            seen, deadline = done, time.monotonic() + patience
 
 
 def end_process(code: int) -> NoReturn:

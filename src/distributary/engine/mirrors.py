@@ -39,6 +39,7 @@ from distributary.observe.cards import (
 )
 from distributary.observe.ledger.ledger import Ledger
 from distributary.store.base import at
+from distributary.threads import join_while_moving
 
 _log = logging.getLogger(__name__)
 
@@ -240,12 +241,11 @@ class Mirrors:
         with self._lock:
             self._ending = True
             self._lock.notify_all()
-        seen, deadline = -1, time.monotonic() + patience
-        while self._thread.is_alive() and time.monotonic() < deadline:
-            self._thread.join(0.1)
-            with self._lock:
-                if self._progress != seen:
-                    seen, deadline = self._progress, time.monotonic() + patience
+        join_while_moving(self._thread, self._steps_done, patience=patience)
+
+    def _steps_done(self) -> int:
+        with self._lock:
+            return self._progress
 
     def _step(self, table: MirroredTable, outcome: Outcome) -> None:
         with self._lock:

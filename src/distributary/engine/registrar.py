@@ -63,6 +63,7 @@ from distributary.observe.ledger.ledger import Ledger
 from distributary.publish.formats.entry import format_entry
 from distributary.spark.in_process import real
 from distributary.store.base import same_place
+from distributary.threads import join_while_moving
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -172,14 +173,13 @@ class Registrar:
         with self._lock:
             self._ending = True
             self._lock.notify_all()
-        seen, deadline = -1, time.monotonic() + patience
-        while self._thread.is_alive() and time.monotonic() < deadline:
-            self._thread.join(0.1)
-            with self._lock:
-                if self._progress != seen:
-                    seen, deadline = self._progress, time.monotonic() + patience
+        join_while_moving(self._thread, self._steps_done, patience=patience)
         self._detach()
         self._tell()
+
+    def _steps_done(self) -> int:
+        with self._lock:
+            return self._progress
 
     def _hear(self, event: Event) -> None:
         # listeners are called by the thread that runs the batches only
