@@ -179,7 +179,7 @@ def _connectors() -> Check:
 
     from distributary.spark.jars import ensure_connectors, lock_key
 
-    # files that were named are looked at; nothing is fetched here
+    # only the jars that DISTRIBUTARY_JARS names are checked: doctor fetches nothing
     given = bool(os.environ.get("DISTRIBUTARY_JARS"))
     cache = platformdirs.user_cache_path("distributary") / "connectors" / lock_key()
     jars = ensure_connectors() if given else sorted(cache.glob("*.jar"))
@@ -249,7 +249,7 @@ def _store(place: str, address: str) -> Iterator[Check]:
     try:
         yield from map(_proven, prove_store(place, address))
     except DistributaryError as error:
-        # an address or settings that no store can be opened with
+        # the address or the settings are invalid, so no store can be opened
         yield Check(place, CheckState.FAIL, f"{error.what}: {error.evidence}", fix=error.next_step)
 
 
@@ -289,7 +289,8 @@ def _exchange(loaded: Loaded, checkpoint: str) -> Check:
     from distributary.spark.session import spark_session
     from distributary.store.base import local_path
 
-    # where a run would look: beside its progress, or, where that is in a bucket, on this machine
+    # the folder that a run would use: beside its progress, or on this machine if that is in a
+    # bucket
     place = checkpoint if local_path(checkpoint) is not None else tempfile.gettempdir()
     session = spark_session(settings, app_name=f"{loaded.config.name} doctor")
     with scratch(place) as folder:
@@ -398,7 +399,7 @@ def registry_check(settings: RegistryConfig) -> Check:
     try:
         subjects = registry.subjects()
     except RegistryUnavailableError as error:
-        # garbage is an answer: something else listens there
+        # an answer that no registry sends proves that another program listens there
         if settings.path is not None or error.code is not ErrorCode.REGISTRY_UNAVAILABLE:
             raise
         found = f"{error.what}: {error.evidence}" if error.evidence else error.what
@@ -504,7 +505,7 @@ def explain(
         text = _plain(glossary()[word])
         call.out.show({"word": word, "meaning": text}, lambda paper: _draw(paper, word, text))
     else:
-        # settings are heavy to import, and help does without them
+        # imported here, because settings take long to import and help needs none
         from distributary.config.base import nearest
 
         near = nearest(code, meanings()) or nearest(word, glossary())

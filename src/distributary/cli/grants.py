@@ -118,7 +118,7 @@ def apply(
     data = case.document | {"dry_run": False, "outcomes": [o.as_dict() for o in outcomes]}
     call.out.show(data, lambda paper: _draw_outcomes(paper, outcomes))
     failed = [o for o in outcomes if o.result not in (GrantResult.DONE, GrantResult.FOUND)]
-    # nothing at all could be done: the reason decides, else a part of it is missing
+    # if every statement failed, the exit code is that of the reason
     if failed and len(failed) == len(outcomes):
         codes = {o.error.exit_code for o in failed if o.error is not None}
         return codes.pop() if len(codes) == 1 else 1

@@ -129,7 +129,7 @@ def init(
     sections["source"] |= sample.settings
     wanted = document(sections, name or _name_of(sample.topic), findings)
     text = pipeline_text(wanted, findings, looked_at=sample.looked_at, schema=_SCHEMA)
-    # raises where it would not load: a defect of ours, and nothing is written
+    # a file that does not load is a defect of init: this raises, and nothing is written
     load_text(text, file=str(output), needs=())
     data: dict[str, Any] = {
         "file": None if dry_run else str(output),
@@ -146,7 +146,7 @@ def init(
     call.out.show(data, lambda paper: _draw(paper, sample, findings, output, lake, plan))
 
 
-# What was typed, or is asked for.
+# The options of the command, and questions about missing ones.
 
 
 def _asked(call: Invocation, place: SourcePlace) -> SourcePlace:
@@ -208,7 +208,7 @@ def _of_path(place: SourcePlace, storage: Mapping[str, str]) -> dict[str, Any]:
     folder = local_path(path)
     is_table = place.delta is not None
     if place.path is not None:
-        # in a bucket only its log would tell; a folder of files there is named by --files
+        # a path in a bucket is a Delta table here: folders of files there are named by --files
         is_table = folder is None or (folder / "_delta_log").is_dir()
     if is_table:
         return {"type": "delta", "path": path}
@@ -236,7 +236,7 @@ def _pairs(call: Invocation, flag: str, given: Sequence[str] | None) -> dict[str
         if not mark or not key.strip():
             raise call.usage(f"{flag} must be KEY=VALUE.")
         if is_secret_name(key) and "${" not in value:
-            # what it is stays unsaid: it may be in a log already, but not by us
+            # the message leaves the value out, so that no log of ours contains it
             name = re.sub(r"\W", "_", key).upper()
             raise call.usage(f"{flag} {key} is a secret: write it as '{key}=${{env:{name}}}'.")
         found[key.strip()] = value
@@ -276,7 +276,7 @@ def _name_of(topic: str) -> str:
     return name or "pipeline"
 
 
-# What is there.
+# The sample of the source, and the registry.
 
 
 def _look(
@@ -303,7 +303,7 @@ def _look(
     return sample, discover(sample, open_registry(settings, attempts=_ATTEMPTS))
 
 
-# The file.
+# Writing the pipeline file.
 
 
 def _write(output: Path, text: str, *, force: bool) -> None:
@@ -319,7 +319,7 @@ def _write(output: Path, text: str, *, force: bool) -> None:
         try:
             with open(beside, "w", encoding="utf-8", opener=private) as made:
                 made.write(text)
-            # a link fails where somebody else has made the file meanwhile
+            # a link fails if another process has created the file meanwhile
             beside.replace(output) if force else os.link(beside, output)
         finally:
             beside.unlink(missing_ok=True)
@@ -372,7 +372,7 @@ def _draw(
     paper.line("Type next:")
     paper.line(f"  {program()} run {shlex.quote(str(output))} --available-now")
     if plan is not None and (name := table_to_show(plan)):
-        # nothing but letters, digits and underscores is in the name of a table
+        # names of tables contain only letters, digits and underscores
         asked = f"select * from {name} limit 10"  # noqa: S608
         paper.line(f'  {program()} query "{asked}" --lake {shlex.quote(lake)}')
 

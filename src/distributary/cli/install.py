@@ -210,7 +210,7 @@ def _plan_spread(name: str, pipeline: Installable, *, shards: int, out: Path | N
 
     config = pipeline.loaded.config if pipeline.loaded is not None else None
 
-    # it takes Spark's classes to ask, and nobody asks when the number grows
+    # imported on demand: the check needs Spark's classes, and only a smaller number needs the check
     def is_done(number: int) -> bool:
         from distributary.engine.shards.progress import is_retired
 

@@ -122,7 +122,7 @@ def ui(
     from distributary.web.app import Settings, make_dashboard
     from distributary.web.serve import address_of, bind, serve
 
-    # also one in which nothing has run yet: the page says what to do then
+    # a lake without a pipeline is allowed: the page shows the first steps then
     found = find_lake(call, lake, file, empty=True)
     token = secrets.token_urlsafe(24) if new_token else _token(host, token_file)
     proxies = tuple(map(_proxy, trusted_proxy or ()))
@@ -148,7 +148,7 @@ def ui(
             paper.line("token ", styled(data["token"], "bold"), "  (it is not shown again)")
 
     call.out.show(data, draw)
-    # to a person at a terminal only: elsewhere it would end in a log
+    # only at a terminal, because the link would end in a log elsewhere
     if dashboard.access.required and sys.stderr.isatty():
         link = f"{url}login#once={dashboard.access.new_link()}"
         call.out.note(f"to log in once, within ten minutes: {link}")

@@ -139,7 +139,7 @@ def plan(
 
     def draw(paper: Paper) -> None:
         if markdown:
-            # as it is: a line that a terminal's width has wrapped is no row of a table any more
+            # written unwrapped: a wrapped line is no row of a Markdown table
             paper.console.file.write(as_markdown(proposal, with_schema.name))
         else:
             _draw_proposal(paper, proposal, with_schema.name)

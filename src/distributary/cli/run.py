@@ -116,7 +116,7 @@ def run(
             raise call.usage(f"--every {error}.") from None
         _refuse_owned(loaded.config)
         away = _ask_broker(loaded.config, trigger)
-        # what follows is imported while the JVM starts
+        # the JVM starts while the modules below are imported
         settings, begun = (None, None) if away else _begin_spark(call, loaded, trigger)
         from distributary.cli.command.live import Foreground, start_spark, watched
         from distributary.engine.pipeline import Pipeline
@@ -182,7 +182,7 @@ def _ask_broker(config: PipelineConfig, trigger: Trigger) -> DistributaryError |
     from distributary.engine.seams import require_source
 
     if trigger.kind is not TriggerKind.AVAILABLE_NOW:
-        # it goes on, and tries again
+        # a continuous run waits for its broker
         return None
     try:
         require_source(config)
@@ -210,7 +210,7 @@ def _begin_spark(
     loud = call.out.verbosity >= EVERYTHING
     settings = SparkSettings.of(loaded, trigger, log_file=call.log.path, loud=loud)
     if not have_connectors():
-        # that takes a while, and is told where the run is shown
+        # fetching the connectors takes a while, and the display of the run reports it
         return settings, None
     return settings, begin_session(settings, app_name=loaded.config.name)
 
@@ -397,10 +397,10 @@ class _Words:
             yield
         elif out.lively:
             self._view = view = UpView(lambda: supervisor.statuses)
-            # steps have no place in the view
+            # the view does not show steps
             bus.subscribe(UpLines(view.say, step=lambda _: None))
             supervisor.on_stop = view.stop
-            # what is left in the end is the outcome, which says the same once more
+            # the view is removed at the end, because the outcome repeats its content
             with Live(
                 view,
                 console=out.paper.console,

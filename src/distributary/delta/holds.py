@@ -45,7 +45,7 @@ class Hold:
             try:
                 state = load(store, version=version)
             except (OSError, BrokenLogError):
-                # it is lost already
+                # the version is lost already
                 continue
             for file in () if state is None else state.files.values():
                 found.add(file.path)

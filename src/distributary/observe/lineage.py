@@ -50,7 +50,7 @@ from distributary.model.table import Column, Origin, TablePlan
 from distributary.model.table_format import TABLE_FORMATS
 from distributary.observe.events import BatchSettled, TableWritten
 
-# The columns of tables as OpenLineage tells them: their types, and the fields that they hold.
+# The columns of tables for OpenLineage: their types, and the fields they come from.
 
 MOST_TOPICS = 5
 """A field that may come from more topics than these is told of none: that would say nothing."""
@@ -120,7 +120,7 @@ def _topics(origin: Origin, inputs: Mapping[str, Dataset]) -> Iterable[str]:
     return inputs if len(inputs) <= MOST_TOPICS else ()
 
 
-# OpenLineage events, made of what is known of a run. Pure.
+# OpenLineage events, made from the facts of a run. Pure.
 
 VERSION = version("distributary")
 PRODUCER = f"urn:distributary:{VERSION}"
@@ -251,7 +251,7 @@ def _signed(event: RunEvent) -> str:
 
     def sign(value: Any) -> None:
         if isinstance(value, dict):
-            # a column may be called anything: of facets alone it is text
+            # a column may have this name too, but only in a facet the value is text
             if isinstance(value.get("_producer"), str):
                 value["_producer"] = PRODUCER
             for inner in value.values():
@@ -302,7 +302,7 @@ def http_sink(config: Lineage) -> Sink:
             with client.stream("POST", url, content=event.encode()) as answer:
                 status = answer.status_code
         except (httpx2.RequestError, httpx2.InvalidURL, UnicodeError) as error:
-            # what such an error says may quote headers
+            # the text of such an error may quote headers
             raise OSError(f"{type(error).__name__} at {hide_credentials(url)}") from None
         if not 200 <= status < 300:
             raise OSError(f"status {status} from {hide_credentials(url)}")
@@ -398,7 +398,7 @@ class LineageRun:
             bytes=before.bytes + written.bytes,
             files=before.files + written.files,
             version=before.version if written.version is None else written.version,
-            # it is told once that a table was made
+            # the creation of a table is reported once
             created=written.created or (before.created and name in self._whole),
         )
         self._counts.add(name)
@@ -412,7 +412,7 @@ class LineageRun:
             try:
                 delivered = self._tell(update)
             except Exception:
-                # a table that cannot be described must not end the others' story
+                # an error about one table must not stop the events of all others
                 _log.warning("a lineage event could not be made", exc_info=True)
                 delivered = update.end is None or self._send(
                     update.end[0], update, error=update.end[1]

@@ -17,7 +17,7 @@ from typing import Any
 
 import platformdirs
 
-# The user's folder of log files: for nobody else, because records and settings are in them.
+# The user's folder of log files: private, because the files contain records and settings.
 
 _DAYS = 7
 
@@ -27,7 +27,7 @@ def log_folder() -> Path:
     folder = platformdirs.user_log_path("distributary")
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # one of an earlier version could be read by everybody
+        # an earlier version left the folder readable for all users
         folder.chmod(0o700)
         for old in folder.iterdir():
             if seconds() - old.stat().st_mtime > _DAYS * 86400:
@@ -64,7 +64,7 @@ def plain(value: Any) -> Any:
         case None | bool() | int():
             return value
         case str():
-            # enums are strings here: a subclass would survive into the result
+            # converts enums, which are subclasses of str, to plain text
             return str(value)
         case float():
             return value if math.isfinite(value) else None
@@ -161,7 +161,7 @@ def _json(line: LogLine) -> str:
         "event": line.event,
         "message": cut(line.message, _LONGEST),
     }
-    # what all lines have cannot be overwritten
+    # the common fields come last, so that no further fact can replace them
     return json.dumps(document | plain(dict(line.more)) | document)
 
 

@@ -31,7 +31,7 @@ from distributary.model.table import Role
 from distributary.observe import events
 from distributary.observe.ledger.rows import TableSummary
 
-# Every metric, declared once: what is served, the docs page and the tests come from here.
+# The list of metrics: the endpoint, the docs page and the tests use it.
 
 PREFIX = "distributary_"
 OTHER = "other"
@@ -207,7 +207,7 @@ CATALOGUE: tuple[Metric, ...] = tuple(m for m in list(globals().values()) if typ
 """All of the above, in the order of the docs page."""
 
 
-# What the process and everything below it takes of the machine, asked for at each scrape.
+# The memory of this process and its children, measured at each scrape.
 
 
 class MemoryCollector(Collector):
@@ -217,13 +217,13 @@ class MemoryCollector(Collector):
         """Yield the metrics for `prometheus_client`."""
         me, total = psutil.Process(), 0
         for process in (me, *me.children(recursive=True)):
-            # it may have ended meanwhile
+            # the child may have ended meanwhile
             with suppress(psutil.Error):
                 total += process.memory_info().rss
         return [GaugeMetricFamily(MEMORY.name, MEMORY.help, value=total)]
 
 
-# The numbers behind the metrics: written by one listener, read by whoever scrapes.
+# The numbers behind the metrics: one listener writes them, and scrapes read them.
 #
 # All changes of one event are made under one lock, which `Metrics` takes, and a scrape takes the
 # same lock: nobody ever sees half a batch. (The instruments of `prometheus_client` change one by
@@ -306,7 +306,7 @@ class _Series(Collector):
 def _key(metric: Metric, labels: Labels) -> Labels:
     if len(labels) != len(metric.labels):
         raise ValueError(f"{metric.name} has the labels {metric.labels}")
-    # a name from outside that cannot be encoded would end every scrape
+    # a name from outside may be impossible to encode, which would break every scrape
     return tuple(
         [x if x.isascii() else x.encode("utf-8", "backslashreplace").decode() for x in labels]
     )
@@ -382,7 +382,7 @@ class Metrics(_Series):
                         self._add_all(labels, spent)
                 case events.CatalogUpdated():
                     self._set(CATALOG_TABLES, event.pipeline, value=event.registered)
-                    # one that cannot be asked at all knows no tables yet
+                    # a catalog that does not answer has at least one waiting table
                     left = max(event.waiting, 1 if event.error else 0)
                     self._set(CATALOG_WAITING, event.pipeline, value=left)
                 case events.SchemaSeen():
@@ -550,7 +550,7 @@ class Metrics(_Series):
             self._set(SLOT_LOST, event.pipeline, slot.name, value=int(slot.lost))
 
     def _measured(self, name: str, by_partition: Mapping[str, int], records: int | None) -> None:
-        # partitions that are gone have no lag
+        # removed partitions have no lag
         self._forget(LAG, name)
         if not by_partition and records is not None:
             self._set(LAG, name, "", "", value=records)
@@ -562,7 +562,7 @@ class Metrics(_Series):
                 self._add(LAG, name, OTHER, OTHER, amount=lag)
 
 
-# Files for the systems around: a dashboard for Grafana, alert rules for Prometheus.
+# Files for other systems: a dashboard for Grafana, alert rules for Prometheus.
 
 
 def shipped(name: str) -> str:

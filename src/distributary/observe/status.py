@@ -50,7 +50,7 @@ from distributary.observe.pulse import Backlog, Pulse, UnderWay, read_failure, r
 from distributary.observe.verify.gaps import current_life, lost_parking, parking_folder
 from distributary.registry.files import has_inferred, inferred_folder, read_doubts
 
-# Lag said in words: who is faster, since when, and when it will have caught up. Pure.
+# The forecast of lag: its trend, and when the pipeline will have caught up. Pure.
 
 WINDOW = 20
 """How many of the newest batches a forecast looks at."""
@@ -157,7 +157,7 @@ def judged(known: Forecast, *, running: bool) -> Forecast:
     lag, net = known.lag_records, known.net_rate
     if lag is None or known.lag_at is None:
         return replace(known, trend=Trend.UNKNOWN)
-    # what arrives while a batch is under way is waiting when it ends, and is no lag
+    # records that arrive during a batch wait at its end, and do not count as lag
     arrivals = (known.producer_rate or 0.0) * known.batch_seconds * 1.5
     if lag == 0 or (running and lag <= arrivals):
         return replace(known, trend=Trend.CAUGHT_UP, caught_up_at=None)
@@ -239,7 +239,7 @@ def _clock(moment: datetime, now: datetime, tz: tzinfo | None, *, past: bool = F
     return local.strftime("%Y-%m-%d %H:%M" if far else "%H:%M")
 
 
-# Change data, one line per table of the source: what was told of it, and how far its rows are.
+# Change data: one line per table of the source, with its events, its lag and its newest change.
 
 
 @dataclass(frozen=True, slots=True)
@@ -503,7 +503,7 @@ def settled_status(
         )
         changes = source_tables(lake, mine, as_of=as_of or moment, shown=shown)
         if any(item.table.role in DERIVED for item in ranking.shown):
-            # their logs are read for the number of rows: of the shown ones only
+            # counting rows reads the table's log, so only the shown tables are counted
             first = [item.table for item in ranking.shown]
             found = with_measures(lake, first)
             items = (replace(i, table=t) for i, t in zip(ranking.shown, found, strict=True))
@@ -564,7 +564,7 @@ def live_of(checkpoint: str, liveness: Liveness) -> Live:
 def _end_of_run(pulse: Pulse | None, failure: Mapping[str, Any] | None) -> str:
     """Return how the last run ended, of a checkpoint that its owner has given back."""
     if failure is not None:
-        # a run that works, or ends without an error, removes it
+        # a successful run removes the failure
         return "failed"
     ended = "" if pulse is None else pulse.ended
     # a checkpoint of an earlier version does not say how its last run ended
@@ -578,10 +578,10 @@ def now_with(
     pulse = live.pulse
     backlog = None if pulse is None else pulse.backlog
     lag = found.lag
-    # nobody knows what a process does that cannot be seen from here
+    # a process on another machine may run or not
     going = live.state in ("running", "unknown")
     if found.as_of is not None:
-        # rates of batches that ended long ago say nothing about what comes
+        # rates of old batches predict nothing
         silent = (now - found.as_of).total_seconds()
         going = going and silent <= _SILENT_SECONDS + 5 * lag.batch_seconds
     # a batch knows the ends of its source as they were while it was published: where the run has
@@ -590,7 +590,7 @@ def now_with(
     if backlog is not None and (lag.lag_at is None or backlog.at >= lag.lag_at - margin):
         lag = replace(lag, lag_records=backlog.records, lag_at=backlog.at)
     lag = without_answer(lag) if _is_source_away(live) else judged(lag, running=going)
-    # the speed of another run is not that of this one
+    # the speed of an earlier run is not that of this one
     began = None if pulse is None else pulse.began
     its_own = began is None or (found.as_of is not None and found.as_of >= began)
     fast = live.state == "running" and going and its_own
@@ -632,7 +632,7 @@ def _lost(
         life = current_life(ledger.lake, pipeline) if waiting else ""
         return lost_parking(ledger, pipeline, folder, life=life) if life else ()
     except (CheckpointError, PublishError):
-        # an entry that cannot be read: the next run and `resume` name it
+        # the entry cannot be read: the next run and `resume` report it
         return ()
 
 
@@ -655,7 +655,7 @@ def parked_tables(
             batches=len(waiting),
             records=sum(row.records for row in waiting),
             since=min(row.at for row in waiting),
-            # batches after the first one only wait behind it
+            # the first batch has the reason; later ones only wait behind it
             error=min(waiting, key=lambda row: (row.at, row.batch)).error,
             lost_batches=gone[table],
         )
@@ -687,7 +687,7 @@ def column_doubts(
     try:
         known = read_doubts(inferred_folder(checkpoint))
     except RegistryError:
-        # a status that says less is better than none
+        # an incomplete status is better than none
         return ()
     doubts = []
     for table in tables:

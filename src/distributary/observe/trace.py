@@ -117,7 +117,7 @@ class _Search:
 
     def places(self, rows: Iterable[TableRow]) -> tuple[RowPlace, ...]:
         """Find the record's rows, given the ledger's batches that read it."""
-        # no dead letters, no parked rows of what was resumed since
+        # without dead letters, and without parked rows of tables that were resumed since
         kept = [row for row in rows if row.role != Role.DEAD_LETTERS and row.outcome != ACCEPTED]
         resumed = {(row.key, row.table) for row in kept if row.outcome == RESUMED}
         found = self._written([row for row in kept if row.outcome != PARKED])
@@ -129,7 +129,7 @@ class _Search:
             hits, _ = self._holding(waits)
             found += self._in_files(row, hits, parked=True)
             if not waits and not certain:
-                # the offsets fit, and nothing else is known of the record: it must be in there
+                # the offsets fit, so the parked batch must have the record
                 found.append(RowPlace(row.table, row.role, None, None, parked=True))
         return tuple(sorted(found, key=lambda p: (p.table, p.file or "", p.row or 0)))
 
@@ -141,7 +141,7 @@ class _Search:
             for name in names
         }
         hits, gone = self._holding(by_path)
-        # sums of old batches name no files, and compacted files are gone: such tables are
+        # sums of old batches name no files, and compaction removes files: such tables are
         # searched as a whole
         whole = {row.table: row for row, names in listed if not names}
         whole |= {by_path[path][0].table: by_path[path][0] for path in gone}
@@ -168,7 +168,7 @@ class _Search:
         gone = {*listed} - {*present}
         if not present:
             return set(), gone
-        # one scan for all of them: columns that a file lacks read as null
+        # one scan reads all files; a column that a file lacks is null
         rows = ds.dataset(present, schema=COORDINATES, format="parquet", filesystem=self.files)
         hits = rows.scanner(columns=[_FILE], filter=self.wanted.condition()).to_table()
         return set(hits[_FILE].to_pylist()), gone
@@ -248,7 +248,7 @@ def _known(schema: pa.Schema, wanted: Coordinates) -> pc.Expression:
     return condition
 
 
-# Values that a person types, and names that are not there.
+# Conversion of typed values, and errors for unknown names.
 
 
 def as_type(value: Any, column: pa.Field) -> pa.Scalar:
@@ -420,7 +420,7 @@ def _verdict(places: Sequence[RowPlace], letters: Sequence[dict[str, Any]]) -> T
     return TraceVerdict.DEAD_LETTER if letters else TraceVerdict.NOT_FOUND
 
 
-# Where does this row come from? The events of its key in the log, in the order of the source.
+# The origin of a row: the events of its key in the log, in the order of the source.
 
 Conditions = tuple[tuple[str, str], ...]
 """Columns and the values asked for; a column without a name is the next one of the key."""

@@ -20,7 +20,7 @@ def pin_cut(cuts: Cuts, point: CutPoint, until: datetime) -> CutPin:
     """
     pin = CutPin(cuts.name(point), until, cuts.cut(point))
     there = pin.name in cuts.pins
-    # first: what is deleted from now on knows of it
+    # written first, so that later deletions respect the pin
     write_pin(cuts.lake, pin)
     try:
         with ThreadPoolExecutor(_THREADS) as pool:

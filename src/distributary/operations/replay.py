@@ -121,7 +121,7 @@ def _run(context: RunContext, dead_letters: DeadLetters, number: int) -> ReplayR
     good = [i for i in ids if i not in failed]
     dead_letters.mark_replayed(good, replay=number)
     dead_letters.mark_failed_again(failed, at=datetime.fromisoformat(manifest.created_at))
-    # the selection is what says that a replay is unfinished: it goes last
+    # the selection marks a replay as unfinished, so it is removed last
     _place(context).remove(name)
     return ReplayResult(
         selected=len(ids),
@@ -136,7 +136,7 @@ def failed_letters(manifest: Manifest, letters: pa.Table) -> dict[str, ReplayFai
     failures = manifest.source_state.get("failed", {})
     failed: dict[str, ReplayFailure] = {}
     for letter, key in zip(letters["id"].to_pylist(), content_keys(letters), strict=True):
-        # a replay that an earlier version has decided names them by id
+        # a replay of an earlier version names letters by id
         failure = failures.get(key) or failures.get(letter)
         if failure is not None:
             failed[letter] = ReplayFailure(*failure)

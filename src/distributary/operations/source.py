@@ -84,7 +84,7 @@ def names_of(known: TableSummary) -> Sequence[str]:
     )
 
 
-# Rows of the source into a log.
+# Reading rows of the source into a log.
 
 
 def heal(
@@ -145,7 +145,7 @@ def finish(context: RunContext) -> int:
     return len(begun)
 
 
-# A whole table again, by ranges of keys, each as of a place of its own.
+# Reading a whole table again, by ranges of keys, each as of its own position of the log.
 #
 # What a row was at the low watermark of its range loses to every change from there on, whenever
 # that arrives: so says the paper on DBLog. The end of a range is kept when its batch is settled.
@@ -187,7 +187,7 @@ def read_again(
             progress("source", count, None)
         if size < RANGE_ROWS:
             break
-    # rows that only the lake has, and what was left out by a stream that had lost its log
+    # then the rows that only the lake has, and changes that the stream lost with its log
     check, wrong, moment = compared.run(patience=patience)
     _bring(context, known, compared, wrong, moment, address=database.address)
     place.remove(name)
@@ -230,7 +230,7 @@ def _run(context: RunContext, number: int) -> None:
         end={},
     )
     settled = run_batch(context, number, source, stage=_stage)
-    # the frozen file says that a batch is unfinished: it goes last
+    # the frozen file marks a batch as unfinished, so it is removed last
     _place(context).remove(_name(number))
     waiting = [p for p in settled.published if p.outcome is Outcome.PARKED]
     if waiting:

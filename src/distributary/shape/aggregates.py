@@ -392,7 +392,7 @@ def _summed(found: str) -> tuple[int, str]:
     if found == "INTEGER":
         return 0, "BIGINT"
     if found == "BIGINT":
-        # two values can be beyond it, and a table must not wait for a person because of them
+        # a sum of two values may exceed BIGINT, which must not park the table
         return 0, "DECIMAL(38, 0)"
     if match := _DECIMAL.fullmatch(found):
         return int(match[2]), f"DECIMAL(38, {match[2]})"

@@ -44,7 +44,7 @@ def with_source(function: Function, folder: Path | None) -> Function:
         if file is not None and file.is_file():
             function = replace(function, source=file.read_bytes())
         load(function)
-    # a module is anybody's code
+    # the import runs code of the user, which may raise anything
     except (Exception, SystemExit) as error:
         raise ConfigError(
             f"the function {printable(function.reference)} cannot be loaded",

@@ -64,7 +64,7 @@ def held_to_key(parts: list[DecodedPart], plan: TaskPlan, order: StageOrder) -> 
     columns = [c for c in table.columns if c.name not in CHANGE_NAMES]
     checks = None
     if rule.delete is not None:
-        # a rule is broken where its check is false; what is unknown deletes nothing
+        # a broken rule deletes the row; a condition with the value null deletes nothing
         kept = f"NOT coalesce({enclosed(rule.delete.check)}, false)"
         checks = checks_of((replace(rule.delete, check=kept),), columns)
     names = {*rule.key, *rule.order, *(checks.schema.names if checks else ())}
@@ -72,7 +72,7 @@ def held_to_key(parts: list[DecodedPart], plan: TaskPlan, order: StageOrder) -> 
     count = sum(part.batch.num_rows for part in filled)
     reasons = _missing(values, rule, count)
     deletes = np.zeros(count, np.bool_)
-    # a condition over columns that no record has had is true for none
+    # a condition over unknown columns deletes nothing
     if checks is not None and checks.rules:
         (verdict,) = checks(pa.table({name: values[name] for name in checks.schema.names}))
         deletes = verdict.broken & ~verdict.failed
@@ -113,7 +113,7 @@ def _without_refused(
             held.parts.append(part)
             kept.append(deletes[here])
             continue
-        # the flags leave with the rows of their records
+        # as a column, so that a flag is removed together with its row
         marked = replace(part, raw=part.raw.append_column(_DELETES, pa.array(deletes[here])))
         rest, first = without_records(marked, why != "")
         kept.append(rest.raw.column(_DELETES).to_numpy())
@@ -200,18 +200,18 @@ def _places(
             numbers.append(_numbers(column))
     own = len(numbers)
     numbers += [raw.column(name).cast(pa.int64()).to_numpy() for name in ("offset", "partition")]
-    # behind a text everything is in the text
+    # after a text, all further parts are in the text
     slots = own if text is not None else min(len(numbers), len(_SLOTS))
     rest = numbers[slots:]
     if rule.keeps_first:
-        # the highest place wins
+        # the highest position wins, so the numbers are inverted
         numbers, rest = [~each for each in numbers], [_LARGEST - each for each in rest]
     parts = [] if text is None else [text]
     parts += [_texts(pa.array(each), _DIGITS) for each in rest]
     tie = pc.binary_join_element_wise(*parts, endings, ".")
     zeros = np.zeros(body.num_rows, np.int64)
     chosen = dict(zip(_SLOTS, (*numbers[:slots], *[zeros] * len(_SLOTS)), strict=False))
-    # phase 0: a place that says nothing about servers that take over from each other
+    # phase 0 means that the position states no server
     fixed = {"phase": zeros, "half": zeros + 1}
     arrays = [
         pa.array((fixed | chosen)[each.name]).cast(each.type) for each in SEQ if each.name != "tie"
@@ -235,7 +235,7 @@ def _endings(raw: pa.Table, rule: KeyRule) -> pa.ChunkedArray:
     at = np.arange(len(offsets))
     numbers = at - np.maximum.accumulate(np.where(follows, 0, at))
     if rule.keeps_first:
-        # the highest place wins
+        # the highest position wins, so the numbers are inverted
         return pc.binary_join_element_wise(topics, _texts(pa.array(_MOST_ROWS - numbers), 6), ".")
     numbered = pc.binary_join_element_wise(topics, _texts(pa.array(numbers), 6), ".")
     return pc.if_else(pa.array(numbers == 0), topics, numbered)
@@ -244,7 +244,7 @@ def _endings(raw: pa.Table, rule: KeyRule) -> pa.ChunkedArray:
 def _numbers(column: pa.ChunkedArray) -> Ints:
     """Return whole numbers in the order of the column's values."""
     if pa.types.is_floating(column.type):
-        # the sum of the two zeros is the positive one
+        # adding zero turns the negative zero into the positive one
         values = column.cast(pa.float64()).to_numpy() + 0.0
         values = np.where(np.isnan(values), np.nan, values)
         bits = values.view(np.int64)

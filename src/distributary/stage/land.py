@@ -182,7 +182,7 @@ def _records_in(raw: pa.Table) -> int:
 
 def _land_dead(dead: list[pa.RecordBatch], plan: TaskPlan, order: StageOrder) -> list[Fact]:
     rows = pa.Table.from_batches(dead, DEAD_LETTER_SCHEMA)
-    # what fails again in a replay is compared with the letters that were chosen
+    # a replay compares its dead letters with the selected ones, so it keeps their records
     if plan.output.withhold and order.lane == "stream":
         rows = _withheld(rows)
     facts = table_facts(

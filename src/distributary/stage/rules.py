@@ -57,11 +57,11 @@ class RuledRows:
 def held_to_rules(parts: list[DecodedPart], plan: TaskPlan, order: StageOrder) -> RuledRows:
     """Remove the records of one table that a rule sends to the dead letters."""
     table = plan.output.tables.get(parts[0].route.table) if parts else None
-    # an event of change data has to be in its log, whatever its row is
+    # the log of change data must have every event, so no rule refuses one
     if table is None or plan.changes is not None or table.role not in (Role.EACH, Role.LOG):
         return RuledRows(parts)
     by_type: dict[str, list[DecodedPart]] = {}
-    # a record that deletes a row has none to be checked
+    # a record that deletes a row has no values to check
     held = RuledRows([part for part in parts if part.tombstones])
     for part in parts:
         if part.tombstones:

@@ -115,7 +115,7 @@ def _called(
     refused, first = np.unique(numbers[failed], return_index=True)
     letters = []
     for row in np.sort(np.flatnonzero(failed)[first]).tolist():
-        # words of an exception may quote a value that a mask removes
+        # the text of an exception may quote a value that a mask removes
         why = reasons[row].partition(":")[0] if hidden else reasons[row]
         text = f"{function.setting} fails: {why}"
         letters.append(part.letter(row, ErrorCode.SHAPE_FAILED, text, "shape"))
@@ -211,7 +211,7 @@ def _slices(part: DecodedPart, weights: Ints, *, single: bool) -> Iterator[Decod
         if place:
             yield replace(some, dropped=None, filtered=0)
         else:
-            # records without any row are counted with the first slice
+            # the first slice also counts the records without rows
             yield replace(some, records=part.records - sum(counts[1:]))
 
 
@@ -236,7 +236,7 @@ def _letters(
     part: DecodedPart, result: ShapedRows, numbers: Ints, refused: Flags
 ) -> Iterator[Letter]:
     """Yield a dead letter for each record with a failed row; mark its rows in `refused`."""
-    # a value that a mask removes must not be in a message
+    # a message must not contain a value that a mask removes
     hidden = any(shape.masks for shape in part.route.shapes)
     for expression, flags in result.failed:
         fresh = np.flatnonzero(flags & ~refused)

@@ -502,11 +502,11 @@ def _with_tombstones(
         for name, column in before.items()
     }
     if paths is not None:
-        # the last of the paths is that of a record without one
+        # the last entry stands for records without a path
         none = pa.array(np.full(count, len(paths.dictionary) - 1), paths.indices.type)
         codes = pa.concat_arrays([paths.indices, none])
         keys["message_index"] = pa.DictionaryArray.from_arrays(codes, paths.dictionary)
-    # where payloads become JSON before they are decoded, it must be one of MessagePack
+    # formats that become JSON before decoding need a null in their own encoding
     nothing = pa.repeat(pa.scalar(_NIL if marked else b"", unwrapped.payloads.type), count)
     both = np.concatenate([unwrapped.rows, rows])
     contents = pa.concat_arrays([unwrapped.payloads, nothing])
@@ -530,7 +530,7 @@ def _about_tables(
     nameless = np.flatnonzero(changes & ~is_named)
     unwrapped.letters.extend(_nameless(unwrapped, nameless, is_json=is_json))
     guids = [str(guid_of(text)) for text in named.schemas]
-    # JSON with a frame is read by its shape, as all other JSON.
+    # the shape of framed JSON is inferred as that of all other JSON
     ids = {"schema_id": _unframed(len(silent))} if is_json else unwrapped.keys
     keys = {"claim": named.claims} | {name: ids[name] for name in ids if name != "claim"}
     if guids and named.codes is not None:

@@ -69,7 +69,7 @@ class Pipeline(engine.Pipeline):
                 yield batch
             run.result()
         finally:
-            # the loop may have been left while the run goes on
+            # the caller may leave the loop early: the run must end then
             self.stop.set()
             run.exception()
             detach()

@@ -23,14 +23,14 @@ _GRACE = 5.0
 
 def upkeep(loaded: Loaded, every: timedelta, *, grace: float, tell: Tell) -> Schedule:
     """Build the schedule of `maintain` for one pipeline."""
-    # so that two of them never follow each other without a pause
+    # half of the interval, so that there is a pause between two of them
     seconds = max(1, int(every.total_seconds() / 2))
     command = supervisor.own_command(
         *("maintain", "--json", "--at-most", f"{seconds}s", "--", str(loaded.path or loaded.file))
     )
     return Schedule(
         "maintain",
-        # what keeps tables in order must not hold up what fills them
+        # at a low priority, because maintenance must not slow down the pipeline
         (*_MODESTLY, *command) if shutil.which("nice") else command,
         pipeline=loaded.config.name,
         every=every,

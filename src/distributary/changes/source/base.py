@@ -158,7 +158,7 @@ ARROW: Mapping[ValueType, pa.DataType] = {
 """The Arrow type in which values of each kind are read."""
 
 
-# The databases that are known.
+# The modules of the supported databases, by kind.
 
 
 _MODULES: Mapping[str, str] = {

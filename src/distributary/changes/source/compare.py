@@ -119,7 +119,7 @@ class SourceCheck:
     @property
     def agrees(self) -> bool:
         """Return whether nothing differs."""
-        # of a sample the rows are compared, and of the others the number
+        # a sample compares some rows, and only the number of all others
         counted = self.sample is None or bool(self.unclear) or self.source_rows == self.lake_rows
         wrong = self.missing or self.extra or self.different or self.unlike_log
         return counted and not wrong and not self.cut_off
@@ -184,7 +184,7 @@ class Comparison:
         columns = self.merged.columns
         by_name = {own[column.name]: column for column in self.source.columns}
         if SHARD in columns.names and SHARD not in by_name:
-            # several databases of one shape share the table, and this one's rows are compared
+            # several databases share the table: only the rows of this one are compared
             by_name[SHARD] = SourceColumn(SHARD, ValueType.TEXT)
             self.merged.shard = self.source.database
         both = [name for name in columns.names if name in by_name]
@@ -388,7 +388,7 @@ class Comparison:
         """
         kept: list[pa.Table] | None = [self._empty()]
         sides: list[Words] = []
-        # the same rows of the source again: a sample has others each time
+        # read the same rows again, because each sample has other rows
         for rows_of in (self._source_again(wanted), self._lake_rows("lake, again")):
             hashes = [np.zeros((2, 0), np.uint64)]
             for keys, rows in rows_of:
@@ -420,7 +420,7 @@ class Comparison:
             count += rows.num_rows
             self._progress("source, again", count, None)
 
-    # What seems to differ, against the log, until the stream has passed.
+    # Rows that seem to differ are compared with the log until the stream has passed them.
 
     def _settled(
         self, doubtful: _Doubtful, moment: Moment, later: Later, patience: float
@@ -451,7 +451,7 @@ class Comparison:
         static = static[~is_among(static, np.unique(np.concatenate(wrong)))]
         if not len(static):
             return verdict
-        # the log is right about these rows: is the table, too?
+        # the log agrees with the source about these rows; now check the table
         here = [self._empty()]
         for hashes, rows in self._lake_rows("lake, again"):
             here.append(rows.filter(pa.array(is_among(hashes, static))))

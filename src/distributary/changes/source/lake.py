@@ -223,7 +223,7 @@ class _Placed:
         server, places = phase >> 1, positions(rows)
         placed = (places != 0).any(axis=1)
         here = placed & (server == incarnation)
-        # the rows of an initial snapshot stand where that was taken: maybe nothing came since
+        # rows of an initial snapshot have its position, so they do not prove later changes
         first = ((phase & 1) == 0) & (places == np.array(moment.low)).all(axis=1)
         self.later: Flags = (server > incarnation) | (here & ~first & ~below(places, moment.low))
         """Those that do not stand before it."""

@@ -100,14 +100,14 @@ class MySQLDatabase:
                 password=address.password,
                 database=address.database,
                 charset="utf8mb4",
-                # values come as their text: the server has formatted them
+                # values come as text, in the server's own format
                 conv=_ENCODERS,
                 autocommit=True,
                 program_name="distributary",
                 **tls,
             )
         self._execute("set session time_zone = '+00:00'")
-        # a statement that streams rows must not be ended because somebody else is slow
+        # the server must not end a statement whose rows are read slowly
         self._execute("set session net_write_timeout = 3600")
         ((version,),) = self._rows("select version()")
         self._is_mariadb = "mariadb" in version.lower()
@@ -150,10 +150,10 @@ class MySQLDatabase:
     ) -> SourceColumn:
         kind = _TYPES.get(type_.lower(), ValueType.UNKNOWN)
         if kind is ValueType.INTEGER and "bigint" in declared and "unsigned" in declared:
-            # more than 64 bits with a sign
+            # unsigned values may exceed a signed integer of 64 bits
             kind = ValueType.DECIMAL
         if "virtual" in extra.lower():
-            # their values are not in the log
+            # the log does not have the values of generated columns
             kind = ValueType.UNKNOWN
         digits = scale if kind is ValueType.DECIMAL else fraction
         self._readers[name] = _READERS.get(kind, _as_text)
@@ -275,7 +275,7 @@ def _quoted(name: str) -> str:
 
 def _expression(column: SourceColumn) -> str:
     name = _quoted(column.name)
-    # as text a number of 32 bits has six digits
+    # the server writes a FLOAT with six digits only
     exact = {ValueType.FLOAT: f"{name} + 0e0", ValueType.BITS: f"{name} + 0"}
     return exact.get(column.type, name)
 
@@ -289,7 +289,7 @@ def _after(key: Sequence[str]) -> str:
     return f"({' or '.join(parts)})"
 
 
-# Values, which come as the server writes them.
+# Conversion of values from the server's text.
 
 
 def _as_text(value: Any) -> str:
@@ -312,7 +312,7 @@ def _as_date(value: Any) -> date | None:
     try:
         return date.fromisoformat(_as_text(value))
     except ValueError:
-        # a day that is none, such as 0000-00-00
+        # an invalid date, such as 0000-00-00
         return None
 
 

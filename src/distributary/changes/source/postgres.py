@@ -39,7 +39,7 @@ _PLAIN: Mapping[str, tuple[ValueType, str]] = {
     "money": (ValueType.DECIMAL, "{}::numeric::text"),
     "text": (ValueType.TEXT, "{}"),
     "varchar": (ValueType.TEXT, "{}"),
-    # a cast to text would lose the spaces at the end, which are in events
+    # a cast to text would drop trailing spaces, which events have
     "bpchar": (ValueType.TEXT, "{}"),
     "name": (ValueType.TEXT, "{}::text"),
     "citext": (ValueType.TEXT, "{}::text"),
@@ -48,7 +48,7 @@ _PLAIN: Mapping[str, tuple[ValueType, str]] = {
     "json": (ValueType.JSON, "{}::text"),
     "jsonb": (ValueType.JSON, "{}::text"),
     "bytea": (ValueType.BYTES, "{}"),
-    # infinity is null in the lake
+    # the lake stores infinity as null
     "date": (ValueType.DATE, "case when isfinite({0}) then {0} end"),
     "timestamp": (ValueType.TIMESTAMP, "case when isfinite({0}) then {0} end"),
     "timestamptz": (ValueType.INSTANT, "case when isfinite({0}) then {0} end"),
@@ -82,7 +82,7 @@ _NAMES = "select relname::text from pg_class where relkind in ('r', 'p') order b
 _WAL = "pg_current_wal_insert_lsn()"
 _STANDBY = "select pg_is_in_recovery()"
 _LOW = f"select ({_WAL} - '0/0')::int8"
-# a snapshot knows nothing of transactions that began after the last one that ended
+# a snapshot does not list transactions that began after the last one that ended
 _NEXT = "select txid_current()"
 _OLDEST = "select txid_snapshot_xmin(txid_current_snapshot())"
 _NOW = "(extract(epoch from clock_timestamp()) * 1000000)::int8"
@@ -148,7 +148,7 @@ class PostgresDatabase:
         if base and kind is ValueType.TEXT:
             expression = "{}::text"
         if (generated or "").strip():
-            # their values are not in the log
+            # the log does not have the values of generated columns
             kind = ValueType.UNKNOWN
         digits = None
         if kind is ValueType.DECIMAL and modifier >= 4:
@@ -276,5 +276,5 @@ def _literal(value: object) -> str:
     if isinstance(value, bytes):
         return f"'\\x{value.hex()}'::bytea"
     text = str(value)
-    # the server reads a text without a type as whatever it is compared with
+    # an untyped literal takes the type of the column that it is compared with
     return "E'" + text.replace("\\", "\\\\").replace("'", "''") + "'"

@@ -67,7 +67,7 @@ def _places(moment: Moment, incarnations: Incarnations, size: int) -> pa.StructA
     """Return the place just before a snapshot's lower one, where no change can be."""
     a, b, c = moment.low
     a, b = (a, b - 1) if b else (a - 1, b)
-    # where times tell the server, a merge gives its number to these rows, too
+    # if times distinguish the servers, the merge numbers these rows as well
     positional = any(start.topic is None for start in incarnations.starts)
     server = 0 if positional else max((start.number for start in incarnations.starts), default=0)
     place = {"phase": 2 * server + 1, "ts": 0, "a": a, "b": b, "c": c, "half": 1, "tie": READ_TIE}

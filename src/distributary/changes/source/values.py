@@ -50,7 +50,7 @@ class ColumnPair:
         if pa.types.is_string(type_) and kind in _TEMPORAL:
             return _normal_times(column)
         if pa.types.is_integer(type_) and kind in _TEMPORAL:
-            # infinity is null on the source's side
+            # the source's infinity counts as null
             low, high = _FINITE.get(kind, (-_FAR_US, _FAR_US))
             known = pc.and_(pc.greater_equal(column, low), pc.less_equal(column, high))
             return pc.if_else(known, column, pa.scalar(None, type_))
@@ -65,7 +65,7 @@ class ColumnPair:
             values = _encoded(encode, source, self.field.type)
             there = values.is_valid().to_numpy()
             same = equal_values(self.normal(values), self.normal(lake))
-            # equal values may be written in several ways: in that of the events
+            # equal values may have several spellings: prefer that of the events
             alike = equal_values(values, lake)
             return 2 * int((same & there).sum()) + int((alike & there).sum())
 
@@ -238,7 +238,7 @@ def _unit(name: str) -> Encode:
 
 
 def _units(source: SourceColumn) -> Sequence[Encode]:
-    # Debezium's usual choice is by the digits that a column has
+    # Debezium by default chooses the unit by the digits of the column
     names = ["micros", "millis", "nanos"]
     if source.digits is not None and source.digits <= 3:
         names = ["millis", "micros", "nanos"]
@@ -261,7 +261,7 @@ def _iso(suffix: str, *, trimmed: bool = True) -> Encode:
 
     def encode(values: pa.ChunkedArray, _: pa.DataType) -> pa.ChunkedArray:
         micros = values.cast(pa.int64()).cast(pa.timestamp("us"))
-        # seconds of a column of microseconds have six digits behind the point
+        # this writes microseconds, with six digits after the point
         texts = pc.strftime(micros, "%Y-%m-%dT%H:%M:%S")
         if trimmed:
             texts = pc.replace_substring_regex(texts, r"\.?0{1,6}$", "")

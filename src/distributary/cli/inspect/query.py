@@ -125,7 +125,7 @@ def head(
     questions = Questions(found.path, as_of=as_of, pipeline=found.pipeline)
     name = table.casefold()
     if name not in questions.places:
-        # by its type, or an error that names those that are spelled alike
+        # find the table of a type, or raise an error that suggests similar names
         name = find_table(found.ledger().tables(schema_ids=False), table).table.casefold()
     opened = questions.open(name)
     rows = newest(opened, count)
@@ -176,7 +176,8 @@ def _answer(
     from distributary.errors import DistributaryError
 
     def end(error: DistributaryError) -> None:
-        # nothing else stops the engine; a statement only reads, so that nothing is left half done
+        # only the end of the process stops the engine; statements only read, so nothing stays half
+        # done
         report(call.out, error, call.log)
         call.out.stdout.flush()
         os._exit(error.exit_code)
@@ -218,13 +219,13 @@ def show_rows(
 
 def _draw(paper: Paper, columns: Sequence[ResultColumn], rows: Sequence[Sequence[str]]) -> None:
     if paper.fancy and len(columns) * 4 > paper.console.width:
-        # a table that no screen is wide enough for: a line for each value
+        # a table that is wider than the screen has a line for each value
         for number, row in enumerate(rows, 1):
             paper.line(f"row {number}")
             for column, value in zip(columns, row, strict=True):
                 paper.row(column.name, value, width=28)
         return
-    # names of columns come from records, and from whoever wrote the statement
+    # names of columns come from records and from the statement, so they are untrusted
     headers = [one_line(column.name) + ">" * _is_number(column.type) for column in columns]
     paper.table(headers, rows, indent=0)
 
@@ -246,7 +247,7 @@ def _text(value: Any) -> str:
     if isinstance(value, dict | list):
         return json.dumps(json_value(value), ensure_ascii=False)
     known = json_value(value)
-    # what JSON has no word for: infinity, and what is no number
+    # JSON cannot spell infinity and NaN
     return "" if value is None else str(value) if known is None else str(known)
 
 
@@ -260,7 +261,7 @@ def _json(value: Any, width: int | None) -> Any:
     return known if len(text) <= width else cut(text, width)
 
 
-# A prompt.
+# The interactive prompt.
 
 
 def _converse(call: Invocation, questions: Questions, bounds: QueryLimits, shape: RowShape) -> None:
@@ -269,7 +270,7 @@ def _converse(call: Invocation, questions: Questions, bounds: QueryLimits, shape
     from distributary.errors import DistributaryError
 
     with suppress(ImportError):
-        # arrow keys and history, where Python has them
+        # this import adds arrow keys and history to the prompt
         import readline  # noqa: F401
     tables = counted(len(questions.places), "table")
     call.out.note(f"{tables}; end a statement with ;  and leave with Ctrl-D. Try: show tables;")

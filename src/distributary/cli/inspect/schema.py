@@ -238,7 +238,7 @@ def show(
     except (ConfigError, RegistryError) as error:
         if no_table is None or _GUESS in error.next_step:
             raise
-        # whoever meant a table wants to hear about tables
+        # the argument may have been meant as a table, so the error about tables is shown
         raise no_table from error
 
 
@@ -710,7 +710,7 @@ def _changes(old: tuple[Column, ...], new: tuple[Column, ...]) -> list[SchemaDif
         return [_difference(change) for change in added]
     merged = merge(old, new, Evolution())
     changed = {change.column for change in merged.changes}
-    # others go to a column beside it, or nowhere
+    # values of all other fields go to a side column, or are not stored
     fitting = {fill.target for fill in merged.fills if fill.source == fill.target}
     kept = {column.name: column.type for column in new}
     found = [_difference(change) for change in merged.changes]
@@ -733,7 +733,7 @@ def _difference(change: ColumnChange) -> SchemaDifference:
 
 
 def _lines(text: str) -> list[str]:
-    # registries keep schemas that are JSON on one line, which no diff can tell anything about
+    # registries keep a JSON schema on one line, in which a diff shows nothing
     with suppress(ValueError):
         text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
     return [one_line(line) for line in text.splitlines()]
@@ -791,7 +791,7 @@ def ids(
     if tables:
         uses = with_rows(uses, _count(found, tables, None))
     else:
-        # bronze has them all, where there is one
+        # a bronze table has all records of its pipeline
         bronze = [t for t in every if t.role == Role.BRONZE]
         covered = {t.pipeline for t in bronze}
         fed = bronze + [t for t in by_type if t.pipeline not in covered]

@@ -285,7 +285,7 @@ def _draw_slots(paper: Paper, source: SourceSlots | None, now: datetime) -> None
     """Say how much log of the source each replication slot holds back, the most first."""
     if source is None:
         return
-    # few pipelines have a slot, and all others do without that command
+    # imported here, because few pipelines have a replication slot
     from distributary.cli.upkeep.source import slot_in_words
 
     lines: list[Words] = [slot_in_words(slot) for slot in source.slots[:_MOST_TABLES]]
@@ -569,7 +569,7 @@ def _find_partitions(call: Invocation, lake: Lake, status: PipelineStatus) -> Pa
     """Return a pipeline's partitions from the ledger, completed by its broker."""
     read: dict[Partition, int] = {}
     if status.last_batch is not None:
-        # a reset begins a new life, with offsets of its own
+        # only offsets of the newest life count, because a reset starts over
         rows = lake.ledger().read_ranges(status.name, life=status.last_batch.life).to_pylist()
         read = {(row["topic"], row["partition"]): row["end"] for row in rows}
     ends, reason = _ask_broker(call, lake, status)
@@ -587,7 +587,7 @@ def _partition_lag(
     newest: Mapping[Partition, int],
 ) -> PartitionLag:
     position, first, end = read.get(one), oldest.get(one), newest.get(one)
-    # what was never read waits from its beginning, and what is deleted waits no more
+    # an unread partition lags by all of its records, without those that the broker has deleted
     lag = None if end is None else max(end - max(position or 0, first or 0), 0)
     return PartitionLag(*one, position, first, end, lag)
 
@@ -683,7 +683,7 @@ def _ask_registry(call: Invocation, lake: Lake, status: PipelineStatus) -> Heala
     loaded = loaded_of(call, lake, name=status.name, needs=DECODING)
     if not _may_decode(lake, status, loaded):
         return Healable(0)
-    # all that decodes takes a while to import
+    # imported here, because decoders take long to import
     from distributary.engine.pipeline import Pipeline
     from distributary.operations.replay import healable
 
@@ -704,7 +704,7 @@ def _may_decode(lake: Lake, status: PipelineStatus, loaded: Loaded) -> bool:
     letters = tables.get(status.name)
     if settings is None or letters is None:
         return True
-    # one that is away is away: `status` is not to wait for a second answer
+    # one attempt only, because `status` must not wait for a registry that is down
     registry = open_registry(settings, attempts=1)
     columns = [
         letters.select(reason=reason, pipeline=status.name, columns=("schema_id",))["schema_id"]

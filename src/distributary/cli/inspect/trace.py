@@ -125,7 +125,7 @@ def _trace_path(call: Invocation, lake: Lake, where: str) -> int:
         )
     path = below(roots, where)
     if path == where.rstrip("/"):
-        # a path from the working directory, if that leads below a root
+        # a relative path counts from the working folder, if that is below a root
         whole = below(roots, os.path.abspath(where))
         path = path if whole.startswith("/") else whole
     found = trace_file(lake.path, path)
@@ -257,7 +257,7 @@ def _draw_story_event(paper: Paper, event: RowEvent) -> None:
     batch = "" if event.batch is None else f"batch {event.batch}  "
     source = str(event.source or "")
     is_long = len(source) > _SHORT
-    # of a file's path the name, of a record its number
+    # the end of a file's path has its name, and that of a record its number
     end = f"…{source[1 - _SHORT :]}" if is_long else source
     paper.line(
         styled("> " if event.current else "  ", "green"),
@@ -266,7 +266,7 @@ def _draw_story_event(paper: Paper, event: RowEvent) -> None:
         styled(f"  {batch}{end}", "dim"),
     )
     if is_long:
-        # whole, to be asked about in turn
+        # in full, so that it can be passed to `trace`
         paper.line(styled(f"      from {source}", "dim"))
     changes = [f"{n} = {cut(_text(v), _SHORT)}" for n, v in plain(event.changed).items()]
     more = len(changes) - _MOST_COLUMNS

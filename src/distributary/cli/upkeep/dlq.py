@@ -248,7 +248,7 @@ def _select(
     columns: tuple[str, ...] | None = None,
 ) -> pa.Table:
     """The open dead letters that are meant, of one pipeline."""
-    # what was typed may be the beginning of an id
+    # the option may have only the first digits of an id
     id = source.get(wanted["id"])["id"] if wanted["id"] is not None else None
     return source.select(**{**wanted, "id": id}, pipeline=pipeline, columns=columns)
 
@@ -258,7 +258,7 @@ def _moment(call: Invocation, text: str | None) -> datetime | None:
 
     if text is None:
         return None
-    # an age, or else a moment
+    # the text is an age or a time
     with suppress(ValueError):
         return datetime.now(UTC) - parse_duration(text.removesuffix("ago").strip())
     with suppress(ValueError):
@@ -301,7 +301,7 @@ def _has_none(
         if not dry_run and any(unfinished(at(card.checkpoint)) for card in cards):
             return False
     except OSError:
-        # a checkpoint that only the settings of the pipeline lead to
+        # only the settings of the pipeline give access to this checkpoint
         return False
     tables = _letters_in(lake, pipeline)
     return not any(_select(t, wanted, each, ("id",)).num_rows for each, t in tables.items())
@@ -324,7 +324,7 @@ def replay(
     wanted, found = chosen.criteria(call), find_lake(call, lake, file)
     if _has_none(found, wanted, pipeline, dry_run=dry_run):
         return _show_replay(call, [], dry_run=dry_run)
-    # after the count: to import the engine takes longer than to count
+    # imported after the count, because the import takes longer than the count
     from distributary.cli.command.live import session_for
     from distributary.engine.progress.removal import dead_letters_of
     from distributary.observe.deadletters import unfinished
@@ -340,7 +340,7 @@ def replay(
     ask = chosen.is_everything and count > 0 and not dry_run
     if ask and not confirmed(call, f"Replay all {meant}?", yes=yes, evidence=meant):
         return 1
-    # before Spark is started for nothing
+    # checked before Spark starts
     mine.ready(LANE)
     chosen_letters = _select(letters, wanted, name)
     more = bool(unfinished(mine.checkpoint))
@@ -351,7 +351,7 @@ def replay(
         if dry_run:
             tried = try_replay(context, chosen_letters)
             return _show_replay(call, [tried], dry_run=True)
-        # what an earlier replay has begun is no longer open when it is done: it goes first
+        # an interrupted replay is finished first, because its letters are no longer open then
         begun = finish(context, letters)
         still_open = _select(letters, wanted, name) if begun else chosen_letters
         done = send_again(context, letters, still_open)

@@ -179,7 +179,7 @@ def _settings(call: Invocation, lake: Lake) -> tuple[Maintain, str | None]:
         config = loaded_of(call, lake, needs=(), option=option).config
         return config.maintain, config.name
     except ConfigError as error:
-        # what a file that is there asks to be kept is not deleted because it was not read
+        # an unreadable pipeline file stops `maintain`: it may ask for a longer retention
         if lake.file is not None or error.code is ErrorCode.FILE_NOT_TRUSTED:
             raise
         call.out.step(f"with the usual settings: {error.what}")

@@ -285,7 +285,7 @@ def recover(call: Invocation, file: File, dry_run: DryRun = False) -> int:
     if not dry_run:
         found = make_checkpoint(pipeline)
     elif not repairs:
-        # else the ledger cannot be read yet
+        # the plan reads the ledger, which must be repaired first
         found = plan_recovery(pipeline)
     data = {
         "pipeline": pipeline.config.name,
@@ -350,7 +350,7 @@ def clean(
     try:
         removals += plan_produced(pipeline.config)
     except (SourceError, RegistryError) as error:
-        # a broker that is gone for ever must not keep a lake from being cleaned
+        # a lake can be cleaned even if its broker no longer exists
         call.out.warn(f"simulated topics and subjects stay: {error.what} ({error.where})")
     return _take_away(call, pipeline, removals, dry_run=dry_run, yes=yes)
 
@@ -412,7 +412,7 @@ def _draw_removals(paper: Paper, removals: Sequence[Removal]) -> None:
     if not removals:
         paper.line("there is nothing to remove")
         return
-    # they come last
+    # the subjects are the last rows, so these are cut off
     more = max(0, sum(each.kind == SUBJECT for each in removals) - _SUBJECTS_SHOWN)
     paper.table(
         ("WHAT", "NAME", "ROWS>", "PATH"),

@@ -143,7 +143,7 @@ def compare_tables(
         for table in tables:
             mine = pipeline_of(call, lake, name=table.pipeline, needs=("lake",))
             if healing is not None and not healing.dry_run and is_unfinished(mine):
-                # rows of a command that was killed: they must not seem to differ
+                # rows that a killed command was writing would count as differences
                 contexts[mine.config.name] = _opened(call, lake, table.pipeline, runs)
                 finish(contexts[mine.config.name])
             with progress_of(call) as progress:
@@ -194,7 +194,7 @@ def _opened(call: Invocation, lake: Lake, name: str, runs: ExitStack) -> RunCont
     from distributary.operations.source import LANE
 
     mine = pipeline_of(call, lake, name=name)
-    # before Spark is started for nothing
+    # checked before Spark starts
     mine.ready(LANE)
     spark = runs.enter_context(start_spark(call, mine))
     return runs.enter_context(mine.open(spark, lane=LANE))

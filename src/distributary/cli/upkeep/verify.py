@@ -263,7 +263,7 @@ def _results(
     pipelines: dict[str, Pipeline] = {}
 
     def compare(known: TableSummary, check: TableCheck) -> VerifyResult:
-        # brings Spark with it, which other tables are verified without
+        # imported here, because it imports Spark, which other tables do not need
         from distributary.operations.repair.verify_table import verify_table
 
         name = known.pipeline
@@ -299,7 +299,7 @@ def _results(
             try:
                 done.append(compare(next(filter(None, owners)), check))
             except DamagedFileError as error:
-                # one table that cannot be read must not hide all others
+                # an unreadable table must not hide the results of all others
                 done.append(VerifyResult(check.with_more(findings=[unreadable(table, error)])))
     return done
 

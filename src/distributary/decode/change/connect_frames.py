@@ -77,7 +77,7 @@ def schema_of(value: bytes) -> bytes | None:
     if not value.startswith(HEAD) or not value.endswith(_END):
         return None
     end = 0
-    # parameters and defaults of a schema may hold anything, also what looks like its end
+    # a parameter or a default may contain text that looks like the end of the schema
     for _ in range(_MOST_NECKS):
         end = value.find(NECK, end + 1)
         text = value[len(HEAD) : end]

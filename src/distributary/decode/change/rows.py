@@ -151,7 +151,7 @@ class InferredRows:
             shapes = events["properties"][image]["properties"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise unusable(type(error).__name__) from error
-        # a column that was never anything but null does not exist yet
+        # a column that was always null does not exist yet
         known = {name: _flat(shape) for name, shape in shapes.items() if not _is_void(shape)}
         self.names: Mapping[str, str] = column_names(known)
         if not known:
@@ -272,7 +272,7 @@ class RowsDecoder:
         self.columns = CHANGE_COLUMNS + reader.columns
         self._schema = pa.schema([pa.field(c.name, c.type) for c in self.columns])
         self._row_bytes = _CHANGE_BYTES + _VALUE_BYTES * len(reader.columns)
-        # every brace may begin a row
+        # each brace in a payload may begin a row
         self.expansion = Expansion(
             row=self._row_bytes,
             factor=self._row_bytes,
@@ -310,7 +310,7 @@ class RowsDecoder:
                 reason = f"column {printable(missing[0])} of its key is not in its row"
                 raise RefusedError(ErrorCode.KEY_NOT_IN_PAYLOAD, reason)
         count = len(event.changes)
-        # an envelope is repeated with each row of its event
+        # each row of an event repeats its envelope
         size = count * (self._row_bytes + len(render(event.envelope))) if count > 2 else 0
         if size > self._limits.max_decoded_bytes:
             most = f"limits.max_decoded_bytes is {self._limits.max_decoded_bytes}"
@@ -330,7 +330,7 @@ class RowsDecoder:
                 failed.setdefault(at, (ErrorCode.PAYLOAD_MISMATCH, reason))
         refused: dict[int, tuple[ErrorCode, str]] = {}
         for at, why in sorted(failed.items()):
-            # a record is in the log with all of its rows, or not at all
+            # if one row of a record fails, the log has none of its rows
             refused.setdefault(rows[at].position, why)
         for position, (code, reason) in refused.items():
             gathered.fail(position, code, reason)
@@ -351,7 +351,7 @@ class RowsDecoder:
             place,
             phase=(~reads if before_cdc else np.zeros(len(rows), np.bool_)),
             ts=np.zeros(len(rows), np.int64),
-            # without a position the order of arrival puts the halves behind what came before
+            # without positions, the order of arrival decides
             half=np.array([each.half or each.place == NOWHERE for each in changes], np.int64),
             tie=pa.array(self._ties(rows, raw), pa.string()),
         )

@@ -104,7 +104,7 @@ def times(factor: int) -> Read:
 
     def read(array: pa.Array) -> ValueReading:
         ticks = _longs(array)
-        # midnight may be the end of a day as well
+        # 24:00 is allowed as the end of a day
         fine = _between(ticks, 0, DAY // factor)
         return _without(_clock(array, np.where(fine, ticks, 0) * factor), fine, array)
 
@@ -287,7 +287,7 @@ def arrays(read: Read, *, is_json: bool) -> Read:
             return elements(element), where(~nulls(lists))
         lists = compact(lists)
         inner, below = pa.array([], pa.string()), list[int]()
-        # most levels hold nothing at all
+        # most levels are empty
         if len(lists.values):
             inner, below = levels(lists.values, left - 1)
         items = pc.fill_null(inner, "null")

@@ -75,7 +75,7 @@ class AlertTarget(ABC):
         except TimeoutError:
             return DeliveryOutcome(False, f"no answer within {self._seconds:g} s", again=True)
         except Exception as error:
-            # its text may quote an address or a header: only its kind is told
+            # the error's text may quote an address or a header, so only its class is shown
             return DeliveryOutcome(False, type(error).__name__)
 
     def close(self) -> None:  # noqa: B027 (not every target keeps some)
@@ -171,7 +171,7 @@ def _kind(error: Exception) -> str:
     return f"no connection ({type(error).__name__})"
 
 
-# Mail by SMTP. What is said about one occasion of an alert is one thread.
+# Mail by SMTP. The beginning and the end of one alert are one thread of mails.
 
 _LONGEST_SUBJECT = 200
 _POSTPONED = range(400, 500)

@@ -148,7 +148,7 @@ class CoordinateComparison:
         rows = [row for c in known.commits for row in self.ledger.table_batches(c).to_pylist()]
         rows = [row for row in rows if row["outcome"] != PARKED]
         sums = [r["batch"] for r in rows if r["outcome"] == ACCEPTED or r["batches"] != 1]
-        # what was summed up, or taken as it is, is compared as one
+        # batches that were summed up or accepted are compared as one
         summed = max(sums, default=-1)
         expected: Counter[int] = Counter()
         for row in rows:
@@ -162,7 +162,7 @@ class CoordinateComparison:
         unlike = sorted(n for n in {*expected, *found} if expected[n] != found[n])
         removed = check.rows_removed
         if removed and all(expected[n] > found[n] for n in unlike):
-            # Which batches the removed rows were of is not kept, only how many they are.
+            # Only the number of removed rows is recorded, and not their batches.
             unlike = unlike if sum(expected[n] - found[n] for n in unlike) > removed else []
         examples = "; ".join(
             f"batch {n}: {expected[n]:,} by the ledger, {found[n]:,} in the table"

@@ -319,7 +319,7 @@ def _explained(
     if past is None:
         return check.with_more(findings=[_unexplained(known, difference, None)])
     newest, taken = _newest(known), known.accepted_version
-    # these are marked by merges, and those of a pipeline that is cleaned away go by one
+    # merges mark dead letters, and cleaning a pipeline away removes its letters
     letters = known.role == Role.DEAD_LETTERS
     under_way, upkeep, unknown, foreign = [], [], [], []
     for commit in past.commits:

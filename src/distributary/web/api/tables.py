@@ -65,7 +65,7 @@ def reads(lake: LakeReader) -> Reads:
         }
 
     def table(request: Request) -> dict[str, Any]:
-        # one look: a batch may be settled between two
+        # one read of the ledger, because a batch may be settled between two
         health = lake.table_health(request.path_params["name"])
         found = health.table
         return {

@@ -138,7 +138,7 @@ def size(given: Any) -> int:
     return len(fields) + sum(map(size, inner))
 
 
-# What each of Datastream's unified types becomes in the lake is told in docs/change-data.md.
+# docs/change-data.md has the lake's type for each of Datastream's unified types.
 
 _INTEGERS = ("int", "long")
 
@@ -214,7 +214,7 @@ class TypePlanner(PrivateCopy):
         wanted, made = _RECORDS.get(name, ((), None))
         fits = names == wanted and all(kind in _INTEGERS for kind in kinds)
         if name == "varchar":
-            # its length may come after the value
+            # the field of the length may follow that of the value
             fits = names[:1] == wanted and kinds[0] == "string"
             fits = fits and all(kind in (*_INTEGERS, "string") for kind in kinds)
         elif name == "year":
@@ -326,7 +326,7 @@ class AvroEvents:
     def decode(self, payloads: pa.BinaryArray, gathered: Gathered) -> Iterator[DatastreamEvents]:
         """Take events apart; what cannot be read has failed."""
         decoded = self._inner.decode(payloads)
-        # the names of the private copy mean nothing to anybody
+        # users do not know the names of the private copy, so messages leave them out
         failed = tuple(replace(f, message=_LABEL.sub("", f.message)) for f in decoded.failed)
         positions = gathered.take(replace(decoded, failed=failed), np.arange(len(payloads)))
         if len(positions):
@@ -390,7 +390,7 @@ def _parts(batch: pa.RecordBatch, place: str | None) -> tuple[Mask, dict[str, pa
     if place is None or place not in batch.schema.names:
         return np.zeros(batch.num_rows, np.bool_), {}
     array = batch.column(place)
-    # no struct is a record of which nothing is ever set
+    # without a struct, the record has no field that was ever set
     names = [f.name for f in array.type] if pa.types.is_struct(array.type) else []
     return ~nulls(array), dict(zip(names, array.flatten(), strict=True)) if names else {}
 
@@ -400,7 +400,7 @@ def sort_keys_json(array: pa.Array) -> pa.Array:
     mixed = pa.types.is_list(array.type) and pa.types.is_struct(array.type.value_type)
     if not mixed or {f.name for f in array.type.value_type} != {"string", "long"}:
         return json_texts(array)
-    # few different texts, many numbers
+    # texts repeat often, so each different one is quoted once
     texts = array.values.field("string").dictionary_encode()
     quoted = [json.dumps(text, ensure_ascii=False) for text in texts.dictionary.to_pylist()]
     strings = pa.array(quoted, pa.string()).take(texts.indices)

@@ -101,7 +101,7 @@ class DatastreamDecoder:
         coded = pc.dictionary_encode(methods, null_encoding="encode")
         codes, names = coded.indices.to_numpy(), coded.dictionary.to_pylist()
         backfilled: Mask = np.array([is_backfill(name) for name in names])[codes]
-        # Oracle's log was read again for these, after a rollback
+        # Datastream read Oracle's log again for these events, after a rollback
         supplied: Mask = np.array(["supplementation" in (n or "").lower() for n in names])[codes]
         change = pc.utf8_upper(_texts_of(events.metadata.get("change_type"), count))
         micros, untimed = moments(events.top.get("source_timestamp"), count, unit=events.unit)
@@ -124,7 +124,7 @@ class DatastreamDecoder:
         reason = "a column of its key is not in its payload"
         missing |= self._left_out(events, keys, array, null)
         judge.refuse(missing, ErrorCode.KEY_NOT_IN_PAYLOAD, reason)
-        # read again without what made it this row
+        # an event that was read again may lack the columns of its key
         judge.refuse(supplied & null, ErrorCode.NULL_KEY, "a column of its key is null")
         operations = np.where(truths(pc.is_in(change, _UPDATES)), 1, 0)
         operations = np.where(deleted, 3, np.where(backfilled, 2, operations))
@@ -140,7 +140,7 @@ class DatastreamDecoder:
             pa.array(backfilled),
             uuid,
             hashes if count == len(hashes) else hashes.take(pa.array(events.positions)),
-            # nothing is left unchanged: empty lists
+            # Datastream omits no columns: empty lists
             pa.ListArray.from_arrays(pa.array(np.zeros(count + 1, np.int32)), pa.array([], "str")),
             envelopes(events),
             *events.payload,
@@ -186,7 +186,7 @@ def _taken_apart(schema: WriterSchema, limits: DecodeLimits) -> AvroEvents | Jso
             case Format.JSON:
                 return JsonEvents(schema.body, limits)
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-        # a schema can be wrong in more ways than can be looked for
+        # a schema from outside can be wrong in any way
         evidence = type(error).__name__
     raise DecodeError(
         "the schema is not that of Datastream's events",
@@ -246,7 +246,7 @@ _CLOCK = r"(\d\d:\d\d)(:\d\d(?:\.\d+)?)?"
 _ZONE = r"(?:[Zz]|UTC|([+-]\d\d):?(\d\d)?)?"
 _MOMENT = re.compile(rf"\s*(\d{{4}}-\d\d-\d\d)[Tt ]{_CLOCK}\s*{_ZONE}\s*", re.ASCII)
 _NUMBER = re.compile(r"-?\d{1,16}", re.ASCII)
-# what Arrow reads in the same way, once the Z is gone
+# the forms that Arrow reads alike, after the Z was removed
 _USUAL = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?Z?$"
 
 
@@ -320,7 +320,7 @@ def _resolved(
 ) -> tuple[str, ...] | None:
     columns: list[str] = []
     for name in wanted:
-        # the very name first: a source may have two columns that differ by case only
+        # the exact name goes first, because two columns may differ by case only
         column = None if name is None else names.get(name, folded.get(name.casefold()))
         if column is None:
             return None
@@ -385,7 +385,7 @@ def _coded(array: pa.Array) -> tuple[Positions, list[str]] | None:
         values = json_texts(array)
     else:
         return None
-    # a look at the first tells of most that are all different
+    # the first values usually show whether all values are different
     head = values[: 4 * MAX_DIFFERENT]
     if len(head) < len(values) and pc.count_distinct(head, mode="all").as_py() > MAX_DIFFERENT:
         return None

@@ -101,9 +101,9 @@ class JsonEvents:
         source = _properties(top.get(SOURCE))
         payload = {n: _flat(s) for n, s in _properties(top.get(PAYLOAD)).items()}
         self._top, self._metadata, self._payload = tuple(top), tuple(source), tuple(payload)
-        # columns that were never anything but null do not exist yet
+        # columns that were always null do not exist yet
         self._void = tuple(n for n, s in payload.items() if _types(s) == {"null"})
-        # something must be named, so that the rest is the rest
+        # one property must be declared, so that all others are collected as the rest
         known = {PAYLOAD: _closed(payload)} if PAYLOAD in top else {"\x00": {"type": "null"}}
         self._careful = _decoder({"type": "object", "properties": known}, limits)
         quick = _quick(top, source, payload)
@@ -130,7 +130,8 @@ class JsonEvents:
         """Take events apart; what cannot be read has failed."""
         left = np.ones(len(payloads), np.bool_)
         if self._quick is not None:
-            # what has a list that no event before it had is refused, and read carefully
+            # an event with a list of a new form is refused here, and then read by the careful
+            # reader
             masked = mask_list(payloads, KEYS) if KEYS in self._top else unmasked(payloads)
             rows = np.flatnonzero(masked.sure)
             chosen = pa.array(rows)
@@ -191,7 +192,7 @@ class JsonEvents:
 
     def _careful_payload(self, batch: pa.RecordBatch) -> tuple[Mask, tuple[pa.Array, ...]]:
         if batch.num_columns == 1:
-            # no event had one when the schema was inferred
+            # no event had this object when the schema was inferred
             return np.zeros(batch.num_rows, np.bool_), ()
         array = batch.column(0)
         return ~nulls(array), tuple(array.flatten()) if self.columns else ()
@@ -208,7 +209,7 @@ def _quick(
     simple = some and expected and all(map(_simple, payload.values()))
     if not simple or not all(expected.values()) or not all(parts.values()):
         return None
-    # in the order of the events' own parts
+    # in the order in which events have their parts
     known = dict.fromkeys(top) | parts | {SOURCE: _closed(expected), PAYLOAD: _closed(columns)}
     return _closed(known, null=False)
 

@@ -126,13 +126,13 @@ def left_out(
 PLACEHOLDER = "__debezium_unavailable_value"
 _BYTES = PLACEHOLDER.encode()
 _BASE64 = base64.b64encode(_BYTES).decode()
-# what Java makes of bytes that are to be an identifier
+# Java derives a UUID from these bytes
 _UUID = str(uuid.UUID(bytes=hashlib.md5(_BYTES, usedforsecurity=False).digest(), version=3))
 _TEXTS = pa.array(
     [
         PLACEHOLDER,
         _BASE64,
-        # lists and maps that were left as JSON
+        # the placeholder in lists and maps that are kept as JSON
         json.dumps([PLACEHOLDER]),
         json.dumps({PLACEHOLDER: PLACEHOLDER}, separators=(",", ":")),
         json.dumps({PLACEHOLDER: PLACEHOLDER}),
@@ -157,7 +157,7 @@ def unchanged(array: pa.Array) -> Mask | None:
         flags = truths(pc.equal(array, pa.scalar(_BYTES, pa.binary())))
     elif kinds.is_map(type_):
         maps = compact(array)
-        # one that is null has no entries
+        # a null map has no entries
         rows = np.flatnonzero(np.diff(maps.offsets.to_numpy()) == 1)
         keys = maps.keys.take(maps.offsets.take(pa.array(rows)))
         flags = truths(pc.equal(keys, PLACEHOLDER))
@@ -212,7 +212,7 @@ class OldKeys:
             values = [_bytes(value) for value in values]
         raw = fill(pa.nulls(len(values), type_), range(len(values)), values)
         if raw is None and len(values) > 1:
-            # one that does not fit is no reason to leave the others as they are
+            # one unsuitable value must not keep the others from being shown
             return [shown for value in values for shown in self._shown(column, [value])]
         if raw is None:
             return values
@@ -349,7 +349,7 @@ class DebeziumDecoder:
         """Decode events without frames; what cannot be a row is in `failed`."""
         array = payloads if payloads.type == pa.binary() else payloads.cast(pa.binary())
         gathered = Gathered(self._schema, len(array))
-        # they may carry their schema
+        # each message may carry its schema
         bare = without_schema(array, self._frame) if self._is_json else array
         silent = tombstones(bare, is_json=self._is_json)
         rows = np.flatnonzero(~silent)

@@ -127,7 +127,7 @@ def _source(event: Mapping[str, Any]) -> Mapping[str, Any] | None:
     source = inner.get("source")
     if isinstance(source, dict) and source.get("connector") and "op" in inner:
         return source
-    # flattened by the connector, with what it was told to add
+    # flattened by the connector, with the fields of its setting `add.fields`
     return {"flat": True} if any(key.startswith("__op") for key in inner) else None
 
 

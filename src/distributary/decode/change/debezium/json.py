@@ -146,7 +146,7 @@ def _strict(value: Any, type_: Type) -> Any:
 
 
 def _members(value: dict[str, Any], type_: Type) -> dict[str, Any]:
-    # by place: the lake's names need not be the source's
+    # matched by position, because the lake's names may differ from the source's
     fields = zip(value.items(), type_.fields, strict=True)
     return {name: _strict(each, field.type) for (name, each), field in fields}
 
@@ -230,7 +230,7 @@ def _with_flat_rows(members: dict[str, Shape]) -> dict[str, Shape]:
     source = objects_only(members.get("source", NOTHING))
     if "op" not in members or "connector" not in _properties(source) or not images:
         return {name: s if is_told(name) else _column(s) for name, s in members.items()}
-    # an event that has something else there is no reason to read the others in another way
+    # one event with another type must not change how the others are read
     patterns = {
         name: _TEXT if name in _TEXTS and "string" in shape.get("type", ()) else shape
         for name, shape in _properties(source).items()

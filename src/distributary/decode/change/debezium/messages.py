@@ -79,7 +79,7 @@ _TRANSACTION = (
     r'^\s*\{\s*"status"\s*:\s*"(?:BEGIN|END)"\s*,\s*"id"\s*:\s*"[^"]*"\s*,\s*"event_count"'
 )
 _HISTORY = b'"databaseName"'
-# topics are `prefix.database.table` there, and a schema's name is between the two elsewhere
+# these connectors have topics `prefix.database.table`; others add the schema's name
 _WITHOUT_SCHEMAS = ("mysql", "mariadb", "mongodb", "vitess")
 
 
@@ -155,7 +155,7 @@ def _kinds(
             (_TRANSACTION, MessageKind.TRANSACTION),
         ):
             kinds[bare & truths(pc.match_substring_regex(values, pattern))] = KINDS.index(kind)
-        # a connector's own history of schemas has no word about the connector
+        # a connector's own schema history does not name the connector
         for row in where(bare & truths(pc.match_substring(values, _HISTORY))):
             if _is_history(values[row].as_py()):
                 kinds[row] = KINDS.index(MessageKind.SCHEMA_CHANGE)
@@ -182,7 +182,7 @@ def _peeked(value: bytes | None) -> dict[str, Any] | None:
         return None
     source = event.get("source")
     texts = _texts(source, _SOURCE) if isinstance(source, dict) else None
-    # only what has no operation at all tells of something else than rows
+    # only a message without any operation is no change of rows
     operation = {} if event.get("op") is None else {"op": ""}
     return {"source": texts} | operation | _texts(event, ("op", *_FLAT))
 
@@ -373,7 +373,7 @@ class DebeziumEvents:
 
     def own(self, array: pa.Array) -> pa.Array:
         """Return the elements of a per-payload array that belong to the events."""
-        # positions go up: as many as there are means all of them
+        # positions are distinct, so an equal number means all elements
         whole = len(self.positions) == len(array)
         return array if whole else array.take(pa.array(self.positions))
 

@@ -37,7 +37,7 @@ _AVRO = {
     "string": "string",
     "bytes": "bytes",
 }
-# what a converter writes that was told to leave out what Connect means
+# the logical types that a converter omits if it is set to write plain Avro types
 _LOGICAL = {
     "date": "org.apache.kafka.connect.data.Date",
     "time-millis": "org.apache.kafka.connect.data.Time",
@@ -169,7 +169,7 @@ def _bare(given: Any) -> Any:
         if part in kept:
             kept[part] = _bare(kept[part])
     if isinstance(kept.get("fields"), list):
-        # a default is text of the type that it was written for
+        # a default is spelled for the field's original type
         fields = [{k: v for k, v in each.items() if k != "default"} for each in kept["fields"]]
         kept["fields"] = list(map(_bare, fields))
     return kept
@@ -194,10 +194,10 @@ def unusable(evidence: str) -> DecodeError:
     )
 
 
-# Which parts of an event are the row, and which tell about it: with an envelope, or flattened.
+# The parts of an event, row and envelope, for events with an envelope and for flattened ones.
 #
 # With an envelope the row is `after`, or `before` of a delete. Flattened, it is the event itself,
-# less the fields that begin with `__` and are called like something of an envelope.
+# without the fields that begin with `__` and are named like a field of an envelope.
 
 OPERATIONS = ("c", "u", "d", "r", "t", "m")
 CREATE, UPDATE, DELETE, READ, TRUNCATE, MESSAGE = range(6)
@@ -266,7 +266,7 @@ class EventShape:
     def _image(self, type_: Type, raw: Sequence[pa.DataType]) -> int:
         """Return the position of the row; both images have one type."""
         found = [self._place[name] for name in ("after", "before") if name in self._place]
-        # where nothing but truncates was seen, nothing is known of any row
+        # if only truncates were seen, no column is known
         void = all(type_.fields[i].type.kind == "void" for i in found)
         same = {raw[i] for i in found}
         if not void and (len(same) != 1 or not pa.types.is_struct(raw[found[0]])):
@@ -295,7 +295,7 @@ class EventShape:
         absent = nulls(row) & ~np.isin(codes, (TRUNCATE, MESSAGE))
         rest = [(name, a) for name, a in columns.items() if name not in ("before", "after", "op")]
         if before is not None:
-            # an image of the row as it was before an update; that of a delete is the row
+            # an update's `before` is kept beside the row; a delete's `before` is the row itself
             places = pa.array(np.arange(len(codes)), mask=deletes)
             rest.append(("before", before.take(places) if deletes.any() else before))
         columns_of_row = tuple(row.flatten()) if self.row else ()
@@ -307,10 +307,10 @@ class EventShape:
         envelope = {name: array for name, array in columns.items() if is_told(name)}
         gone = _truths(envelope.get(f"{_PREFIX}deleted"), batch.num_rows)
         operations = envelope.get(f"{_PREFIX}op")
-        # without a word about it, a row is as it is from now on
+        # without an operation, an event counts as an update
         codes = np.full(batch.num_rows, UPDATE) if operations is None else _codes(operations)
         codes = np.where(gone, DELETE, codes)
-        # what is said of the source goes before what the connector says of itself
+        # fields about the source take precedence over those about the connector
         bare = {n.removeprefix(_PREFIX): a for n, a in envelope.items()}
         short = bare | {n.removeprefix("source_"): a for n, a in bare.items() if "source_" in n}
         return Parts(

@@ -78,7 +78,7 @@ def scaled(read: Read, *, by: int = 1, parts: int = 1) -> Read:
     def reading(array: pa.Array) -> ValueReading:
         whole = array.cast(pa.int64())
         if parts > 1:
-            # of moments before 1970 as well the one below
+            # rounds down, also for times before 1970
             whole = pa.array(whole.fill_null(0).to_numpy() // parts, mask=nulls(array))
         done = read(pc.multiply(whole, by) if by > 1 else whole)
         return ValueReading(done.array, {row: array[row].as_py() for row in done.lost})
@@ -318,7 +318,7 @@ _PLAIN_READS: Mapping[str, Read] = {
 }
 
 
-# What came with a row beside the row: when, which half of a change of key, and all the rest.
+# The data of an event beside its row: its time, its half of a change of key, and the rest.
 
 NEW_KEY, OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
 """Headers of the two halves of a change of key: of the delete and of the insert."""
@@ -335,7 +335,7 @@ def source_times(parts: Parts, arrived: pa.Array) -> pa.Array:
     """Return the source's time of each change; the time of writing for one without it."""
     times: pa.Array = pa.nulls(len(arrived), TIMESTAMP)
     rest = {name.removeprefix("__"): array for name, array in parts.rest}
-    # of flattened events, in whatever unit, before the connector's own time
+    # the source's time in flattened events, in any unit, precedes the connector's own time
     own = {name.removeprefix("source_"): rest[name] for name in rest if name.startswith("source_")}
     for fields in (own, parts.source, rest):
         for name, read in _UNITS:

@@ -158,7 +158,7 @@ def read_event(
         refuse(ErrorCode.NO_PAYLOAD, "it has no columns of a table")
     table = _table(message.topic) or ("", "")
     key = _key(".".join(filter(None, table)), options)
-    # a key that is null is a value like others, and left out of JSON
+    # JSON omits a null, also in a column of the key
     row |= {name: None for name in key if name not in row}
     place = NOWHERE if is_load else _place(event, stem, message, options)
     change = RowChange(op, row, key, place, has_own_place=not is_load)
@@ -182,7 +182,7 @@ def _place(
     named = _CHANGES.fullmatch(stem)
     if named is None:
         refuse(ErrorCode.BAD_POSITION, "its file is not named by a time")
-    # of row 0 in a file the place is known too
+    # the offset is the row's number in the file, from 0 on
     return int(named[1] + named[2]), message.offset + 1, 0
 
 

@@ -109,7 +109,7 @@ def read_event(event: Any, message: Message) -> RowEvent:
         refuse(ErrorCode.NO_PAYLOAD, "it has no row")
     if op != "update" or not isinstance(old, dict):
         old = None
-    # Maxwell may be told to leave out nulls: what an update has changed and does not name is null
+    # Maxwell can be set to omit nulls: a changed column that the update does not name is null
     row = {**dict.fromkeys(old or ()), **row}
     place, own = _place(event)
     change = RowChange(
