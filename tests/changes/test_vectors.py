@@ -137,8 +137,8 @@ def test_bounds_of_a_file_with_a_vector_are_not_said_to_be_exact(shop: Shop) -> 
     told = [file for file in state_of(shop).files.values() if file.vector]
     assert told
     for file in told:
-        assert file.told()["tightBounds"] is False
-        assert file.told()["numRecords"] == file.written == (file.rows or 0) + file.lost
+        assert file.statistics()["tightBounds"] is False
+        assert file.statistics()["numRecords"] == file.written == (file.rows or 0) + file.lost
 
 
 @pytest.mark.parametrize(

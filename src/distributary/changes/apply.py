@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.changes.contest import NOBODY, Contest, Known
+from distributary.changes.contest import NO_MEMBER, Contest, Known
 from distributary.changes.decide import (
     Decision,
     Moves,
@@ -450,7 +450,7 @@ def _kept(
     """Return the values of rows that continue under a new key without any known event."""
     some = np.zeros(len(moves.away), np.bool_)
     for sources in decision.moved.values():
-        some |= sources != NOBODY
+        some |= sources != NO_MEMBER
     for number, definition in enumerate(definitions):
         own = np.flatnonzero(some & (owner[moves.away] == number))
         away = moves.away[own]
@@ -477,11 +477,11 @@ def _tombstones(
 ) -> pa.Table:
     size = events.rows.num_rows
     parts = []
-    for number, who in decision.remember:
+    for number, members in decision.remember:
         names = [*definitions[number], "_seq"]
-        rows = [events.rows.select(names).take(who[who < size])]
-        if (who >= size).any():
-            rows.append(values.select(names).take(who[who >= size] - size))
+        rows = [events.rows.select(names).take(members[members < size])]
+        if (members >= size).any():
+            rows.append(values.select(names).take(members[members >= size] - size))
         parts.append(made(pa.concat_tables(rows), definitions[number], now_us=now_us))
     if decision.emptied is not None:
         parts.append(made(events.rows.slice(decision.emptied, 1), None, now_us=now_us))

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from distributary.changes.events import Events, Flags, Ints, KeyIndex, ranks
 
-NOBODY = -1
+NO_MEMBER = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,12 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """All that is in the groups of one definition, whoever it is: events, then rows, then memory.
+    """The members of the groups of one key definition: events, then rows, then tombstones.
 
-    `who` are the numbers of events, then those of rows counted on from there, NOBODY for memory.
+    `numbers` are those of events, then of rows, counted on from there; NO_MEMBER for tombstones.
     """
 
-    who: Ints
+    numbers: Ints
     group: Ints
     power: Ints
     rank: Ints
@@ -78,8 +78,8 @@ class Contest:
         self.rank, self.known_rank, self.memory_rank, self.truncated_rank = ranks(
             [events.seq, known.seq, memory.seq, memory.truncated]
         )
-        self.emptied_before = int(self.truncated_rank.max(initial=NOBODY))
-        emptied_now = self.rank[events.truncates].max(initial=NOBODY)
+        self.emptied_before = int(self.truncated_rank.max(initial=NO_MEMBER))
+        emptied_now = self.rank[events.truncates].max(initial=NO_MEMBER)
         self.emptied = max(self.emptied_before, int(emptied_now))
         """The rank of the last truncate; everything with a lower rank is deleted."""
         # at equal positions, a row beats an event, and a tombstone beats all but its own delete,
@@ -128,7 +128,7 @@ class Contest:
         powers = [self.power[event], self.known_power[row], self.memory_power[mine]]
         rank = [self.rank[event], self.known_rank[row], self.memory_rank[mine]]
         return Side(
-            who=np.concatenate([event, size + row, np.full(len(mine), NOBODY)]),
+            numbers=np.concatenate([event, size + row, np.full(len(mine), NO_MEMBER)]),
             group=np.concatenate(groups),
             power=np.concatenate(powers),
             rank=np.concatenate(rank),
@@ -136,7 +136,7 @@ class Contest:
 
 
 def highest_by(groups: Ints, powers: Ints, count: int) -> Ints:
-    """Return the highest power of each group; NOBODY for an empty group."""
-    highest = np.full(count, NOBODY, np.int64)
+    """Return the highest power of each group; NO_MEMBER for an empty group."""
+    highest = np.full(count, NO_MEMBER, np.int64)
     np.maximum.at(highest, groups, powers)
     return highest

@@ -60,7 +60,7 @@ def bounds_of(log: Snapshot) -> Bounds:
 
 def _bounds(files: Sequence[DataFile]) -> Bounds:
     times = [[microseconds(end) for end in file.bounds("_source_ts")] for file in files]
-    nulls = [(file.told().get("nullCount") or {}).get("_source_ts") for file in files]
+    nulls = [(file.statistics().get("nullCount") or {}).get("_source_ts") for file in files]
     unbounded = [None in ends or count != 0 for ends, count in zip(times, nulls, strict=True)]
     return Bounds(
         files=tuple(files),

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.changes.contest import NOBODY, Contest, highest_by
+from distributary.changes.contest import NO_MEMBER, Contest, highest_by
 from distributary.changes.events import (
     OLD_KEY,
     Definition,
@@ -174,7 +174,7 @@ def _together(rows: Sequence[pa.Table]) -> pa.Table:
 class LastValues:
     """The last event that set a value, by key, before a given position."""
 
-    def __init__(self, who: Ints, group: Ints, power: Ints) -> None:
+    def __init__(self, numbers: Ints, group: Ints, power: Ints) -> None:
         """Store the numbers of the events, with their keys and powers.
 
         The higher power is later.
@@ -182,23 +182,23 @@ class LastValues:
         self._scale = int(power.max(initial=0)) + 2
         place = group * self._scale + power
         order = np.argsort(place)
-        self._who, self._place = who[order], place[order]
+        self._numbers, self._place = numbers[order], place[order]
 
     def before(self, groups: Ints, powers: Ints) -> Ints:
-        """Return the last event before each power, by key; NOBODY if there is none."""
-        if not len(self._who):
-            return np.full(len(groups), NOBODY)
+        """Return the last event before each power, by key; NO_MEMBER if there is none."""
+        if not len(self._numbers):
+            return np.full(len(groups), NO_MEMBER)
         # a search beyond the last event of a key must not find an event of the next key
         powers = np.minimum(powers, self._scale - 1)
         at = np.searchsorted(self._place, groups * self._scale + powers) - 1
         known = (at >= 0) & (groups >= 0) & (self._place[at] // self._scale == groups)
-        return np.where(known, self._who[at], NOBODY)
+        return np.where(known, self._numbers[at], NO_MEMBER)
 
 
 def followed(sources: Ints) -> Ints:
     """Return the event or row that each value comes from; values may be copied repeatedly."""
     while True:
-        further = np.where(sources == NOBODY, NOBODY, sources[sources])
+        further = np.where(sources == NO_MEMBER, NO_MEMBER, sources[sources])
         if (further == sources).all():
             return sources
         sources = further
@@ -211,7 +211,7 @@ def sources_of(contest: Contest, moves: Moves, name: str, asking: Ints, *, soft:
     """
     left_out = contest.events.left_out[name]
     numbers = range(len(contest.keys))
-    last_values = [_told(contest, number, left_out, moves, soft=soft) for number in numbers]
+    last_values = [_last_values(contest, number, left_out, moves, soft=soft) for number in numbers]
     size, known = len(contest.owner), len(contest.known.live)
     sources = np.arange(size + known + (0 if moves.rows is None else moves.rows.num_rows))
     moving = left_out[moves.asking]
@@ -228,7 +228,7 @@ def sources_of(contest: Contest, moves: Moves, name: str, asking: Ints, *, soft:
 
 def _before(contest: Contest, last_values: list[LastValues], owner: Ints, asking: Ints) -> Ints:
     """Return the last events that set a value under the keys of events, before their positions."""
-    found = np.full(len(asking), NOBODY)
+    found = np.full(len(asking), NO_MEMBER)
     for number, index in enumerate(contest.keys):
         own = owner == number
         events = asking[own]
@@ -236,29 +236,29 @@ def _before(contest: Contest, last_values: list[LastValues], owner: Ints, asking
     return found
 
 
-def _told(
+def _last_values(
     contest: Contest, number: int, left_out: Flags, moves: Moves, *, soft: bool
 ) -> LastValues:
     side = contest.side(number, own=False)
-    is_event = (side.who >= 0) & (side.who < len(contest.owner))
+    is_event = (side.numbers >= 0) & (side.numbers < len(contest.owner))
     # a value that was taken from another key is passed on to later events
     silent = left_out.copy()
     silent[moves.asking] = False
-    tells = np.ones(len(side.who), np.bool_)
-    tells[is_event] = ~silent[side.who[is_event]]
-    value = side.who.copy()
+    tells = np.ones(len(side.numbers), np.bool_)
+    tells[is_event] = ~silent[side.numbers[is_event]]
+    value = side.numbers.copy()
     if not soft:
-        removed = np.zeros(len(side.who), np.bool_)
-        removed[is_event] = contest.events.deletes[side.who[is_event]]
+        removed = np.zeros(len(side.numbers), np.bool_)
+        removed[is_event] = contest.events.deletes[side.numbers[is_event]]
         tells |= removed
-        value[removed | (side.rank < contest.emptied)] = NOBODY
+        value[removed | (side.rank < contest.emptied)] = NO_MEMBER
     return LastValues(value[tells], side.group[tells], side.power[tells])
 
 
 def gathered(sources: Ints, events: pa.ChunkedArray, rows: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the values from events and known rows; null where there is none."""
     both = pa.chunked_array([*events.chunks, *rows.chunks], events.type)
-    return both.take(pa.array(sources, mask=sources == NOBODY))
+    return both.take(pa.array(sources, mask=sources == NO_MEMBER))
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +275,7 @@ class Decision:
     """Whether each winner is a soft-deleted row."""
     sources: dict[str, Ints]
     """By omitted column: where each winner's value is. It is the number of an event; after all
-    events, of a known row; after these, of a kept row; or NOBODY."""
+    events, of a known row; after these, of a kept row; or NO_MEMBER."""
     moved: dict[str, Ints]
     """Like `sources`, for rows with a changed key whose insert has not arrived."""
     remember: Sequence[tuple[int, Ints]]
@@ -322,7 +322,7 @@ def _fight(contest: Contest) -> tuple[Flags, Flags, Flags]:
     gone = np.zeros(len(contest.known.live), np.bool_)
     for number, index in enumerate(contest.keys):
         side = contest.side(number, own=True)
-        new = (side.who >= 0) & (side.who < len(contest.owner))
+        new = (side.numbers >= 0) & (side.numbers < len(contest.owner))
         by_events = highest_by(side.group[new], side.power[new], index.count)
         by_others = highest_by(side.group[~new], side.power[~new], index.count)
         beaten |= by_events[index.groups] > contest.power
@@ -339,13 +339,13 @@ def _remember(contest: Contest, rows: Flags, gone: Flags, *, soft: bool) -> list
     remember = []
     for number, index in enumerate(contest.keys):
         side = contest.side(number, own=True)
-        lost = side.top(index.count) & (side.who != NOBODY)
-        lost[lost] = ~stays[side.who[lost]]
+        lost = side.top(index.count) & (side.numbers != NO_MEMBER)
+        lost[lost] = ~stays[side.numbers[lost]]
         if not soft:
             # a truncate is a tombstone for everything older
             lost &= side.rank >= contest.emptied
         if lost.any():
-            remember.append((number, np.sort(side.who[lost])))
+            remember.append((number, np.sort(side.numbers[lost])))
     return remember
 
 

@@ -152,7 +152,7 @@ class Versions:
         moved = np.zeros(len(missing), np.bool_)
         for move in self._moves:
             moved[move.events] = True
-        latest = [self._told(missing & ~moved, index) for index in self._keys]
+        latest = [self._last_values(missing & ~moved, index) for index in self._keys]
         for number, index in enumerate(self._keys):
             own = np.flatnonzero(missing & ~moved & (self._owner == number))
             found = latest[number].before(index.groups[own], self.rank[own])
@@ -193,10 +193,10 @@ class Versions:
         times = [*(self._truncates[number].time_us for number in order), None]
         return ends, [times[number] for number in at]
 
-    def _told(self, silent: Flags, index: KeyIndex) -> LastValues:
+    def _last_values(self, silent: Flags, index: KeyIndex) -> LastValues:
         tells = ~silent | self._deleted
-        who = np.where(self._deleted, _NONE, np.arange(len(silent)))
-        return LastValues(who[tells], index.groups[tells], self.rank[tells])
+        members = np.where(self._deleted, _NONE, np.arange(len(silent)))
+        return LastValues(members[tells], index.groups[tells], self.rank[tells])
 
     def _unless_emptied(self, sources: Ints, asking: Ints) -> Ints:
         emptied = self._ends[None, :]

@@ -90,7 +90,7 @@ class Replayed:
     row_name: str
 
     def key_names(self) -> tuple[str, ...]:
-        """All columns that were ever part of a key; together they identify a row."""
+        """Return all columns that were ever part of a key; together they identify a row."""
         return tuple(sorted({name for span in self.spans for name in span.key}))
 
     def gather(self, schema: pa.Schema) -> Iterator[pa.Table]:

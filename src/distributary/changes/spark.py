@@ -102,7 +102,7 @@ class SparkTarget(MemoryTarget):
         extra: Sequence[str],
         everything: bool,
     ) -> tuple[Known, list[Part], pa.Table]:
-        """Like `Target.find`; there is one part."""
+        """Find rows as `Target.find` does; there is one part."""
         self.identity = tuple(sorted({name for index in keys for name in index.definition}))
         deleted = ["_deleted"] if "_deleted" in self._schema.names else []
         names = list(dict.fromkeys([*self.identity, "_seq", *deleted, *extra]))
@@ -114,7 +114,7 @@ class SparkTarget(MemoryTarget):
         return found
 
     def places(self) -> Iterator[pa.ChunkedArray]:
-        """The place of every row."""
+        """Return the place of every row."""
         yield self._fetched(self._table(), ["_seq"]).column("_seq")
 
     def _table(self) -> DataFrame:

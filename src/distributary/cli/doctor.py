@@ -123,7 +123,7 @@ def checks_of_machine() -> Iterator[Check]:
 
 
 def checks_for_file(loaded: Loaded | None, lake: str | None) -> Iterator[Check]:
-    """Lake and tables; with a file also checkpoint, exchange, catalog, source and registry."""
+    """Yield the checks of lake and tables; with a file also of all that a run needs."""
     from distributary.source.entry import entry_of
     from distributary.store.base import absolute, introduce, local_path
 
@@ -158,7 +158,7 @@ def checks_for_file(loaded: Loaded | None, lake: str | None) -> Iterator[Check]:
 
 
 def _guarded(name: str, check: Callable[[], Check]) -> Check:
-    """A check that raises is a check that failed, and its error says how to fix it."""
+    """Run checks; turn an error that one raises into a failed check with the error's next step."""
     try:
         return check()
     except DistributaryError as error:
@@ -428,7 +428,7 @@ def _start_registry(settings: RegistryConfig) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Each part and its version; `missing` for what is not there."""
+    """Return each part with its version, or `missing`."""
     from distributary.spark.java import find_java
 
     java = find_java()
@@ -472,7 +472,7 @@ _MARKUP = re.compile(r"[`*]|<[^>]+>|\\(?=\|)")
 
 
 def _known(incomplete: str) -> list[str]:
-    """Codes and words that begin like this, for Tab."""
+    """Return the codes and words with this beginning, for the Tab key."""
     known = [*meanings(), *glossary()]
     return [each for each in known if each.casefold().startswith(incomplete.casefold())]
 
@@ -518,7 +518,7 @@ def explain(
 
 
 def _plain(text: str) -> str:
-    """A cell of a page without its markup."""
+    """Return a cell of a page without its markup."""
     return _MARKUP.sub("", _LINK.sub(r"\1", text))
 
 

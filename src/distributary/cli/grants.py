@@ -46,12 +46,12 @@ class _Case:
 
     @property
     def summary(self) -> str:
-        """`2 grants, 1 revoke`."""
+        """Format the numbers of statements: `2 grants, 1 revoke`."""
         counts = Counter(str(statement.verb) for statement in self.planned)
         return ", ".join(counted(counts[verb], verb) for verb in _SIGNS if counts[verb])
 
     def draw(self, paper: Paper) -> None:
-        """The statements that would be run."""
+        """Print the statements of the plan."""
         for statement in self.planned:
             sign, style = _SIGNS[statement.verb]
             paper.line(styled(sign, style), statement.sql)

@@ -150,7 +150,7 @@ def init(
 
 
 def _asked(call: Invocation, place: SourcePlace) -> SourcePlace:
-    """The place with what was left out; asked for in a terminal, and nowhere else."""
+    """Complete the place of the records by questions, if there is a terminal."""
     named = [n for n in ("path", *_KINDS) if getattr(place, n) is not None]
     if len(named) > 1:
         raise call.usage(f"{' and '.join(named)}: one place at a time.")
@@ -183,7 +183,7 @@ def _prompt(question: str, default: str | None) -> str:
 
 
 def _sections(call: Invocation, place: SourcePlace) -> dict[str, dict[str, Any]]:
-    """Sections of the file as they were typed, references and all."""
+    """Return the sections of the file for the given options, with their references unresolved."""
     storage = _pairs(call, "--storage-option", place.storage_option)
     source: dict[str, Any]
     if place.kafka is not None:
@@ -307,7 +307,7 @@ def _look(
 
 
 def _write(output: Path, text: str, *, force: bool) -> None:
-    """The file, whole or not at all, and the schema by which editors know its keys."""
+    """Write the file as a whole, with the schema by which editors know its keys."""
     import json
 
     from distributary.config.show import json_schema
@@ -378,7 +378,7 @@ def _draw(
 
 
 def table_to_show(plan: Preview) -> str:
-    """The table that people want to see first: rows as they are now, else where most records go."""
+    """Return the most interesting table: current rows, else the table with the most records."""
     from distributary.model.table import Role
 
     for role in (Role.MERGED, Role.EACH, Role.UNIFIED, Role.BRONZE):

@@ -77,7 +77,7 @@ class Spread:
     moves: tuple[Move, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """The same for `--json`."""
+        """Return the plan for `--json`."""
         return {
             "shards": self.shards,
             "shards_before": self.before,
@@ -231,7 +231,7 @@ def _plan_spread(name: str, pipeline: Installable, *, shards: int, out: Path | N
 
 
 def _types(config: PipelineConfig, pipeline: Installable) -> list[str]:
-    """The types that have tables in the lake, where it is to be seen."""
+    """Return the types that have tables in the lake, if the lake can be read."""
     from distributary.config.shard import job_name
     from distributary.deploy.shards import numbers_in, shards_folder
     from distributary.engine.shards.progress import is_seen

@@ -184,7 +184,7 @@ def _token(host: str, file: Path | None) -> str | None:
 
 
 def _proxy(text: str) -> str:
-    """An address or a network; never a name, which others may answer for."""
+    """Parse an address or a network; refuse names, because another host could answer for them."""
     try:
         return str(ipaddress.ip_network(text, strict=False))
     except ValueError:

@@ -149,7 +149,7 @@ def plan(
 
 
 def draw_preview(paper: Paper, found: Preview, *, most: int | None = None) -> None:
-    """The tables that a run would make or change, `most` of them, and what it would read."""
+    """Print what a run would read, and the tables that it would make or change, at most `most`."""
     changed = [table for table in found.tables if table.new or table.changes or table.shaped]
     for table in changed[:most]:
         records = f"  ({counted(table.records, 'record')})" if table.records else ""
@@ -271,7 +271,7 @@ def code(text: str) -> str:
 
 
 def as_markdown(found: SchemaProposal, name: str) -> str:
-    """A block with a heading, the verdict, the changes of columns, and the counts."""
+    """Format the verdict, the changes of columns and the counts as Markdown with a heading."""
     return "\n".join(_lines(found, name)) + "\n"
 
 

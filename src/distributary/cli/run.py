@@ -167,7 +167,7 @@ def run(
 
 
 def _refuse_owned(config: PipelineConfig) -> None:
-    """OwnedError where the pipeline runs already, before anything of Spark is even imported."""
+    """Raise OwnedError if the pipeline runs already, before Spark is imported."""
     from distributary.engine.progress.claim import refuse_owned
     from distributary.store.base import absolute, at, introduce
 
@@ -413,7 +413,7 @@ class _Words:
             yield
 
     def relayed(self, line: LogLine) -> None:
-        """A line of a pipeline's log, or of whatever else it says on standard error."""
+        """Print a line of a pipeline's log, or of its other output on standard error."""
         out = self._out
         if out.journal is not None:
             out.journal.write(line)
@@ -433,7 +433,7 @@ def _answering(
     listen: str | None,
     token: str | None,
 ) -> Iterator[None]:
-    """The health endpoint, where one is wanted."""
+    """Serve the health endpoint if the command asks for it."""
     from distributary.supervise.member import readiness
     from distributary.supervise.server import Answers, ListenAddress, serving
 

@@ -261,7 +261,7 @@ def _named(files: pa.StructArray) -> Iterator[str]:
     """Yield the paths of the files that actions name, and of the files of their vectors."""
     yield from map(unquote, pc.struct_field(files, "path").to_pylist())
     for descriptor in pc.struct_field(files, "deletionVector").drop_null().to_pylist():
-        vector = Vector.told(descriptor)
+        vector = Vector.parse(descriptor)
         if vector is not None and vector.path is not None:
             yield vector.path
 
@@ -322,7 +322,7 @@ def _key(kind: str, body: Mapping[str, Any]) -> str:
     if kind not in _KEYS:
         return ""
     name = unquote(body[_KEYS[kind]])
-    return name if kind == "txn" else file_key(name, Vector.told(body.get("deletionVector")))
+    return name if kind == "txn" else file_key(name, Vector.parse(body.get("deletionVector")))
 
 
 def _spelled(kind: str, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -270,7 +270,7 @@ def _wide(file: DataFile) -> str:
     The text is edited and not serialized again, because numbers of other writers may have more
     digits than ours.
     """
-    text, statistics = file.stats or "", file.told()
+    text, statistics = file.stats or "", file.statistics()
     if statistics.get("tightBounds") is False:
         return text
     if "tightBounds" not in statistics:

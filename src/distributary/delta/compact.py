@@ -90,7 +90,7 @@ def _lowest(file: DataFile, column: str) -> tuple[str, Any]:
 
 
 def _batch(file: DataFile) -> int | None:
-    batch = (file.told().get("minValues") or {}).get("_batch")
+    batch = (file.statistics().get("minValues") or {}).get("_batch")
     return batch if isinstance(batch, int) else None
 
 

@@ -91,7 +91,7 @@ def _removed(action: Action) -> DataFile:
         spelled=action["path"],
         size=int(action.get("size") or 0),
         values=action.get("partitionValues") or {},
-        vector=Vector.told(action.get("deletionVector")),
+        vector=Vector.parse(action.get("deletionVector")),
     )
 
 

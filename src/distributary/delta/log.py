@@ -116,7 +116,7 @@ class DataFile:
     @property
     def written(self) -> int | None:
         """Return how many rows were written to the file; None without statistics."""
-        count = self.told().get("numRecords")
+        count = self.statistics().get("numRecords")
         return count if isinstance(count, int) else None
 
     @property
@@ -130,7 +130,7 @@ class DataFile:
         """Return how many rows of the file are deleted by its deletion vector."""
         return 0 if self.vector is None else self.vector.cardinality
 
-    def told(self) -> dict[str, Any]:
+    def statistics(self) -> dict[str, Any]:
         """Return the statistics that the log has for the file.
 
         Empty if they are missing or garbled.
@@ -143,7 +143,7 @@ class DataFile:
 
     def bounds(self, column: str) -> tuple[Any, Any]:
         """Return the lowest and the highest value of a column; None where the log has no bound."""
-        statistics = self.told()
+        statistics = self.statistics()
         low, high = (statistics.get(name) or {} for name in ("minValues", "maxValues"))
         return low.get(column), high.get(column)
 
@@ -462,7 +462,7 @@ def replayed(
             elif "remove" in action:
                 if seen.has_files:
                     path = unquote(action["remove"]["path"])
-                    vector = Vector.told(action["remove"].get("deletionVector"))
+                    vector = Vector.parse(action["remove"].get("deletionVector"))
                     when = int(action["remove"].get("deletionTimestamp") or 0)
                     present = files[path] if path in files else seen.files.get(path)
                     # A checkpoint may also hold the removal of this file with an earlier deletion
@@ -518,7 +518,7 @@ def data_file(add: Mapping[str, Any]) -> DataFile:
         modified_ms=int(add.get("modificationTime") or 0),
         values=add.get("partitionValues") or {},
         stats=add.get("stats"),
-        vector=Vector.told(add.get("deletionVector")),
+        vector=Vector.parse(add.get("deletionVector")),
         tags=add.get("tags") or {},
     )
 

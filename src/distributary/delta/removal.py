@@ -205,7 +205,7 @@ class OlderRows:
         before = int(self.before.timestamp() * 1_000_000)
         if low - SLACK_US >= before:
             return False
-        filled = (file.told().get("nullCount") or {}).get(self.column) == 0
+        filled = (file.statistics().get("nullCount") or {}).get(self.column) == 0
         return True if filled and high + SLACK_US < before else None
 
     def gone(self, rows: pa.Table) -> pa.ChunkedArray:

@@ -175,7 +175,7 @@ class KeyRanges:
         """Return whether a file can hold a row with one of the keys."""
         if not self._columns or not self._count:
             return bool(self._count)
-        statistics = file.told()
+        statistics = file.statistics()
         possible = self._first(statistics)
         for column in self._columns[1:]:
             if not len(possible):
@@ -194,7 +194,7 @@ class KeyRanges:
 
         Empty if the file has no bounds.
         """
-        statistics = file.told()
+        statistics = file.statistics()
         if not self._columns or any(column.between(statistics) is None for column in self._columns):
             return np.zeros(0, np.int64)
         first, *others = self._columns

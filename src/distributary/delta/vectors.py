@@ -58,7 +58,7 @@ class Vector:
     """The number of deleted rows."""
 
     @classmethod
-    def told(cls, descriptor: Mapping[str, Any] | None) -> Vector | None:
+    def parse(cls, descriptor: Mapping[str, Any] | None) -> Vector | None:
         """Parse the `deletionVector` of an action in a log; None if there is none."""
         if not descriptor:
             return None

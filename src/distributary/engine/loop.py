@@ -61,7 +61,7 @@ class StillParked:
     tables: int = 0
 
     def describe(self) -> str:
-        """`120 records of 2 tables still parked`."""
+        """Format the counts: `120 records of 2 tables still parked`."""
         records = "record" if self.records == 1 else "records"
         tables = "table" if self.tables == 1 else "tables"
         return f"{self.records:,} {records} of {self.tables:,} {tables} still parked"
@@ -193,14 +193,14 @@ class StreamRun:
                         number = attempt.retry_state.attempt_number
                         # the shortest pause, to which a random part is added
                         wait = min(longest, 2.0 ** min(number - 1, 10))
-                        self._told(trigger, None if number == most else wait)
+                        self._run_reporting_errors(trigger, None if number == most else wait)
                         return
             except DistributaryError as error:
                 # attempts are counted for each batch: after progress, the count starts again
                 if not self._worth_a_retry(error) or self._summary.batches == done_before:
                     raise
 
-    def _told(self, trigger: Trigger, wait: float | None) -> None:
+    def _run_reporting_errors(self, trigger: Trigger, wait: float | None) -> None:
         self._in_batch = False
         try:
             self._looped(trigger)

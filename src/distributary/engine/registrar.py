@@ -129,7 +129,7 @@ class Registrar:
         self._ending = False
         self._progress = 0
         self._state = CatalogState(settings.type, ".".join(settings.names), datetime.now(UTC))
-        self._told: CatalogState | None = None
+        self._registered_state: CatalogState | None = None
         # the rest is used by the registrar's thread only
         self._catalog: TableCatalog | None = None
         self._wanted: dict[str, _Wanted] = {}
@@ -192,7 +192,7 @@ class Registrar:
 
     def _tell(self) -> None:
         state = self.state
-        before, self._told = self._told, state
+        before, self._registered_state = self._registered_state, state
         same = before is not None and before.summary == state.summary
         if not same and (state.registered or state.waiting or state.error):
             self._bus.publish(

@@ -230,7 +230,7 @@ def file_of(
     file: DataFile, path: str, rows: int, types: Mapping[str, tuple[int, Any]], parts: Partitioning
 ) -> Json:
     """Return the description of a data file; `types` are ids and types by column."""
-    statistics = file.told()
+    statistics = file.statistics()
     lows, highs, nulls = (statistics.get(k) or {} for k in ("minValues", "maxValues", "nullCount"))
     lowest, highest, missing = [], [], []
     for name, count in nulls.items() if isinstance(nulls, dict) else ():

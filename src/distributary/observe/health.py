@@ -221,7 +221,7 @@ def filled_rows(lake: str, table: TableSummary, column: str) -> tuple[int, int] 
         return None
     own = beside = 0
     for file in () if found is None else found.files.values():
-        nulls, rows = file.told().get("nullCount") or {}, file.written
+        nulls, rows = file.statistics().get("nullCount") or {}, file.written
         empty = _nulls(nulls.get(column))
         if rows is None or empty is None:
             return None

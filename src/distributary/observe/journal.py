@@ -120,7 +120,7 @@ class Journal:
         self.pipeline: str | None = None
         """The pipeline of this process, if there is only one."""
         self._batch: int | None = None
-        self._told: dict[str, datetime] = {}
+        self._last_lines: dict[str, datetime] = {}
         """The time of the last line of each pipeline."""
 
     def write(self, line: LogLine) -> None:
@@ -147,11 +147,11 @@ class Journal:
     def __call__(self, event: events.Event) -> None:
         """Write the line for an event; a beat only from time to time."""
         if isinstance(event, events.Beat):
-            last = self._told.setdefault(event.pipeline, event.at)
+            last = self._last_lines.setdefault(event.pipeline, event.at)
             if event.at - last < _BEAT_EVERY:
                 return
         if self._steps or not isinstance(event, _DETAILS):
-            self._told[event.pipeline] = event.at
+            self._last_lines[event.pipeline] = event.at
             self.write(line_of(event))
 
     def take(self, record: logging.LogRecord) -> None:

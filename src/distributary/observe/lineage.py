@@ -341,7 +341,7 @@ class LineageRun:
         """Events that could not be delivered."""
         self._facts, self._sink, self._every = facts, sink, every
         self._inputs: dict[str, Dataset] = {}
-        self._told: dict[str, _TableProgress] = {}
+        self._tables: dict[str, _TableProgress] = {}
         self._whole: set[str] = set()
         self._counts: set[str] = set()
         self._progress = _RunProgress()
@@ -387,11 +387,11 @@ class LineageRun:
     def _add(self, written: TableWritten, shape: Shape) -> None:
         name = written.table
         table, origins = shape
-        known = self._told.get(name)
+        known = self._tables.get(name)
         if known is None or (known.table.columns, known.origins) != (table.columns, origins):
             self._whole.add(name)
         before = known or _TableProgress(table, origins)
-        self._told[name] = _TableProgress(
+        self._tables[name] = _TableProgress(
             table,
             origins,
             rows=before.rows + written.rows,
@@ -444,8 +444,8 @@ class LineageRun:
         return _Update(
             inputs=dict(self._inputs),
             progress=self._progress,
-            tables=tuple((self._told[name], is_whole) for name, is_whole in names),
-            all=tuple(self._told.values()) if whole else (),
+            tables=tuple((self._tables[name], is_whole) for name, is_whole in names),
+            all=tuple(self._tables.values()) if whole else (),
             end=self._end,
         )
 

@@ -36,7 +36,7 @@ def log_folder() -> Path:
 
 
 def private(path: str, flags: int) -> int:
-    """An `opener` for `open`: what it creates is for this user alone."""
+    """Open a file that only this user can read; an `opener` for `open`."""
     return os.open(path, flags, 0o600)
 
 
@@ -48,7 +48,7 @@ class RecordHandler(logging.Handler):
         self._take = take
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Hand one over."""
+        """Pass a line on."""
         try:
             self._take(record)
         except Exception:
@@ -193,14 +193,14 @@ def size(value: int) -> str:
 
 
 def listed(names: Iterable[str], *, most: int = 5) -> str:
-    """`a, b, c and 997 more`."""
+    """Format a list: `a, b, c and 997 more`."""
     every = list(names)
     text = ", ".join(every[:most])
     return text if len(every) <= most else f"{text} and {len(every) - most:,} more"
 
 
 def one_line(text: str) -> str:
-    """Text from outside without anything that ends a line or moves a cursor."""
+    """Return foreign text without characters that end a line or move a cursor."""
     if text.isprintable():
         return text
     escaped = (c.encode("unicode_escape", "surrogatepass").decode("ascii") for c in text)

@@ -342,7 +342,7 @@ class Metrics(_Series):
         self._limits[pipeline] = max_tables
 
     def render(self, accept: str = "") -> tuple[str, bytes]:
-        """Everything, and its content type: Prometheus' text format, or OpenMetrics if accepted."""
+        """Return all metrics with their content type: Prometheus' format or OpenMetrics."""
         encode, kind = choose_encoder(accept)
         return kind, encode(self.registry)
 
@@ -392,7 +392,7 @@ class Metrics(_Series):
                     self._wait(event.pipeline, waiting)
 
     def _meet(self, pipeline: str) -> None:
-        """Counters that are there from the start, at 0: a rise from nothing is not seen as one."""
+        """Create counters at 0, because Prometheus sees no rise in a counter that appears later."""
         if pipeline in self._known:
             return
         self._known.add(pipeline)

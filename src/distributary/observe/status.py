@@ -173,7 +173,7 @@ def judged(known: Forecast, *, running: bool) -> Forecast:
 
 
 def our_rate(batches: Sequence[BatchRow]) -> float | None:
-    """Source records a second, over the time in which batches were under way."""
+    """Return the source records per second of the time in which batches ran."""
     seconds = sum(batch.seconds for batch in batches)
     return sum(batch.read for batch in batches) / seconds if seconds > 0 else None
 
@@ -278,7 +278,7 @@ class SourceTables:
 def source_tables(
     lake: str, tables: Sequence[TableSummary], *, as_of: datetime, shown: int
 ) -> SourceTables | None:
-    """The source's tables, the furthest behind first; None for records that are no changes."""
+    """Return the source's tables, the furthest behind first; None without change data."""
     logs = {t.type: t for t in tables if t.role == Role.LOG}
     if not logs:
         return None

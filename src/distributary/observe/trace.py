@@ -198,7 +198,7 @@ class _Search:
     def _in_files(
         self, row: TableRow, paths: Iterable[str], *, parked: bool = False
     ) -> list[RowPlace]:
-        """The record's rows in files of which no table format knows (yet)."""
+        """Find the record's rows in files that no table format lists (yet)."""
         found: list[RowPlace] = []
         for path in sorted(paths):
             alone = ds.dataset([path], format="parquet", filesystem=self.files)
@@ -208,7 +208,7 @@ class _Search:
         return found
 
     def _parked_files(self, row: TableRow) -> list[str]:
-        """The batch's files among all that wait for the table; files have names of their own."""
+        """Return the batch's files among all that wait for the table."""
         folder = layout.join(layout.parked(self.lake, row.pipeline), row.table)
         inside = folder[len(layout.join(self.lake, "")) :]
         below = pa_fs.FileSelector(inside, allow_not_found=True, recursive=True)
@@ -369,7 +369,7 @@ def trace_offset(lake: str, source: Coordinates) -> Trace:
 def trace_row(
     lake: str, table: str, column: str, value: Any, *, limit: int = 10
 ) -> tuple[RowOrigin, ...]:
-    """Rows of a table that hold this value, each with the record it came from."""
+    """Return a table's rows with this value, each with the record it came from."""
     # only tables that the ledger knows: a name from outside never becomes a path
     tables = Ledger(lake).tables(schema_ids=False)
     known = {t.table: t.path for t in tables}
@@ -468,7 +468,7 @@ def is_made_of_log(table: TableSummary) -> bool:
 def trace_key(
     lake: str, table: TableSummary, log: TableSummary, conditions: Conditions
 ) -> tuple[RowStory, ...]:
-    """The rows that satisfy the conditions now or did so at any time, each with its events."""
+    """Return the rows that fulfil the conditions now or did so earlier, each with its events."""
     here = _open(lake, log)
     if here is None:
         raise missing("no such table", log.table, [])
@@ -502,7 +502,7 @@ def _named(conditions: Conditions, log: ReadableTable) -> Conditions:
 
 
 def _key_of(log: ReadableTable) -> list[str]:
-    """The key's columns in the source's order, by one file of the log."""
+    """Return the key's columns in the source's order, by one file of the log."""
     files = list(log.files.get_fragments()) if log.files is not None else []
     keys = files[-1].to_table(columns=["_key"])["_key"].to_pylist() if files else []
     return next((list(key) for key in reversed(keys) if key), [])
@@ -531,7 +531,7 @@ def _is(name: str, value: Any, kind: pa.DataType) -> pc.Expression:
 
 
 def _key_of_event(row: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """The key's columns with their values; its names may differ in case from the columns'."""
+    """Return the key's columns with their values; their names may differ in case."""
     by_fold = {fold(name): name for name in reversed(list(row))}
     names = [name if name in row else by_fold.get(fold(name)) for name in row["_key"] or ()]
     return tuple((name, row[name]) for name in names if name is not None)
@@ -675,7 +675,7 @@ def _event(row: Mapping[str, Any], states: set[str] | None) -> FileEvent:
 
 
 def _states(table: ReadableTable, events: Sequence[Mapping[str, Any]]) -> set[str]:
-    """The keys of the rows that events speak of, as they are now, each with its last event."""
+    """Return the current keys of the rows of some events, each with its last event."""
     keys = [dict(_key_of_event(row)) for row in events]
     names = {next(iter(key)) for key in keys if key}
     shapes = {tuple(key) for key in keys}

@@ -359,7 +359,7 @@ def _belonging(raw: pa.RecordBatch, planner: Planner, belongs: Belongs) -> list[
 
 
 def _newest(batches: list[list[KeySlice]], most: int) -> list[list[KeySlice]]:
-    """So many records, the oldest dropped first."""
+    """Return the newest records, at most so many."""
     kept: list[list[KeySlice]] = []
     for batch in reversed(batches):
         size = sum(len(s.rows) for s in batch)

@@ -221,7 +221,7 @@ def _key_values(texts: dict[str, list[str]] | None) -> dict[str, object] | None:
 
 def _run(context: RunContext, number: int) -> None:
     rows = _frozen(context, number)
-    table, _, position = _told(rows)
+    table, _, position = _table_named_by(rows)
     decided = context.progress.manifests.read(number)
     covered = SourceRange(f"{table} of {position}, reads {number}", 0, 0, *([rows.num_rows] * 2))
     source = BatchInput(
@@ -246,7 +246,7 @@ def _stage(context: RunContext, batch: int, source: BatchInput) -> Stages:
     """Write the frozen events into a file of their log."""
     began = time.monotonic()
     events = _frozen(context, batch)
-    table, type_, _ = _told(events)
+    table, type_, _ = _table_named_by(events)
     name, book = log_of(table), context.planner.book
     log = book.planned(name, Role.LOG, type_)
     if log is None:
@@ -299,6 +299,6 @@ def _frozen(context: RunContext, number: int) -> pa.Table:
     return pq.read_table(pa.BufferReader(_place(context).read(_name(number))))
 
 
-def _told(rows: pa.Table) -> tuple[str, str, str]:
+def _table_named_by(rows: pa.Table) -> tuple[str, str, str]:
     table, type_, position = json.loads(rows.schema.metadata[_TABLE])
     return table, type_, position

@@ -338,7 +338,7 @@ def loss_at_a_glance(path: str, version: int | None) -> Loss | None:
     return Loss.BEHIND if newest < version else None
 
 
-def newest_told(path: str, version: int | None) -> int | None:
+def newest_with_content(path: str, version: int | None) -> int | None:
     """Return the newest version, up to `version`, whose commit is not empty.
 
     None if there is none.

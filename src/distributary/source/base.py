@@ -29,7 +29,7 @@ from distributary.model.cache import Cache
 from distributary.model.manifest import SourceRange
 from distributary.model.record import LastRecords
 
-UNTOLD = 1 << 31
+UNKNOWN_COUNT = 1 << 31
 """A count from this number on stands for an unknown one."""
 
 Position = Mapping[str, Any]
@@ -131,11 +131,11 @@ class BatchInput:
 
         None if the source only has a meaningless bound.
         """
-        return self.records if self.counted or self.records < UNTOLD else None
+        return self.records if self.counted or self.records < UNKNOWN_COUNT else None
 
-    def age_seconds(self, told_us: int | None = None) -> float | None:
-        """Return the age of the newest record; `told_us` is the newest time in the records."""
-        newest_us = told_us if self.newest_us is None else self.newest_us
+    def age_seconds(self, recorded_us: int | None = None) -> float | None:
+        """Return the age of the newest record; `recorded_us` is the newest time in the records."""
+        newest_us = recorded_us if self.newest_us is None else self.newest_us
         return None if newest_us is None else max(0.0, time.time() - newest_us / 1e6)
 
 

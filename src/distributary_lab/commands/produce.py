@@ -145,7 +145,7 @@ class Opened:
 def _open_target(
     call: Invocation, target: Target, *, topic: str, wrapped: bool = False
 ) -> Iterator[Opened]:
-    """The topic that is named, else of this name, or the table that stands for it."""
+    """Open the named topic, a topic of this name, or the table in its place."""
     from distributary.registry.folder import FileRegistry
     from distributary_lab.simulate.base import DeltaSink
     from distributary_lab.simulate.kafka import open_outlet
@@ -395,7 +395,7 @@ def _ask_records(call: Invocation, kind: OrderType, *, version: int) -> Iterator
     from rich.prompt import Prompt
 
     def ask(label: str, read: Callable[[str], Any] = str, default: Any = "") -> Any:
-        """One answer; asked again until it can be read, and the default for an empty line."""
+        """Ask until the answer can be read; an empty line means the default."""
         while True:
             console = call.out.margin.console
             typed = Prompt.ask(label, console=console, default="", show_default=False).strip()

@@ -85,11 +85,11 @@ class Scene(ABC):
 
     @abstractmethod
     def open(self, call: Invocation, folder: DemoFolder) -> AbstractContextManager[Any]:
-        """Its feed, with whatever has to run for it; the pipeline's file is written."""
+        """Write the pipeline's file, start the services, and return the feed."""
 
     @abstractmethod
     def gather(self, folder: DemoFolder, feed: Any, counts: Counts, *, took: str) -> Result:
-        """What came of it; `took` is how many batches and how long."""
+        """Return the results; `took` is the number of batches and the time."""
 
 
 _SHOWN = 25
@@ -97,7 +97,7 @@ _ADDED = frozenset({ChangeKind.COLUMN_ADDED, ChangeKind.SIDE_COLUMN_ADDED})
 
 
 def added_later(history: Iterable[SchemaRow]) -> list[SchemaRow]:
-    """Columns that appeared after their table was made."""
+    """Return the columns that were added after their table was created."""
     rows = list(history)
     created = {row.table: row.batch for row in rows if row.kind == ChangeKind.TABLE_CREATED}
     return [r for r in rows if r.kind in _ADDED and r.batch > created.get(r.table, -1)]
@@ -148,14 +148,14 @@ def play(call: Invocation, scene: Scene, path: Path, *, chaos: bool) -> int:
 
 
 def draw_tables(paper: Paper, headers: Sequence[str], rows: Sequence[Any]) -> None:
-    """The first of the tables that were made."""
+    """Print the first of the created tables."""
     paper.table(headers, rows[:_SHOWN], indent=0)
     paper.more(len(rows) - _SHOWN, "table")
     paper.line("")
 
 
 def _ingest(call: Invocation, feed: Feed, folder: DemoFolder) -> int:
-    """One query from the first record to the last; each schema version arrives while it runs."""
+    """Ingest all records in one run; each schema version arrives while it runs."""
     pipeline = open_pipeline(call, folder.file)
     feeder = _Feeder(feed, pipeline)
     pipeline.bus.subscribe(feeder)
@@ -213,13 +213,13 @@ _WORDS = {
 }
 _UNDECIDED = (KillPoint.AFTER_PLAN, KillPoint.AFTER_STAGE)
 """At these moments the batch that is being killed has no manifest yet."""
-_TOLD = ("batch ", "read ", *(f"{code} " for code in ErrorCode))
+_PROGRESS = ("batch ", "read ", *(f"{code} " for code in ErrorCode))
 
 
 def _ingest_with_kills(
     call: Invocation, feed: Feed, folder: DemoFolder, moments: Iterable[KillPoint]
 ) -> list[dict[str, object]]:
-    """Every start goes on where the one before was killed, and dies one step later."""
+    """Ingest all records in runs that are killed; each is killed one step later."""
     kills: list[dict[str, object]] = []
 
     def start(kill_at: str, wanted: int, words: str) -> float:
@@ -252,7 +252,7 @@ def _ingest_with_kills(
 
 
 def _start(call: Invocation, folder: DemoFolder, *, kill_at: str = "") -> tuple[int, float]:
-    """A process of its own, as a supervisor would start it; its exit code and its time."""
+    """Run the pipeline in a process, as a supervisor does; return its exit code and its time."""
     environment = {**os.environ, KILL: kill_at, "NO_COLOR": "1"}
     run = [sys.executable, "-m", "distributary", "run", str(folder.file)]
     began = time.monotonic()
@@ -266,7 +266,7 @@ def _start(call: Invocation, folder: DemoFolder, *, kill_at: str = "") -> tuple[
     ) as process:
         for line in process.stdout or ():
             # the others are the same as without a kill
-            if line.startswith(_TOLD):
+            if line.startswith(_PROGRESS):
                 call.out.note(f"  {line.rstrip()}")
     return process.returncode, time.monotonic() - began
 
@@ -319,25 +319,25 @@ class DemoFolder:
 
     @property
     def file(self) -> Path:
-        """The pipeline file."""
+        """Return the path of the pipeline file."""
         return self.path / f"{self.scene.subject}.yaml"
 
     @property
     def source(self) -> Path:
-        """The table or folder that stands for a topic."""
+        """Return the table or folder that stands for a topic."""
         return self.path / self.scene.topic
 
     @property
     def schemas(self) -> Path:
-        """The folder that stands for a registry."""
+        """Return the folder that stands for a registry."""
         return self.path / _SCHEMAS
 
     def newest_batch(self) -> int:
-        """The newest batch that is decided, or -1."""
+        """Return the newest decided batch, or -1."""
         return Manifests(at(self.path / _CHECKPOINTS / self.scene.subject / "manifests")).newest()
 
     def begin(self) -> bool:
-        """An empty demo; whether an earlier one had to go for it."""
+        """Create an empty demo; return whether an earlier one was removed for it."""
         again = self._clear()
         self.path.mkdir(parents=True, exist_ok=True)
         # said first: what is made from now on may be removed by the next demo
@@ -349,7 +349,7 @@ class DemoFolder:
         return again
 
     def write_file(self, *, kafka: str = "", registry: str = "") -> None:
-        """The pipeline file, and the schema by which editors know its keys."""
+        """Write the pipeline file, and the schema by which editors know its keys."""
         schema = json.dumps(json_schema(), indent=2)
         (self.path / _FILE_SCHEMA).write_text(schema, encoding="utf-8")
         subject, source = self.scene.subject, _quoted(self.source)
@@ -411,5 +411,5 @@ class DemoFolder:
 
 
 def _quoted(path: Path) -> str:
-    """A path as YAML reads it back, whatever is in it."""
+    """Quote a path for YAML."""
     return "'" + str(path).replace("'", "''") + "'"

@@ -73,7 +73,7 @@ class RoundFeed(Feed):
 
     @property
     def sent(self) -> Sent:
-        """Everything so far."""
+        """Return the number of records that were sent so far."""
         return Sent.total(self._parts)
 
 
@@ -88,7 +88,7 @@ class RecordScene(Scene):
 
     @contextmanager
     def open(self, call: Invocation, folder: DemoFolder) -> Iterator[RoundFeed]:
-        """What the demo sends, with a broker and a registry where it needs them."""
+        """Start the feed of the demo, with a broker and a registry if it needs them."""
         if not self.kafka:
             folder.write_file()
             registry = FileRegistry(folder.schemas, durable=False)
@@ -181,7 +181,7 @@ def games_scene(
     seed: int = 999,
     kafka: bool = False,
 ) -> RecordScene:
-    """Wrapped events of many games."""
+    """Build the scene of wrapped events of many games."""
     plan = GamesPlan(games=games, versions=versions, records=records, bad=bad, seed=seed)
     title = (
         f"{counted(plan.games, 'game')}, {counted(plan.versions, 'schema version')} each, "
@@ -272,7 +272,7 @@ class ChangesScene(Scene):
 
     @contextmanager
     def open(self, call: Invocation, folder: DemoFolder) -> Iterator[ChangeFeed]:
-        """Nothing has to run for it."""
+        """Start the feed of the demo, with a broker and a registry if it needs them."""
         folder.write_file()
         folder.source.mkdir(exist_ok=True)
         yield ChangeFeed(self.plan, folder.source)
@@ -301,7 +301,7 @@ class ChangesScene(Scene):
 
 
 def changes_scene(*, tables: int, events: int, seed: int, chaos: bool) -> ChangesScene:
-    """A database that began to change some minutes ago, so that its changes are new."""
+    """Build the scene of a database whose changes began some minutes ago."""
     plan = CdcPlan(
         tables=tables,
         events=events,
@@ -333,10 +333,10 @@ class Held:
 
 
 def _held(model: ChangeModel, lake: Path, tables: Mapping[str, str]) -> dict[str, Held]:
-    """For each table with a key, by its claim; `tables` says what it is called in the lake."""
+    """Return the rows of each table with a key, by its claim; `tables` has names in the lake."""
     kinds = {
         table.shape.claim: {name: column.carried for name, column in table.columns.items()}
-        for table in model.told
+        for table in model.seen
     }
     found: dict[str, Held] = {}
     for claim, expected in model.truth().items():
@@ -468,15 +468,15 @@ def _tables(
 def _example(
     folder: DemoFolder, tables: Sequence[ChangedTable], stream: FileStream
 ) -> tuple[str, str] | None:
-    """The row that is still there and of which most was told, of a table with a simple key."""
-    keys = {table.shape.claim.text: table.shape.key for table in stream.model.told}
+    """Return the current row with the most events, of a table with a simple key."""
+    keys = {table.shape.claim.text: table.shape.key for table in stream.model.seen}
     simple = [t for t in tables if len(keys.get(t.type, ())) == 1 and t.rows]
     if not simple:
         return None
     table = next((t for t in simple if t.table.endswith("_orders")), simple[0])
     (key,) = keys[table.type]
-    told, there = (_column(folder, name, key) for name in (table.log, table.table))
-    counts = {each["values"]: each["counts"] for each in told.value_counts().to_pylist()}
+    events, there = (_column(folder, name, key) for name in (table.log, table.table))
+    counts = {each["values"]: each["counts"] for each in events.value_counts().to_pylist()}
     alive = sorted(
         there.to_pylist(),
         # a key that begins with a minus looks like an option

@@ -17,7 +17,7 @@ from distributary.source.files import bytes as files_bytes
 from distributary.source.files import json as files_json
 from distributary.source.files import json as files_values
 from distributary.source.files.bytes import micros, parsed_events, parsed_json
-from distributary.source.files.json import familiar_events, told_events
+from distributary.source.files.json import familiar_events, usual_events
 from tests.source.change_files import (
     avro,
     event,
@@ -292,14 +292,14 @@ _LINES = _EVENTS.map(lambda each: json.dumps(each).encode()) | st.sampled_from(
 
 @given(st.lists(_LINES, min_size=1, max_size=6))
 def test_claims_and_times_are_the_same_for_many_events_at_once(some: list[bytes]) -> None:
-    told = told_events(pa.array(some, pa.binary()))
+    told = usual_events(pa.array(some, pa.binary()))
     parsed = parsed_events(some, (parsed_json(each, 1 << 20) for each in some))
     assert told is None or told == parsed
 
 
 def test_usual_events_are_read_at_once() -> None:
     rows = [event(n) | {"source_timestamp": f"2021-12-25T05:42:0{n}Z"} for n in range(9)]
-    told = told_events(pa.array([json.dumps(row).encode() for row in rows]))
+    told = usual_events(pa.array([json.dumps(row).encode() for row in rows]))
     assert told is not None
     assert told.claims.to_pylist() == [b'["shop","","orders"]'] * 9
     assert told.times.to_pylist() == [1_640_410_920_000_000 + n * 1_000_000 for n in range(9)]
@@ -376,9 +376,9 @@ def test_usual_events_are_not_parsed_where_their_shape_is_known(
 
     def told(array: pa.BinaryArray) -> files_bytes.FileEvents | None:
         read.extend(array.to_pylist())
-        return told_events(array)
+        return usual_events(array)
 
-    monkeypatch.setattr(files_json, "told_events", told)
+    monkeypatch.setattr(files_json, "usual_events", told)
     data = _Bytes(b"\n".join([*texts, odd, *texts, b""]))
     (found,) = files_json.read_json(data, shapes=lambda claim: _SHAPE or {})  # type: ignore[arg-type]
     assert isinstance(found, files_bytes.FileEvents)

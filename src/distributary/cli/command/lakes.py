@@ -106,10 +106,10 @@ def load_file(call: Invocation, file: Path, *, needs: Collection[str] | None = N
     """Load a pipeline file; print its warnings, and mask its secrets from now on."""
     from distributary.config.load import load
 
-    return _told(call, load(file, needs=needs))
+    return _with_warnings(call, load(file, needs=needs))
 
 
-def _told(call: Invocation, loaded: Loaded) -> Loaded:
+def _with_warnings(call: Invocation, loaded: Loaded) -> Loaded:
     before = call.out.mask
     # a file may be loaded twice, for different secrets
     call.out.mask = lambda text: loaded.mask(before(text))
@@ -175,7 +175,7 @@ def loaded_of(
     if lake.file is not None:
         return load_file(call, lake.file, needs=needs)
     card = choose(registrations(lake.path), lake, name)
-    return _told(call, load_trusted(card, lake.path, needs=needs, option=option))
+    return _with_warnings(call, load_trusted(card, lake.path, needs=needs, option=option))
 
 
 def choose(cards: tuple[Registration, ...], lake: Lake, name: str | None) -> Registration:

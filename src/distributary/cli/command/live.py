@@ -162,7 +162,7 @@ def plain_lines(out: Output, on_closed: Callable[[], None]) -> Say:
 
 
 def schema_line(event: SchemaSeen) -> str:
-    """`schema chess v3: + rating int`."""
+    """Format a schema's changes: `schema chess v3: + rating int`."""
     version = event.label.rpartition(" ")[2]
     named = version if version.startswith("v") else f"id {event.schema_id}"
     # every log has these columns: only columns of the source's table are new

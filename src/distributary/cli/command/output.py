@@ -105,12 +105,12 @@ def spelled(type: str) -> str:
 
 
 def number(value: float | None) -> str:
-    """`10,003`; a dash for what is not known."""
+    """Format a number: `10,003`; a dash if it is unknown."""
     return "-" if value is None else f"{value:,.0f}"
 
 
 def duration(seconds: float | None) -> str:
-    """`0.4 s`, `2 minutes and 5 seconds`; a dash for what is not known."""
+    """Format a duration: `0.4 s`, `2 minutes and 5 seconds`; a dash if it is unknown."""
     if seconds is None:
         return "-"
     if seconds < _MINUTE:
@@ -124,7 +124,7 @@ def duration(seconds: float | None) -> str:
 
 
 def brief(seconds: float | None) -> str:
-    """`0.4 s`, `95 s`, `12 min`, `3.5 h`, `2 d`, for narrow columns; a dash for what is unknown."""
+    """Format a duration for narrow columns: `0.4 s`, `12 min`, `3.5 h`; a dash if it is unknown."""
     if seconds is None:
         return "-"
     size = abs(seconds)
@@ -136,7 +136,7 @@ def brief(seconds: float | None) -> str:
 
 
 def ago(seconds: float | None) -> str:
-    """`3 minutes ago`; a dash for never."""
+    """Format the age of a moment: `3 minutes ago`; a dash for never."""
     if seconds is None:
         return "-"
     import humanize
@@ -152,7 +152,7 @@ def since(moment: datetime | None, *, now: datetime | None = None) -> str:
 
 
 def clock(moment: datetime | None, *, now: datetime | None = None) -> str:
-    """A moment in this machine's time zone; the day only where it is not today."""
+    """Format a moment in this machine's time zone, with the day unless it is today."""
     if moment is None:
         return "-"
     local = moment.astimezone()
@@ -161,7 +161,7 @@ def clock(moment: datetime | None, *, now: datetime | None = None) -> str:
 
 
 def tally(counts: Mapping[str, int], *, most: int = 8) -> str:
-    """`silver_chess 400, silver_go 12`, the largest first."""
+    """Format counts, the largest first: `silver_chess 400, silver_go 12`."""
     order = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return listed((f"{name} {count:,}" for name, count in order), most=most)
 

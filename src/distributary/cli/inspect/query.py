@@ -196,7 +196,7 @@ def show_rows(
     about: Mapping[str, Any],
     after: Callable[[], Mapping[str, Any]] = dict,
 ) -> None:
-    """Rows as they are wanted; `after` says what is known once all of them were taken."""
+    """Print rows in the chosen form; `after` returns a note once all rows were taken."""
     if shape.as_csv:
         written = csv.writer(call.out.stdout, lineterminator="\n")
         written.writerow([column.name for column in columns])
@@ -239,7 +239,7 @@ def _cut(text: str, width: int | None) -> str:
 
 
 def _text(value: Any) -> str:
-    """A value in one piece: nothing for null, JSON for what has parts."""
+    """Format a value: an empty text for null, JSON for a nested value."""
     from distributary.operations.query import json_value
 
     if isinstance(value, bool):
@@ -265,7 +265,7 @@ def _json(value: Any, width: int | None) -> Any:
 
 
 def _converse(call: Invocation, questions: Questions, bounds: QueryLimits, shape: RowShape) -> None:
-    """Statement after statement, each up to its semicolon, until the end of input."""
+    """Read and answer statements, each up to its semicolon, until the end of input."""
     from distributary.cli.command.log_file import report
     from distributary.errors import DistributaryError
 

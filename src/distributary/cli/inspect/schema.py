@@ -316,7 +316,7 @@ def _draw_columns(paper: Paper, columns: Sequence[tuple[str, str, str]]) -> None
 
 
 def _schema_of(found: FoundRegistry, name: str, version: str | None) -> tuple[WriterSchema, int]:
-    """A version of a subject, with its number; the newest when none is said."""
+    """Return a version of a subject with its number; by default the newest."""
     known = found.registry.versions(name)
     if not known:
         raise missing(
@@ -342,7 +342,7 @@ def _number(version: str, known: Sequence[int]) -> int:
 
 
 def _message_of(found: FoundRegistry, schema: WriterSchema, subject: str) -> str:
-    """The message that a payload is which does not say so itself; empty if it could be several."""
+    """Return the message of a payload without a message index; empty if several are possible."""
     message = _message(found, schema, subject)
     return message if isinstance(message, str) else ""
 
@@ -361,7 +361,7 @@ def _message(found: FoundRegistry, schema: WriterSchema, subject: str) -> str | 
 def _columns_of(
     found: FoundRegistry, schema: WriterSchema, subject: str
 ) -> tuple[tuple[Column, ...], str]:
-    """The columns that a schema becomes, or why it becomes none."""
+    """Return the columns of a schema, or the reason why it has none."""
     from distributary.decode.base import DecodeLimits
     from distributary.decode.formats import decoder_for
     from distributary.model.plan import Rejected
@@ -459,7 +459,7 @@ def subjects(
 
 
 def _by_listing(found: FoundRegistry, matching: str) -> list[SubjectVersions]:
-    """Every subject with a question for a thousand versions; none where a registry has no list."""
+    """Return all subjects, by few requests; empty if the registry cannot list them."""
     from distributary.registry.http.registry import HttpRegistry
 
     registry = found.registry
@@ -615,7 +615,7 @@ def _diff_file(
     file: Path,
     references: Sequence[str],
 ) -> int:
-    """A schema that is not registered against one that is; 1 when it would be refused."""
+    """Compare a new schema with a registered one; return 1 if the registry would refuse it."""
     from distributary.decode.formats import language_of
     from distributary.model.record import WriterSchema
     from distributary.registry.compile import compile_schema
@@ -740,7 +740,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _reference(found: FoundRegistry, given: str) -> Reference:
-    """From `common/user.proto=users:2`; without a version the newest is meant."""
+    """Parse `common/user.proto=users:2`; the newest version if none is given."""
     from distributary.registry.base import LATEST, Reference
 
     name, _, place = given.partition("=")
@@ -803,7 +803,7 @@ def ids(
 
 
 def _topics(ledger: Ledger, name: str, tables: Sequence[TableSummary]) -> set[str]:
-    """All topics that were read, if the name is one of them."""
+    """Return all topics that were read if the name is one of them."""
     topics = set(ledger.read_ranges()["topic"].to_pylist())
     if name in topics:
         return topics
@@ -813,7 +813,7 @@ def _topics(ledger: Ledger, name: str, tables: Sequence[TableSummary]) -> set[st
 
 
 def _count(lake: Lake, tables: Sequence[TableSummary], topic: str | None) -> Counter[int] | None:
-    """Rows by schema, as the tables themselves have them; None where their rows do not say it."""
+    """Count the tables' rows by schema; None if the rows do not name their schemas."""
     from distributary.observe.health import count_rows
     from distributary.publish.formats.entry import open_readable
 
@@ -850,7 +850,7 @@ def _of_topic(
 def _with_homes(
     call: Invocation, uses: Sequence[SchemaInUse], find: Callable[[], FoundRegistry]
 ) -> tuple[SchemaInUse, ...]:
-    """Subjects that the ledger does not know, from the registry, if it answers."""
+    """Add the subjects that the ledger lacks, from the registry, if it answers."""
     if all(use.subject for use in uses):
         return tuple(uses)
     homes: dict[int, tuple[str, int]] = {}
@@ -1034,7 +1034,7 @@ def _replay_mismatches(call: Invocation, pipeline: Pipeline, claim: str) -> Repl
 
 
 def _claim(name: str, claims: Sequence[str], *, where: str) -> str:
-    """The claim that is called so, wholly or by the end of its name."""
+    """Return the claim with this name, or whose name ends with it."""
     exact = [each for each in claims if name in (each, spelled(each))]
     meant = exact or [each for each in claims if spelled(each).endswith(f".{name}")]
     if len(meant) == 1:

@@ -410,7 +410,7 @@ def _draw_lost(paper: Paper, tables: Ranking, lake: Lake) -> None:
 
 
 def _draw_kinds(paper: Paper, each: PipelineStatus, lake: Lake) -> None:
-    """Tables that refuse most records, and columns whose kind may be the wrong one."""
+    """Print the tables that refuse most records, and the columns of a doubtful kind."""
     file = shlex.quote(each.file or "FILE")
     letters = each.dead_letters.open_by_type
     refusing = [item.table for item in each.tables.shown if item.health == "refusing"]
@@ -466,13 +466,13 @@ def _draw_tables(paper: Paper, ranking: Ranking, now: datetime) -> None:
 
 
 def kinds(changes: Mapping[str, int]) -> str:
-    """`insert 244, update 547, delete 139`."""
+    """Format the numbers of events: `insert 244, update 547, delete 139`."""
     counts_text = ", ".join(f"{op} {count:,}" for op, count in changes.items() if count)
     return counts_text or "none yet"
 
 
 def _draw_source_tables(paper: Paper, found: SourceTables, now: datetime) -> None:
-    """One line per table of the source, those furthest behind first."""
+    """Print a line for each table of the source, the furthest behind first."""
     ops = [op for op, count in found.changes.items() if count or op not in _RARE]
     numbers = ["ROWS>", *(f"{op.upper()}>" for op in ops)]
     paper.table(
@@ -500,7 +500,7 @@ def _source_cells(table: SourceTableStatus, ops: list[str], now: datetime) -> It
 
 
 def _draw_rules(paper: Paper, rules: Sequence[RuleStatus], now: datetime) -> None:
-    """Expectations that were broken first, one line a rule."""
+    """Print a line for each rule, those with the most violations first."""
     for index, rule in enumerate(rules[:_MOST_RULES]):
         paper.line(
             styled(f"  {'' if index else 'expectations':{_LABEL}}", "dim"),
@@ -559,7 +559,7 @@ class Partitions:
 
     @property
     def lag(self) -> int | None:
-        """Over all partitions."""
+        """Return the sum of the lag of all partitions."""
         lags = [each.lag for each in self.partitions]
         known = [lag for lag in lags if lag is not None]
         return sum(known) if known and len(known) == len(lags) else None
@@ -595,7 +595,7 @@ def _partition_lag(
 def _ask_broker(
     call: Invocation, lake: Lake, status: PipelineStatus
 ) -> tuple[tuple[Mapping[Partition, int], Mapping[Partition, int]] | None, str]:
-    """The oldest and the newest offsets; else why they are not known."""
+    """Ask for the oldest and newest offsets; return the reason if they are unknown."""
     from distributary.source.entry import entry_of
 
     try:
@@ -631,7 +631,7 @@ def _answer(
 
 
 def _draw_partitions(paper: Paper, found: Partitions) -> None:
-    """A row per partition, those furthest behind first."""
+    """Print a row for each partition, the furthest behind first."""
     rows = sorted(found.partitions, key=lambda p: (-(p.lag or 0), p.topic, p.partition))
     paper.table(
         ("TOPIC", "PARTITION>", "NEXT>", "NEWEST>", "LAG>"),

@@ -101,7 +101,7 @@ def _draw_record(paper: Paper, trace: Trace, lake: Lake) -> None:
 
 
 def _draw_values(paper: Paper, values: Mapping[str, Any]) -> None:
-    """The columns of a row that are not null."""
+    """Print the columns of a row that are not null."""
     known = {name: value for name, value in plain(values).items() if value is not None}
     paper.table(
         ("COLUMN", "VALUE"),
@@ -209,7 +209,7 @@ def _trace_stories(
     table: TableSummary,
     keys: Sequence[str],
 ) -> int:
-    """The events of a row, by its key or by other columns; 1 if there was never such a row."""
+    """Print the events of a row, found by columns; return 1 if no such row ever existed."""
     from distributary.errors import missing
     from distributary.model.table import Role
     from distributary.observe.trace import trace_key

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 app = single(FIX)
 
 _FILES = (".yaml", ".yml")
-_TOLD_EVERY = 100
+_REPORT_EVERY = 100
 """Tables between two lines of progress."""
 _SHOWN = 20
 
@@ -69,7 +69,7 @@ def backup(
         to,
         {one.name: one.checkpoint for one in pipelines},
         dry_run=dry_run,
-        on_table=_told(call),
+        on_table=_progress_reporter(call),
     )
     point = taken.point
     data = {
@@ -146,7 +146,7 @@ def restore(
         {one.name: one.checkpoint for one in pipelines},
         files={one.name: one.file for one in pipelines},
         dry_run=dry_run,
-        on_table=_told(call),
+        on_table=_progress_reporter(call),
     )
     point = done.point
     data = {
@@ -188,7 +188,7 @@ class _Named:
 
 
 def _split(call: Invocation, targets: Sequence[str], *, last: bool) -> tuple[list[Path], str]:
-    """Part pipeline files from the one place of the backup."""
+    """Separate the pipeline files from the address of the backup."""
     from distributary.store.base import absolute
 
     files = [Path(text) for text in targets if text.lower().endswith(_FILES)]
@@ -237,13 +237,13 @@ def _same_lake(lake: str, pipelines: Sequence[_Named]) -> None:
             )
 
 
-def _told(call: Invocation) -> Any:
-    def told(table: str, done: int, total: int) -> None:
+def _progress_reporter(call: Invocation) -> Any:
+    def show_progress(table: str, done: int, total: int) -> None:
         call.out.step(f"{done:,} of {total:,}: {table}")
-        if done % _TOLD_EVERY == 0 and done < total:
+        if done % _REPORT_EVERY == 0 and done < total:
             call.out.note(f"{done:,} of {counted(total, 'table')}")
 
-    return told
+    return show_progress
 
 
 def _described(point: Point) -> dict[str, Any]:

@@ -247,7 +247,7 @@ def _select(
     pipeline: str,
     columns: tuple[str, ...] | None = None,
 ) -> pa.Table:
-    """The open dead letters that are meant, of one pipeline."""
+    """Return the selected open dead letters of one pipeline."""
     # the option may have only the first digits of an id
     id = source.get(wanted["id"])["id"] if wanted["id"] is not None else None
     return source.select(**{**wanted, "id": id}, pipeline=pipeline, columns=columns)
@@ -278,7 +278,7 @@ def _stretch(call: Invocation, text: str) -> tuple[str, int, int | tuple[int, in
 
 
 def _letters_in(lake: Lake, pipeline: str | None = None) -> dict[str, DeadLetters]:
-    """The dead letters of each pipeline that is meant."""
+    """Return the dead letters of each selected pipeline."""
     from distributary.observe.deadletters import letter_tables
 
     name = pipeline or lake.pipeline

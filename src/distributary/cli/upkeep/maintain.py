@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 app = single(FIX)
 
 _FILES = (".yaml", ".yml")
-_TOLD_EVERY = 100
+_REPORT_EVERY = 100
 """Tables: then whoever waits hears of it."""
 _SHOWN = 50
 
@@ -128,12 +128,12 @@ def maintain(
         wanted = {find_table(tables, name).table for name in names}
         jobs = [job for job in jobs if job.table in wanted]
 
-    def told(report: TableReport, done: int, total: int) -> None:
+    def show_progress(report: TableReport, done: int, total: int) -> None:
         call.out.step(f"{report.table}: {'failed' if report.error else duration(report.seconds)}")
-        if done % _TOLD_EVERY == 0 and done < total:
+        if done % _REPORT_EVERY == 0 and done < total:
             call.out.note(f"{done:,} of {counted(total, 'table')}")
 
-    report = maintain_tables(found.path, jobs, wishes, whole_lake=not names, on_table=told)
+    report = maintain_tables(found.path, jobs, wishes, whole_lake=not names, on_table=show_progress)
     data = {
         "lake": report.lake,
         "dry_run": dry_run,

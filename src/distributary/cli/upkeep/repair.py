@@ -185,7 +185,7 @@ def rebuild(
 
 
 def moment_of(call: Invocation, text: str | None) -> datetime | None:
-    """ISO 8601, or a day; without an offset it is UTC."""
+    """Parse a day or a time in ISO 8601, in UTC by default."""
     if text is None:
         return None
     try:
@@ -196,7 +196,7 @@ def moment_of(call: Invocation, text: str | None) -> datetime | None:
 
 
 def microseconds(moment: datetime | None) -> int | None:
-    """Since 1970."""
+    """Return the microseconds since 1970."""
     return None if moment is None else (moment - _EPOCH) // timedelta(microseconds=1)
 
 

@@ -234,7 +234,7 @@ def _results(
     deep: bool,
     as_of_us: int | None,
 ) -> list[VerifyResult]:
-    """Each table once, however many pipelines write to it."""
+    """Check each table once, however many pipelines write to it."""
     from concurrent.futures import ThreadPoolExecutor
 
     from distributary.model.table import Role

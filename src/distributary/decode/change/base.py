@@ -262,7 +262,7 @@ class Keys:
         return mask
 
     def array(self) -> pa.ListArray:
-        """`_key` of model/change.py."""
+        """Return the keys as the column `_key` of model/change.py."""
         names = [list(each or ()) for each in self.names]
         return pa.array(names, pa.list_(pa.string())).take(pa.array(self.codes))
 

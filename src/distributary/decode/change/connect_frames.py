@@ -56,7 +56,7 @@ def split_connect(values: pa.BinaryArray) -> Frames:
 
 
 def without_schema(values: pa.BinaryArray, frame: bytes) -> pa.BinaryArray:
-    """The payloads of messages that begin so; the others as they are."""
+    """Return the payloads of messages with a schema, and all other messages unchanged."""
     framed = _framed(values, frame)
     if not framed.any():
         return values
@@ -73,7 +73,7 @@ def _framed(values: pa.BinaryArray, frame: bytes) -> Mask:
 
 
 def schema_of(value: bytes) -> bytes | None:
-    """The schema that a message carries; None if it is not of this form."""
+    """Return the schema that a message carries; None if the message has another form."""
     if not value.startswith(HEAD) or not value.endswith(_END):
         return None
     end = 0

@@ -49,7 +49,7 @@ Read = Callable[[pa.Array], ValueReading]
 
 
 def same(array: pa.Array) -> ValueReading:
-    """Values that the lake holds as they are."""
+    """Return values that the lake holds unchanged."""
     return ValueReading(array)
 
 
@@ -73,12 +73,12 @@ def one_by_one(
 
 
 def dates(array: pa.Array) -> ValueReading:
-    """Days since 1970."""
+    """Convert days since 1970 to dates."""
     return _kept(array, pa.date32(), np.int32, DAYS)
 
 
 def instants(factor: int) -> Read:
-    """Moments in units of so many microseconds."""
+    """Convert numbers of units since 1970 to timestamps."""
     ends = MICROS[0] // factor, MICROS[1] // factor
     return lambda array: _kept(array, TIMESTAMP, np.int64, ends, factor)
 
@@ -112,7 +112,7 @@ def times(factor: int) -> Read:
 
 
 def spans(array: pa.Array) -> ValueReading:
-    """Microseconds between two times of day as `[-]HH:MM:SS.ffffff`, of as many hours as needed."""
+    """Convert microseconds between two times of day to `[-]HH:MM:SS.ffffff`."""
     ticks = _longs(array)
     # the lowest number has no counterpart above zero
     fine = ticks > np.iinfo(np.int64).min
@@ -153,7 +153,7 @@ def calendar_dates(array: pa.StructArray) -> ValueReading:
 
 
 def decimals(precision: int, scale: int) -> Read:
-    """Big-endian numbers; text where they have more digits than the lake's decimals."""
+    """Convert big-endian numbers to decimals, or to text if they have too many digits."""
     plan = decimal(precision, scale, None)
 
     def digits(data: bytes) -> str | None:
@@ -190,7 +190,7 @@ def _duration(months: int, hours: int, micros: int) -> str:
 
 
 def _longs(array: pa.Array) -> Positions:
-    """The numbers of an array; 0 where it is null."""
+    """Return the numbers of an array; 0 for null."""
     whole = array if array.type == pa.int64() else array.cast(pa.int64())
     filled: Positions = (whole.fill_null(0) if whole.null_count else whole).to_numpy()
     return filled
@@ -227,18 +227,18 @@ def _without(array: pa.Array, fine: Mask, raw: pa.Array) -> ValueReading:
     if fine.all():
         return ValueReading(array)
     bad = ~fine & ~nulls(raw)
-    lost = {row: _told(raw[row].as_py()) for row in where(bad)}
+    lost = {row: _plain_value(raw[row].as_py()) for row in where(bad)}
     return ValueReading(pc.if_else(pa.array(bad), pa.scalar(None, array.type), array), lost)
 
 
-def _told(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     if isinstance(value, dict):
-        return [_told(each) for each in value.values()]
+        return [_plain_value(each) for each in value.values()]
     return INFINITIES.get(value, value) if isinstance(value, int) else value
 
 
 def _clock(like: pa.Array, micros: Positions) -> pa.Array:
-    """Microseconds as hours, minutes and seconds; null where an array is."""
+    """Format microseconds as hours, minutes and seconds; null for null."""
     whole = np.abs(micros)
     below = pa.array(whole % _HOUR).cast(pa.time64("us")).cast(pa.string())
     text = _joined(
@@ -281,7 +281,7 @@ def arrays(read: Read, *, is_json: bool) -> Read:
         return pa.array(found, pa.string())
 
     def levels(array: pa.StructArray, left: int) -> tuple[pa.Array, list[int]]:
-        """The texts, and which arrays have more dimensions than may be."""
+        """Return the texts, and a mask of the arrays with too many dimensions."""
         lists, element = array.field(0), array.field(1)
         if not left:
             return elements(element), where(~nulls(lists))
@@ -305,7 +305,7 @@ def arrays(read: Read, *, is_json: bool) -> Read:
 
 
 def _as_json(texts: pa.Array) -> pa.Array:
-    """Texts that are JSON as they are, others as JSON strings."""
+    """Return JSON texts unchanged, and all others as JSON strings."""
 
     def checked(text: str) -> str:
         try:

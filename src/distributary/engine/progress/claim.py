@@ -60,7 +60,7 @@ class Owner:
         return self.host == socket.gethostname()
 
     def describe(self) -> str:
-        """`process 4711 on laptop`."""
+        """Format the owner: `process 4711 on laptop`."""
         return f"process {self.pid} on {self.host}" if self.pid else "an unknown process"
 
     def how_to_stop(self) -> str:

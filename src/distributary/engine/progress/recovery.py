@@ -449,7 +449,7 @@ def accept_rebuilt(config: PipelineConfig, ledger: Ledger, table: str, version: 
 
 
 def spelled(batches: Iterable[int]) -> str:
-    """`batch 7`, `batches 3 to 7`, `batches 3, 5 and 9 to 12`."""
+    """Format numbers of batches: `batch 7`, `batches 3 to 7`, `batches 3, 5 and 9 to 12`."""
     runs: list[list[int]] = []
     for number in sorted(set(batches)):
         if runs and runs[-1][1] == number - 1:

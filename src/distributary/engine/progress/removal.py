@@ -50,7 +50,7 @@ class Removal:
 
 
 def dead_letters_of(pipeline: Pipeline) -> DeadLetters:
-    """The pipeline's table of dead letters, if its letters are removed from it."""
+    """Return the pipeline's table of dead letters, if its letters are removed from it."""
     return DeadLetters(layout.table(pipeline.lake, pipeline.config.tables.dead_letters))
 
 

@@ -68,7 +68,7 @@ class Epoch:
         return {**position, "version": self.first, "index": 0}
 
     def end(self, until: Position | None = None) -> Position:
-        """The end of the epoch, or `until` where that comes first."""
+        """Return the end of the epoch, or `until` if that comes first."""
         if self.last is not None and (until is None or place(until) > (self.last, 0)):
             return {"version": self.last, "index": 0, "rows": -1}
         if until is None:

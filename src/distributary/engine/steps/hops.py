@@ -321,7 +321,7 @@ def _exchanged(
         if _outdated(context, staged, plan):
             drop_files(context, staged)
             staged, again = None, None
-    raise _not_told_apart(context, batch)
+    raise _indistinguishable(context, batch)
 
 
 def _answer(context: RunContext, staged: Staged) -> None:
@@ -345,7 +345,7 @@ def _outdated(context: RunContext, staged: Staged, used: TaskPlan) -> bool:
     )
 
 
-def _not_told_apart(context: RunContext, batch: int) -> AccountingError:
+def _indistinguishable(context: RunContext, batch: int) -> AccountingError:
     return AccountingError(
         f"the records of batch {batch} could not be kept apart in {_MOST_TRIES} tries",
         where=f"pipeline {context.config.name}",
@@ -389,7 +389,7 @@ def _sorted(
         if not staged.unresolved(context.planner.task_plan()):
             return staged, number
         drop_files(context, staged)
-    raise _not_told_apart(context, batch)
+    raise _indistinguishable(context, batch)
 
 
 def _landed(context: RunContext, staged: Staged, order: StageOrder) -> None:

@@ -96,8 +96,8 @@ class Limit:
             return None
         self.revision += 1
         self._sent.append(now)
-        told_before = (key for key in self._ends if key not in self._begins)
-        if (key := next(told_before, None)) is not None:
+        ended_before = (key for key in self._ends if key not in self._begins)
+        if (key := next(ended_before, None)) is not None:
             return self._ends.pop(key)
         if self._crowded and (summary := self._summary(now)) is not None:
             return summary
@@ -266,7 +266,7 @@ class Courier:
             wait=self._pause,
             stop=lambda state: stop_when_event_set(self._halt)(state) or self._too_old(notice),
             sleep=sleep_using_event(self._halt),
-            before_sleep=self._told_to_wait,
+            before_sleep=self._wait_for_target,
         )
         try:
             outcome: DeliveryOutcome = attempts(self._target.send, notice)
@@ -284,7 +284,7 @@ class Courier:
     def _too_old(self, notice: Notice) -> bool:
         return self._clock() - notice.at > self._give_up_after
 
-    def _told_to_wait(self, state: RetryCallState) -> None:
+    def _wait_for_target(self, state: RetryCallState) -> None:
         with self._changed:
             self._limit.hold()
         if state.attempt_number == 1 and state.outcome is not None:

@@ -87,7 +87,7 @@ class BatchRow:
 
     @property
     def steps(self) -> dict[str, float]:
-        """Seconds by step."""
+        """Return the seconds by step."""
         return {
             "plan": self.plan_seconds,
             "stage": self.stage_seconds,

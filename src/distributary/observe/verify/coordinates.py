@@ -142,7 +142,7 @@ class CoordinateComparison:
         return loaded
 
     def _batches(self, known: WrittenTable, check: TableCheck, loaded: LoadedRows) -> TableCheck:
-        """Rows by batch, where the table says of which batch a row is."""
+        """Compare the rows by batch, if the table names the batch of each row."""
         if known.rows is None or "b" not in loaded.has or known.role == Role.DEAD_LETTERS:
             return check
         rows = [row for c in known.commits for row in self.ledger.table_batches(c).to_pylist()]
@@ -173,7 +173,7 @@ class CoordinateComparison:
         return check.with_more(compared=["counts per batch"], findings=findings)
 
     def _once(self, known: WrittenTable, check: TableCheck, loaded: LoadedRows) -> TableCheck:
-        """No record twice, unless it was read twice: by two pipelines, or after a reset."""
+        """Check that each record is there once, unless two pipelines or lives have read it."""
         written = sum(commit.written for commit in known.commits)
         if known.role not in (Role.BRONZE, Role.DEAD_LETTERS) and written != known.records:
             note = "a record may be several rows of it, so that doubled ones were not looked for"
@@ -244,7 +244,7 @@ class CoordinateComparison:
     def _extra(
         self, check: TableCheck, loaded: LoadedRows, bronze: WrittenTable, raw: LoadedRows
     ) -> TableCheck:
-        """Rows of which bronze has no record; from before bronze was kept there can be some."""
+        """Find rows whose record is not in bronze; rows older than bronze are allowed."""
         extra = self._some(
             f"""
             SELECT x.t, x.p, x.o FROM {loaded.name} x
@@ -323,7 +323,7 @@ class CoordinateComparison:
         )
 
     def _kin(self, known: WrittenTable) -> list[WrittenTable]:
-        """Other tables with records of the type, as after a change of `tables.each`."""
+        """Return other tables with records of the type, as after a change of `tables.each`."""
         return [
             table
             for table in self.tables
@@ -340,7 +340,7 @@ class CoordinateComparison:
                 yield found.name
 
     def _judged(self, known: WrittenTable, bronze: WrittenTable) -> str:
-        """Batches that are settled, from when both tables were kept, after a table was accepted."""
+        """Return the settled batches since both tables were kept, after a table was accepted."""
         settled = max((c.batch for c in bronze.commits if c.batch is not None), default=-1)
         lives = {(commit.pipeline, commit.life) for commit in known.commits}
         kin = (commit for t in self.tables if t.role == known.role for commit in t.commits)
@@ -377,7 +377,7 @@ class CoordinateComparison:
         return "AND NOT EXISTS (SELECT 1 FROM erased e WHERE e.t = x.t AND e.p = x.p AND e.o = x.o)"
 
     def _cover(self, known: WrittenTable) -> None:
-        """The ranges that the table's writers have read, as a table `covered`."""
+        """Load the ranges that the table's writers have read, as a table `covered`."""
         ranges = self.ledger.covered()
         mine = pa.compute.is_in(ranges["pipeline"], pa.array(known.pipelines))
         self.engine.register("ranges", ranges.filter(mine))
@@ -425,7 +425,7 @@ def _readable(path: str) -> Iterator[None]:
 
 @contextmanager
 def coordinates(ledger: Ledger, tables: Sequence[WrittenTable]) -> Iterator[CoordinateComparison]:
-    """A place to compare in; everything that was put there is removed again."""
+    """Provide a temporary database for the comparison; its files are removed at the end."""
     import duckdb
 
     with tempfile.TemporaryDirectory(prefix="distributary-verify-") as folder:

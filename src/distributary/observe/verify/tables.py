@@ -79,7 +79,7 @@ class WrittenTable:
 
     @property
     def rows(self) -> int | None:
-        """Rows by the ledger; None where they are no sum of batches."""
+        """Return the number of rows by the ledger; None if batches do not add up to it."""
         passing = f"/{layout.HOME}/" in self.path
         if self.role in DERIVED or passing:
             return None
@@ -87,7 +87,7 @@ class WrittenTable:
 
     @property
     def accepted_version(self) -> int:
-        """Up to which version it was taken as it is, or -1."""
+        """Return the version up to which the table was accepted, or -1."""
         taken = (commit.accepted_version for commit in self.commits)
         return max((version for version in taken if version is not None), default=-1)
 
@@ -268,7 +268,7 @@ def _examined(check: TableCheck, known: WrittenTable, table: WrittenFiles) -> Ta
 
 
 def _behind(known: WrittenTable, table: WrittenFiles) -> list[TableFinding]:
-    """Lanes whose newest batch the table does not carry."""
+    """Return the lanes whose newest batch the table lacks."""
     lacking = []
     for commit in known.commits:
         if commit.required is None:

@@ -23,7 +23,7 @@ from distributary.observe.verify.tables import (
     rows_to_accept,
     written_tables,
 )
-from distributary.publish.parking import newest_told
+from distributary.publish.parking import newest_with_content
 from distributary.store.base import at
 
 
@@ -63,7 +63,7 @@ def plan_acceptance(pipeline: Pipeline, table: str) -> Acceptance:
             next_step="restore it from a copy; or, if it may go, remove its folder and repeat the "
             "command",
         )
-    version = newest_told(known.path, check.version)
+    version = newest_with_content(known.path, check.version)
     difference = left = rows_to_accept(known, check)
     # if several pipelines write to one table, the owner of missing rows is unknown: its own count
     # first

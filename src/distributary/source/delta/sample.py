@@ -18,7 +18,7 @@ _VALUE_NAMES = ("value", "wrapper", "payload", "message", "data", "body")
 
 
 def sample_table(path: str) -> Sample:
-    """Rows of the first and the last file, and which columns hold value, key, headers and time."""
+    """Sample the first and the last file, and find the columns of value, key, headers and time."""
     found = open_readable(path)
     if found is None:
         raise SourceUnavailableError(
@@ -44,7 +44,7 @@ def sample_table(path: str) -> Sample:
 
 
 def _columns(schema: pa.Schema) -> dict[str, str]:
-    """Settings of the source by the columns that fit them; raises where none holds bytes."""
+    """Return the source's settings for the columns. Raises an error if none holds bytes or text."""
     texts = [f.name for f in schema if kinds.is_string(f.type) or kinds.is_large_string(f.type)]
     binary = [f.name for f in schema if kinds.is_binary(f.type) or kinds.is_large_binary(f.type)]
     known = [name for name in _VALUE_NAMES if name in (*binary, *texts)]

@@ -382,7 +382,7 @@ class Fault:
         return len(self.data or b"") + _ROW_BYTES
 
 
-def told_by(event: object) -> tuple[bytes | None, int | None]:
+def claim_and_time(event: object) -> tuple[bytes | None, int | None]:
     """Return the claim and the time of a parsed event; None for each that it lacks."""
     if not isinstance(event, dict):
         return None, None
@@ -427,7 +427,7 @@ def micros(time: object) -> int | None:
 
 def parsed_events(values: Sequence[bytes], parsed: Iterable[object]) -> FileEvents:
     """Build events whose content has been parsed."""
-    named = [told_by(event) for event in parsed]
+    named = [claim_and_time(event) for event in parsed]
     return FileEvents(
         pa.array(values, pa.binary()),
         pa.array([table for table, _ in named], pa.binary()),

@@ -250,7 +250,7 @@ def _texts(text: bytes) -> pa.BinaryArray:
 
 def _read_events(texts: pa.BinaryArray, longest: int, *, short: bool) -> FileEvents:
     """Parse events: all at once if none is too long, otherwise one by one."""
-    events = told_events(texts) if short else None
+    events = usual_events(texts) if short else None
     if events is not None:
         return events
     lines = texts.to_pylist()
@@ -394,7 +394,7 @@ def _times(array: pa.BinaryArray, claims: Positions) -> pa.Int64Array:
     return times.take(pa.array(where, mask=where < 0))
 
 
-def told_events(array: pa.BinaryArray) -> FileEvents | None:
+def usual_events(array: pa.BinaryArray) -> FileEvents | None:
     """Let Arrow read the tables and times of all events at once; None if it cannot."""
     fields = read_texts(array, _NAMED_FIELDS)
     if fields is None:

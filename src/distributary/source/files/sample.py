@@ -29,7 +29,7 @@ _FORMATS = {
 
 
 def sample_files(root: str, options: Mapping[str, str]) -> Sample:
-    """Events of the first and the last file; keys are the tables that they say they are of."""
+    """Sample the first and the last file; keys are the tables that events name."""
     files = files_at(root, options)
     walk = files if isinstance(files, BucketFiles) else Walk(files.root)
     listed = list(islice(walk.files(), _MOST_FILES))

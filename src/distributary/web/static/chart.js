@@ -31,9 +31,9 @@ export function chart({ title, note = "", series, format = compact, tell = forma
   };
   let scale = null;
   new ResizeObserver(() => { scale = draw(); point(-1); }).observe(plot);
-  const told = drawn.flatMap((each) => each.points.filter(([, value]) => value !== null));
-  const times = [...new Set(told.map(([t]) => t))].sort((a, b) => a - b);
-  const places = new Map(told.filter(([, , place]) => place).map(([t, , place]) => [t, place]));
+  const known = drawn.flatMap((each) => each.points.filter(([, value]) => value !== null));
+  const times = [...new Set(known.map(([t]) => t))].sort((a, b) => a - b);
+  const places = new Map(known.filter(([, , place]) => place).map(([t, , place]) => [t, place]));
 
   function point(index) {
     at = index;

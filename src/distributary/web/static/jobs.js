@@ -132,8 +132,8 @@ async function follow(dialog, body, wish, words) {
     }
     if (!dialog.open) return null;
     if (job.state === "done") return job;
-    const told = job.result.error;
-    const error = told && typeof told === "object" ? told : { what: `It ended with exit code ${job.exit_code}.`, evidence: job.lines.slice(-3).join("\n") };
+    const reported = job.result.error;
+    const error = reported && typeof reported === "object" ? reported : { what: `It ended with exit code ${job.exit_code}.`, evidence: job.lines.slice(-3).join("\n") };
     put(body, problem(error), h("div", { class: "buttons" }, close(dialog, "Close")));
   } catch (error) {
     if (!(error instanceof Refused)) throw error;

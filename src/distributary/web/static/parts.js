@@ -83,10 +83,10 @@ const OLD_MILLISECONDS = 10_000;
 
 export function lagOf(each) {
   const lag = each.lag;
-  const told = ["catching_up", "holding", "behind"].includes(lag.trend);
+  const forecast = ["catching_up", "holding", "behind"].includes(lag.trend);
   const old = lag.lag_at && Date.now() - Date.parse(lag.lag_at) > OLD_MILLISECONDS;
   return h("span", { class: lag.trend === "falling_behind" ? "warn" : null }, each.lag_in_words,
-    lag.lag_records !== null && !told ? `, ${counted(lag.lag_records, "record")}` : null,
+    lag.lag_records !== null && !forecast ? `, ${counted(lag.lag_records, "record")}` : null,
     old ? h("span", { class: "muted" }, " as of ", since(lag.lag_at)) : null);
 }
 

@@ -138,7 +138,7 @@ class CdcTally:
     def sent(self) -> CdcSent:
         """Return the counts."""
         model, distinct = self._model, len(self._seen)
-        tables = {table.shape.claim.text: table for table in model.told}
+        tables = {table.shape.claim.text: table for table in model.seen}
         times = self._times or (None, None)
         return CdcSent(
             events=distinct + self._duplicates,
@@ -429,7 +429,7 @@ def truth_document(model: ChangeModel) -> dict[str, Any]:
         "version": TRUTH_VERSION,
         "source_type": str(model.plan.source_type),
         "seed": model.plan.seed,
-        "tables": [_table(table, rows[table.shape.claim]) for table in model.told],
+        "tables": [_table(table, rows[table.shape.claim]) for table in model.seen],
     }
 
 

@@ -108,12 +108,12 @@ class ChangeModel:
             table.shape.claim: [
                 {name: row.get(name) for name in table.columns} for row in table.left(backfill)
             ]
-            for table in self.told
+            for table in self.seen
             if table.shape.key or keyless
         }
 
     @property
-    def told(self) -> list[LiveTable]:
+    def seen(self) -> list[LiveTable]:
         """Return the tables that have any event so far."""
         return [table for table in self.tables if table.events]
 

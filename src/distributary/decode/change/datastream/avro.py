@@ -52,14 +52,14 @@ def _is_null(type_: Type) -> bool:
 
 
 def _only(given: Type) -> Type:
-    """A type without the null beside it."""
+    """Return a type without the null beside it."""
     branches = given.branches if isinstance(given, Union) else ()
     real = [each for each in branches if not _is_null(each)]
     return real[0] if len(real) == 1 else given
 
 
 def _kind(given: Type) -> str:
-    """The name of a primitive type; nothing for any other."""
+    """Return the name of a primitive type; None for any other type."""
     return given.name if isinstance(given, Primitive) else ""
 
 
@@ -76,7 +76,7 @@ class PrivateCopy:
         self._written: dict[str, str] = {}
 
     def record(self, types: list[Any]) -> dict[str, Any]:
-        """A record of some types; its fields are f0, f1 and so on."""
+        """Return a record of some types; its fields are f0, f1 and so on."""
         fields = [{"name": f"f{index}", "type": each} for index, each in enumerate(types)]
         return {"type": "record", "name": self._name(), "fields": fields}
 
@@ -87,13 +87,13 @@ class PrivateCopy:
         return ["null" if _is_null(each) else inner for each in given.branches]
 
     def bare(self, given: Type) -> Any:
-        """A type as it is, but for logical types at the top of it."""
+        """Return a type without the logical types at its top."""
         only = _only(given)
         inner = _kind(only) or self.whole(only)
         return self.beside_null(given, inner) if only is not given else inner
 
     def whole(self, given: Type) -> Any:
-        """A type as it is, everything in it included."""
+        """Return an unchanged copy of a type, with everything in it."""
         match given:
             case Primitive(name, logical):
                 return {"type": name, **logical_words(logical)}

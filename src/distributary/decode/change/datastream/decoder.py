@@ -210,7 +210,7 @@ class _Judge:
 
 
 def _texts_of(array: pa.Array | None, count: int) -> pa.StringArray:
-    """An array as text; null where it holds something else."""
+    """Return an array as text; null for every other value."""
     is_text = array is not None and kinds.is_string(array.type)
     return array if is_text else pa.nulls(count, pa.string())
 
@@ -227,7 +227,7 @@ def _flags(array: pa.Array | None, count: int) -> Mask:
 def _placed(
     events: DatastreamEvents, codes: Positions, databases: list[str], ts: Positions
 ) -> Place:
-    """Positions, each read as the kind of its database has them."""
+    """Read positions in the form of each event's kind of database."""
     first, *others = dict.fromkeys(databases)
     place = datastream_places(events, first, ts)
     for kind in others:
@@ -251,7 +251,7 @@ _USUAL = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?Z?$"
 
 
 def moment(text: str, *, unit: int = 1_000) -> int | None:
-    """Microseconds since 1970; None for what is no moment, or number of units, up to 9999."""
+    """Parse a time as microseconds since 1970; None for an invalid one, or after the year 9999."""
     found = _MOMENT.fullmatch(text)
     if found is not None:
         day, minutes, seconds, hours_east, minutes_east = found.groups()
@@ -264,7 +264,7 @@ def moment(text: str, *, unit: int = 1_000) -> int | None:
 
 
 def moments(array: pa.Array | None, count: int, *, unit: int = 1_000) -> tuple[Positions, Mask]:
-    """Microseconds since 1970 for a whole array, and where there are none."""
+    """Parse times as microseconds since 1970; return them with a mask of the missing ones."""
     if array is None:
         return np.zeros(count, np.int64), np.ones(count, np.bool_)
     if kinds.is_integer(array.type):
@@ -284,7 +284,7 @@ def moments(array: pa.Array | None, count: int, *, unit: int = 1_000) -> tuple[P
 
 
 def usual_moments(array: pa.StringArray) -> Positions | None:
-    """The moments, if all are there and written as Datastream writes them."""
+    """Parse times by Arrow if all have Datastream's usual form; else return None."""
     if array.null_count:
         return None
     if not pc.all(pc.match_substring_regex(array, _USUAL), min_count=0).as_py():
@@ -301,7 +301,7 @@ def usual_moments(array: pa.StringArray) -> Positions | None:
 
 
 def keys_of(events: DatastreamEvents, names: Mapping[str, str]) -> Keys:
-    """The key of each event; `names` are the columns in the log by their names in the source."""
+    """Build the key of each event; `names` maps the source's columns to those of the log."""
     folded = {name.casefold(): column for name, column in reversed(list(names.items()))}
     lists = [events.metadata.get(part) for part in ("primary_keys", "replication_index")]
     codes, found = _distinct([_names(each) for each in lists if each is not None], len(events))
@@ -358,7 +358,7 @@ _Few = tuple[str, Positions, Sequence[str]]
 
 
 def envelopes(events: DatastreamEvents) -> pa.StringArray:
-    """The envelope of each event, without what has a column of its own."""
+    """Build the envelope of each event, without the parts that have columns."""
     text, count = events.envelope, len(events)
     if text is None:
         top = {name: array for name, array in events.top.items() if name not in SKIPPED}
@@ -377,7 +377,7 @@ def envelopes(events: DatastreamEvents) -> pa.StringArray:
 
 
 def _coded(array: pa.Array) -> tuple[Positions, list[str]] | None:
-    """The number of each value and the values as JSON, if there are few."""
+    """Return the number of each value, and the values as JSON, if few differ."""
     type_ = array.type
     if kinds.is_string(type_) or kinds.is_boolean(type_):
         values = array
@@ -396,7 +396,7 @@ def _coded(array: pa.Array) -> tuple[Positions, list[str]] | None:
 
 
 def _members(members: Mapping[str, pa.Array], count: int, *, opening: str) -> Iterable[Any]:
-    """The members of an object as parts of a text, without the bracket at its end."""
+    """Return the members of an object as parts of a text, without the closing bracket."""
     known = {name: _coded(array) for name, array in members.items()}
     first = opening
     few = [(name, *each) for name, each in known.items() if each is not None]
@@ -413,7 +413,7 @@ def _members(members: Mapping[str, pa.Array], count: int, *, opening: str) -> It
 
 
 def _combined(few: Sequence[_Few], count: int, opening: str) -> pa.Array:
-    """Several members as one text for each combination of their values."""
+    """Build the text of several members once for each combination of their values."""
     codes, rows = combined(((numbers, len(texts)) for _, numbers, texts in few), count)
     found = [
         opening + ",".join(f"{json.dumps(n)}:{texts[numbers[row]]}" for n, numbers, texts in few)

@@ -58,7 +58,7 @@ def _types(schema: Any) -> set[str]:
 
 
 def _flat(schema: Any) -> Any:
-    """A column: single values as they are, all that has others in it as JSON text."""
+    """Return the column of a schema: single values keep their type, nested ones are JSON text."""
     types = _types(schema) - {"null"}
     return schema if types <= _SCALARS and isinstance(schema, dict) and _types(schema) else {}
 
@@ -73,7 +73,7 @@ def _simple(schema: Any) -> bool:
 
 
 def _expected(name: str, schema: Any) -> dict[str, Any] | None:
-    """A part of the envelope as it usually is; None when it can be anything."""
+    """Return the usual schema of a part of the envelope; None if it can be anything."""
     if name == "sort_keys":
         return _NAMES
     types = _types(schema) - {"null"}
@@ -119,7 +119,7 @@ class JsonEvents:
         self.expansion = (self._quick or self._careful).expansion
 
     def given(self, event: bytes) -> set[str]:
-        """The columns that the payload of one event names, under their names in the log."""
+        """Return the columns that one event's payload names, under their names in the log."""
         try:
             payload = parse(event, max_depth=_DEPTH).get(PAYLOAD)
         except RefusedError:
@@ -148,7 +148,7 @@ class JsonEvents:
     def _quickly(
         self, decoded: Decoded, positions: Positions, lists: pa.StringArray
     ) -> tuple[DatastreamEvents, Mask]:
-        """The events, and which of them have nothing where there was never anything before."""
+        """Read events by Arrow, and mark those without a value in columns that were always null."""
         batch = decoded.ok
         top = dict(zip(self._top, batch.columns, strict=True))
         has_source, metadata = _members(top.pop(SOURCE, None), self._metadata, batch.num_rows)
@@ -201,7 +201,7 @@ class JsonEvents:
 def _quick(
     top: dict[str, Any], source: dict[str, Any], payload: dict[str, Any]
 ) -> dict[str, Any] | None:
-    """A schema that Arrow can follow; None where the events are not simple enough."""
+    """Return a schema that Arrow can follow; None if the events are not simple enough."""
     columns = {n: _TEXT if _types(s) == {"null"} else s for n, s in payload.items()}
     expected = {name: _expected(name, each) for name, each in source.items()}
     parts = {n: _expected(n, each) for n, each in top.items() if n not in (SOURCE, PAYLOAD)}
@@ -253,7 +253,7 @@ def _truth(value: Any) -> bool:
 
 
 def _names(value: Any) -> list[str | None]:
-    """The names in a list; what is no name is no column either."""
+    """Return the names in a list; other values name no column."""
     if not isinstance(value, list):
         return [None]
     return [each if isinstance(each, str) else None for each in value]

@@ -176,7 +176,7 @@ def unchanged(array: pa.Array) -> Mask | None:
 
 
 def _of_length(array: pa.ListArray, length: int) -> tuple[Positions, pa.Array]:
-    """The lists of one length, and their items."""
+    """Return the lists of one length, and their items."""
     rows = np.flatnonzero(truths(pc.equal(pc.list_value_length(array), length)))
     return rows, array.take(pa.array(rows)).flatten()
 
@@ -191,7 +191,7 @@ class OldKeys:
         self._columns, self._names = columns, names
 
     def read(self, keys: Mapping[int, Any]) -> dict[int, Any]:
-        """Keys by row; one that does not fit the columns stays as it came."""
+        """Return keys by row; a key that does not fit the columns stays unchanged."""
         found = dict(keys)
         usable = {row: key for row, key in keys.items() if self._is_key(key)}
         for row in usable:
@@ -220,7 +220,7 @@ class OldKeys:
 
 
 def _bytes(value: Any) -> Any:
-    """Avro has bytes as they are, a header their base64."""
+    """Return bytes, which a header holds as base64."""
     try:
         return base64.b64decode(value, validate=True) if isinstance(value, str) else value
     except ValueError:
@@ -228,7 +228,7 @@ def _bytes(value: Any) -> Any:
 
 
 def _shown(value: Any) -> Any:
-    """A value as JSON that can be read again by its type."""
+    """Return a value as JSON that can be read again by its type."""
     match value:
         case bytes():
             return base64.b64encode(value).decode()
@@ -246,7 +246,7 @@ def _shown(value: Any) -> Any:
 
 _OWN_POSITIONS = (("file", "pos", "row"), ("change_lsn", "event_serial_no"), ("lsn",))
 """MySQL and MariaDB, SQL Server and Db2, PostgreSQL."""
-_TOLD = ("name", "server_id", "txId", "gtid", "commit_lsn")
+_IDENTIFYING = ("name", "server_id", "txId", "gtid", "commit_lsn")
 _TIMES = ("ts_ms", "ts_us", "ts_ns")
 _HALF = 8
 """Bytes of a digest that are in the id; as many others are the hash."""
@@ -282,7 +282,7 @@ def identities(
 
 
 def _ids(numbers: Sequence[Positions], digests: Positions, known: Mask) -> pa.StringArray:
-    """Positions as texts that sort as they do, and digests."""
+    """Return positions as texts of the same order, with digests."""
     texts = [pc.utf8_lpad(pa.array(each).cast(pa.string()), 19, "0") for each in numbers]
     words = pa.array(digests.view(np.uint64)).cast(pa.string())
     ids = pc.binary_join_element_wise(*texts, words, "-")
@@ -296,9 +296,9 @@ def _own_positions(source: Mapping[str, pa.Array]) -> tuple[str, ...]:
 
 
 def _said(events: DebeziumEvents, times: Sequence[str]) -> pa.BinaryArray:
-    """All that an event says about its change, as JSON, and the key of its message."""
+    """Return an event's facts about its change as JSON, with the key of its message."""
     parts = events.parts
-    source_fields = [parts.source[name] for name in (*_TOLD, *times) if name in parts.source]
+    source_fields = [parts.source[name] for name in (*_IDENTIFYING, *times) if name in parts.source]
     before = [array for name, array in parts.rest if name == "before"]
     arrays = [pa.array(parts.codes), *source_fields, *before, *parts.row]
     numbered = [str(number) for number in range(len(arrays))]
@@ -399,7 +399,7 @@ class DebeziumDecoder:
     def _rows(
         self, events: DebeziumEvents
     ) -> tuple[list[pa.Array], list[Mask | None], dict[str, Any]]:
-        """The columns of the table, where their values were not sent, and what fits in none."""
+        """Build the table's columns, the marks of omitted values, and the values that fit none."""
         columns: list[pa.Array] = []
         gone: list[Mask | None] = []
         lost: dict[str, Any] = {}
@@ -423,7 +423,7 @@ class DebeziumDecoder:
         gone: list[Mask | None],
         lost: dict[str, Any],
     ) -> list[pa.Array]:
-        """The columns of model/change.py."""
+        """Build the columns of model/change.py."""
         parts, count = events.parts, len(events)
         deletes, reads = parts.codes == DELETE, parts.codes == READ
         headers = events.message("headers")

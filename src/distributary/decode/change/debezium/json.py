@@ -22,7 +22,7 @@ from distributary.decode.change.debezium.schema import (
     OTHER,
     DebeziumField,
     Type,
-    is_told,
+    is_of_envelope,
     unusable,
 )
 from distributary.decode.json.decoder import JsonDecoder
@@ -93,7 +93,7 @@ class ConnectJson:
 
 
 def decoder(schema: dict[str, Any], limits: DecodeLimits) -> JsonDecoder:
-    """A decoder of payloads for a JSON Schema of ours, of objects."""
+    """Return a decoder of objects for a JSON Schema of ours."""
     whole = schema | {"title": _MESSAGE, "type": "object"}
     body = {"schema": whole, "draft": _DRAFT, "references": {}}
     return JsonDecoder(json.dumps(body).encode(), _MESSAGE, limits)
@@ -129,7 +129,7 @@ def _has(type_: Type, what: Callable[[Type], bool]) -> bool:
 
 
 def _strict(value: Any, type_: Type) -> Any:
-    """A value of the loose decoder, as the strict one would have given it."""
+    """Convert a value of the loose decoder into the form of the strict one."""
     if value is None:
         return None
     if _is_odd(type_):
@@ -225,11 +225,11 @@ class InferredJson:
 
 
 def _with_flat_rows(members: dict[str, Shape]) -> dict[str, Shape]:
-    """A schema in which both images of a row are alike, and no column of it is an object."""
+    """Return a schema in which both images of a row are alike, and no column is an object."""
     images = [objects_only(members[name]) for name in IMAGES if name in members]
     source = objects_only(members.get("source", NOTHING))
     if "op" not in members or "connector" not in _properties(source) or not images:
-        return {name: s if is_told(name) else _column(s) for name, s in members.items()}
+        return {name: s if is_of_envelope(name) else _column(s) for name, s in members.items()}
     # one event with another type must not change how the others are read
     patterns = {
         name: _TEXT if name in _TEXTS and "string" in shape.get("type", ()) else shape
@@ -250,7 +250,7 @@ def _column(shape: Shape) -> Shape:
 
 
 def _properties(shape: Any) -> dict[str, Shape]:
-    """The properties of what is an object or null, and nothing else."""
+    """Return the properties of a shape of objects or null; empty for any other shape."""
     types = shape.get("type") if isinstance(shape, dict) else None
     found = shape.get("properties") if isinstance(shape, dict) else None
     only = {*types} <= {"object", "null"} if isinstance(types, list) else types == "object"
@@ -262,7 +262,7 @@ def _closed(members: dict[str, Shape]) -> dict[str, Any]:
 
 
 def _filled(shape: Shape) -> Shape:
-    """A shape in which nothing is only ever null: the fast decoder does not know such a thing."""
+    """Return a shape without always-null parts, which the fast decoder does not support."""
     if shape == NOTHING:
         return _TEXT
     members = _properties(shape)

@@ -173,7 +173,7 @@ def _is_history(value: bytes) -> bool:
 
 
 def _peeked(value: bytes | None) -> dict[str, Any] | None:
-    """The same as Arrow reads, of one message that it does not read."""
+    """Read one message in the way of Arrow's result, if Arrow cannot read it."""
     try:
         event = parse(value or b"null", max_depth=_MAX_DEPTH)
     except RefusedError:
@@ -203,7 +203,7 @@ def _claim(topic: str, event: Mapping[str, Any] | None, *, by_topic: bool) -> st
 
 
 def topic_claim(topic: str, connector: str = "") -> str | None:
-    """The table that a topic is named after: `prefix.schema.table`, as most connectors do it."""
+    """Return the table that a topic's name states: `prefix.schema.table` for most connectors."""
     *others, table = topic.split(".")
     around = others[1:]
     if connector in _WITHOUT_SCHEMAS:
@@ -233,7 +233,7 @@ def schema_claim(schema: WriterSchema, topic: str) -> str | None:
 
 
 def type_of(schema: WriterSchema) -> Type:
-    """The tree of a schema: Avro, or the text that JSON carries."""
+    """Return the tree of a schema in Avro, or of the text that JSON carries."""
     if schema.format is Format.AVRO:
         return avro_type(schema.body)[0]
     try:
@@ -262,7 +262,7 @@ class KeyReader:
             self._decoder = AvroDecoder(body, schema.message, limits)
 
     def read(self, keys: pa.BinaryArray) -> Keys:
-        """The columns of each key."""
+        """Return the columns of each key."""
         if self._names is not None or keys.null_count == len(keys):
             return Keys(nulls(keys).astype(np.int64), (self._names or (), ()))
         frames = split_connect(keys)
@@ -291,7 +291,7 @@ class KeyReader:
 
 
 def _grouped(keys: pa.BinaryArray) -> Keys:
-    """Keys in JSON by their names: one is read, and the others that look like it are not."""
+    """Group JSON keys by their names; parse one of each group and match the others."""
     codes = np.zeros(len(keys), np.int64)
     found: dict[Names | None, int] = {(): 0}
     left = np.flatnonzero(~nulls(keys))
@@ -310,7 +310,7 @@ def _grouped(keys: pa.BinaryArray) -> Keys:
 
 
 def _pattern(names: Names) -> str:
-    """Matches objects that have these names and simple values, as Connect writes them."""
+    """Return a pattern for objects with these names and simple values, as Connect writes them."""
     quoted = (re.escape(json.dumps(name, ensure_ascii=False)) for name in names)
     return f"^{{{','.join(f'{each}:{_VALUE}' for each in quoted)}}}$"
 
@@ -340,7 +340,7 @@ def _object(key: bytes | None) -> dict[str, Any] | None:
 
 
 def fill(column: pa.Array, rows: Sequence[int], values: Sequence[Any]) -> pa.Array | None:
-    """A column with some values in it; None if it cannot hold them."""
+    """Return a column with some values in it; None if it cannot hold them."""
     try:
         some = pa.array(values, column.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
@@ -367,7 +367,7 @@ class DebeziumEvents:
         return len(self.positions)
 
     def message(self, column: str) -> pa.Array:
-        """A column of the messages, one value for each event."""
+        """Return a column of the messages, one value for each event."""
         chunks = self.raw.column(column).chunks
         return self.own(chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks))
 
@@ -384,7 +384,7 @@ class DebeziumEvents:
         return replace(self, parts=self.parts.only(kept), positions=self.positions[kept])
 
     def fail(self, bad: Mask, code: ErrorCode, reason: str, gathered: Gathered) -> None:
-        """Some of them are no rows."""
+        """Note payloads that cannot be rows."""
         for position in self.positions[bad].tolist():
             gathered.fail(position, code, reason)
 
@@ -402,7 +402,7 @@ def sound(events: DebeziumEvents, schema: pa.Schema, gathered: Gathered) -> Debe
 
 
 def say_nothing(count: int, schema: pa.Schema, gathered: Gathered) -> None:
-    """So many payloads are fine, and no rows."""
+    """Note payloads that are valid and have no rows."""
     none = pa.RecordBatch.from_pylist([], schema=schema)
     gathered.add(none, np.array([], np.int64), empty=count)
 

@@ -68,7 +68,7 @@ class Type:
     """Of arrays, and of maps with texts for keys."""
 
     def member(self, name: str) -> Type | None:
-        """The type of a field, if there is one of that name."""
+        """Return the type of the field with a name; None if there is no such field."""
         return next((each.type for each in self.fields if each.name == name), None)
 
 
@@ -84,7 +84,7 @@ OTHER = Type("other")
 
 
 def connect_type(given: Any, level: int = 0) -> Type:
-    """The tree of a schema in Connect's own JSON; DecodeError for anything else."""
+    """Return the tree of a schema in Connect's own JSON. Raises DecodeError."""
     kind = given.get("type") if isinstance(given, dict) else None
     if not isinstance(kind, str) or level > MAX_LEVELS:
         raise unusable("it is not a schema of Kafka Connect, or nests too deep")
@@ -109,7 +109,7 @@ def connect_type(given: Any, level: int = 0) -> Type:
 
 
 def avro_type(body: bytes) -> tuple[Type, bytes]:
-    """The tree of a compiled Avro schema, and the schema without the logical types in it."""
+    """Return the tree of a compiled Avro schema, and the schema without its logical types."""
     try:
         schema = parse_avro(body.decode())
         found = _avro_type(schema, schema.top, 0) or OTHER
@@ -119,7 +119,7 @@ def avro_type(body: bytes) -> tuple[Type, bytes]:
 
 
 def _avro_type(schema: avro.Schema, given: avro.Type, level: int) -> Type | None:
-    """None for what is only ever null, and has no column."""
+    """Return the tree of an Avro type; None if it is always null, and has no column."""
     if level > MAX_LEVELS:
         return OTHER
     match schema.resolve(given):
@@ -185,7 +185,7 @@ def _texts(given: Any) -> dict[str, str]:
 
 
 def unusable(evidence: str) -> DecodeError:
-    """For a schema from which no decoder can be made."""
+    """Build the error for a schema from which no decoder can be made."""
     return DecodeError(
         "the schema is not one of Debezium's events",
         where="schema of change events",
@@ -204,7 +204,7 @@ CREATE, UPDATE, DELETE, READ, TRUNCATE, MESSAGE = range(6)
 UNKNOWN = -1
 
 _PREFIX = "__"
-_TOLD = frozenset(
+_ENVELOPE_FIELDS = frozenset(
     (
         *("op", "deleted", "ts_ms", "ts_us", "ts_ns", "version", "connector", "name", "snapshot"),
         *("db", "schema", "table", "collection", "sequence", "txId", "lsn", "xmin", "server_id"),
@@ -212,7 +212,7 @@ _TOLD = frozenset(
         *("event_serial_no", "commit_scn", "rs_id", "ssn", "redo_thread", "user_name", "ord"),
     )
 )
-_TOLD_PREFIXES = ("source_", "transaction_")
+_ENVELOPE_PREFIXES = ("source_", "transaction_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +253,7 @@ class EventShape:
         self._place = {name: index for index, name in enumerate(self._names)}
         self.flat = not is_envelope(type_)
         if self.flat:
-            self._row = [i for i, f in enumerate(type_.fields) if not is_told(f.name)]
+            self._row = [i for i, f in enumerate(type_.fields) if not is_of_envelope(f.name)]
             self.row: tuple[DebeziumField, ...] = tuple(type_.fields[i] for i in self._row)
             self.raw = tuple(raw[i] for i in self._row)
             if not self.row:
@@ -304,7 +304,7 @@ class EventShape:
 
     def _flattened(self, batch: pa.RecordBatch) -> Parts:
         columns = dict(zip(self._names, batch.columns, strict=True))
-        envelope = {name: array for name, array in columns.items() if is_told(name)}
+        envelope = {name: array for name, array in columns.items() if is_of_envelope(name)}
         gone = _truths(envelope.get(f"{_PREFIX}deleted"), batch.num_rows)
         operations = envelope.get(f"{_PREFIX}op")
         # without an operation, an event counts as an update
@@ -332,12 +332,12 @@ def is_envelope(type_: Type) -> bool:
     return images is not None and source.member("connector") is not None
 
 
-def is_told(name: str) -> bool:
+def is_of_envelope(name: str) -> bool:
     """Return whether a field of a flattened event comes from its envelope."""
     if not name.startswith(_PREFIX):
         return False
     word = name.removeprefix(_PREFIX)
-    return word in _TOLD or word.startswith(_TOLD_PREFIXES)
+    return word in _ENVELOPE_FIELDS or word.startswith(_ENVELOPE_PREFIXES)
 
 
 def _codes(operations: pa.Array) -> Positions:

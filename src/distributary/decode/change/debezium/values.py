@@ -38,7 +38,7 @@ _EXACT = Context(prec=200_000)
 
 
 def binary(array: pa.Array) -> ValueReading:
-    """Bytes; JSON has them in base64."""
+    """Return bytes, which JSON holds as base64."""
     if pa.types.is_binary(array.type):
         return ValueReading(array)
     read = partial(binascii.a2b_base64, strict_mode=True)
@@ -157,7 +157,7 @@ def _number(data: bytes, scale: int) -> str | None:
 
 
 def bits(length: str) -> Read:
-    """Bytes of which the last comes first, as 0 and 1; as many of them as the column has."""
+    """Return little-endian bytes as the digits 0 and 1, as many as the column has."""
     wanted = integer(length) or 0
     width = wanted if 0 < wanted < _LONGEST_BITS else 1
 
@@ -346,7 +346,7 @@ def source_times(parts: Parts, arrived: pa.Array) -> pa.Array:
 
 
 def headers_of(headers: pa.ListArray, name: str) -> Headers:
-    """By row, what a header of that name holds."""
+    """Return the values of a header, by row."""
     if headers.null_count == len(headers):
         return {}
     keys, values = headers.flatten().flatten()
@@ -364,7 +364,7 @@ def envelopes(
     old_keys: Mapping[int, Any],
     lost: Mapping[str, Mapping[int, Any]],
 ) -> pa.StringArray:
-    """The envelope of each event as JSON, without what has a column of its own."""
+    """Build the envelope of each event as JSON, without the parts that have columns."""
     members = {name: array for name, array in parts.rest if array.null_count < len(array)}
     count = len(parts.codes)
     texts: pa.Array = pa.repeat(pa.scalar("{}", pa.string()), count)

@@ -22,12 +22,12 @@ export const login = {
     return { refused: null };
   },
   render: ({ refused }) => {
-    const told = h("div", { "aria-live": "polite" }, refused ? problem(refused) : null);
+    const answer = h("div", { "aria-live": "polite" }, refused ? problem(refused) : null);
     const token = h("input", { id: "token", type: "password", autocomplete: "current-password", required: true, maxlength: "500" });
     const form = h("form", { class: "login" },
       h("h1", { tabindex: "-1" }, "Log in"),
       h("label", { for: "token" }, "The token that this dashboard was started with"), token,
-      h("button", { type: "submit", class: "primary" }, "Log in"), told);
+      h("button", { type: "submit", class: "primary" }, "Log in"), answer);
     form.addEventListener("submit", async (event) => {
       event.preventDefault();
       try {
@@ -36,7 +36,7 @@ export const login = {
       } catch (error) {
         if (!(error instanceof Refused)) throw error;
         token.value = "";
-        told.replaceChildren(problem(error.error));
+        answer.replaceChildren(problem(error.error));
         token.focus();
       }
     });
