@@ -192,7 +192,7 @@ class _Statements:
         return self._among(parts, keys).cast(self.parts)
 
     def compared(self, found: pa.Table, expected: pa.Table) -> pa.Table:
-        """Return the groups in which two tables differ, with what is wrong."""
+        """Return the groups in which two tables differ, with the differences."""
         return self._compared(found, expected)
 
 
@@ -218,7 +218,7 @@ class _Work:
 
     @property
     def definition(self) -> str:
-        """Return the text of the property that says what the table is computed by."""
+        """Return the text of the table property with the definition of the aggregate."""
         rule = self.order.rule
         parts = [self.order.source, rule.name, *self.aggregates.signature]
         return json.dumps(parts, ensure_ascii=False)
@@ -435,7 +435,7 @@ def _candidates(
 
 
 def _new_rows(work: _Work, net: pa.Table, old: pa.Table, *, once: bool) -> pa.Table:
-    """Return the rows of the groups that changed, without those of which nothing is left."""
+    """Return the rows of the changed groups, without empty groups."""
     statements = _Statements.of(work.aggregates)
     done = statements.finished(net, old, once=once)
     counts = done.column("_s0")

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 app = single(LOOK)
 
 _REGISTRY_PORT = 8081
-"""Those of `dev up`."""
+"""The default port of the registry of `dev up`."""
 _PROPERTY = "delta.setTransactionRetentionDuration"
 _PYTHON = (3, 11)
 _GIB = 1 << 30

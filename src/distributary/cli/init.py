@@ -53,7 +53,7 @@ _Options = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class SourcePlace:
-    """What was typed about where the records are."""
+    """The options that name the place of the records."""
 
     path: Annotated[
         str | None,

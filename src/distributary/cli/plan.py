@@ -25,7 +25,7 @@ app = single(LOOK)
 
 _MOST_SHOWN = 20
 _LONGEST = 400
-"""Of the columns of a new table, whose number nobody limits."""
+"""The most characters of the list of columns of a new table."""
 _COLOURS = {"+": "green", "~": "yellow", "!": "red", "-": "red"}
 
 

@@ -27,7 +27,7 @@ _REFERENCE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)\}")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a database is, and who asks."""
+    """The address of a database, with the user and the password."""
 
     scheme: str
     host: str

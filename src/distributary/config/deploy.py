@@ -237,7 +237,7 @@ class Databricks(Section):
     folder: AbsolutePath | None = Field(default=None, examples=["/Shared/pipelines/games"])
     """Workspace folder for the pipeline file; a folder in the user's home when left out."""
     package: Text | None = Field(default=None, examples=["/Volumes/main/libs/requirements.txt"])
-    """What the job installs instead of the uploaded wheel and locked requirements: the path of a
+    """Package to install instead of the uploaded wheel and locked requirements: the path of a
     wheel or of a requirements.txt, or a requirement for pip."""
     cluster: Cluster | None = None
     """The cluster of the job; set this or `serverless`."""

@@ -384,7 +384,7 @@ UpkeepInterval = Annotated[
 
 
 class Maintain(Section):
-    """What `distributary maintain` does, and what a continuous run does by itself."""
+    """Maintenance of the tables, by `distributary maintain` and by continuous runs."""
 
     every: UpkeepInterval = Field(default=timedelta(minutes=30), examples=["1h"])
     """How often maintenance runs beside a continuous run. `off`: only by hand."""

@@ -55,7 +55,7 @@ def with_envelope(data: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def with_plain_files(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Add what a source of files without `cdc` has: its layout, and the place of the type."""
+    """Add the defaults of a source of files without `cdc`: its layout, and the type's place."""
     source = data.get("source")
     if not isinstance(source, Mapping) or source.get("type") != "files" or data.get("cdc"):
         return data

@@ -69,7 +69,7 @@ def _long_enough(value: SecretStr) -> SecretStr:
 
 
 class ShapeConfig(Section):
-    """What is made of the records of some tables: which rows stay, and which columns they have.
+    """The rows and columns that are made of the records of some tables.
 
     `where` and `set` see the columns as they were decoded. After them come `function`, `mask`,
     `explode`, `drop` or `keep`, then `rename`.
@@ -94,7 +94,7 @@ class ShapeConfig(Section):
     mask: Mapping[Text, MaskText] = Field(
         default_factory=dict, examples=[{"email": "token", "player.phone": "redact"}]
     )
-    """What is left of people's data, by column or nested field, with the wildcards * and ?: hash,
+    """Masks for personal data, by column or nested field, with the wildcards * and ?: hash,
     token, redact, or truncate(N) for the first N characters. hash is the same within a column of a
     table, token in all tables. The first pattern that fits a field counts."""
     explode: Text | None = Field(default=None, examples=["items"])

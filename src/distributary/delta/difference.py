@@ -1,4 +1,4 @@
-"""The rows that came into a table and those that left it since a version, by the table's log.
+"""The rows that were added to a table or removed since a version, by the table's log.
 
 Commits say which files they add and remove, and which of them only move rows. What is read is what
 was written since that version, not the table.

@@ -1,4 +1,4 @@
-"""What was erased from a lake, so that it does not come back: places of records, and hashed values.
+"""The records that were erased from a lake and must not come back: coordinates, hashed values.
 
     <lake>/_distributary/erased/key.json             the key of the hashes
     <lake>/_distributary/erased/<id>.json            an erasure: what goes, written before it goes
@@ -412,7 +412,7 @@ class ErasedPlan:
         return bool(self.names)
 
     def known(self) -> KnownErased:
-        """Return what is erased; a process reads the documents once."""
+        """Return the erased records; a process reads the documents once."""
         return _KNOWN.get((self.lake, self.names), lambda: read_all(self.lake, self.names))
 
 

@@ -91,7 +91,7 @@ class AggregatePlan:
         name: str,
         changes: tuple[ColumnChange, ...],
     ) -> None:
-        """Note what is not computed, where that is news."""
+        """Report an aggregate that cannot be computed, once."""
         before = self._limits.get((source.name, entry.name))
         self._limits[source.name, entry.name] = changes
         there = self._book.tables[name].exists

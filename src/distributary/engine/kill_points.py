@@ -9,7 +9,7 @@ from enum import StrEnum
 KILL = "DISTRIBUTARY_KILL_AT"
 """`after_stage`, or `after_stage:3` for batch 3 only: the process kills itself there (SIGKILL)."""
 PAUSE = "DISTRIBUTARY_PAUSE_AT"
-"""The same, but the process stops there (SIGSTOP) until somebody continues it (SIGCONT)."""
+"""The same, but the process pauses there (SIGSTOP) until SIGCONT."""
 
 
 class KillPoint(StrEnum):
@@ -33,7 +33,7 @@ class ErasePoint(StrEnum):
 
 
 def reached(moment: KillPoint | ErasePoint, batch: int) -> None:
-    """Die or pause here without a word, if that is what the environment asks for."""
+    """Kill or pause this process without a message if the environment asks for it."""
     for variable, kind in ((KILL, signal.SIGKILL), (PAUSE, signal.SIGSTOP)):
         wanted, _, number = os.environ.get(variable, "").partition(":")
         if wanted == moment and number in ("", str(batch)):

@@ -44,7 +44,7 @@ from distributary.threads import join_while_moving
 _log = logging.getLogger(__name__)
 
 _LOOK_AGAIN_SECONDS = 900.0
-"""How often all tables are looked at, and not only those that batches have changed."""
+"""The pause between two rounds over all tables, also those without a new batch."""
 _PATIENCE_SECONDS = 60.0
 """How long the end of a run waits for a round that makes no progress."""
 _DISK_THREADS, _OTHER_THREADS = 4, 16
@@ -107,7 +107,7 @@ def sync_mirror(
 
 @dataclass(slots=True)
 class MirrorRounds:
-    """The rounds of one process, and what they have found out."""
+    """The rounds of one process, and their results."""
 
     config: PipelineConfig
     mask: Callable[[str], str] = str
@@ -160,7 +160,7 @@ class MirrorRounds:
         return [self._tables[name] for name in self._failed if name in self._tables]
 
     def note(self, outcomes: dict[str, Outcome]) -> MirrorState:
-        """Store how far the mirrors are, for `status` and for those who delete files."""
+        """Store the state of the mirrors, for `status` and for processes that delete files."""
         lake, name = self.config.lake, self.config.name
         self._failed = {key: each for key, each in self._failed.items() if key in self._tables}
         known = [self._current.get(table, self._floor) for table in self._tables]

@@ -1,4 +1,4 @@
-"""The manifests of Iceberg tables: which files a snapshot has, as Avro.
+"""The manifests of Iceberg tables: the lists of a snapshot's files, as Avro.
 
 A manifest lists files, a manifest list the manifests of one snapshot. Both are written by fastavro,
 whose schemas are those of format version 2, without the optional fields that nobody fills here.

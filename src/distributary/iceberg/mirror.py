@@ -119,7 +119,7 @@ _POSITIONS = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """What a mirror shows after it was brought up to date."""
+    """The state of a mirror after an update."""
 
     version: int
     """The version of the Delta table."""
@@ -242,7 +242,7 @@ class Mirror:
         return until_not_overtaken(lambda: self._attempt(again=again))
 
     def _load(self) -> tuple[Current | None, str]:
-        """Return the current metadata, and what is wrong with it."""
+        """Return the current metadata and its problem, if there is one."""
         try:
             current = self._pointer.load()
             if current is None:
@@ -297,7 +297,7 @@ class Mirror:
         return commits
 
     def _continue(self, current: Current, mark: MirrorMark, commits: Sequence[bytes]) -> Synced:
-        """Add a snapshot with what the commits have changed."""
+        """Add a snapshot with the changes of the commits."""
         changes = _Changes()
         for actions in commits_in(commits, files=True):
             changes.take(actions)
@@ -441,7 +441,7 @@ def _name_in(store: Store, address: str) -> str:
 
 
 class _Draft:
-    """The next snapshot of a mirror: its files are written, nobody names them yet."""
+    """The next snapshot of a mirror: its files are written, and no metadata names them yet."""
 
     def __init__(self, store: Store, before: Json) -> None:
         self._store, self._before = store, before

@@ -40,7 +40,7 @@ class Current:
     location: str
     """The address of the document."""
     token: Any = None
-    """What the pointer needs to replace it."""
+    """The token that the pointer needs to replace it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Commit:
 
 
 class Pointer(ABC):
-    """The name of one mirror's current metadata. It changes only if nobody has changed it."""
+    """The name of one mirror's current metadata, which is replaced only if it is unchanged."""
 
     @abstractmethod
     def load(self) -> Current | None:

@@ -59,7 +59,7 @@ SHARD = "_shard"
 """The column of the database that a row comes from, where a table has the rows of several."""
 
 HEARTBEATS = "__debezium-heartbeat"
-"""How the topics of a connector's heartbeats begin, unless it is told otherwise."""
+"""The default beginning of the topics of a connector's heartbeats."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ class CheckState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check with what it needs and what there is."""
+    """A check: the requirement and the finding."""
 
     name: str
     state: CheckState
@@ -25,4 +25,4 @@ class Check:
     fix: str = ""
     """What to type or to do."""
     tried: str = ""
-    """What was done to find out, where that is more than a look."""
+    """The action that was tried, if the check does more than look."""

@@ -72,7 +72,7 @@ def cuts(lake: str) -> str:
 
 
 def erased(lake: str) -> str:
-    """Return the folder of the documents about what was erased."""
+    """Return the folder of the documents about erased records."""
     return join(lake, HOME, "erased")
 
 

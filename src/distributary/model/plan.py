@@ -49,7 +49,7 @@ class Route:
     """Whether the payload is an Avro `bytes` value alone, which serializers write without a
     length."""
     shapes: tuple[Shape, ...] = ()
-    """What is made of the decoded columns before they reach the table, one after the other."""
+    """The shapes that are applied to the decoded columns before they reach the table, in order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Shapes: what a pipeline makes of the columns of its records before they reach a table."""
+"""Shapes: changes to the columns of records before they reach a table."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Computed:
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """What is left of the values of a column, or of a field inside of it."""
+    """The mask of a column, or of a field inside of it."""
 
     column: str
     fields: tuple[str, ...]

@@ -14,7 +14,7 @@ from distributary.model.refusal import Refusal
 
 @dataclass(frozen=True, slots=True)
 class TableFormat:
-    """What a table of one format can do."""
+    """The abilities of the tables of one format."""
 
     module: str
     """The module with its `ENTRY`, which reads and writes it, imported when it is used."""

@@ -1,4 +1,4 @@
-"""The layers that an erasure reaches, and whether what was erased is still gone."""
+"""The layers of an erasure, and the check that erased records are still gone."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class ErasureFinding:
 
 @dataclass(frozen=True, slots=True)
 class ErasureCheck:
-    """The erasures of a lake, and what is wrong with them."""
+    """The erasures of a lake, and their problems."""
 
     erasures: int = 0
     """Erasures with a certificate."""

@@ -53,7 +53,7 @@ from distributary.observe.events import BatchSettled, TableWritten
 # The columns of tables for OpenLineage: their types, and the fields they come from.
 
 MOST_TOPICS = 5
-"""A field that may come from more topics than these is told of none: that would say nothing."""
+"""A field that comes from more topics than these has no named origin."""
 _MOST_FIELDS = 200
 """Fields that a column is said to hold; `_rest` of a thousand types has more than anybody reads."""
 _MOST_SCHEMA_FIELDS = 5000
@@ -128,7 +128,7 @@ PRODUCER = f"urn:distributary:{VERSION}"
 
 @dataclass(frozen=True, slots=True)
 class _TableProgress:
-    """What a run has done to one table."""
+    """The changes that a run has made to one table."""
 
     table: TablePlan
     origins: Fields
@@ -141,7 +141,7 @@ class _TableProgress:
 
 @dataclass(frozen=True, slots=True)
 class _RunProgress:
-    """What a run has done so far."""
+    """The progress of a run."""
 
     counts: Counts = field(default_factory=Counts)
     batches: int = 0

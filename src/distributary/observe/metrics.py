@@ -48,7 +48,7 @@ class MetricKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Metric:
-    """One metric: its name without the prefix, what it says, and its labels."""
+    """One metric: its name without the prefix, its help text, and its labels."""
 
     short: str
     kind: MetricKind
@@ -237,7 +237,7 @@ Labels = tuple[str, ...]
 
 @dataclass(slots=True)
 class _Spread:
-    """What a histogram counts."""
+    """The counts of a histogram."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
     sum: float = 0.0

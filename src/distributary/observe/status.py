@@ -67,9 +67,9 @@ class Trend(StrEnum):
     CATCHING_UP = "catching_up"
     FALLING_BEHIND = "falling_behind"
     HOLDING = "holding"
-    """Behind, and the distance stays what it is."""
+    """Behind, and the lag neither grows nor shrinks."""
     BEHIND = "behind"
-    """Behind, and it cannot be told how it goes on: stopped, or too few batches yet."""
+    """Behind without a forecast: the pipeline is stopped, or has too few batches yet."""
     UNKNOWN = "unknown"
     """The source does not tell how much is left."""
 
@@ -337,7 +337,7 @@ class ParkedTable:
     since: datetime
     error: str
     lost_batches: int = 0
-    """Of its batches, those that are gone from the folder they waited in."""
+    """The parked batches that are missing in the parking folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,7 +403,7 @@ class PipelineStatus:
     equation: str
     balanced: bool
     rows: int
-    """Written to its tables; dead letters, and what is made of a log, do not count."""
+    """The rows of its tables, without dead letters and without tables made from a log."""
     records_per_second: float | None
     """While batches are under way, over the last ones of this run; None when it is idle."""
     lag: Forecast
@@ -412,25 +412,25 @@ class PipelineStatus:
     dead_letters: DeadLetterStatistics
     parked: tuple[ParkedTable, ...]
     failure: dict[str, Any] | None = None
-    """Code and words of what is tried again now, or of the error that ended the last run."""
+    """The error that is being retried, or that ended the last run."""
     backlog: Backlog | None = None
-    """What is not read yet, by partition, as far as the source has partitions."""
+    """The unread records, by partition if the source has partitions."""
     under_way: UnderWay | None = None
     """The batch that is being worked on."""
     changes: SourceTables | None = None
     """Of change data: the tables of the source."""
     expectations: tuple[RuleStatus, ...] = ()
-    """What the rules for its rows have found, those that were broken most first."""
+    """The results of its rules, those with the most violations first."""
     doubts: tuple[ColumnDoubt, ...] = ()
     """Columns of records without a schema whose kind is worth a look."""
     infers: bool = False
     """Whether tables refuse records that came without a schema."""
     catalog: CatalogState | None = None
-    """What the catalog has of its tables, where they are registered in one."""
+    """The state of its tables in the catalog, if there is one."""
     iceberg: MirrorState | None = None
     """How far the Iceberg mirrors of its tables are, where there are any."""
     upkeep: UpkeepState | None = None
-    """When its tables were looked after last, and what was done; None: never."""
+    """The last maintenance of its tables; None: never."""
     heartbeats: tuple[SourceHeartbeat, ...] = ()
     """Of Debezium connectors that have sent any, the longest silent first."""
     slots: SourceSlots | None = None
@@ -541,7 +541,7 @@ def settled_status(
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """What is known of a pipeline's process."""
+    """The state of a pipeline's process."""
 
     state: str = "unknown"
     failure: dict[str, Any] | None = None

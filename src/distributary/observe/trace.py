@@ -447,7 +447,7 @@ class RowEvent:
     changed: Mapping[str, Any] = field(default_factory=dict)
     """Columns that it gave another value than the event before, with the new value."""
     values: Mapping[str, Any] = field(default_factory=dict)
-    """The source's columns, less those that are null."""
+    """The source's columns that are not null."""
 
 
 @dataclass(frozen=True, slots=True)

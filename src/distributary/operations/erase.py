@@ -1,4 +1,4 @@
-"""`erase`: records that match a condition leave every layer of a lake, and do not come back.
+"""`erase`: removes records that match a condition from every layer of a lake, for good.
 
 Rows are found by the condition in the tables that have its columns, and from there by their
 coordinates (topic, partition, offset) everywhere else: bronze, the unified table, dead letters.
@@ -248,7 +248,7 @@ class ErasableRows:
 def find(
     lake: str, condition: EraseCondition, *, raw: bool = False, key: bytes = b""
 ) -> ErasableRows:
-    """Find the records of a condition in every layer of a lake; nothing is changed.
+    """Find the records of a condition in every layer of a lake, and change nothing.
 
     With `raw` also records in no table per type, whose bytes hold one of the values. Without the
     lake's `key`, the values are hashed by a key that nobody has.
@@ -398,7 +398,7 @@ class _Search:
     def _measured(
         self, table: ErasableTable, state: Snapshot | None, known: KnownErased
     ) -> FoundTable:
-        """Return what goes from a table, by records and by values."""
+        """Return the rows to remove from a table, by records and by values."""
         why = self.refused.get(table.folder, "")
         by_condition = table.folder in self.matching
         if state is None or table.role == Role.AGGREGATE:

@@ -44,7 +44,7 @@ _LETTER_COLUMNS = (
     *("error_code", "error_message", "type", "topic", "partition", "offset"),
     *("batch", "last_seen", "status"),
 )
-"""What a notebook shows of a dead letter: a payload may be personal, and is long."""
+"""The columns of a dead letter in a notebook, without the payload, which may be personal."""
 
 
 class Lake:

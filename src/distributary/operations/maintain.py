@@ -676,7 +676,7 @@ def maintain(
 
 
 def _holds(lake: str, wishes: Wishes) -> Holds:
-    """Return what cuts need, and write down for other processes what the settings say of it."""
+    """Return the versions that cuts need, and store the settings for other processes."""
     if wishes.pipeline is None:
         return read_holds(lake)
     wanted = wishes.settings.cuts

@@ -1,4 +1,4 @@
-"""SQL over the tables of a lake, without a JVM: DuckDB reads the files that a statement needs.
+"""SQL over the tables of a lake without a JVM: DuckDB reads the files that a statement needs.
 
 A statement can only read. It is parsed first, and refused unless it is one `SELECT` whose tables
 are those of the lake: no file, no setting, no extension, no other table function. The engine is

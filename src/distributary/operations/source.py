@@ -56,7 +56,7 @@ def comparison(
     sample: float | None = None,
     progress: Progress = lambda *_: None,
 ) -> Comparison:
-    """Prepare to compare a merged table with its database. Raises ConfigError if nobody can."""
+    """Prepare to compare a merged table with its database. Raises ConfigError if it cannot be."""
     target = merged_table(pipeline.config, known, make_publisher(pipeline.config))
     return Comparison(
         MergedTable(target.log_path, target.order),

@@ -99,7 +99,7 @@ class PreparingPublisher(Publisher, Protocol):
         ...
 
     def finish(self, *, threads: int) -> None:
-        """Make the commits that were published durable, and remove what was prepared."""
+        """Make the published commits durable, and remove the prepared ones."""
         ...
 
 

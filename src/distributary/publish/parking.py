@@ -188,7 +188,7 @@ _UNSETTLED = {
 
 
 def _sweep(folder: str, table: str) -> None:
-    """Remove what a crash left of batches that were parked only in part, or removed in part.
+    """Remove the remains of batches that a crash left parked or removed only in part.
 
     Only the stream's batches are removed, because its owner calls this: a replay may be parking a
     batch here at this moment.

@@ -1,4 +1,4 @@
-"""What the program asks of a source beside its settings: the engine's half of its entry.
+"""The engine's half of a source's entry, which reads records; its settings are the other half.
 
 `config/sources/table.py` lists the sources. Here is what each has to implement, or may: the answers
 of `SourceEntry` are those of a source that has nothing more to offer than its records.
@@ -44,7 +44,7 @@ class SourceEnds(Protocol):
 
 
 class SourceEntry(ABC, Generic[Settings]):
-    """The implementation of one source, by what the program asks of it."""
+    """The implementation of one source, as the program uses it."""
 
     @abstractmethod
     def open(self, settings: Settings, config: PipelineConfig) -> Source:

@@ -18,7 +18,7 @@ MOST_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a record holds."""
+    """The parts of a sampled record."""
 
     key: bytes | None
     value: bytes | None
@@ -29,14 +29,14 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Records of one source, and what was looked at."""
+    """Sampled records of one source, and their origin."""
 
     topic: str
     records: tuple[Record, ...]
     looked_at: str
     """A phrase: `200 of 10,000 records of topic orders, the oldest and the newest`."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What the section `source` needs beside what was typed."""
+    """Settings of the section `source` beside those of the user."""
     faults: tuple[str, ...] = ()
     """Why some of it could not be read."""
 

@@ -367,7 +367,7 @@ def _keyed(decoded: Decoded, decoder: _RouteDecoder, plan: TaskPlan) -> Decoded:
 
 
 class KeyTrial(NamedTuple):
-    """What would become of the records of one key, of which nothing is written."""
+    """The trial result for the records of one key; nothing is written."""
 
     key: RouteKey
     records: int

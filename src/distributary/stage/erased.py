@@ -1,4 +1,4 @@
-"""Both hops, erased records: those that are read again go nowhere, and new ones are reported.
+"""Erased records in both hops: records that are read again are dropped, and new ones reported.
 
 Hop one drops records that were erased, by their coordinates, before bronze has them. Hop two drops
 records with an erased value, which are new: bronze has their bytes until `maintain` or `erase`

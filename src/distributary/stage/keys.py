@@ -40,7 +40,7 @@ _LARGEST = 2**63 - 1
 _MOST_ROWS = 10**6 - 1
 _DIGITS = 19
 _END = "\x01"
-"""The end of a text in a place: below all characters, three of which are therefore spelled out."""
+"""The end of a text in a position: below all characters, three of which are escaped for it."""
 _SPELLED = (("\x02", "\x02\x03"), ("\x01", "\x02\x02"), ("\x00", "\x02\x01"))
 
 

@@ -1,4 +1,4 @@
-"""What is asked of a database whose changes a lake keeps.
+"""The protocol of a database whose changes a lake keeps.
 
 A comparison needs a consistent snapshot and a place in the database's log. A change that the
 snapshot shows may stand in the log before a change that it does not show: transactions commit in

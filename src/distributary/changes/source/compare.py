@@ -1,4 +1,4 @@
-"""Does a merged table have the rows that its database has, at one place in the database's log?
+"""Compares a merged table with its database, at one position of the database's log.
 
 Keys are hashed, and ranges of hashes are compared by count and checksum: so neither the order of
 rows nor the database's collation matters. Ranges that differ are read again: first two hashes of
@@ -50,7 +50,7 @@ _SAMPLE_ROWS = 2_000
 _LOOK_SECONDS = 1.0
 
 Progress = Callable[[str, int, int | None], None]
-"""Told what is read, how many rows of it so far, and of how many."""
+"""Called with the name of a side, the number of rows read so far, and the total."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,7 @@ class MergedTable:
         return spans[-1].key if spans else ()
 
     def take_key(self, names: Sequence[str]) -> None:
-        """Use the key that the source names, where the lake has no row yet that tells it."""
+        """Use the source's key if the lake has no row yet whose event states the key."""
         if not self.key:
             self.key = tuple(sorted(names))
 

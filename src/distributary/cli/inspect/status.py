@@ -73,7 +73,7 @@ _HEALTH_COLOURS = {
 _RULE_COLOURS = {"warn": "yellow", "dead_letter": "yellow", "fail": "red"}
 _LABEL = 14
 _OLD_SECONDS = 10.0
-"""What was measured longer ago is shown with its time."""
+"""The age from which a measurement is shown with its time."""
 _TELLS_RECORDS = ("catching_up", "holding", "behind")
 """Forecasts whose words say how many records are left."""
 _RARE = ("truncate",)

@@ -178,7 +178,7 @@ def restore(
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """What a pipeline file says about places."""
+    """The addresses in a pipeline file."""
 
     name: str
     file: str

@@ -1,4 +1,4 @@
-"""`dlq`: the dead letters, what they are, and what becomes of them."""
+"""`dlq`: list, show, replay and discard dead letters."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ app = single(FIX)
 
 _FILES = (".yaml", ".yml")
 _REPORT_EVERY = 100
-"""Tables: then whoever waits hears of it."""
+"""The number of tables between two lines of progress."""
 _SHOWN = 50
 
 

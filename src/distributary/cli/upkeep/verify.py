@@ -61,14 +61,14 @@ _SHOWN = 15
 _MOST_DIFFERENCES = 10
 _LONGEST = 40
 _NOTES = 10
-"""Lines about progress where nobody watches a terminal."""
+"""The most lines of progress if the output is no terminal."""
 _THREADS = 16
 """Tables that are looked at side by side: most of the time is spent waiting for storage."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyResult:
-    """What was found out about one table."""
+    """The result for one table."""
 
     check: TableCheck
     merged: Checked | None = None

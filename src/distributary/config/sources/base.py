@@ -1,4 +1,4 @@
-"""What the program asks of a source's settings, whichever source it is.
+"""The settings of a source, as the rest of the program uses them.
 
 The other half of a source, which reads records, is its `SourceEntry` (`source/entry.py`).
 `config/sources/table.py` lists both halves of every source.

@@ -31,7 +31,7 @@ class Frames:
     schemas: tuple[bytes, ...]
     """The texts of the different schemas."""
     payloads: pa.BinaryArray
-    """What is left without the schema; a message without one as it is."""
+    """The messages without their schemas."""
 
 
 def split_connect(values: pa.BinaryArray) -> Frames:

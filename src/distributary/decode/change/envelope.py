@@ -1,4 +1,4 @@
-"""What the envelopes in a log say about their events, whichever system wrote them.
+"""The facts that the envelopes in a log state about their events, for every format.
 
 A log has events of any format, of this version and of earlier ones; the merge asks their envelopes.
 """
@@ -57,7 +57,7 @@ def is_snapshot(envelope: Mapping[str, Any]) -> bool:
 
 
 _FLAT = '{"__'
-"""What the envelope of a flattened event begins with, if anything came with its row."""
+"""The beginning of the envelope of a flattened event that has further fields."""
 _SOURCE_TIME = r'"__source_ts_[mun]s":-?[0-9]+[,}]'
 
 

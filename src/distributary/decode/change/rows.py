@@ -82,7 +82,7 @@ class RowEvent:
     envelope: Mapping[str, Any]
     """All of the event but its rows."""
     content: Mapping[str, Any] | None = None
-    """What the same change would say in the log of another server; None: the whole event."""
+    """The content of the change without its position; None: the whole event."""
 
 
 ReadEvent = Callable[[Any, Message], RowEvent]

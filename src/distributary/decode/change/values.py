@@ -1,4 +1,4 @@
-"""Values of Datastream's own types as the lake holds them: whole arrays at a time.
+"""Converts values of Datastream's own types, whole arrays at a time.
 
 What the lake cannot hold, such as PostgreSQL's infinity, is null in the column and given back
 beside it, so that it can be kept with the event.
@@ -84,7 +84,7 @@ def instants(factor: int) -> Read:
 
 
 def datetimes(array: pa.StructArray) -> ValueReading:
-    """Records of a day and of microseconds after midnight: a wall clock, said to be UTC."""
+    """Convert records of a day and of microseconds after midnight to timestamps."""
     days, times = (_longs(child) for child in array.flatten())
     fine = _between(days, *DAYS) & _between(times, 0, DAY)
     moments = np.where(fine, days, 0) * DAY + np.where(fine, times, 0)
@@ -93,14 +93,14 @@ def datetimes(array: pa.StructArray) -> ValueReading:
 
 
 def zoned_instants(array: pa.StructArray) -> ValueReading:
-    """Records of a moment in microseconds and of the offset of a clock in milliseconds."""
+    """Convert records of a time in microseconds and of a zone's offset in milliseconds."""
     moment, offset = array.flatten()
     reading, east = instants(1)(moment), _longs(offset)
     return replace(reading, offsets={row: int(east[row]) for row in where(east != 0)})
 
 
 def times(factor: int) -> Read:
-    """Times of day in units of so many microseconds, as `HH:MM:SS.ffffff`."""
+    """Format times of day in units of so many microseconds, as `HH:MM:SS.ffffff`."""
 
     def read(array: pa.Array) -> ValueReading:
         ticks = _longs(array)
@@ -120,7 +120,7 @@ def spans(array: pa.Array) -> ValueReading:
 
 
 def zoned_times(array: pa.StructArray) -> ValueReading:
-    """Records of microseconds after midnight and of an offset in milliseconds."""
+    """Format records of microseconds after midnight and of an offset in milliseconds."""
     time, offset = array.flatten()
     ticks, minutes = _longs(time), _longs(offset) // 60_000
     fine = _between(ticks, 0, DAY) & _between(minutes, -1439, 1439)
@@ -133,7 +133,7 @@ def zoned_times(array: pa.StructArray) -> ValueReading:
 
 
 def intervals(array: pa.StructArray) -> ValueReading:
-    """Records of months, hours and microseconds as ISO 8601 has durations: `P14MT3H0.5S`."""
+    """Format records of months, hours and microseconds as durations: `P14MT3H0.5S`."""
     months, hours, micros = (child.to_pylist() for child in array.flatten())
     parts = zip(array.is_valid().to_pylist(), months, hours, micros, strict=True)
     texts = [_duration(m or 0, h or 0, u or 0) if valid else None for valid, m, h, u in parts]
@@ -141,12 +141,12 @@ def intervals(array: pa.StructArray) -> ValueReading:
 
 
 def member(index: int) -> Read:
-    """Records of which one field is the value."""
+    """Return the field of records that has the value."""
     return lambda array: ValueReading(array.flatten()[index])
 
 
 def calendar_dates(array: pa.StructArray) -> ValueReading:
-    """Records of a year, a month and a day."""
+    """Convert records of a year, a month and a day."""
     return one_by_one(
         array, lambda day: date(*day.values()), pa.date32(), lambda day: list(day.values())
     )
@@ -207,7 +207,7 @@ def _kept(
     ends: tuple[int, int],
     factor: int = 1,
 ) -> ValueReading:
-    """Numbers as values of a type, but for those outside of its range."""
+    """Convert numbers to a type; numbers outside of its range are null, and kept apart."""
     values = _longs(array)
     fine = _between(values, *ends)
     if not fine.all():

@@ -1,4 +1,4 @@
-"""What the program asks of a deploy target; `table.py` lists the targets.
+"""The entry of a deploy target, as the program uses it; `table.py` lists the targets.
 
 The answers here are those of a target that writes files for machines which the user looks after.
 """

@@ -23,6 +23,6 @@ TARGETS: Mapping[str, str] = {
 
 
 def target_entry(name: str) -> TargetEntry:
-    """Return what the program asks of a target."""
+    """Return the entry of a target."""
     entry: TargetEntry = import_module(TARGETS[name]).ENTRY
     return entry

@@ -1,4 +1,4 @@
-"""Step `publish` of aggregate tables: they follow the tables whose rows they group.
+"""The step `publish` of aggregate tables, which follow the tables whose rows they group.
 
 They are brought up to date side by side, after all tables of the batch were committed and merged.
 One that cannot be is parked, alone; one whose source table waits, waits with it.

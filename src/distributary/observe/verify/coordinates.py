@@ -1,4 +1,4 @@
-"""Is every record where it belongs? Where each row of a table came from, row by row.
+"""Compares the coordinates of a table's rows, row by row, with the records that were read.
 
 Coordinates (topic, partition, offset) must be there once, and only those that were read. Where
 bronze is kept, each record that bronze has of a type must be in the type's table or among the dead

@@ -1,4 +1,4 @@
-"""Are the data files of a table what was written? Every byte of them is read.
+"""Compares the data files of a table with their checksums. Every byte is read.
 
 A file that has a checksum is compared with it. One that has none was written by another engine, or
 by a version of ours that kept none: it is read to its end, every column of it.
@@ -29,7 +29,7 @@ _SHOWN = 20
 
 
 def check_files(known: WrittenTable, check: TableCheck) -> TableCheck:
-    """Return the same check with what the bytes of all files say."""
+    """Return the same check with the results for the bytes of all files."""
     if check.version is None:
         return check
     try:

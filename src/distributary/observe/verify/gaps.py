@@ -75,7 +75,7 @@ def current_life(lake: str, pipeline: str) -> str:
 def lost_parking(
     ledger: Ledger, pipeline: str, folder: str, *, life: str | None = None
 ) -> list[TableRow]:
-    """Find what the ledger says waits for a table, and the parking folder does not have.
+    """Find the batches that are parked by the ledger and missing in the parking folder.
 
     What was accepted since by `reset --table` is not lost any more.
     """
@@ -101,7 +101,7 @@ def check_lanes(
     every_range: bool,
     parking: Mapping[str, str] | None = None,
 ) -> tuple[LaneCheck, ...]:
-    """Look for gaps in what the ledger says of these pipelines.
+    """Look for gaps in the ledger's batches of these pipelines.
 
     `parking` has the folder of each pipeline in which batches wait for tables.
 

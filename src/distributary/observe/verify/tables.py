@@ -104,7 +104,7 @@ class WrittenTable:
 
 @dataclass(frozen=True, slots=True)
 class TableCheck:
-    """What was compared, and what was found."""
+    """The result of comparing a table with the ledger."""
 
     table: str
     role: str
@@ -170,7 +170,7 @@ def written_tables(
 
 
 def check_table(known: WrittenTable) -> TableCheck:
-    """Compare one table with what the ledger says of it."""
+    """Compare one table with the ledger."""
     started = time.perf_counter()
     check = TableCheck(
         table=known.table,

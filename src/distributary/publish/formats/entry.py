@@ -1,4 +1,4 @@
-"""What the program asks of a table format beside its facts: the half that opens tables.
+"""The half of a table format that opens tables; `model/table_format.py` has its facts.
 
 `model/table_format.py` lists the formats. A folder is asked for its format where no setting names
 it: readers meet tables of any pipeline, and of settings that have changed since.
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class TableFormatEntry(ABC):
-    """The implementation of one table format, by what the program asks of it."""
+    """The implementation of one table format, as the program uses it."""
 
     @abstractmethod
     def publisher(self, config: PipelineConfig, spark: SparkSession | None) -> Publisher:

@@ -20,7 +20,7 @@ class KnownFile:
 
 
 def rows_held(rows: object, batches: tuple[object, object]) -> str:
-    """Format what a file holds: `10 rows of batches 3 to 5`."""
+    """Format the content of a file: `10 rows of batches 3 to 5`."""
     low, high = batches
     parts = [f"{rows:,} rows"] if isinstance(rows, int) else []
     if low is not None:
@@ -67,7 +67,7 @@ class TableHistory:
 
 
 class WrittenFiles(Protocol):
-    """What a table says about its commits and files, of whichever format it is."""
+    """The commits and files of a table, for every format."""
 
     def version(self) -> int:
         """Return the newest version."""

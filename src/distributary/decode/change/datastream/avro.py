@@ -396,7 +396,7 @@ def _parts(batch: pa.RecordBatch, place: str | None) -> tuple[Mask, dict[str, pa
 
 
 def sort_keys_json(array: pa.Array) -> pa.Array:
-    """Lists of texts and numbers as JSON."""
+    """Format lists of texts and numbers as JSON."""
     mixed = pa.types.is_list(array.type) and pa.types.is_struct(array.type.value_type)
     if not mixed or {f.name for f in array.type.value_type} != {"string", "long"}:
         return json_texts(array)

@@ -329,7 +329,7 @@ def _resolved(
 
 
 def _names(array: pa.Array) -> pa.ListArray:
-    """Lists of names; what is something else names no column."""
+    """Return lists of names; any other value names no column."""
     if pa.types.is_list(array.type) and pa.types.is_string(array.type.value_type):
         return array
     return pa.array([[None] if valid else None for valid in array.is_valid().to_pylist()], _TEXTS)

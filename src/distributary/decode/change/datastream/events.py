@@ -1,4 +1,4 @@
-"""Events of Datastream, taken apart: what the readers of Avro and JSON hand to the decoder."""
+"""Events of Datastream in parts, as the readers of Avro and JSON pass them to the decoder."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Datastream(ChangeFormat):
         return True
 
     def recognize(self, records: Sequence[Sampled]) -> Recognized | None:
-        """Return what the events of files are, by the tables that their reader has found."""
+        """Recognise events of Datastream by the tables that the reader of files has found."""
         claims = {record.key for record in records if record.key}
         tables = [parts for claim in claims if (parts := claim_parts(claim))]
         if not tables:

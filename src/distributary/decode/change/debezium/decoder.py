@@ -147,7 +147,7 @@ _ITEMS = {
 
 
 def unchanged(array: pa.Array) -> Mask | None:
-    """Return which values stand for one that was not sent; None for none of them."""
+    """Return the mask of placeholders for values that were not sent; None if there are none."""
     type_, rows = array.type, np.arange(len(array))
     if array.null_count == len(array):
         return None

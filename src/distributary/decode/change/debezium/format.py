@@ -87,7 +87,7 @@ class Debezium(ChangeFormat):
         return Subject(None, kind is MessageKind.HEARTBEAT)
 
     def recognize(self, records: Sequence[Sampled]) -> Recognized | None:
-        """Return what messages in JSON are, by what they say about their source."""
+        """Recognise JSON messages of Debezium by their field about the source."""
         events = [record.event for record in records if record.event is not None]
         sources = mostly(events, _source)
         if sources is None:
@@ -120,7 +120,7 @@ def _template(*, schemas: bool) -> str:
 
 
 def _source(event: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return what a message of Debezium says about its source; None for any other."""
+    """Return the field about the source in a message of Debezium; None for other messages."""
     inner = event["payload"] if {"schema", "payload"} <= event.keys() else event
     if not isinstance(inner, dict):
         return None

@@ -182,7 +182,7 @@ _TEXTS = frozenset(
         *("file", "change_lsn", "commit_lsn", "rs_id"),
     )
 )
-"""What a source tells as text, whatever it is about."""
+"""The fields about a source that are always text."""
 
 
 class InferredJson:

@@ -84,7 +84,7 @@ _WITHOUT_SCHEMAS = ("mysql", "mariadb", "mongodb", "vitess")
 
 
 class MessageKind(StrEnum):
-    """What a message is."""
+    """The kinds of messages."""
 
     CHANGE = "change"
     HEARTBEAT = "heartbeat"
@@ -110,7 +110,7 @@ class Looked:
     kinds: Positions
     """Positions in KINDS."""
     claims: pa.StringArray
-    """The table, as `changes.claim` has it; null for what is about none."""
+    """The claim of the table; null for a message about no table."""
 
 
 def look(topics: pa.StringArray, values: pa.BinaryArray, *, by_topic: bool = False) -> Looked:

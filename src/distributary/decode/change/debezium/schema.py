@@ -1,4 +1,4 @@
-"""What Kafka Connect says about the values of an event: its own schemas, in JSON or within Avro.
+"""The schemas of Kafka Connect for the values of an event, in JSON or within Avro.
 
 Both are read into the same tree. Avro's is also copied, without the logical types that refuse a
 value: what the lake cannot hold is kept beside the row.
@@ -61,7 +61,7 @@ class Type:
     """`boolean`, `int32`, `int64`, `float32`, `float64`, `string`, `bytes`, `array`, `map`,
     `struct`; `other` for what stays as it is decoded, `void` for what is only ever null."""
     name: str = ""
-    """What it means: `io.debezium.time.Date`."""
+    """The logical type: `io.debezium.time.Date`."""
     parameters: Mapping[str, str] = field(default_factory=dict)
     fields: tuple[DebeziumField, ...] = ()
     item: Type | None = None
@@ -226,7 +226,7 @@ class Parts:
     absent: Mask
     """Which events have no row where they should have one."""
     source: Mapping[str, pa.Array]
-    """What they say about the place of the change: `lsn`, `table` and so on."""
+    """The fields about the place of the change: `lsn`, `table` and so on."""
     rest: tuple[tuple[str, pa.Array], ...]
     """Everything beside the row, for the envelope."""
     ordered: bool

@@ -111,7 +111,7 @@ def moments(read: Callable[[pa.Array], pa.Array], *, suffix: str = "") -> Read:
 
 
 def without_zone(array: pa.Array) -> ValueReading:
-    """Times of day that are said to be UTC, and are of no zone."""
+    """Remove the Z from times of day, which Debezium adds to times without a zone."""
     return ValueReading(pc.utf8_rtrim(array, "Z"))
 
 
@@ -129,7 +129,7 @@ def digits(scale: int) -> Read:
 
 
 def variable(array: pa.StructArray) -> ValueReading:
-    """Records of a scale and of a number without it."""
+    """Convert records of a scale and an unscaled number."""
     scales, numbers = array.flatten()
     first = binary(numbers)
     second = _numbers(first.array, scales)
