@@ -25,6 +25,7 @@ from distributary.changes.history import merge_history
 from distributary.changes.incarnations import incarnations_of
 from distributary.changes.rebuild import merge_in_order, rebuild, verify
 from distributary.changes.shape import MergeOrder
+from distributary.decode.change.envelope import log_name, transaction_of
 from distributary.errors import ErrorCode, SourceWentBackError
 from tests.changes.logs import Event, Shop, plain
 
@@ -394,6 +395,7 @@ def change(position: tuple[int, int], seconds: int, price: float, **more: Any) -
             "gtid": known.get("gtid"),
             "server_id": known.get("server_id", 1),
             "snapshot": known.get("snapshot", "false" if known["phase"] else "true"),
+            "file": known.get("file"),
         },
     )
 
@@ -471,6 +473,42 @@ def test_a_clock_that_is_wrong_does_not_matter_where_transactions_have_numbers(
     other.commit([change((57, 1000), 0, 1.0, gtid="aaaa:5")])
     with pytest.raises(SourceWentBackError):
         other.commit([change((3, 4), -7200, 2.0, offset=1, gtid="bbbb:1", server_id=2)])
+
+
+def test_a_log_of_another_name_is_of_another_server(tmp_path: Path) -> None:
+    shop = lake(str(tmp_path))
+    shop.commit([change((57, 1000), 0, 1.0, file="mysql-bin.000057")])
+    # its clock is two hours slow
+    shop.commit([change((3, 4), -7200, 2.0, offset=1, file="binlog.000003")])
+    assert prices(shop) == [2.0]
+    assert starts(shop) == 1
+    # the same position in two logs is not one place
+    shop.commit([change((3, 4), -7000, 3.0, offset=2, file="third.000003")])
+    assert prices(shop) == [3.0]
+    # the same name decides nothing
+    with pytest.raises(SourceWentBackError):
+        shop.commit([change((2, 4), -9000, 4.0, offset=3, file="third.000002")])
+
+
+@pytest.mark.parametrize(
+    ("envelope", "name", "number"),
+    [
+        ({"source": {"file": "mysql-bin.000003", "gtid": "aaaa:7"}}, "mysql-bin", 7),
+        ({"source": {"file": "a.b.000003", "gtid": "0-1-8"}}, "a.b", 8),
+        ({"__source_file": "binlog.000003", "__source_gtid": "0-1-8"}, "binlog", 8),
+        ({"source_metadata": {"log_file": "mysql-bin.000131"}}, "mysql-bin", None),
+        ({"source_metadata": {"binlog_file": "b.1", "gtid": "aaaa:9"}}, "b", 9),
+        ({"position": "master.000006:800911", "gtid": "ff2e:1"}, "master", 1),
+        ({"source": {"lsn": 1}}, "", None),
+        ({"source_metadata": {"log_file": ""}, "position": 7}, "", None),
+    ],
+)
+def test_envelopes_of_each_writer_name_log_and_transaction(
+    envelope: dict[str, Any], name: str, number: int | None
+) -> None:
+    assert log_name(envelope) == name
+    transaction = transaction_of(envelope)
+    assert (transaction.number if transaction else None) == number
 
 
 def test_servers_that_write_in_turns_into_one_log_are_one_source(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Facts from the log table about events that go back: repeated, later, or unknown.
 
 Positions belong to one server's log. A transaction has the same id in the logs of all servers, so
-ids decide if events carry them; otherwise, an equal row in the log table decides.
+ids decide if events carry them; otherwise, an equal row in the log table decides. Events whose
+binary logs have different names are of different servers.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from distributary.changes.events import Definition, Flags, Ints, KeyIndex
 from distributary.decode.change.envelope import (
     Transaction,
     is_snapshot,
+    log_name,
     transaction_of,
     without_source_time,
 )
@@ -88,6 +90,10 @@ class _Logged:
         return transaction_of(_parsed(self.envelope))
 
     @property
+    def log_name(self) -> str:
+        return log_name(_parsed(self.envelope))
+
+    @property
     def is_snapshot(self) -> bool:
         return is_snapshot(_parsed(self.envelope))
 
@@ -96,8 +102,15 @@ class _Logged:
         if self.time != other.time and UNKNOWN not in (self.time, other.time):
             # two servers may have the same row at the same position, but not at the same time
             return False
+        if self.is_of_another_log(other):
+            return False
         mine, its = self.transaction, other.transaction
         return mine is None or its is None or mine == its
+
+    def is_of_another_log(self, other: _Logged) -> bool:
+        """Return whether two events were read from binary logs with different names."""
+        names = {self.log_name, other.log_name}
+        return len(names) == 2 and "" not in names
 
 
 class _Row:
@@ -152,6 +165,7 @@ def look_up(going: GoingBack, definition: Definition, log_path: str) -> Findings
         before = row.last_at(tuple(going.positions[number].tolist()), event)
         if before is not None and not again[number]:
             again[number], later[number] = _by_transactions(event, before)
+            later[number] |= not again[number] and event.is_of_another_log(before)
     return Findings(again, later, snapshot)
 
 

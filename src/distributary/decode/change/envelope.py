@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -20,6 +20,11 @@ from distributary.model.change import ChangeSettings
 _MARIADB_GTID = re.compile(r"(\d+)-(\d+)-(\d+)", re.ASCII)
 _GTIDS = ("__source_gtid", "__gtid", "gtid")
 """Where events without a member `source` have the id of their transaction."""
+_SOURCES = ("source", "source_metadata")
+"""The members in which Debezium and Datastream describe the source of an event."""
+_LOG_FILES = ("file", "log_file", "binlog_file")
+_FLAT_LOG_FILES = ("__source_file", "__file")
+_MAXWELL_POSITION = re.compile(r"(.+\.\d+):\d+", re.ASCII)
 
 
 class Transaction(NamedTuple):
@@ -34,16 +39,38 @@ class Transaction(NamedTuple):
 
 def transaction_of(envelope: Mapping[str, Any]) -> Transaction | None:
     """Read the id of an event's transaction from the envelope; None where there is none."""
-    source = envelope.get("source")
-    given = source.get("gtid") if isinstance(source, Mapping) else None
-    text = given or next((envelope[name] for name in _GTIDS if envelope.get(name)), None)
-    if not isinstance(text, str):
+    text = _described(envelope, ("gtid",)) or _first(envelope, _GTIDS)
+    if not text:
         return None
     if mariadb := _MARIADB_GTID.fullmatch(text):
         domain, server, number = mariadb.groups()
         return Transaction(domain, server, int(number))
     server, _, last = text.rpartition(":")
     return Transaction(server, server, int(last)) if server and last.isdecimal() else None
+
+
+def log_name(envelope: Mapping[str, Any]) -> str:
+    """Return the name of the binary log without the file's number; empty where there is none.
+
+    All files of one log share the name: events with different names are of different logs.
+    """
+    file = _described(envelope, _LOG_FILES) or _first(envelope, _FLAT_LOG_FILES)
+    if not file and (maxwell := _MAXWELL_POSITION.fullmatch(_first(envelope, ("position",)))):
+        file = maxwell[1]
+    name, _, number = file.rpartition(".")
+    return name if number.isdecimal() else ""
+
+
+def _described(envelope: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Return the first text that the description of the source has under one of the names."""
+    sources = (envelope.get(member) for member in _SOURCES)
+    texts = (_first(source, names) for source in sources if isinstance(source, Mapping))
+    return next((text for text in texts if text), "")
+
+
+def _first(members: Mapping[str, Any], names: Sequence[str]) -> str:
+    values = (members.get(name) for name in names)
+    return next((value for value in values if isinstance(value, str) and value), "")
 
 
 _SNAPSHOTS = ("true", "first", "first_in_data_collection", "last_in_data_collection", "last")
