@@ -199,6 +199,38 @@ def _types_asked_for(path: Path) -> Iterator[str]:
             yield from (name.attr for name in ast.walk(node) if isinstance(name, ast.Attribute))
 
 
+def test_a_payload_format_is_one_entry_in_one_table() -> None:
+    """Outside of the codecs and the registry, no module asks which format payloads have."""
+    from distributary.decode.formats import FORMATS
+    from distributary.model.record import Format
+
+    # a simulator chooses what it writes
+    seam = ("config/", "decode/", "registry/", f"{LAB.name}/")
+    outside = [path for path in MODULES if not name_of(path).startswith(seam)]
+    assert len(outside) > 200
+    named = {
+        (name_of(path), node.attr)
+        for path in outside
+        for node in ast.walk(ast.parse(text_of(path)))
+        if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "Format"
+    }
+    assert not {place for place in named if place[1] in Format.__members__}
+    for name, entry in FORMATS.items():
+        assert (entry.name, entry.language.value in FORMATS) == (name, True)
+
+
+def test_a_catalog_is_one_entry_in_one_table() -> None:
+    """No module but its own asks which catalog it is; each type of settings opens one."""
+    from typing import get_args
+
+    from distributary.catalog.catalogs import CATALOGS
+    from distributary.config.catalog import CatalogConfig
+
+    assert set(CATALOGS) == set(get_args(get_args(CatalogConfig)[0]))
+    names = {settings.__name__ for settings in CATALOGS}
+    assert not [name_of(path) for path in MODULES if names & set(_types_asked_for(path))]
+
+
 def test_a_table_format_is_one_entry_in_one_table() -> None:
     """No module but its own asks which format a table has; each name has facts and an entry."""
     from distributary.model.table_format import DELTA, TABLE_FORMATS

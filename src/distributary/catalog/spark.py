@@ -56,7 +56,7 @@ class SessionCatalog:
     def prepare(self) -> None:
         """Create the schema, if it does not exist."""
         with _asking(self._place, "make the schema"):
-            if isinstance(self._config, HiveCatalogConfig) and not self._is_hive():
+            if self._config.needs_hive and not self._is_hive():
                 raise CatalogError(
                     "this Spark session has no Hive metastore",
                     where="spark.sql.catalogImplementation",

@@ -44,6 +44,12 @@ class _CatalogConfig(Section):
 
     keeps_columns: ClassVar[bool] = False
     """Whether entries of the catalog hold a copy of columns and comments."""
+    by_session: ClassVar[bool] = False
+    """Whether tables are reached by name in the Spark session, and need one to be registered."""
+    is_lasting: ClassVar[bool] = True
+    """Whether entries always outlive the Spark session that made them."""
+    needs_hive: ClassVar[bool] = False
+    """Whether the Spark session must be connected to a Hive metastore."""
 
     schema_: Annotated[NamePart, Field(alias="schema", examples=["games"])]
     """Schema (database) of the tables; it is created when missing."""
@@ -59,9 +65,28 @@ class _CatalogConfig(Section):
         return (self.schema_,)
 
     @property
+    def keeps_views(self) -> bool:
+        """Return whether the catalog can hold views, such as those of Parquet tables."""
+        return self.by_session
+
+    @property
     def spark_conf(self) -> dict[str, str]:
         """Return the settings that a Spark session must be started with."""
         return {}
+
+    @property
+    def metastores(self) -> str:
+        """Return the addresses of metastores as the file has them; empty for other catalogs."""
+        return ""
+
+    @property
+    def addresses(self) -> tuple[tuple[str, int], ...]:
+        """Return hosts and ports of the metastores, one of which must answer."""
+        return ()
+
+    def conflicts_with(self, config: PipelineConfig) -> Iterator[Conflict]:
+        """Yield settings of other sections that do not fit this type of catalog."""
+        yield from ()
 
 
 def _plain_schema(name: str) -> Iterator[Conflict]:
@@ -72,6 +97,9 @@ def _plain_schema(name: str) -> Iterator[Conflict]:
 
 class SparkCatalogConfig(_CatalogConfig):
     """A catalog of the Spark session."""
+
+    by_session: ClassVar[bool] = True
+    is_lasting: ClassVar[bool] = False
 
     type: Literal["spark"]
     """Kind of catalog."""
@@ -90,9 +118,17 @@ class SparkCatalogConfig(_CatalogConfig):
         """Return the parts of a table's full name before the table."""
         return (self.schema_,) if self.name is None else (self.name, self.schema_)
 
+    @property
+    def keeps_views(self) -> bool:
+        """Return false for a catalog with a name, which has tables only."""
+        return self.name is None
+
 
 class HiveCatalogConfig(_CatalogConfig):
     """A Hive metastore, reached by the Spark session."""
+
+    by_session: ClassVar[bool] = True
+    needs_hive: ClassVar[bool] = True
 
     type: Literal["hive"]
     """Kind of catalog."""
@@ -105,11 +141,29 @@ class HiveCatalogConfig(_CatalogConfig):
         """Yield a schema name that a metastore does not accept."""
         yield from _plain_schema(self.schema_)
 
+    def conflicts_with(self, config: PipelineConfig) -> Iterator[Conflict]:
+        """Yield settings of a Spark session without this metastore."""
+        if config.spark.remote is not None:
+            yield (
+                ("lake", "catalog"),
+                "must be of type spark with spark.remote: the server has the metastore",
+            )
+        if config.spark.conf.get(_IMPLEMENTATION, SecretStr("")).get_secret_value() not in (
+            "",
+            "hive",
+        ):
+            yield ("spark", "conf", _IMPLEMENTATION), "must be hive with lake.catalog of type hive"
+
     @property
     def spark_conf(self) -> dict[str, str]:
         """Return the settings that a Spark session must be started with."""
         conf = {_IMPLEMENTATION: "hive"}
         return conf if self.uri is None else conf | {"spark.hadoop.hive.metastore.uris": self.uri}
+
+    @property
+    def metastores(self) -> str:
+        """Return the addresses of metastores as the file has them."""
+        return self.uri or ""
 
     @property
     def addresses(self) -> tuple[tuple[str, int], ...]:
@@ -169,6 +223,11 @@ class GlueCatalogConfig(_CatalogConfig):
         """Yield a schema that is not in lower case: Glue and other engines use lower case."""
         if self.schema_ != self.schema_.lower():
             yield ("schema",), "must be lower case for glue"
+
+    def conflicts_with(self, config: PipelineConfig) -> Iterator[Conflict]:
+        """Yield a lake that is not in S3."""
+        if not config.lake.path.startswith(("s3://", "s3a://")):
+            yield ("lake", "catalog"), "can be of type glue only where the lake is in S3"
 
 
 CatalogConfig = Annotated[
@@ -256,22 +315,9 @@ def catalog_conflicts(config: PipelineConfig) -> Iterator[Conflict]:
     catalog = config.lake.registered_in
     if catalog is None:
         return
-    here = ("lake", "catalog")
-    implementation = config.spark.conf.get(_IMPLEMENTATION, SecretStr("")).get_secret_value()
-    if isinstance(catalog, HiveCatalogConfig):
-        if config.spark.remote is not None:
-            yield here, "must be of type spark with spark.remote: the server has the metastore"
-        if implementation not in ("", "hive"):
-            yield ("spark", "conf", _IMPLEMENTATION), "must be hive with lake.catalog of type hive"
-    if isinstance(catalog, GlueCatalogConfig) and not config.lake.path.startswith(
-        ("s3://", "s3a://")
-    ):
-        yield here, "can be of type glue only where the lake is in S3"
-    # these catalogs keep no views, and a plain folder would keep the columns of its first batch
-    has_catalog_name = isinstance(catalog, SparkCatalogConfig) and catalog.name is not None
-    if TABLE_FORMATS[config.tables.format].registered_as_view and (
-        has_catalog_name or catalog.type in ("unity", "glue")
-    ):
+    yield from catalog.conflicts_with(config)
+    # registered as a table, a plain folder would keep the columns of its first batch
+    if TABLE_FORMATS[config.tables.format].registered_as_view and not catalog.keeps_views:
         yield (
             ("tables", "format"),
             "must be delta: this catalog cannot hold the views of Parquet tables",

@@ -29,6 +29,11 @@ def language_of(suffix: str) -> Format:
     return next(known, Format.PROTOBUF)
 
 
+def guessed_format(payload: bytes) -> PayloadFormat:
+    """Return the format to show a payload without a schema: JSON by its brackets, or protobuf."""
+    return JSON if payload.lstrip()[:1] in (b"{", b"[") else PROTOBUF
+
+
 # A cache of the decoders that this process has built.
 
 CAPACITY = 10_000

@@ -60,7 +60,7 @@ from distributary.model.plan import (
     Route,
     RouteKey,
 )
-from distributary.model.record import Format, WriterSchema
+from distributary.model.record import WriterSchema
 from distributary.model.shape_rule import ShapeRule
 from distributary.model.table import Column, Role
 from distributary.publish.base import Publisher
@@ -130,7 +130,8 @@ class ChangePlan:
         label = f"since {schema.label()}"
         columns = tuple(replace(c, comment=f"{c.comment}; {label}".lstrip("; ")) for c in columns)
         if self._book.origins is not None:
-            topic = key.claim if schema.format is Format.AVRO and key.claim != claim else ""
+            # where the schema names the table, the key has the topic
+            topic = key.claim if key.claim != claim else ""
             columns = tuple(qualified(columns, topic=topic, inside=spoken(claim)))
         type_name = source.wanted.type
         name = self._book.name(source.wanted, ending=LOG)

@@ -28,15 +28,8 @@ from distributary.catalog.base import (
     location_of,
     taken,
 )
-from distributary.catalog.glue import GlueTables
-from distributary.catalog.spark import SessionCatalog
-from distributary.catalog.unity import UnityTables
-from distributary.config.catalog import (
-    CatalogConfig,
-    GlueCatalogConfig,
-    HiveCatalogConfig,
-    UnityCatalogConfig,
-)
+from distributary.catalog.catalogs import open_catalog
+from distributary.config.catalog import CatalogConfig
 from distributary.config.pipeline import PipelineConfig
 from distributary.engine.mirrors import MirroredTable, forget_mirrors
 from distributary.engine.progress.removal import Removal
@@ -44,7 +37,6 @@ from distributary.engine.tables import format_for, table_folder
 from distributary.errors import (
     CatalogError,
     CatalogUnavailableError,
-    ConfigError,
     DistributaryError,
 )
 from distributary.model import layout
@@ -81,18 +73,6 @@ _LAST_PAUSE = 0.5
 _LAST_TRIES = 3
 _SHOWN = 20
 _CONNECT_SECONDS = 5.0
-
-
-def open_catalog(config: PipelineConfig, spark: Callable[[], SparkSession]) -> TableCatalog:
-    """Open the catalog of the pipeline file; a session is requested only if it is needed."""
-    catalog = config.lake.registered_in
-    if catalog is None:
-        raise ConfigError("no catalog is named", where="lake.catalog")
-    if isinstance(catalog, UnityCatalogConfig):
-        return UnityTables(catalog)
-    if isinstance(catalog, GlueCatalogConfig):
-        return GlueTables(catalog, config.lake.options)
-    return SessionCatalog(spark(), catalog)
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,13 +424,12 @@ def unregister(pipeline: Pipeline, removals: Iterable[Removal]) -> list[str]:
 def _outlives_session(config: PipelineConfig) -> bool:
     """Return whether entries stay after the end of the session that made them."""
     catalog = config.lake.registered_in
-    if isinstance(catalog, HiveCatalogConfig | UnityCatalogConfig | GlueCatalogConfig):
-        return True
+    if catalog is None:
+        return False
     own: Mapping[str, str] = config.spark.options
     metastore = own.get("spark.sql.catalogImplementation") == "hive"
-    return catalog is not None and (
-        catalog.name is not None or config.spark.remote is not None or metastore
-    )
+    has_catalog_name = len(catalog.names) > 1
+    return catalog.is_lasting or has_catalog_name or config.spark.remote is not None or metastore
 
 
 def check_catalog(config: PipelineConfig) -> tuple[str, bool]:
@@ -460,15 +439,15 @@ def check_catalog(config: PipelineConfig) -> tuple[str, bool]:
     """
     settings = config.lake.registered_in
     place = "" if settings is None else ".".join(settings.names)
-    if isinstance(settings, UnityCatalogConfig | GlueCatalogConfig):
+    if settings is not None and not settings.by_session:
         catalog = open_catalog(config, _no_session)
         try:
             return f"{settings.type} has {len(catalog.entries()):,} tables in {place}", True
         finally:
             catalog.close()
-    if isinstance(settings, HiveCatalogConfig) and settings.addresses:
+    if settings is not None and settings.addresses:
         _reach_one(settings)
-        return f"a metastore answers at {settings.uri}, {place} is looked at by a run", True
+        return f"a metastore answers at {settings.metastores}, {place} is looked at by a run", True
     if _outlives_session(config):
         return f"{place} is looked at by a run, with Spark", True
     return f"{place} is forgotten with each Spark session", False
@@ -478,7 +457,7 @@ def _no_session() -> SparkSession:
     raise CatalogError("this catalog needs no session")
 
 
-def _reach_one(settings: HiveCatalogConfig) -> None:
+def _reach_one(settings: CatalogConfig) -> None:
     """Raise CatalogUnavailableError unless one metastore can be reached; one is enough."""
     failures = []
     for host, port in settings.addresses:
@@ -490,7 +469,7 @@ def _reach_one(settings: HiveCatalogConfig) -> None:
             return
     raise CatalogUnavailableError(
         "the Hive metastore cannot be connected to",
-        where=settings.uri or "",
+        where=settings.metastores,
         evidence="; ".join(failures)[:300],
         next_step="start it, or correct lake.catalog.uri",
     )

@@ -24,6 +24,7 @@ from distributary.decode.change.base import Recognized, Sampled
 from distributary.decode.change.formats import CHANGE_FORMATS, recognized
 from distributary.decode.format import Parse
 from distributary.decode.formats import FORMATS, decoder_for
+from distributary.decode.json.format import JSON
 from distributary.decode.json.text import parse as parse_json
 from distributary.errors import (
     DistributaryError,
@@ -403,7 +404,7 @@ def _json(sample: Sample, schemas: BoundedRegistry) -> list[Finding]:
         (
             subject
             for subject in (f"{sample.topic}-value", sample.topic)
-            if (schema := schemas.latest(subject)) is not None and schema.format is Format.JSON
+            if (schema := schemas.latest(subject)) is not None and schema.format is JSON.language
         ),
         None,
     )

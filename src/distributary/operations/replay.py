@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from distributary.decode.formats import FORMATS
+from distributary.decode.formats import FORMATS, guessed_format
 from distributary.engine.batch import run_batch
 from distributary.engine.context import RunContext
 from distributary.engine.pipeline import Pipeline
@@ -28,7 +28,7 @@ from distributary.errors import ConfigError, RegistryError
 from distributary.model.deadletter import CONTENT, MAY_HEAL, WITHHELD, content_keys
 from distributary.model.manifest import REPLAYS, Manifest, SourceRange
 from distributary.model.plan import Rejected
-from distributary.model.record import RAW, Format, WriterSchema
+from distributary.model.record import RAW, WriterSchema
 from distributary.observe.deadletters import DeadLetters, ReplayFailure, unfinished
 from distributary.registry.base import SchemaRegistry, has_schema
 from distributary.registry.wire import Framed, parse
@@ -299,10 +299,9 @@ def _without_schema(payload: bytes, known: str = "") -> str:
 
     Without a schema, protobuf fields have only numbers. `known` is the pipeline's payload format.
     """
-    text = payload.lstrip()[:1] in (b"{", b"[")
-    guess = Format.JSON if text else Format.PROTOBUF
-    format = known if known and FORMATS[known].as_json is not None else guess
-    return FORMATS[format].view(None, "", payload)
+    if known and FORMATS[known].as_json is not None:
+        return FORMATS[known].view(None, "", payload)
+    return guessed_format(payload).view(None, "", payload)
 
 
 def _without_schemas(value: bytes, letter: Mapping[str, Any], known: str) -> Insight:

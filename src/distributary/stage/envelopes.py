@@ -20,11 +20,11 @@ import pyarrow.compute as pc
 
 from distributary.decode.base import Mask, RefusedError
 from distributary.decode.formats import FORMATS
+from distributary.decode.json.format import JSON
 from distributary.decode.json.known import Group, adding_nothing
 from distributary.decode.messages import ENCODED, PAYLOAD, SCHEMA_ID, TYPE, Found
 from distributary.errors import ErrorCode
 from distributary.model.plan import EnvelopePlan
-from distributary.model.record import Format
 from distributary.registry.wire import header_contents
 from distributary.stage.files import STRUCTURED, Letter
 
@@ -339,7 +339,7 @@ def open_cloud_events(
         return binary
     messages = taken(values, whole_events)
     events = _open(
-        messages, rows[whole_events], letters, _CLOUD_PATHS, repeat(None), Format.JSON, max_depth
+        messages, rows[whole_events], letters, _CLOUD_PATHS, repeat(None), JSON.name, max_depth
     )
     return joined([binary, events])
 

@@ -526,7 +526,8 @@ def _about_tables(
     if settings.tombstones == "delete":
         changes |= silent
     is_named = named.claims.is_valid().to_numpy(zero_copy_only=False)
-    is_json = plan.records.format == Format.JSON
+    # of the formats that change data comes in, only JSON carries no schema of its own
+    is_json = not FORMATS[plan.records.format].needs_schema
     nameless = np.flatnonzero(changes & ~is_named)
     unwrapped.letters.extend(_nameless(unwrapped, nameless, is_json=is_json))
     guids = [str(guid_of(text)) for text in named.schemas]

@@ -55,11 +55,10 @@ class DeltaFormat(TableFormatEntry):
         hidden = config.cdc is not None and not config.cdc.log
         if config.tables.publisher != "spark" or spark is None or hidden:
             return DirectPublisher()
-        from distributary.config.catalog import HiveCatalogConfig, SparkCatalogConfig
         from distributary.publish.spark import SparkPublisher
 
         catalog = config.lake.registered_in
-        if isinstance(catalog, SparkCatalogConfig | HiveCatalogConfig):
+        if catalog is not None and catalog.by_session:
             return SparkPublisher(spark, schema=catalog.names)
         return SparkPublisher(spark)
 
