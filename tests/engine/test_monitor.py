@@ -110,6 +110,20 @@ def test_lag_is_measured_while_a_batch_is_under_way(watched: Watched) -> None:
     assert (lag.records, lag.by_partition) == (30, {"t/0": 30})
 
 
+def test_a_run_that_ends_leaves_the_lag_after_its_last_batch(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    with watched.monitor:
+        watched.monitor.settled({"offsets": {"t/0": 30}})
+        watched.until(lambda: any(b.lag_records == 70 for b in watched.of(Beat)))
+        # no look comes between the last batch and the end
+        watched.source.error = SourceError("refused")
+        watched.look_again()
+        watched.monitor.settled({"offsets": {"t/0": 90}})
+    backlog = watched.pulse().backlog
+    assert backlog is not None
+    assert (backlog.records, backlog.partitions) == (10, {"t/0": 10})
+
+
 def test_a_source_that_is_away_is_noticed_beside_the_batch(watched: Watched) -> None:
     watched.bus.publish(BatchStarted(pipeline="games", batch=7))
     watched.source.error = SourceUnavailableError("the broker does not answer")

@@ -199,6 +199,11 @@ class Monitor:
         with self._lock:
             ended = self._pulse.ended or _ended_by(kind)
             self._pulse = replace(self._pulse, trouble=None, under_way=None, ended=ended)
+            if self._looks:
+                # the newest look may be older than the last batch, whose records are read by now
+                moment, ends = self._looks[-1]
+                left = self._left(ends, self._position)
+                self._pulse = replace(self._pulse, backlog=_backlog(moment, left))
         if self._is_owner():
             self._write()
 
