@@ -177,7 +177,7 @@ def _top(module: str) -> str:
 
 def test_a_source_is_one_entry_in_one_table() -> None:
     """No module but its own asks which source it is; each type has settings and an entry."""
-    from distributary.config.sources.table import SOURCES, settings_of, type_of
+    from distributary.config.sources.source_types import SOURCES, settings_of, type_of
     from distributary.source.entry import SourceEntry, entry_of
 
     names = {settings.__name__ for settings in SOURCES}
@@ -261,7 +261,7 @@ def test_a_deploy_target_is_one_entry_in_one_table() -> None:
     """No module but its own asks which target it is; each name has an entry and a section."""
     from distributary.config.deploy import Deploy
     from distributary.deploy.targets.entry import TargetEntry
-    from distributary.deploy.targets.table import TARGETS, target_entry
+    from distributary.deploy.targets.target_types import TARGETS, target_entry
 
     seam = ("deploy/targets/", "config/")
     outside = [path for path in MODULES if not name_of(path).startswith(seam)]

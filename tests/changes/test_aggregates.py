@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from distributary.changes import aggregates
 from distributary.changes.aggregates import AggregateOrder, merge_aggregates, verify_aggregates
-from distributary.config.aggregates import AggregateConfig
+from distributary.config.rules.aggregates import AggregateConfig
 from distributary.delta.columns import fields_of
 from distributary.delta.commit import Change, rewrite_files, write_rows
 from distributary.delta.log import Snapshot, snapshot_of
@@ -137,7 +137,7 @@ class Lake:
 
 
 def _types(lake: Lake, name: str) -> pa.DataType:
-    from distributary.shape.aggregates import aggregates_of
+    from distributary.shape.aggregate_columns import aggregates_of
 
     found = aggregates_of(lake.rule, COLUMNS, skips_deleted=False)
     return found.schema.field(name).type

@@ -9,10 +9,10 @@ import pytest
 from distributary.errors import AccountingError
 from distributary.model import facts
 from distributary.model.change import ChangeFacts
-from distributary.model.expectation import Action, RuleCount
 from distributary.model.facts import Fact
 from distributary.model.manifest import StagedFile
 from distributary.model.plan import RouteKey
+from distributary.model.rules.expectation import Action, RuleCount
 from distributary.stage.job import Staged
 
 ONE_OF_EACH: list[Fact] = [

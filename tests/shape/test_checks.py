@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.config.expectations import Expectation
+from distributary.config.rules.expectations import Expectation
 from distributary.model.table import Column
 from distributary.shape import engine as rule_engine
 from distributary.shape.checks import Checks, checks_of
@@ -241,7 +241,7 @@ def test_more_statements_than_are_kept_begin_anew(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_engine_reads_no_files_and_stays_so() -> None:
-    from distributary.config.expressions import open_engine
+    from distributary.config.rules.expressions import open_engine
 
     engine = open_engine()
     for query in (

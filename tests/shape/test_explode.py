@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributary.config.shape import ShapeConfig
+from distributary.config.rules.shape import ShapeConfig
 from distributary.model.plan import Route, StageOrder
 from distributary.model.record import RAW
 from distributary.model.table import Column
 from distributary.shape.explode import exploded_bytes, items_as_rows
 from distributary.shape.resolve import Resolved, ShapeError, resolve
-from distributary.stage import shaping
 from distributary.stage.decoding import DecodedPart
-from distributary.stage.partitions import raw_records_of
+from distributary.stage.rows import shaping
+from distributary.stage.rows.partitions import raw_records_of
 from distributary.testing import Record, run
 
 Row = dict[str, Any]

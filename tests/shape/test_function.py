@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from distributary.config.document import PipelineFileError
 from distributary.config.load import load_text
-from distributary.config.shape import ShapeConfig
+from distributary.config.rules.shape import ShapeConfig
 from distributary.errors import ConfigError
-from distributary.model.shape_rule import Function
+from distributary.model.rules.shape_rule import Function
 from distributary.model.table import Column
 from distributary.shape.function import call, load, output_of, with_source
 from distributary.shape.resolve import Resolved, ShapeError, resolve

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from distributary.config.document import PipelineFileError
 from distributary.config.load import load_text
-from distributary.config.shape import ShapeConfig
-from distributary.model.shape import Mask
+from distributary.config.rules.shape import ShapeConfig
+from distributary.model.rules.shape_plan import Mask
 from distributary.model.table import Column
 from distributary.shape.mask import masked, masked_type
 from distributary.shape.resolve import Resolved, ShapeError, resolve

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributary.config.shape import ShapeConfig
+from distributary.config.rules.shape import ShapeConfig
 from distributary.model.record import TIMESTAMP
-from distributary.model.shape import Shape
+from distributary.model.rules.shape_plan import Shape
 from distributary.model.table import Column
 from distributary.shape import engine
 from distributary.shape.resolve import Resolved, ShapeError, resolve

@@ -11,7 +11,6 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from distributary.model.deadletter import DEAD_LETTER_SCHEMA, dead_letter_id
-from distributary.model.expectation import Action, RuleCount
 from distributary.model.manifest import (
     Counts,
     Manifest,
@@ -20,6 +19,7 @@ from distributary.model.manifest import (
     StagedFile,
     TableEntry,
 )
+from distributary.model.rules.expectation import Action, RuleCount
 from distributary.model.table import ChangeKind, Column, ColumnChange, Role, TablePlan
 from distributary.observe.cards import Registration, register
 from distributary.observe.ledger.ledger import Ledger

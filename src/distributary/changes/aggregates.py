@@ -30,11 +30,11 @@ from distributary.delta.log import FEATURES, DataFile, Snapshot, load, snapshot_
 from distributary.delta.skipping import KeyRanges
 from distributary.delta.tables import committing, until_not_overtaken
 from distributary.errors import PublishError
-from distributary.model.aggregate import AggregateRule
 from distributary.model.cache import Cache
 from distributary.model.manifest import Mark, StagedFile
+from distributary.model.rules.aggregate_rule import AggregateRule
 from distributary.model.table import Role
-from distributary.shape.aggregates import Aggregates, aggregates_of
+from distributary.shape.aggregate_columns import Aggregates, aggregates_of
 from distributary.shape.engine import Statement, engine_words
 from distributary.shape.resolve import ShapeError
 from distributary.store.base import at

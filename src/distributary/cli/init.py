@@ -261,7 +261,7 @@ def _draft(call: Invocation, sections: Mapping[str, Any]) -> Loaded:
     """Return the given settings with the values of their variables; nothing is written."""
     from distributary.config.document import to_yaml
     from distributary.config.load import load_text
-    from distributary.config.sources.table import settings_of
+    from distributary.config.sources.source_types import settings_of
 
     rest = settings_of(sections["source"]["type"]).trial_sections
     text = to_yaml({"name": "init", **sections, **rest})

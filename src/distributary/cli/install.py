@@ -20,7 +20,7 @@ from distributary.cli.command.verb import (
     single,
     verb,
 )
-from distributary.deploy.targets.table import TARGETS
+from distributary.deploy.targets.target_types import TARGETS
 from distributary.errors import ConfigError
 
 if TYPE_CHECKING:

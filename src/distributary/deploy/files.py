@@ -15,7 +15,7 @@ from typing import Protocol
 
 from distributary.config.base import MASK, is_secret_name
 from distributary.deploy.pipeline_file import Installable
-from distributary.deploy.targets.table import target_entry
+from distributary.deploy.targets.target_types import target_entry
 from distributary.errors import DeployError, DistributaryError, ErrorCode
 from distributary.store import disk
 

@@ -20,8 +20,8 @@ from distributary.delta.tables import reaching
 from distributary.deploy.databricks import asking, words
 from distributary.errors import ConfigError, DeployError, DistributaryError, ErrorCode, SetupError
 from distributary.model import layout
-from distributary.model.expectation import type_spellings
 from distributary.model.names import quote_sql
+from distributary.model.rules.expectation import type_spellings
 from distributary.observe.ledger.rows import TableSummary
 from distributary.store.base import at, local_path
 from distributary.store.disk import held

@@ -14,7 +14,7 @@ from posixpath import normpath
 from typing import TYPE_CHECKING
 
 from distributary.deploy.pipeline_file import Installable
-from distributary.deploy.targets.table import target_entry
+from distributary.deploy.targets.target_types import target_entry
 from distributary.errors import ConfigError, ErrorCode
 from distributary.spark.settings import SPARK_VERSION
 from distributary.store.base import local_path

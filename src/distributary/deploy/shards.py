@@ -28,7 +28,7 @@ from distributary.deploy.files import (
     read_mark,
 )
 from distributary.deploy.pipeline_file import Installable, read_for_install
-from distributary.deploy.targets.table import TARGETS, target_entry
+from distributary.deploy.targets.target_types import TARGETS, target_entry
 from distributary.errors import ConfigError
 from distributary.model.names import DEAD_LETTERS
 

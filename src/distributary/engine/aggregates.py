@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from distributary.config.aggregates import AggregateConfig
 from distributary.config.base import placeholders
 from distributary.config.pipeline import PipelineConfig
+from distributary.config.rules.aggregates import AggregateConfig
 from distributary.engine.names import WantedName
 from distributary.engine.tables import TableBook, fixed_tables
 from distributary.errors import ConfigError
 from distributary.model.names import propose
 from distributary.model.table import ChangeKind, Column, ColumnChange, Role, TablePlan
-from distributary.shape.aggregates import aggregates_of
+from distributary.shape.aggregate_columns import aggregates_of
 from distributary.shape.resolve import ShapeError
 
 SOURCES = (Role.EACH, Role.MERGED)

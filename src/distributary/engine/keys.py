@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import partial
 
 from distributary.changes.shape import SEQ_COLUMN
-from distributary.config.keys import KeyedTables, keyed_table
 from distributary.config.pipeline import PipelineConfig
+from distributary.config.rules.keys import KeyedTables, keyed_table
 from distributary.engine.tables import (
     HISTORY,
     LOG,
@@ -19,13 +19,13 @@ from distributary.engine.tables import (
 from distributary.errors import ConfigError, ErrorCode
 from distributary.evolve.types import fold, sql_name
 from distributary.model.change import CHANGE_COLUMNS, CHANGE_NAMES
-from distributary.model.keyed import TIME_OF_RECORD, KeyRule
 from distributary.model.plan import Rejected
 from distributary.model.record import WriterSchema
+from distributary.model.rules.key_rule import TIME_OF_RECORD, KeyRule
 from distributary.model.table import Column, ColumnChange, Merged, Role, TablePlan
 from distributary.shape.checks import checks_of
 from distributary.stage.files import DATE
-from distributary.stage.keys import order_kind
+from distributary.stage.rows.keys import order_kind
 
 _START_OVER = "`distributary reset FILE --with-tables` removes the tables and starts over"
 

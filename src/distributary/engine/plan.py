@@ -17,7 +17,7 @@ from distributary.config.base import placeholders
 from distributary.config.cdc import Cdc
 from distributary.config.lake import Evolution
 from distributary.config.pipeline import PipelineConfig
-from distributary.config.shape import raw_layers
+from distributary.config.rules.shape import raw_layers
 from distributary.decode.base import DecodeLimits
 from distributary.decode.change.formats import CHANGE_FORMATS
 from distributary.decode.formats import FORMATS, change_decoder_for, decoder_for
@@ -51,7 +51,6 @@ from distributary.errors import (
 from distributary.evolve.merge import merge
 from distributary.model.change import ChangeSettings
 from distributary.model.deadletter import MAY_HEAL
-from distributary.model.expectation import type_spellings
 from distributary.model.names import propose, refused_type_name, spelled_record, spelled_type
 from distributary.model.plan import (
     UNFRAMED,
@@ -61,7 +60,8 @@ from distributary.model.plan import (
     RouteKey,
 )
 from distributary.model.record import WriterSchema
-from distributary.model.shape_rule import ShapeRule
+from distributary.model.rules.expectation import type_spellings
+from distributary.model.rules.shape_rule import ShapeRule
 from distributary.model.table import Column, Role
 from distributary.publish.base import Publisher
 from distributary.registry.base import SchemaRegistry

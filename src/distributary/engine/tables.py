@@ -12,9 +12,9 @@ from distributary.changes.history import HISTORY_COLUMNS
 from distributary.changes.shape import DELETED_COLUMN, SEQ_COLUMN, TIME_COLUMN
 from distributary.config.base import placeholders
 from distributary.config.cdc import MergeConfig
-from distributary.config.keys import keyed_table
 from distributary.config.lake import Tables
 from distributary.config.pipeline import PipelineConfig
+from distributary.config.rules.keys import keyed_table
 from distributary.delta.log import DataFile, added_by, snapshot_of
 from distributary.engine.names import NameEntry, Names, WantedName
 from distributary.errors import ConfigError, ErrorCode, EvolutionError, PublishError
@@ -44,7 +44,7 @@ from distributary.publish.formats.entry import format_at
 from distributary.stage.bronze import BRONZE_COLUMNS, WHOLE
 from distributary.stage.decoding import TYPE
 from distributary.stage.files import DATE, METADATA, metadata_plan
-from distributary.stage.partitions import can_partition, partition_columns
+from distributary.stage.rows.partitions import can_partition, partition_columns
 from distributary.store.base import at
 
 # The tables of a source's table: its log, the rows as they are now, and their history.

@@ -64,7 +64,7 @@ def _is_spark_archive(entry: str) -> bool:
 
 
 def _import_what_tasks_need() -> None:
-    from distributary.config.sources.table import SOURCES
+    from distributary.config.sources.source_types import SOURCES
 
     for module in ("distributary.stage.job", *(source.task_module for source in SOURCES)):
         if module:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from distributary.model.cache import Cache
 from distributary.model.change import ChangeFacts
-from distributary.model.expectation import RuleCount
+from distributary.model.rules.expectation import RuleCount
 from distributary.model.table import (
     STAGED,
     ChangeKind,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from distributary.errors import ErrorCode
 from distributary.model.record import WriterSchema
-from distributary.model.shape import Shape
+from distributary.model.rules.shape_plan import Shape
 
 UNFRAMED = -1
 """The schema id of records that name none: the newest schema of the subject applies."""

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from distributary.changes.aggregates import origin_of
 from distributary.config.base import hide_credentials
-from distributary.config.expressions import (
+from distributary.config.rules.expressions import (
     ExpressionError,
     columns_of,
     enclosed,

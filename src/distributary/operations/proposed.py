@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from distributary.config.pipeline import PipelineConfig
-from distributary.config.shape import raw_layers
+from distributary.config.rules.shape import raw_layers
 from distributary.decode.formats import FORMATS
 from distributary.engine.monitor import unread
 from distributary.engine.pipeline import Pipeline
@@ -29,10 +29,10 @@ from distributary.errors import (
     SourceError,
 )
 from distributary.evolve.types import sql_name
-from distributary.model.expectation import Rule
 from distributary.model.names import printable
 from distributary.model.plan import Rejected, Route, RouteKey
 from distributary.model.record import Format, SubjectVersion, WriterSchema
+from distributary.model.rules.expectation import Rule
 from distributary.model.table import ChangeKind, ColumnChange, Role, TablePlan
 from distributary.registry.base import Reference, gather
 from distributary.registry.compile import compile_schema
@@ -50,7 +50,7 @@ from distributary.registry.messages import (
 from distributary.source.base import Position, Source
 from distributary.stage.decoding import tried
 from distributary.stage.exchange import positions
-from distributary.stage.rules import unfit_rules
+from distributary.stage.rows.expectations import unfit_rules
 from distributary.stage.unwrap import Rows, decodable, unwrap
 
 PROPOSED_ID = 2**31 - 1

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.config.base import nearest
-from distributary.config.expressions import SHUT
+from distributary.config.rules.expressions import SHUT
 from distributary.delta.tables import reaching, refuse_damaged
 from distributary.errors import ConfigError, DistributaryError, ErrorCode, LakeUnavailableError
 from distributary.model import layout

@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from distributary.config.document import printable
-from distributary.config.expressions import enclosed, is_moment
+from distributary.config.rules.expressions import enclosed, is_moment
 from distributary.model.cache import Cache
-from distributary.model.expectation import Rule
+from distributary.model.rules.expectation import Rule
 from distributary.model.table import Column
 from distributary.shape.engine import ENGINE, Evaluation, as_numpy, engine_words
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import pyarrow as pa
 
 from distributary.config.document import printable
-from distributary.config.expressions import open_engine
+from distributary.config.rules.expressions import open_engine
 from distributary.model.table import Column
 
 if TYPE_CHECKING:

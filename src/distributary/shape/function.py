@@ -17,7 +17,7 @@ from pyarrow import types as kinds
 from distributary.config.document import printable
 from distributary.errors import ConfigError
 from distributary.model.record import TIMESTAMP
-from distributary.model.shape_rule import Function
+from distributary.model.rules.shape_rule import Function
 from distributary.shape.checks import Flags
 
 Batches = Callable[[pa.RecordBatch], pa.RecordBatch | pa.Table]

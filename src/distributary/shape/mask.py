@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from pyarrow import types as kinds
 
 from distributary.evolve.types import is_list, is_map, is_struct
-from distributary.model.shape import Mask
-from distributary.model.shape_rule import MaskMethod
+from distributary.model.rules.shape_plan import Mask
+from distributary.model.rules.shape_rule import MaskMethod
 
 REDACTED = "***"
 _DIGEST = "sha256"

@@ -13,12 +13,12 @@ import pyarrow as pa
 from pyarrow import types as kinds
 
 from distributary.config.document import printable
-from distributary.config.expressions import enclosed
+from distributary.config.rules.expressions import enclosed
 from distributary.evolve.types import fold, is_list, is_map, is_struct
-from distributary.model.expectation import any_fits
 from distributary.model.record import TIMESTAMP
-from distributary.model.shape import RECORD_COLUMNS, Computed, Mask, Shape
-from distributary.model.shape_rule import Function, ShapeRule, SqlExpression
+from distributary.model.rules.expectation import any_fits
+from distributary.model.rules.shape_plan import RECORD_COLUMNS, Computed, Mask, Shape
+from distributary.model.rules.shape_rule import Function, ShapeRule, SqlExpression
 from distributary.model.table import ChangeKind, Column, ColumnChange
 from distributary.shape.checks import missing_column
 from distributary.shape.engine import ENGINE, engine_words, input_schema

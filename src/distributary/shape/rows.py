@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.config.expressions import enclosed
+from distributary.config.rules.expressions import enclosed
 from distributary.model.cache import Cache
-from distributary.model.shape import Shape
-from distributary.model.shape_rule import SqlExpression
+from distributary.model.rules.shape_plan import Shape
+from distributary.model.rules.shape_rule import SqlExpression
 from distributary.shape.checks import Flags
 from distributary.shape.engine import Evaluation, as_arrow, input_schema
 from distributary.shape.mask import masked

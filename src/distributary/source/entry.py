@@ -1,7 +1,7 @@
 """The engine's half of a source's entry, which reads records; its settings are the other half.
 
-`config/sources/table.py` lists the sources. Here is what each has to implement, or may: the answers
-of `SourceEntry` are those of a source that has nothing more to offer than its records.
+`config/sources/source_types.py` lists the sources. Here is what each has to implement, or may: the
+answers of `SourceEntry` are those of a source that has nothing more to offer than its records.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.sources.base import SourceConfig
-from distributary.config.sources.table import SOURCES
+from distributary.config.sources.source_types import SOURCES
 from distributary.errors import ConfigError
 from distributary.model.check import Check
 from distributary.model.record import Partition

@@ -16,7 +16,7 @@ from distributary.model.facts import Fact
 from distributary.model.plan import StageOrder
 from distributary.model.record import HEADER, TIMESTAMP
 from distributary.model.table import Column
-from distributary.stage.partitions import table_facts
+from distributary.stage.rows.partitions import table_facts
 from distributary.stage.task_plan import TaskPlan
 from distributary.stage.unwrap import Unwrapped
 

@@ -25,10 +25,10 @@ from distributary.evolve.unified import REST, rest_as_json, share_of
 from distributary.model import change
 from distributary.model.cache import Cache
 from distributary.model.deadletter import Decoded, Failure
-from distributary.model.expectation import RuleCount
 from distributary.model.facts import Fact, FileStaged
 from distributary.model.plan import Rejected, Route, RouteKey, StageOrder
 from distributary.model.record import RAW, TIMESTAMP
+from distributary.model.rules.expectation import RuleCount
 from distributary.model.table import Column, Fill, TablePlan
 from distributary.stage.exchange import Groups, Share, open_run, positions
 from distributary.stage.files import (
@@ -40,10 +40,10 @@ from distributary.stage.files import (
     metadata_plan,
 )
 from distributary.stage.guard import GuardedDecoder
-from distributary.stage.partitions import schema_ids_of, table_facts
-from distributary.stage.record_keys import read_keys
-from distributary.stage.rules import count_dropped
-from distributary.stage.shaping import shaped
+from distributary.stage.rows.expectations import count_dropped
+from distributary.stage.rows.partitions import schema_ids_of, table_facts
+from distributary.stage.rows.record_keys import read_keys
+from distributary.stage.rows.shaping import shaped
 from distributary.stage.task_plan import TaskPlan
 from distributary.stage.unwrap import Unwrapped
 

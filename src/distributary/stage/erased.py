@@ -18,7 +18,7 @@ from distributary.delta.erased import ErasedRecord, KnownErased, RowPlaces
 from distributary.model.facts import Fact, RecordsErased, RecordsSkipped
 from distributary.stage.decoding import DecodedPart
 from distributary.stage.exchange import combinations
-from distributary.stage.partitions import COORDINATES
+from distributary.stage.rows.partitions import COORDINATES
 from distributary.stage.task_plan import TaskPlan
 
 _IN_SOURCE = RowPlaces("topic", "partition", "offset", "timestamp")

@@ -19,7 +19,6 @@ from distributary.decode.json.kinds import together
 from distributary.delta.parquet import UPLOADS, WRITTEN
 from distributary.model.cache import Cache
 from distributary.model.change import ChangeFacts
-from distributary.model.expectation import RuleCount, sum_counts
 from distributary.model.facts import (
     DeadLettersCounted,
     EventsCounted,
@@ -38,6 +37,7 @@ from distributary.model.facts import (
 from distributary.model.manifest import StagedFile
 from distributary.model.plan import Rejected, RouteKey, StageOrder
 from distributary.model.record import LastRecords, Shapes
+from distributary.model.rules.expectation import RuleCount, sum_counts
 from distributary.stage.exchange import DOCUMENT, DOCUMENT_DDL, Load, facts_of
 from distributary.stage.files import ticket
 from distributary.stage.guard import keep_zip_directories

@@ -41,15 +41,15 @@ from distributary.stage.decoding import (
 from distributary.stage.erased import without_erased_values
 from distributary.stage.exchange import Load, combinations, facts_batch, open_run
 from distributary.stage.files import count_events, file_name, metadata_columns
-from distributary.stage.keys import KeyedRows, held_to_key, with_change_columns
-from distributary.stage.partitions import (
+from distributary.stage.rows.expectations import count_changes, count_facts, held_to_rules
+from distributary.stage.rows.keys import KeyedRows, held_to_key, with_change_columns
+from distributary.stage.rows.partitions import (
     COORDINATES,
     raw_records_of,
     schema_ids_of,
     table_facts,
     within_limits,
 )
-from distributary.stage.rules import count_changes, count_facts, held_to_rules
 from distributary.stage.task_plan import TaskPlan
 from distributary.store.base import at
 

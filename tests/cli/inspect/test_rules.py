@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from distributary.model.expectation import Action, RuleCount
 from distributary.model.manifest import Counts, Manifest, SourceRange, TableEntry
+from distributary.model.rules.expectation import Action, RuleCount
 from distributary.model.table import Role, TablePlan
 from distributary.observe.ledger.ledger import Ledger
 from distributary.observe.ledger.recording import BatchTimes

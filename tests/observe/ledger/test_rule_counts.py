@@ -8,8 +8,8 @@ from datetime import timedelta
 import pyarrow as pa
 
 from distributary.model import layout
-from distributary.model.expectation import Action, RuleCount
 from distributary.model.manifest import Manifest
+from distributary.model.rules.expectation import Action, RuleCount
 from distributary.observe.ledger.ledger import Ledger, LedgerTable
 from distributary.observe.ledger.recording import TABLES
 from distributary.observe.status import status

@@ -1,7 +1,7 @@
 """The settings of a source, as the rest of the program uses them.
 
 The other half of a source, which reads records, is its `SourceEntry` (`source/entry.py`).
-`config/sources/table.py` lists both halves of every source.
+`config/sources/source_types.py` lists both halves of every source.
 """
 
 from __future__ import annotations

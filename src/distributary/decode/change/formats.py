@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from distributary.config.sources.table import types_bringing
+from distributary.config.sources.source_types import types_bringing
 from distributary.decode.change.base import ChangeFormat, Recognized, Sampled
 from distributary.decode.change.canal.format import Canal
 from distributary.decode.change.datastream.format import Datastream

@@ -31,9 +31,9 @@ from distributary.engine.tables import Pending, primary_role
 from distributary.errors import AccountingError, ExpectationError
 from distributary.model.change import ChangeFacts
 from distributary.model.deadletter import CONTENT, content_keys
-from distributary.model.expectation import Action
 from distributary.model.manifest import Counts, Manifest, StagedFile, TableEntry
 from distributary.model.plan import Exchange, StageOrder, planned_exchange
+from distributary.model.rules.expectation import Action
 from distributary.model.table import STAGING, Role, TablePlan
 from distributary.model.table_format import TABLE_FORMATS
 from distributary.source.base import BatchInput, is_local, parallelism

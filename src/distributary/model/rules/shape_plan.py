@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from distributary.model.record import TIMESTAMP
-from distributary.model.shape_rule import Function, MaskMethod, SqlExpression
+from distributary.model.rules.shape_rule import Function, MaskMethod, SqlExpression
 from distributary.model.table import Column
 
 RECORD_COLUMNS = {

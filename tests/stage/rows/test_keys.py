@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from distributary.changes.events import place_of
 from distributary.errors import ConfigError, ErrorCode
-from distributary.model.keyed import KeyRule
 from distributary.model.record import RAW, Format
+from distributary.model.rules.key_rule import KeyRule
 from distributary.model.table import Column, Role, TablePlan
-from distributary.stage.keys import with_change_columns
-from distributary.stage.record_keys import read_keys
+from distributary.stage.rows.keys import with_change_columns
+from distributary.stage.rows.record_keys import read_keys
 from tests.stage.keyed import KeyedStream, Sent
 
 KEYS = st.integers(0, 4)

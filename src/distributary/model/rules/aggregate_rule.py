@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from distributary.model.shape_rule import SqlExpression
+from distributary.model.rules.shape_rule import SqlExpression
 
 ROWS = "_rows"
 """The column of an aggregate table with the number of rows in a group."""

@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from distributary.config.base import Conflict, Section, Text, Texts, matching
-from distributary.config.expressions import columns_of, valid_expression
 from distributary.config.lake import Tables
-from distributary.model.expectation import Action, Rule
+from distributary.config.rules.expressions import columns_of, valid_expression
+from distributary.model.rules.expectation import Action, Rule
 
 _check = partial(valid_expression, repeatable=False, constant=False)
 

@@ -14,8 +14,8 @@ from distributary.config.document import printable
 from distributary.decode.base import SLICE_BYTES
 from distributary.errors import ErrorCode
 from distributary.model.plan import StageOrder
-from distributary.model.shape import Shape
-from distributary.model.shape_rule import Function, SqlExpression
+from distributary.model.rules.shape_plan import Shape
+from distributary.model.rules.shape_rule import Function, SqlExpression
 from distributary.model.table import Column
 from distributary.shape.checks import Flags
 from distributary.shape.explode import Ints, exploded_bytes, items_as_rows, whole
@@ -23,7 +23,7 @@ from distributary.shape.function import call
 from distributary.shape.rows import ShapedRows, shaper_of
 from distributary.stage.exchange import combinations
 from distributary.stage.files import Letter, letters_batch, spelled_value
-from distributary.stage.partitions import COORDINATES
+from distributary.stage.rows.partitions import COORDINATES
 
 if TYPE_CHECKING:
     from distributary.stage.decoding import DecodedPart

@@ -19,17 +19,17 @@ from distributary.config.base import (
     matching,
     placeholders,
 )
-from distributary.config.expressions import (
+from distributary.config.lake import Tables
+from distributary.config.rules.expressions import (
     ExpressionError,
     called_function,
     columns_of,
     valid_expression,
 )
-from distributary.config.lake import Tables
-from distributary.config.shape import NewColumn
-from distributary.model.aggregate import AggregateColumn, AggregateRule, Function
-from distributary.model.expectation import any_fits
-from distributary.model.shape_rule import SqlExpression
+from distributary.config.rules.shape import NewColumn
+from distributary.model.rules.aggregate_rule import AggregateColumn, AggregateRule, Function
+from distributary.model.rules.expectation import any_fits
+from distributary.model.rules.shape_rule import SqlExpression
 from distributary.model.table_format import DELTA
 
 _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\((.*)\)\s*", re.DOTALL)

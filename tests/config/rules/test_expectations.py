@@ -6,11 +6,11 @@ import pytest
 from pydantic_core import PydanticCustomError
 
 from distributary.config.document import PipelineFileError, Problem
-from distributary.config.expressions import columns_of, valid_expression
 from distributary.config.load import load_text
 from distributary.config.pipeline import PipelineConfig
+from distributary.config.rules.expressions import columns_of, valid_expression
 from distributary.errors import ErrorCode
-from distributary.model.expectation import Action
+from distributary.model.rules.expectation import Action
 
 FILE = """\
 name: games

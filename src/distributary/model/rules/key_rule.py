@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distributary.model.expectation import Rule
+from distributary.model.rules.expectation import Rule
 
 TIME_OF_RECORD = "_timestamp"
 """The order column that means the timestamp of the record, which no payload has to hold."""

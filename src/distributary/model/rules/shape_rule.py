@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from distributary.model.expectation import any_fits
+from distributary.model.rules.expectation import any_fits
 
 MaskMethod = Literal["hash", "token", "redact", "truncate"]
 

@@ -10,11 +10,11 @@ from pydantic import AfterValidator, Field, SecretStr
 from pydantic_core import PydanticCustomError
 
 from distributary.config.base import Conflict, Section, Text, Texts, matching
-from distributary.config.expressions import columns_of, valid_expression
-from distributary.config.keys import KeyedTables
 from distributary.config.lake import Tables
-from distributary.model.expectation import any_fits
-from distributary.model.shape_rule import Function, MaskMethod, ShapeRule, SqlExpression
+from distributary.config.rules.expressions import columns_of, valid_expression
+from distributary.config.rules.keys import KeyedTables
+from distributary.model.rules.expectation import any_fits
+from distributary.model.rules.shape_rule import Function, MaskMethod, ShapeRule, SqlExpression
 
 Expression = Annotated[
     str, AfterValidator(partial(valid_expression, repeatable=True, constant=True))

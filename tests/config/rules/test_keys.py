@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from distributary.config.keys import keyed_table
 from distributary.config.load import load_text
+from distributary.config.rules.keys import keyed_table
 from distributary.errors import ConfigError, ErrorCode
 
 FILE = """

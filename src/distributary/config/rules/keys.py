@@ -10,10 +10,10 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from distributary.config.base import Conflict, Duration, Section, Texts, placeholders
-from distributary.config.expressions import columns_of, valid_expression
 from distributary.config.lake import Tables
-from distributary.model.expectation import Action, Rule
-from distributary.model.keyed import MOST_ORDER_COLUMNS, TIME_OF_RECORD, KeyRule
+from distributary.config.rules.expressions import columns_of, valid_expression
+from distributary.model.rules.expectation import Action, Rule
+from distributary.model.rules.key_rule import MOST_ORDER_COLUMNS, TIME_OF_RECORD, KeyRule
 from distributary.model.table_format import TABLE_FORMATS, formats_with
 
 _condition = partial(valid_expression, repeatable=True, constant=False)

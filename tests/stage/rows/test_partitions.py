@@ -25,8 +25,8 @@ from distributary.model.record import RAW, TIMESTAMP
 from distributary.model.table import Column, Role, TablePlan
 from distributary.publish.direct import DirectPublisher
 from distributary.publish.parquet import ParquetPublisher
-from distributary.stage import partitions
-from distributary.stage.partitions import days, partition_columns, write_files
+from distributary.stage.rows import partitions
+from distributary.stage.rows.partitions import days, partition_columns, write_files
 from distributary_lab.simulate.dice import VARINT, WRAPPER, WRAPPER_SUBJECT, delimited, tag, varint
 from tests.stage.conftest import Bench, raw_batch
 

@@ -17,10 +17,10 @@ import pyarrow as pa
 from pyarrow import types as kinds
 
 from distributary.config.document import printable
-from distributary.config.expressions import enclosed
-from distributary.model.aggregate import ROWS, AggregateColumn, AggregateRule, Function
+from distributary.config.rules.expressions import enclosed
 from distributary.model.cache import Cache
-from distributary.model.shape_rule import SqlExpression
+from distributary.model.rules.aggregate_rule import ROWS, AggregateColumn, AggregateRule, Function
+from distributary.model.rules.shape_rule import SqlExpression
 from distributary.model.table import Column
 from distributary.shape.checks import missing_column
 from distributary.shape.engine import ENGINE, engine_words, input_schema

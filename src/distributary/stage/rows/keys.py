@@ -16,18 +16,18 @@ import pyarrow.compute as pc
 
 from distributary.changes.events import Flags, Ints
 from distributary.config.document import printable
-from distributary.config.expressions import enclosed
+from distributary.config.rules.expressions import enclosed
 from distributary.decode.change.base import content_hashes
 from distributary.errors import ErrorCode
 from distributary.model.change import CHANGE_COLUMNS, CHANGE_NAMES, SEQ
-from distributary.model.keyed import TIME_OF_RECORD, KeyRule
 from distributary.model.plan import StageOrder
 from distributary.model.record import TIMESTAMP
+from distributary.model.rules.key_rule import TIME_OF_RECORD, KeyRule
 from distributary.model.table import TablePlan
 from distributary.shape.checks import checks_of
 from distributary.stage.decoding import DecodedPart
 from distributary.stage.files import letters_batch
-from distributary.stage.partitions import columns_as_written, without_records
+from distributary.stage.rows.partitions import columns_as_written, without_records
 from distributary.stage.task_plan import TaskPlan
 
 Reasons = npt.NDArray[np.object_]

@@ -15,7 +15,9 @@ from distributary.delta.parquet import conform
 from distributary.errors import ErrorCode
 from distributary.model.cache import Cache
 from distributary.model.deadletter import Decoded
-from distributary.model.expectation import (
+from distributary.model.facts import Fact, RulesCounted
+from distributary.model.plan import StageOrder
+from distributary.model.rules.expectation import (
     Action,
     Coordinates,
     Rule,
@@ -23,12 +25,10 @@ from distributary.model.expectation import (
     sum_counts,
     type_spellings,
 )
-from distributary.model.facts import Fact, RulesCounted
-from distributary.model.plan import StageOrder
 from distributary.model.table import Role, TablePlan
 from distributary.shape.checks import Checks, Verdict, checks_of
 from distributary.stage.files import letters_batch, spelled_value
-from distributary.stage.partitions import Flags, columns_as_written, without_records
+from distributary.stage.rows.partitions import Flags, columns_as_written, without_records
 from distributary.stage.task_plan import TaskPlan
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ import pytest
 
 from distributary.config.document import PipelineFileError
 from distributary.config.load import load_text
-from distributary.model.aggregate import AggregateRule, Function
+from distributary.model.rules.aggregate_rule import AggregateRule, Function
 
 FILE = """
 name: games

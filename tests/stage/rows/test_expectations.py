@@ -11,15 +11,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from distributary.config.expectations import Expectation
 from distributary.config.load import load_text
+from distributary.config.rules.expectations import Expectation
 from distributary.errors import ErrorCode
-from distributary.model.expectation import Action, RuleCount, type_spellings
 from distributary.model.facts import RulesCounted
 from distributary.model.record import Format
+from distributary.model.rules.expectation import Action, RuleCount, type_spellings
 from distributary.model.table import Column, Role, TablePlan
 from distributary.stage.job import Staged
-from distributary.stage.rules import count_changes, unfit_rules
+from distributary.stage.rows.expectations import count_changes, unfit_rules
 from distributary.stage.task_plan import OutputPlan, RecordsPlan, TaskPlan
 from distributary_lab.simulate.game_records import GamesPlan
 from distributary_lab.simulate.games import stream_rounds

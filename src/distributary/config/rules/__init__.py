@@ -1,0 +1,1 @@
+"""The sections of the pipeline file with rules for rows: shapes, expectations, keys, aggregates."""

@@ -1,0 +1,1 @@
+"""Hop two, after decoding: what happens to rows before they are written."""
