@@ -11,11 +11,11 @@ import pytest
 from distributary.config.load import load_text
 from distributary.deploy.grants import (
     GrantResult,
+    GrantStatement,
     Right,
     RightsBook,
     SparkExecutor,
     Standing,
-    Statement,
     StatementOutcome,
     Verb,
     apply_rights,
@@ -118,22 +118,22 @@ def test_a_list_that_cannot_work_is_refused(grants: str) -> None:
 
 def test_names_are_quoted() -> None:
     right = Right(("games", "a`b"), "x`; DROP TABLE t; --", "ALL PRIVILEGES")
-    assert Statement(Verb.GRANT, right).sql == (
+    assert GrantStatement(Verb.GRANT, right).sql == (
         "GRANT ALL PRIVILEGES ON TABLE `games`.`a``b` TO `x``; DROP TABLE t; --`"
     )
-    assert Statement(Verb.REVOKE, right).sql == (
+    assert GrantStatement(Verb.REVOKE, right).sql == (
         "REVOKE ALL PRIVILEGES ON TABLE `games`.`a``b` FROM `x``; DROP TABLE t; --`"
     )
 
 
 def test_only_what_we_granted_is_revoked() -> None:
     record = {CHESS: Standing.GRANTED, GO: Standing.FOUND}
-    assert statements([], record) == (Statement(Verb.REVOKE, CHESS),)
+    assert statements([], record) == (GrantStatement(Verb.REVOKE, CHESS),)
     assert statements([CHESS, GO], record) == ()
     # nobody knows whether it was done: done again, or taken back
     pending = {CHESS: Standing.PENDING}
-    assert statements([CHESS], pending) == (Statement(Verb.GRANT, CHESS),)
-    assert statements([], pending) == (Statement(Verb.REVOKE, CHESS),)
+    assert statements([CHESS], pending) == (GrantStatement(Verb.GRANT, CHESS),)
+    assert statements([], pending) == (GrantStatement(Verb.REVOKE, CHESS),)
 
 
 class Catalog:
@@ -141,13 +141,15 @@ class Catalog:
 
     parallel = 4
 
-    def __init__(self, *held: Right, fail: Callable[[Statement], None] = lambda s: None) -> None:
-        self.held, self.fail, self.done = set(held), fail, list[Statement]()
+    def __init__(
+        self, *held: Right, fail: Callable[[GrantStatement], None] = lambda s: None
+    ) -> None:
+        self.held, self.fail, self.done = set(held), fail, list[GrantStatement]()
 
     def held_by(self, right: Right) -> bool | None:
         return right in self.held
 
-    def execute(self, statement: Statement) -> None:
+    def execute(self, statement: GrantStatement) -> None:
         self.fail(statement)
         self.done.append(statement)
         (self.held.add if statement.verb is Verb.GRANT else self.held.discard)(statement.right)
@@ -182,7 +184,7 @@ def test_what_others_granted_stays(book: RightsBook) -> None:
 
 
 def test_a_part_that_fails_is_tried_again_alone(book: RightsBook) -> None:
-    def refuse(statement: Statement) -> None:
+    def refuse(statement: GrantStatement) -> None:
         if statement.right == GO:
             raise DeployError("no")
 
@@ -198,7 +200,7 @@ def test_a_revoke_that_fails_is_not_forgotten(book: RightsBook) -> None:
     catalog = Catalog()
     apply(book, {CHESS}, catalog)
 
-    def refuse(statement: Statement) -> None:
+    def refuse(statement: GrantStatement) -> None:
         raise DeployError("no")
 
     catalog.fail = refuse
@@ -207,7 +209,7 @@ def test_a_revoke_that_fails_is_not_forgotten(book: RightsBook) -> None:
 
 
 def test_no_answer_stops_the_rest_and_is_not_forgotten(book: RightsBook) -> None:
-    def silent(statement: Statement) -> None:
+    def silent(statement: GrantStatement) -> None:
         raise DeployUnavailableError("no answer")
 
     catalog = Catalog(fail=silent)
@@ -220,14 +222,14 @@ def test_no_answer_stops_the_rest_and_is_not_forgotten(book: RightsBook) -> None
     # no longer asked for: it may have been granted, so it is taken back
     catalog.fail = lambda statement: None
     assert apply(book, set(), catalog) == {CHESS: GrantResult.DONE}
-    assert catalog.done == [Statement(Verb.REVOKE, CHESS)]
+    assert catalog.done == [GrantStatement(Verb.REVOKE, CHESS)]
 
 
 def test_a_crash_after_the_grant_loses_track_of_nothing(book: RightsBook) -> None:
     class Crash(BaseException):
         """As if the process was killed."""
 
-    def crash(statement: Statement) -> None:
+    def crash(statement: GrantStatement) -> None:
         if len(catalog.done) == 1:
             raise Crash
 

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from distributary.engine.pipeline import Pipeline
 from distributary.model.manifest import Counts
 from distributary.registry.folder import FileRegistry
-from distributary_lab.simulate.base import DeltaSink, Message, deliver
+from distributary_lab.simulate.base import DeltaSink, SinkMessage, deliver
 from distributary_lab.simulate.games import PeoplePlan, stream_people
 from tests.registry.frames import frame
 
@@ -55,7 +55,7 @@ def test_a_column_that_grows_is_widened_and_one_that_changes_gets_a_side_column(
     for kind, payload in zip(types, values, strict=True):
         text = f'syntax = "proto3"; message Person {{ {kind} score = 1; }}'
         value = frame(payload, schema_id=registry.register("people-value", text))
-        sink.write([Message(None, value, (), 0, None)])
+        sink.write([SinkMessage(None, value, (), 0, None)])
     assert Pipeline.load(people_file(tmp_path)).run(spark=spark).counts.written == 3
     rows = DeltaTable(str(tmp_path / "lake" / "unified_gold")).to_pyarrow_table().to_pylist()
     assert sorted((r["score"] or 0, r["score__string"]) for r in rows) == [

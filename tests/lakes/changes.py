@@ -22,7 +22,7 @@ from distributary.operations.repair.verify_table import verify_table
 from distributary.store import disk
 from distributary.store.base import at, introduce
 from distributary_lab.simulate.cdc.files import FileRound, FileStream
-from distributary_lab.simulate.cdc.shapes import CdcPlan, Claim, interval_text
+from distributary_lab.simulate.cdc.shapes import CdcPlan, TableClaim, interval_text
 from tests.decode.datastream_samples import COLUMNS, avro_schema
 from tests.source.change_files import MINUTE, avro
 from tests.source.s3_server import S3Server
@@ -115,7 +115,7 @@ lake: {{path: {self.lake}}}
             self.assert_logs_are_complete()
 
     def assert_same_rows(
-        self, claim: Claim, found: list[dict[str, Any]], expected: list[dict[str, Any]]
+        self, claim: TableClaim, found: list[dict[str, Any]], expected: list[dict[str, Any]]
     ) -> None:
         (table,) = (t for t in self.stream.model.tables if t.shape.claim == claim)
         kinds = {name: str(column.carried) for name, column in table.columns.items()}

@@ -23,7 +23,7 @@ from distributary.operations.discovery import (
     document,
     pipeline_text,
 )
-from distributary.source.sample import Record, Sample
+from distributary.source.sample import Sample, SampledRecord
 from tests.decode.packer import pack
 from tests.registry.frames import frame
 from tests.registry.scratch import ScratchRegistry
@@ -43,7 +43,7 @@ HOSTILE = "<b>x</b>\n: - {a}\u2028#'\";drop table x;--\x1b[31m"
 
 
 def sample(values: Iterable[bytes | None], topic: str = "orders", **parts: Any) -> Sample:
-    records = tuple(Record(parts.get("key", b"k"), value) for value in values)
+    records = tuple(SampledRecord(parts.get("key", b"k"), value) for value in values)
     return Sample(topic, records, f"{len(records)} records")
 
 
@@ -221,7 +221,7 @@ def test_cloud_events_have_a_table_for_each_type() -> None:
     assert (config.envelope.format, config.tables.each) == ("cloudevents", "{type}")
     assert {"cloudevent", "offset"} <= {*config.tables.metadata}
     headers = (("ce_type", b"shop.created"), ("ce_specversion", b"1.0"))
-    binary = Sample("orders", (Record(None, b'{"id": 1}', headers),), "one")
+    binary = Sample("orders", (SampledRecord(None, b'{"id": 1}', headers),), "one")
     findings = discover(binary, None)
     assert any("ce_type" in each.what for each in findings)
     assert "cloudevent" in loaded(findings).tables.metadata
@@ -247,7 +247,7 @@ def test_cloud_events_of_binary_mode_may_be_of_any_format() -> None:
     known = registry.register("orders-value", json.dumps(ORDER), format=Format.AVRO)
     value = frame(avro(ORDER, {"id": 1, "customer": "a"}), schema_id=known, indexes=None)
     headers = (("ce_type", b"shop.placed"), ("ce_id", b"1"))
-    records = (Record(None, value, headers),) * 9 + (Record(None, value),)
+    records = (SampledRecord(None, value, headers),) * 9 + (SampledRecord(None, value),)
     findings = discover(Sample("orders", records, "ten"), registry)
     config = loaded(findings)
     assert config.envelope is not None and config.envelope.format == "cloudevents"
@@ -292,7 +292,9 @@ def test_an_empty_topic_by_what_its_subject_announces() -> None:
 
 def test_change_files_of_datastream() -> None:
     claims = [b'["shop","","orders"]', b'["shop","","users"]']
-    found = Sample("cdc", tuple(Record(c, b"x") for c in claims), "2 events", {"format": "avro"})
+    found = Sample(
+        "cdc", tuple(SampledRecord(c, b"x") for c in claims), "2 events", {"format": "avro"}
+    )
     source = {"type": "files", "path": "./in", "format": "avro"}
     config = loaded(discover_files(found), source=source)
     assert config.tables.each == "{database}_{table}"
@@ -304,8 +306,8 @@ def test_change_files_of_datastream() -> None:
 @pytest.mark.parametrize("format_", ["json", "csv", "parquet", "avro"])
 def test_files_of_records(format_: str) -> None:
     records = (
-        Record(None, b"{}", topic=f"orders/1.{format_}"),
-        Record(None, b"{}", topic=f"users/2026/1.{format_}"),
+        SampledRecord(None, b"{}", topic=f"orders/1.{format_}"),
+        SampledRecord(None, b"{}", topic=f"users/2026/1.{format_}"),
     )
     found = Sample("in", records, "2 records", {"format": format_})
     findings = discover_files(found)

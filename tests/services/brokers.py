@@ -9,7 +9,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from distributary_lab.services.processes import HOST
-from distributary_lab.services.servers import Broker
+from distributary_lab.services.servers import KafkaService
 from distributary_lab.services.services import Services
 from tests.waiting import eventually
 
@@ -17,7 +17,7 @@ FIRST, SECOND = 1, 2
 _CLUSTER = "c2lzdGVyLWJyb2tlcnMtMQ"
 
 
-class FirstBroker(Broker):
+class FirstBroker(KafkaService):
     """The one that is also the controller: it stays."""
 
     cluster = _CLUSTER
@@ -30,7 +30,7 @@ class FirstBroker(Broker):
         }
 
 
-class SecondBroker(Broker):
+class SecondBroker(KafkaService):
     """The one that comes and goes."""
 
     name = "second"

@@ -20,7 +20,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from distributary.errors import ConfigError
 from distributary.spark.jars import Progress
 from distributary_lab.services.processes import HOST, Running
-from distributary_lab.services.servers import Broker, JavaService, Registry
+from distributary_lab.services.servers import JavaService, KafkaService, RegistryService
 from distributary_lab.services.services import Services
 
 HOME = Path("security")
@@ -52,7 +52,7 @@ class Security:
     """The key of that client, not encrypted."""
 
 
-class SecuredBroker(Broker):
+class SecuredBroker(KafkaService):
     """Kafka, also with passwords and with certificates."""
 
     other_ports = ("controller", "sasl_plaintext", "sasl_ssl", "ssl")
@@ -91,7 +91,7 @@ class SecuredBroker(Broker):
         return [word for each in MECHANISMS[1:] for word in ("--add-scram", f"{each}={user}")]
 
 
-class SecuredRegistry(Registry):
+class SecuredRegistry(RegistryService):
     """Apicurio, also encrypted."""
 
     other_ports = ("https",)

@@ -15,7 +15,7 @@ from distributary.config.document import PipelineFileError
 from distributary.config.load import load_text
 from distributary.config.rules.shape import ShapeConfig
 from distributary.errors import ConfigError
-from distributary.model.rules.shape_rule import Function
+from distributary.model.rules.shape_rule import ShapeFunction
 from distributary.model.table import Column
 from distributary.shape.function import call, load, output_of, with_source
 from distributary.shape.resolve import Resolved, ShapeError, resolve
@@ -52,8 +52,8 @@ SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 COLUMNS = [Column(field.name, field.type) for field in SCHEMA]
 
 
-def function(name: str) -> Function:
-    return Function(f"cleaning:{name}", MODULE.encode())
+def function(name: str) -> ShapeFunction:
+    return ShapeFunction(f"cleaning:{name}", MODULE.encode())
 
 
 def resolved(name: str, **more: Any) -> Resolved:
@@ -151,11 +151,11 @@ def test_a_function_that_is_not_there_ends_the_run_by_name(tmp_path: Path, name:
 
 def test_modules_are_files_in_the_folder_or_imported(tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text("def dumps(rows): return rows")
-    beside = with_source(Function("json:dumps"), tmp_path)
+    beside = with_source(ShapeFunction("json:dumps"), tmp_path)
     assert beside.source
-    assert load(beside) is not load(with_source(Function("json:dumps"), None))
+    assert load(beside) is not load(with_source(ShapeFunction("json:dumps"), None))
     with pytest.raises(ConfigError):
-        with_source(Function("no_such_module:f"), tmp_path)
+        with_source(ShapeFunction("no_such_module:f"), tmp_path)
 
 
 @pytest.mark.parametrize("text", ["clean", "a:b:c", "../evil:run", "a.b/c:d", "os;x:f", ":f", "a:"])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from distributary.config.rules.shape import ShapeConfig
 from distributary.model.record import TIMESTAMP
-from distributary.model.rules.shape_plan import Shape
+from distributary.model.rules.shape_plan import ShapePlan
 from distributary.model.table import Column
 from distributary.shape import engine
 from distributary.shape.resolve import Resolved, ShapeError, resolve
@@ -32,7 +32,7 @@ def resolved(
     return resolve([ShapeConfig(**entry).rule() for entry in entries], columns, table)
 
 
-def one(entry: dict[str, Any], **more: Any) -> Shape:
+def one(entry: dict[str, Any], **more: Any) -> ShapePlan:
     (shape,) = resolved(entry, **more).shapes
     return shape
 

@@ -26,7 +26,7 @@ from distributary.model.names import propose
 from distributary.model.plan import EnvelopePlan
 from distributary.model.record import RAW, Format
 from distributary.registry.record_schemas import InferredSchemas
-from distributary.stage.envelopes import Opened, open_messages
+from distributary.stage.envelopes import OpenedEnvelopes, open_messages
 from distributary.stage.files import Letter
 from distributary.stage.job import Staged
 from tests.lab.simulate.serializers import avro_serializer
@@ -674,7 +674,7 @@ def test_types_of_familiar_messages_are_those_that_reading_them_finds(
     assert set(found.familiar.tolist()) <= set(found.rows.tolist())
 
 
-def typed(opened: Opened, rows: Any) -> list[str | None]:
+def typed(opened: OpenedEnvelopes, rows: Any) -> list[str | None]:
     claims = dict(zip(opened.rows.tolist(), opened.claims.to_pylist(), strict=True))
     return [claims.get(row) for row in rows.tolist()]
 

@@ -27,7 +27,7 @@ from distributary.errors import (
 )
 from distributary.iceberg.columns import Json
 from distributary.iceberg.metadata import BrokenMirrorError, check_metadata, logged
-from distributary.iceberg.pointer import FOLDER, Commit, Current, Pointer, VersionHint
+from distributary.iceberg.pointer import FOLDER, Current, MirrorCommit, Pointer, VersionHint
 from distributary.store.base import Store, same_place
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class DatabasePointer(_CatalogPointer):
             raise BrokenMirrorError(f"{location}: {type(error).__name__}") from error
         return Current(check_metadata(document), location, location)
 
-    def commit(self, before: Current | None, commit: Commit) -> Sequence[str]:
+    def commit(self, before: Current | None, commit: MirrorCommit) -> Sequence[str]:
         """Write the document, then put its address into the row."""
         from pyiceberg.catalog.sql import IcebergTables
         from sqlalchemy import insert, update
@@ -228,7 +228,7 @@ class ServerPointer(_CatalogPointer):
             raise self._refuse_other(table.location())
         return Current(check_metadata(document), table.metadata_location, table)
 
-    def commit(self, before: Current | None, commit: Commit) -> Sequence[str]:
+    def commit(self, before: Current | None, commit: MirrorCommit) -> Sequence[str]:
         """Send the updates, on the condition that the last snapshot is still the last."""
         from pydantic import TypeAdapter
         from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
@@ -255,7 +255,7 @@ class ServerPointer(_CatalogPointer):
                     raise
         return ()
 
-    def _landed(self, commit: Commit) -> bool:
+    def _landed(self, commit: MirrorCommit) -> bool:
         with suppress(Exception):
             current = self.load()
             newest = commit.after["current-snapshot-id"]

@@ -25,7 +25,7 @@ from distributary.changes.shape import MergeResult, shape
 from distributary.config.document import printable
 from distributary.delta.columns import columns_of, fields_of
 from distributary.delta.commit import Change, rewrite_files
-from distributary.delta.difference import Difference, FileRows, difference, read_rows
+from distributary.delta.difference import FileRows, TableDifference, difference, read_rows
 from distributary.delta.log import FEATURES, DataFile, Snapshot, load, snapshot_of
 from distributary.delta.skipping import KeyRanges
 from distributary.delta.tables import committing, until_not_overtaken
@@ -35,7 +35,7 @@ from distributary.model.manifest import Mark, StagedFile
 from distributary.model.rules.aggregate_rule import AggregateRule
 from distributary.model.table import Role
 from distributary.shape.aggregate_columns import Aggregates, aggregates_of
-from distributary.shape.engine import Statement, engine_words
+from distributary.shape.engine import PreparedStatement, engine_words
 from distributary.shape.resolve import ShapeError
 from distributary.store.base import at
 
@@ -114,27 +114,31 @@ class _Statements:
         self.net_schema = pa.schema([*keys, *sides])
         self._merged_schema = self.parts.append(pa.field("_lost", pa.bool_()))
         self._rows_schema = aggregates.schema
-        self._partial = Statement(aggregates.partial, aggregates.inputs)
-        self._combined = Statement(aggregates.combined, self.parts)
-        self._rows = Statement(aggregates.rows, self.parts)
+        self._partial = PreparedStatement(aggregates.partial, aggregates.inputs)
+        self._combined = PreparedStatement(aggregates.combined, self.parts)
+        self._rows = PreparedStatement(aggregates.rows, self.parts)
         self._stored = [*aggregates.keys, *(state.column for state in aggregates.states)]
         once = (True, False)
-        self._net = {o: Statement(partial(aggregates.net, once=o), self.sided) for o in once}
+        self._net = {
+            o: PreparedStatement(partial(aggregates.net, once=o), self.sided) for o in once
+        }
         self._merged = {
-            o: Statement(partial(aggregates.merged, once=o), self.net_schema, self.parts)
+            o: PreparedStatement(partial(aggregates.merged, once=o), self.net_schema, self.parts)
             for o in once
         }
         self._finished = {
-            o: Statement(partial(aggregates.finished, once=o), self.net_schema, self.parts)
+            o: PreparedStatement(partial(aggregates.finished, once=o), self.net_schema, self.parts)
             for o in once
         }
         self._finished_schema = aggregates.schema.append(self.parts.field("_s0")).append(
             self._merged_schema.field("_lost")
         )
         placed = self.keys.append(pa.field("_at", pa.int64()))
-        self._places = Statement(partial(aggregates.among, "o._at"), placed, self.keys)
-        self._among = Statement(partial(aggregates.among, "o.*"), self.parts, self.keys)
-        self._compared = Statement(aggregates.compared, aggregates.schema, aggregates.schema)
+        self._places = PreparedStatement(partial(aggregates.among, "o._at"), placed, self.keys)
+        self._among = PreparedStatement(partial(aggregates.among, "o.*"), self.parts, self.keys)
+        self._compared = PreparedStatement(
+            aggregates.compared, aggregates.schema, aggregates.schema
+        )
 
     @classmethod
     def of(cls, aggregates: Aggregates) -> _Statements:
@@ -378,7 +382,7 @@ def _commit(work: _Work, change: Change) -> int:
 # Only what came and what left.
 
 
-def _added(work: _Work, before: Snapshot, changes: Difference) -> int:
+def _added(work: _Work, before: Snapshot, changes: TableDifference) -> int:
     """Add what came into the source table to the groups, and take away what left."""
     before.refuse_unusable(work.order.table)
     statements = _Statements.of(work.aggregates)

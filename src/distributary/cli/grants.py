@@ -15,7 +15,13 @@ from distributary.errors import ConfigError, ErrorCode
 
 if TYPE_CHECKING:
     from distributary.config.load import Loaded
-    from distributary.deploy.grants import Executor, Right, RightsBook, Statement, StatementOutcome
+    from distributary.deploy.grants import (
+        Executor,
+        GrantStatement,
+        Right,
+        RightsBook,
+        StatementOutcome,
+    )
 
 
 app = group("grants", "Show and change the privileges on the tables.", panel=DEPLOY)
@@ -32,7 +38,7 @@ class _Case:
     loaded: Loaded
     book: RightsBook
     wanted: frozenset[Right]
-    planned: tuple[Statement, ...]
+    planned: tuple[GrantStatement, ...]
 
     @property
     def document(self) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class FileRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class TableDifference:
     """What commits did to the rows of a table."""
 
     came: tuple[FileRows, ...]
@@ -44,7 +44,7 @@ class Difference:
     """The number of commits that changed rows."""
 
 
-def difference(snapshot: Snapshot, since: int) -> Difference | None:
+def difference(snapshot: Snapshot, since: int) -> TableDifference | None:
     """Return what commits after version `since` did; None if the log no longer has them."""
     came: dict[str, FileRows] = {}
     left: list[FileRows] = []
@@ -56,7 +56,7 @@ def difference(snapshot: Snapshot, since: int) -> Difference | None:
             return None
         actions = actions_in(data, last=version == snapshot.version)
         commits += _apply(actions, came, left)
-    return Difference(tuple(came.values()), tuple(left), commits)
+    return TableDifference(tuple(came.values()), tuple(left), commits)
 
 
 def _apply(actions: Sequence[Action], came: dict[str, FileRows], left: list[FileRows]) -> bool:

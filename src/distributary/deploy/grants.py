@@ -66,7 +66,7 @@ class Verb(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Statement:
+class GrantStatement:
     """A grant or a revoke."""
 
     verb: Verb
@@ -110,14 +110,14 @@ def wanted_rights(config: PipelineConfig, tables: Iterable[TableSummary]) -> fro
     )
 
 
-def statements(wanted: Iterable[Right], record: Record) -> tuple[Statement, ...]:
+def statements(wanted: Iterable[Right], record: Record) -> tuple[GrantStatement, ...]:
     """Return grants of missing rights, then revokes of our rights that are no longer wanted."""
     wanted_set = set(wanted)
     done = {right for right, standing in record.items() if standing is not Standing.PENDING}
     ours = {right for right, standing in record.items() if standing is not Standing.FOUND}
     return (
-        *(Statement(Verb.GRANT, right) for right in sorted(wanted_set - done)),
-        *(Statement(Verb.REVOKE, right) for right in sorted(ours - wanted_set)),
+        *(GrantStatement(Verb.GRANT, right) for right in sorted(wanted_set - done)),
+        *(GrantStatement(Verb.REVOKE, right) for right in sorted(ours - wanted_set)),
     )
 
 
@@ -162,7 +162,7 @@ class SparkExecutor:
         """Return None: every authoriser has its own syntax for this question."""
         return None
 
-    def execute(self, statement: Statement) -> None:
+    def execute(self, statement: GrantStatement) -> None:
         """Execute one statement."""
         try:
             with _unlogged():
@@ -213,7 +213,7 @@ class CatalogExecutor:
             for assignment in answer.privilege_assignments or ()
         )
 
-    def execute(self, statement: Statement) -> None:
+    def execute(self, statement: GrantStatement) -> None:
         """Change one principal's privileges."""
         from databricks.sdk.errors import NotFound
         from databricks.sdk.service.catalog import PermissionsChange, Privilege
@@ -251,7 +251,7 @@ def _full_name(right: Right) -> str:
     return ".".join(quote(part, safe="") for part in right.name)
 
 
-def _refused(statement: Statement, evidence: str) -> DeployError:
+def _refused(statement: GrantStatement, evidence: str) -> DeployError:
     return DeployError(
         f"the {statement.verb} was refused",
         code=ErrorCode.GRANT_REFUSED,
@@ -339,7 +339,7 @@ class GrantResult(StrEnum):
 class StatementOutcome:
     """A statement and its result."""
 
-    statement: Statement
+    statement: GrantStatement
     result: GrantResult
     error: DistributaryError | None = None
 
@@ -360,7 +360,7 @@ class Executor(Protocol):
     def held_by(self, right: Right) -> bool | None:
         """Return whether a right exists already; None if that cannot be asked."""
 
-    def execute(self, statement: Statement) -> None:
+    def execute(self, statement: GrantStatement) -> None:
         """Execute a statement, or raise; revoking a right that does not exist succeeds.
 
         DeployUnavailableError means that the result is unknown. Any error but DeployError means
@@ -397,7 +397,7 @@ def apply_rights(
     return (*there, *outcomes)
 
 
-def _found(planned: Sequence[Statement], record: Record, executor: Executor) -> set[Right]:
+def _found(planned: Sequence[GrantStatement], record: Record, executor: Executor) -> set[Right]:
     rights = [s.right for s in planned if s.verb is Verb.GRANT and s.right not in record]
     with ThreadPoolExecutor(executor.parallel) as pool:
         answers = pool.map(executor.held_by, rights)
@@ -413,10 +413,10 @@ def _kept(record: Record, wanted: frozenset[Right]) -> dict[Right, Standing]:
     }
 
 
-def _run(todo: Sequence[Statement], executor: Executor) -> list[StatementOutcome]:
+def _run(todo: Sequence[GrantStatement], executor: Executor) -> list[StatementOutcome]:
     stopped = Event()
 
-    def one(statement: Statement) -> StatementOutcome:
+    def one(statement: GrantStatement) -> StatementOutcome:
         if stopped.is_set():
             return StatementOutcome(statement, GrantResult.NOT_TRIED)
         try:

@@ -69,7 +69,7 @@ from distributary.registry.record_schemas import FIRST_ID, CarriedSchemas, Infer
 from distributary.shape.function import with_source
 from distributary.shape.resolve import Resolved, ShapeError, resolve
 from distributary.stage.decoding import SHARD
-from distributary.stage.exchange import Groups, group
+from distributary.stage.exchange import RecordGroups, group
 from distributary.stage.files import DATE
 from distributary.stage.job import Unresolved
 from distributary.stage.sort import BAD_NAME, joined, shapes
@@ -371,7 +371,7 @@ class Planner:
                 self._routes[key] = answer
         self._aggregates.follow()
 
-    def groups(self, raw: pa.RecordBatch, unwrapped: Unwrapped) -> Groups:
+    def groups(self, raw: pa.RecordBatch, unwrapped: Unwrapped) -> RecordGroups:
         """Group records by key and resolve each key, as a stage does, in this process."""
         offsets = raw.column("offset").to_numpy()
         while True:

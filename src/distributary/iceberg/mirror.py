@@ -78,7 +78,14 @@ from distributary.iceberg.metadata import (
     new_metadata,
     updated,
 )
-from distributary.iceberg.pointer import FOLDER, HOME, Commit, Current, Pointer, document_number
+from distributary.iceberg.pointer import (
+    FOLDER,
+    HOME,
+    Current,
+    MirrorCommit,
+    Pointer,
+    document_number,
+)
 from distributary.model.manifest import compact
 from distributary.store.base import Store, same_place, stay_inside
 
@@ -539,7 +546,7 @@ class _Draft:
         self._count("deleted", rows)
         self._total(_newest(self._before)["summary"], new, rows)
 
-    def finish(self, keep_ms: int) -> Commit:
+    def finish(self, keep_ms: int) -> MirrorCommit:
         """Write the manifest list and return the commit."""
         before = self._before
         parent = before.get("current-snapshot-id")
@@ -580,7 +587,7 @@ class _Draft:
                 {"type": "assert-table-uuid", "uuid": before["table-uuid"]},
                 {"type": "assert-ref-snapshot-id", "ref": MAIN, "snapshot-id": parent},
             ]
-        return Commit(after, self.updates, requirements, self._store.address)
+        return MirrorCommit(after, self.updates, requirements, self._store.address)
 
     def _expired(self, moment: int) -> list[int]:
         """Return the snapshots from before a moment, without those that branches and tags name."""

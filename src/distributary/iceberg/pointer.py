@@ -44,7 +44,7 @@ class Current:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class MirrorCommit:
     """The next state of a mirror, in both forms."""
 
     after: Json
@@ -62,7 +62,7 @@ class Pointer(ABC):
         """Return the current metadata; None if there is none. Raises BrokenMirrorError."""
 
     @abstractmethod
-    def commit(self, before: Current | None, commit: Commit) -> Sequence[str]:
+    def commit(self, before: Current | None, commit: MirrorCommit) -> Sequence[str]:
         """Replace the metadata, and return documents that are no longer needed.
 
         Raises OvertakenError, with nothing changed, if it is no longer `before`.
@@ -95,7 +95,7 @@ class VersionHint(Pointer):
             raise BrokenMirrorError(f"{name} cannot be read: {type(error).__name__}") from error
         return Current(check_metadata(document), f"{self._store.address}/{name}", number)
 
-    def commit(self, before: Current | None, commit: Commit) -> Sequence[str]:
+    def commit(self, before: Current | None, commit: MirrorCommit) -> Sequence[str]:
         """Create the next document, then the hint; readers between the two see the older one."""
         # Documents of a mirror that was lost may still be there: their numbers are not used again.
         number = 1 + (max(self._numbers(), default=0) if before is None else before.token)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from distributary.errors import ErrorCode
 from distributary.model.record import WriterSchema
-from distributary.model.rules.shape_plan import Shape
+from distributary.model.rules.shape_plan import ShapePlan
 
 UNFRAMED = -1
 """The schema id of records that name none: the newest schema of the subject applies."""
@@ -48,7 +48,7 @@ class Route:
     raw_bytes: bool = False
     """Whether the payload is an Avro `bytes` value alone, which serializers write without a
     length."""
-    shapes: tuple[Shape, ...] = ()
+    shapes: tuple[ShapePlan, ...] = ()
     """The shapes that are applied to the decoded columns before they reach the table, in order."""
 
 

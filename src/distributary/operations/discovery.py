@@ -40,7 +40,7 @@ from distributary.registry.base import SchemaRegistry
 from distributary.registry.messages import choose_message
 from distributary.registry.wire import Framed
 from distributary.registry.wire import parse as parse_frame
-from distributary.source.sample import Record, Sample, described, unclear
+from distributary.source.sample import Sample, SampledRecord, described, unclear
 
 _ENOUGH = 0.8
 """The share of values that must match a format; the others would be dead letters."""
@@ -122,7 +122,7 @@ def discover(sample: Sample, registry: SchemaRegistry | None) -> tuple[Finding, 
     )
 
 
-def _next_step(valued: Sequence[Record], registry: SchemaRegistry | None) -> str:
+def _next_step(valued: Sequence[SampledRecord], registry: SchemaRegistry | None) -> str:
     framed = sum(isinstance(_frame(record), Framed) for record in valued)
     if valued and framed >= _ENOUGH * len(valued) and registry is None:
         return "they may have a schema registry's header in front: name the registry, --registry"
@@ -158,7 +158,7 @@ def discover_files(sample: Sample) -> tuple[Finding, ...]:
     return (Finding(f"{what}; {tables}", {"tables": {"each": "{type}"}}),)
 
 
-def _sampled(topic: str, record: Record) -> Sampled:
+def _sampled(topic: str, record: SampledRecord) -> Sampled:
     return Sampled(record.topic or topic, record.key, record.value, _object(record.value))
 
 
@@ -180,12 +180,12 @@ def _changes_of(match: Recognized, settings: Mapping[str, Mapping[str, Any]]) ->
 # Values with the registry's header.
 
 
-def _frame(record: Record, *, protobuf: bool = False) -> object:
+def _frame(record: SampledRecord, *, protobuf: bool = False) -> object:
     return parse_frame(record.value or b"", record.headers, protobuf=protobuf)
 
 
 def _framed(sample: Sample, schemas: BoundedRegistry) -> list[Finding]:
-    matches: list[tuple[Record, WriterSchema]] = []
+    matches: list[tuple[SampledRecord, WriterSchema]] = []
     for record in sample.records:
         frame = _frame(record)
         if isinstance(frame, Framed) and frame.schema_id is not None:
@@ -222,7 +222,7 @@ def _framed(sample: Sample, schemas: BoundedRegistry) -> list[Finding]:
     return [*findings, *_left_over(rest, len(sample.records))]
 
 
-def _record_name(record: Record, schema: WriterSchema) -> str:
+def _record_name(record: SampledRecord, schema: WriterSchema) -> str:
     format = FORMATS[schema.format]
     if format.many_messages:
         frame = _frame(record, protobuf=True)
@@ -235,7 +235,7 @@ def _record_name(record: Record, schema: WriterSchema) -> str:
 
 
 def _framed_envelope(
-    mine: Sequence[tuple[Record, WriterSchema]], schemas: BoundedRegistry
+    mine: Sequence[tuple[SampledRecord, WriterSchema]], schemas: BoundedRegistry
 ) -> list[Finding]:
     schema = max((each for _, each in mine), key=lambda each: each.id)
     values = []
@@ -348,7 +348,7 @@ def _bare(sample: Sample, schemas: BoundedRegistry) -> list[Finding]:
     return []
 
 
-def _without_frame(record: Record, schemas: BoundedRegistry) -> tuple[bytes, bool]:
+def _without_frame(record: SampledRecord, schemas: BoundedRegistry) -> tuple[bytes, bool]:
     """Return the bytes behind the registry's header, if the registry has its id."""
     frame = _frame(record, protobuf=True)
     value = record.value or b""
@@ -507,7 +507,7 @@ def _event_types(parsed: Sequence[Mapping[str, Any] | None], sample: Sample) -> 
     return _named_by_field(events)
 
 
-def _event_header(record: Record) -> str | None:
+def _event_header(record: SampledRecord) -> str | None:
     """Return the type of a CloudEvent of binary mode; None for any other record."""
     type_ = dict(record.headers).get("ce_type")
     return None if not type_ else type_.decode("utf-8", "replace")

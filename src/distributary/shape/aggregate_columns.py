@@ -19,7 +19,12 @@ from pyarrow import types as kinds
 from distributary.config.document import printable
 from distributary.config.rules.expressions import enclosed
 from distributary.model.cache import Cache
-from distributary.model.rules.aggregate_rule import ROWS, AggregateColumn, AggregateRule, Function
+from distributary.model.rules.aggregate_rule import (
+    ROWS,
+    AggregateColumn,
+    AggregateFunction,
+    AggregateRule,
+)
 from distributary.model.rules.shape_rule import SqlExpression
 from distributary.model.table import Column
 from distributary.shape.checks import missing_column
@@ -29,7 +34,7 @@ from distributary.shape.resolve import STORED_AS, ShapeError, Unapplied, stored_
 _DELETED = "_deleted"
 _DECIMAL = re.compile(r"DECIMAL\((\d+),\s*(\d+)\)")
 _FLOATS = frozenset({"FLOAT", "DOUBLE"})
-_SUMS = frozenset({Function.SUM, Function.AVG})
+_SUMS = frozenset({AggregateFunction.SUM, AggregateFunction.AVG})
 _MOST_KNOWN = 2_000
 
 
@@ -39,7 +44,7 @@ def quoted(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class PartialState:
     """A part of a group's state: a column of partial results, and one of the table."""
 
     column: str
@@ -69,7 +74,7 @@ class Aggregates:
     """The columns of the entry with their types and the SQL that gives them from the state."""
     arguments: tuple[str, ...]
     """The expressions that states read."""
-    states: tuple[State, ...]
+    states: tuple[PartialState, ...]
     inputs: pa.Schema
     """The columns of the source table that expressions read."""
     skips_deleted: bool
@@ -236,7 +241,7 @@ class Aggregates:
         )
 
 
-def _function(state: State) -> str:
+def _function(state: PartialState) -> str:
     if state.argument is None:
         return "count(*)"
     return f"{state.kind}(_a{state.argument})"
@@ -253,7 +258,7 @@ class _Resolution:
         self._there = {column.name.lower(): column for column in columns}
         self._inputs: dict[str, Column] = {}
         self._arguments: dict[str, int] = {}
-        self._states: list[State] = []
+        self._states: list[PartialState] = []
         self._unapplied: list[Unapplied] = []
 
     def aggregates(self) -> Aggregates:
@@ -307,18 +312,18 @@ class _Resolution:
             if function in _SUMS:
                 scale, summed = _summed(found)
             type_ = self._stored(text, found)
-            if function in (Function.MIN, Function.MAX) and not _has_order(type_):
+            if function in (AggregateFunction.MIN, AggregateFunction.MAX) and not _has_order(type_):
                 raise ShapeError(f"{printable(found)} has no order here")
         except ShapeError:
             self._inputs = before
             raise
         argument = self._arguments.setdefault(text, len(self._arguments))
-        if function is Function.COUNT:
+        if function is AggregateFunction.COUNT:
             return column, pa.int64(), self._state(name, "count", argument, "BIGINT")
-        if function in (Function.MIN, Function.MAX):
+        if function in (AggregateFunction.MIN, AggregateFunction.MAX):
             return column, type_, self._state(name, str(function), argument, found, type_)
         count = self._state(f"_{name}_count", "count", argument, "BIGINT")
-        if function is Function.SUM:
+        if function is AggregateFunction.SUM:
             result = pa.int64() if summed == "BIGINT" else pa.decimal128(38, scale)
             total = self._state(name, "sum", argument, summed, result)
             return column, result, f"CASE WHEN {count} > 0 THEN {total} END"
@@ -336,7 +341,7 @@ class _Resolution:
         type_: pa.DataType | None = None,
     ) -> str:
         """Note a part of the state; return its name in partial results."""
-        self._states.append(State(column, kind, argument, sql_type, type_ or pa.int64()))
+        self._states.append(PartialState(column, kind, argument, sql_type, type_ or pa.int64()))
         return f"_s{len(self._states) - 1}"
 
     def _plain(self, expression: SqlExpression) -> Column | None:

@@ -200,7 +200,7 @@ class Evaluation(Generic[Result]):
             self._source.rows = rows.slice(0, 0)
 
 
-class Statement:
+class PreparedStatement:
     """A statement over whole tables, prepared at its first use."""
 
     def __init__(self, statement: Callable[..., str], *schemas: pa.Schema) -> None:

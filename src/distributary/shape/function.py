@@ -17,7 +17,7 @@ from pyarrow import types as kinds
 from distributary.config.document import printable
 from distributary.errors import ConfigError
 from distributary.model.record import TIMESTAMP
-from distributary.model.rules.shape_rule import Function
+from distributary.model.rules.shape_rule import ShapeFunction
 from distributary.shape.checks import Flags
 
 Batches = Callable[[pa.RecordBatch], pa.RecordBatch | pa.Table]
@@ -33,7 +33,7 @@ _WIDER = {
 _loaded: dict[tuple[str, bytes], Batches] = {}
 
 
-def with_source(function: Function, folder: Path | None) -> Function:
+def with_source(function: ShapeFunction, folder: Path | None) -> ShapeFunction:
     """Return a function with the text of its module, if that is a file in a folder.
 
     Raise ConfigError if there is no such function.
@@ -56,7 +56,7 @@ def with_source(function: Function, folder: Path | None) -> Function:
     return function
 
 
-def load(function: Function) -> Batches:
+def load(function: ShapeFunction) -> Batches:
     """Return a function, from the text of its module or by its name; once for each process."""
     key = (function.reference, function.source)
     found = _loaded.get(key)
@@ -78,7 +78,7 @@ def load(function: Function) -> Batches:
     return found
 
 
-def output_of(function: Function, before: pa.Schema) -> pa.Schema:
+def output_of(function: ShapeFunction, before: pa.Schema) -> pa.Schema:
     """Return the columns that a function returns, by a call without rows.
 
     Raise ValueError with the reason if they are none.
@@ -104,7 +104,7 @@ def wider(type_: pa.DataType) -> pa.DataType:
 
 
 def call(
-    function: Function, rows: pa.RecordBatch, schema: pa.Schema
+    function: ShapeFunction, rows: pa.RecordBatch, schema: pa.Schema
 ) -> tuple[pa.RecordBatch, Flags, dict[int, str]]:
     """Return the rows of a function, those for which it fails, and the reasons.
 
@@ -133,7 +133,7 @@ def call(
     return whole[0] if whole else empty, failed, reasons
 
 
-def _called(function: Function, rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _called(function: ShapeFunction, rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     found = load(function)(rows)
     if found.num_rows != rows.num_rows:
         raise ValueError(f"it returned {found.num_rows} rows for {rows.num_rows}")

@@ -17,8 +17,8 @@ from distributary.config.rules.expressions import enclosed
 from distributary.evolve.types import fold, is_list, is_map, is_struct
 from distributary.model.record import TIMESTAMP
 from distributary.model.rules.expectation import any_fits
-from distributary.model.rules.shape_plan import RECORD_COLUMNS, Computed, Mask, Shape
-from distributary.model.rules.shape_rule import Function, ShapeRule, SqlExpression
+from distributary.model.rules.shape_plan import RECORD_COLUMNS, Computed, Mask, ShapePlan
+from distributary.model.rules.shape_rule import ShapeFunction, ShapeRule, SqlExpression
 from distributary.model.table import ChangeKind, Column, ColumnChange
 from distributary.shape.checks import missing_column
 from distributary.shape.engine import ENGINE, engine_words, input_schema
@@ -56,7 +56,7 @@ class Unapplied:
 class Resolved:
     """The shapes for one schema, in the order in which they are applied."""
 
-    shapes: tuple[Shape, ...] = ()
+    shapes: tuple[ShapePlan, ...] = ()
     columns: tuple[Column, ...] = ()
     unapplied: list[Unapplied] = field(default_factory=list)
     """Settings that are not applied, because the schema lacks a column that they name."""
@@ -89,7 +89,7 @@ def resolve(
     resolved = Resolved(columns=tuple(columns))
     for rule in _steps(rules):
         if rule.function is not None:
-            shape: Shape | None = _of_function(rule.function, resolved.columns)
+            shape: ShapePlan | None = _of_function(rule.function, resolved.columns)
         else:
             shape = _Resolution(rule, resolved, table, name, raw_in).shape()
         if shape is not None:
@@ -109,7 +109,7 @@ def _steps(rules: Sequence[ShapeRule]) -> Iterator[ShapeRule]:
         yield replace(rule, where=None, set=(), function=None)
 
 
-def _of_function(function: Function, before: Sequence[Column]) -> Shape:
+def _of_function(function: ShapeFunction, before: Sequence[Column]) -> ShapePlan:
     """Return the shape that a function makes of columns."""
     given = pa.schema([pa.field(column.name, column.type) for column in before])
     try:
@@ -128,7 +128,7 @@ def _of_function(function: Function, before: Sequence[Column]) -> Shape:
         columns.append(same if same is not None and same.type == type_ else new)
     if len({fold(column.name) for column in columns}) < len(columns):
         raise ShapeError(f"{function.setting}: returns columns whose names differ by case only")
-    return Shape((), None, (), (), tuple(columns), function=function)
+    return ShapePlan((), None, (), (), tuple(columns), function=function)
 
 
 class _Resolution:
@@ -155,7 +155,7 @@ class _Resolution:
         self._there = about | {fold(c.name): c for c in self._before}
         self._inputs: dict[str, Column] = {}
 
-    def shape(self) -> Shape | None:
+    def shape(self) -> ShapePlan | None:
         """Return the shape; None if it would change nothing."""
         rule = self._rule
         where = rule.where
@@ -190,7 +190,7 @@ class _Resolution:
             item = replace(before, type=before.type.value_type)
             columns = (*columns[:place], item, *columns[place + 1 :])
         inputs = tuple(self._inputs.values())
-        return Shape(inputs, where, computed, sources, columns, before, kept, unmasked)
+        return ShapePlan(inputs, where, computed, sources, columns, before, kept, unmasked)
 
     def _use(self, expression: SqlExpression) -> str:
         """Note the columns that an expression reads; return why it cannot be applied, if so."""

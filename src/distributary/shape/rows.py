@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from distributary.config.rules.expressions import enclosed
 from distributary.model.cache import Cache
-from distributary.model.rules.shape_plan import Shape
+from distributary.model.rules.shape_plan import ShapePlan
 from distributary.model.rules.shape_rule import SqlExpression
 from distributary.shape.checks import Flags
 from distributary.shape.engine import Evaluation, as_arrow, input_schema
@@ -37,7 +37,7 @@ class ShapedRows:
 class Shaper:
     """A shape, ready to be applied."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: ShapePlan) -> None:
         self._shape = shape
         self._exploded = "" if shape.exploded is None else shape.exploded.name
         columns = [
@@ -142,6 +142,6 @@ def _one(column: pa.ChunkedArray) -> pa.StructArray:
 _KNOWN: Cache[Shaper] = Cache(_MOST_KNOWN)
 
 
-def shaper_of(shape: Shape) -> Shaper:
+def shaper_of(shape: ShapePlan) -> Shaper:
     """Return the shaper for a shape, kept as long as the plan that holds the shape."""
     return _KNOWN.of((shape,), lambda: Shaper(shape))

@@ -17,7 +17,7 @@ MOST_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class SampledRecord:
     """The parts of a sampled record."""
 
     key: bytes | None
@@ -32,7 +32,7 @@ class Sample:
     """Sampled records of one source, and their origin."""
 
     topic: str
-    records: tuple[Record, ...]
+    records: tuple[SampledRecord, ...]
     looked_at: str
     """A phrase: `200 of 10,000 records of topic orders, the oldest and the newest`."""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -41,11 +41,11 @@ class Sample:
     """Why some of it could not be read."""
 
 
-def records_of(batch: pa.RecordBatch) -> Iterator[Record]:
+def records_of(batch: pa.RecordBatch) -> Iterator[SampledRecord]:
     """Yield the raw records of a batch."""
     for row in batch.select(["key", "value", "headers", "topic"]).to_pylist():
         headers = tuple((each["key"], each["value"]) for each in row["headers"] or ())
-        yield Record(row["key"], row["value"], headers, row["topic"])
+        yield SampledRecord(row["key"], row["value"], headers, row["topic"])
 
 
 def unclear(what: str, *, looked_at: str, evidence: str, next_step: str) -> DistributaryError:
@@ -59,7 +59,7 @@ def unclear(what: str, *, looked_at: str, evidence: str, next_step: str) -> Dist
     )
 
 
-def described(records: Iterable[Record]) -> str:
+def described(records: Iterable[SampledRecord]) -> str:
     """Describe the values: how many, how long, and their first bytes."""
     values = [record.value for record in records if record.value is not None]
     if not values:

@@ -30,7 +30,7 @@ from distributary.model.plan import Rejected, Route, RouteKey, StageOrder
 from distributary.model.record import RAW, TIMESTAMP
 from distributary.model.rules.expectation import RuleCount
 from distributary.model.table import Column, Fill, TablePlan
-from distributary.stage.exchange import Groups, Share, open_run, positions
+from distributary.stage.exchange import RecordGroups, Share, open_run, positions
 from distributary.stage.files import (
     DATE,
     Letter,
@@ -382,7 +382,7 @@ _NO_ORDER = StageOrder(
 
 
 def tried(
-    raw: pa.RecordBatch, unwrapped: Unwrapped, groups: Groups, plan: TaskPlan
+    raw: pa.RecordBatch, unwrapped: Unwrapped, groups: RecordGroups, plan: TaskPlan
 ) -> Iterator[KeyTrial]:
     """Decode and shape the records of each key that has a table, and count what fails."""
     for key, rows in zip(groups.keys, positions(groups.codes, len(groups.keys)), strict=True):

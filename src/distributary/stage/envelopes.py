@@ -39,7 +39,7 @@ _MISSING = (
 
 
 @dataclass(slots=True)
-class Opened:
+class OpenedEnvelopes:
     """The types, schema ids and payloads of a batch's records, as columns with nulls."""
 
     rows: Rows
@@ -52,7 +52,7 @@ class Opened:
     """Positions in the raw batch of records that add nothing to the known shape of their type."""
 
     @classmethod
-    def none(cls) -> Opened:
+    def none(cls) -> OpenedEnvelopes:
         """Return the result for no records."""
         texts = pa.array([], pa.string())
         return cls(np.zeros(0, np.int64), texts, texts.cast(pa.int64()), texts.cast(pa.binary()))
@@ -115,7 +115,7 @@ def open_messages(
     shape: Callable[[str], Mapping[str, Any]] | None = None,
     *,
     max_depth: int,
-) -> Opened:
+) -> OpenedEnvelopes:
     """Unwrap messages without a schema; `claims` are types that a header or the key has named.
 
     For JSON, `shape` returns the known shape of a type's messages, or an empty one.
@@ -128,7 +128,7 @@ def open_messages(
             mask = pa.array(known)
             known_rows = rows if every else rows[known]
             payloads = values if every else values.filter(mask)
-            read = Opened(known_rows, types.filter(mask), None, payloads, known_rows)
+            read = OpenedEnvelopes(known_rows, types.filter(mask), None, payloads, known_rows)
             if every:
                 return read
             mask = pa.array(others)
@@ -174,7 +174,7 @@ def _open(
     given: Sequence[str | None] | Iterator[str | None],
     format: str,
     max_depth: int,
-) -> Opened:
+) -> OpenedEnvelopes:
     build = FORMATS[format].messages
     if build is None:
         raise ValueError(f"a message in {format} needs a schema")
@@ -205,7 +205,7 @@ def _open(
         claims.append(claim or "")
         ids.append(schema_id or 0)
         contents.append(content)
-    return Opened(
+    return OpenedEnvelopes(
         rows[np.array(kept, np.int64)],
         pa.array(claims, pa.string()),
         pa.array(ids, pa.int64()) if SCHEMA_ID in paths else None,
@@ -265,7 +265,7 @@ def open_columns(
     rows: Rows,
     envelope: EnvelopePlan,
     claims: pa.StringArray | None = None,
-) -> Opened:
+) -> OpenedEnvelopes:
     """Take the plan's fields from decoded columns; `claims` are types named outside."""
     if claims is None:
         claims = _column(batch, envelope.type_field)
@@ -278,7 +278,7 @@ def open_columns(
         payloads = payloads.cast(pa.binary()) if text else pa.nulls(len(rows), pa.binary())
     if envelope.base64:
         payloads = pa.array(map(_bytes, payloads.to_pylist()), pa.binary())
-    return Opened(rows, claims, None if ids is None else _ids(ids), payloads)
+    return OpenedEnvelopes(rows, claims, None if ids is None else _ids(ids), payloads)
 
 
 def _column(batch: pa.RecordBatch, path: str) -> pa.Array:
@@ -319,7 +319,7 @@ _CLOUD_PATHS = {TYPE: "type", PAYLOAD: "data", ENCODED: "data_base64"}
 
 def open_cloud_events(
     raw: pa.RecordBatch, rows: Rows, letters: list[Letter], *, max_depth: int
-) -> Opened:
+) -> OpenedEnvelopes:
     """Unwrap CloudEvents in structured mode, whose value is the whole event, and in binary mode."""
     values = taken(raw.column("value"), rows)
     types = _header(raw, rows, "ce_type")
@@ -331,7 +331,7 @@ def open_cloud_events(
     named = names.is_valid().to_numpy(zero_copy_only=False)
     for row in rows[places[~named]].tolist():
         letters.append(Letter(row, ErrorCode.MISSING_TYPE, "ce_type is not text", "unwrap"))
-    binary = Opened(
+    binary = OpenedEnvelopes(
         rows[places[named]], names.filter(pa.array(named)), None, taken(values, places[named])
     )
     whole_events = np.flatnonzero(inside)
@@ -344,7 +344,7 @@ def open_cloud_events(
     return joined([binary, events])
 
 
-def joined(parts: Sequence[Opened]) -> Opened:
+def joined(parts: Sequence[OpenedEnvelopes]) -> OpenedEnvelopes:
     """Join parts of one batch, in the order of its records."""
     if len(parts) == 1:
         return parts[0]
@@ -352,7 +352,7 @@ def joined(parts: Sequence[Opened]) -> Opened:
     order = np.argsort(rows, kind="stable")
     ids = [part.ids for part in parts if part.ids is not None]
     in_order = pa.array(order)
-    return Opened(
+    return OpenedEnvelopes(
         rows[order],
         pa.concat_arrays([part.claims for part in parts]).take(in_order),
         pa.concat_arrays(ids).take(in_order) if ids else None,

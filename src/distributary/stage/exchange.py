@@ -225,7 +225,7 @@ def _cut_by_run(shares: Sequence[Share], rows: int) -> Iterator[list[Share]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class RecordGroups:
     """The distinct keys of a batch, and for each record the number of its key."""
 
     keys: list[RouteKey]
@@ -241,18 +241,20 @@ class Groups:
         return [int(row) for row in first]
 
 
-def group(unwrapped: Unwrapped, unions: Collection[RouteKey] = ()) -> Groups:
+def group(unwrapped: Unwrapped, unions: Collection[RouteKey] = ()) -> RecordGroups:
     """Group records by key.
 
     Records of a key in `unions` are grouped further, by their branch of the union.
     """
     distinct, codes = combinations(unwrapped.keys.values())
     named = (dict(zip(unwrapped.keys, values, strict=True)) for values in distinct)
-    groups = Groups([route_key(**fields) for fields in named], codes)
+    groups = RecordGroups([route_key(**fields) for fields in named], codes)
     return _by_branch(groups, unwrapped.payloads, unions) if unions else groups
 
 
-def _by_branch(groups: Groups, payloads: pa.BinaryArray, unions: Collection[RouteKey]) -> Groups:
+def _by_branch(
+    groups: RecordGroups, payloads: pa.BinaryArray, unions: Collection[RouteKey]
+) -> RecordGroups:
     keys: dict[RouteKey, int] = {}
     codes = np.empty_like(groups.codes)
     for key, rows in zip(groups.keys, positions(groups.codes, len(groups.keys)), strict=True):
@@ -262,7 +264,7 @@ def _by_branch(groups: Groups, payloads: pa.BinaryArray, unions: Collection[Rout
         numbers = branches(payloads.take(pa.array(rows)))
         of_branch = [key._replace(message_index=(branch,)) for branch in numbers]
         codes[rows] = [keys.setdefault(one, len(keys)) for one in of_branch]
-    return Groups(list(keys), codes)
+    return RecordGroups(list(keys), codes)
 
 
 _LONGEST_VARINT = 10

@@ -30,7 +30,7 @@ from distributary.stage.bronze import BronzeWriter
 from distributary.stage.erased import without_erased
 from distributary.stage.exchange import (
     SORTED,
-    Groups,
+    RecordGroups,
     facts_batch,
     group,
     positions,
@@ -54,7 +54,7 @@ def joined(looks: Iterable[tuple[str, dict[str, Any]]]) -> dict[str, dict[str, A
 
 def shapes(
     unwrapped: Unwrapped,
-    groups: Groups,
+    groups: RecordGroups,
     plan: TaskPlan,
     refused: Collection[int] = (),
     *,
@@ -192,7 +192,7 @@ def _sorted(
 def _run(
     raw: pa.RecordBatch,
     unwrapped: Unwrapped,
-    groups: Groups,
+    groups: RecordGroups,
     refused: dict[int, Rejected],
     order: StageOrder,
     *,
@@ -239,7 +239,7 @@ def _is_same(payloads: pa.BinaryArray, values: pa.BinaryArray) -> bool:
 
 
 def _refused(
-    groups: Groups, plan: TaskPlan, order: StageOrder, known: Collection[RouteKey] | None
+    groups: RecordGroups, plan: TaskPlan, order: StageOrder, known: Collection[RouteKey] | None
 ) -> dict[int, Rejected]:
     """Return the keys to refuse without the driver, so that foreign records cannot flood it."""
     refused: dict[int, Rejected] = {}
@@ -269,7 +269,9 @@ def _before(key: RouteKey, known: Collection[RouteKey], plan: TaskPlan) -> Route
     return whole if whole in plan.routing.unions and whole not in known else key
 
 
-def _letters(unwrapped: Unwrapped, groups: Groups, refused: dict[int, Rejected]) -> list[Letter]:
+def _letters(
+    unwrapped: Unwrapped, groups: RecordGroups, refused: dict[int, Rejected]
+) -> list[Letter]:
     letters = []
     for i in np.flatnonzero(np.isin(groups.codes, list(refused))).tolist():
         number, row = int(groups.codes[i]), int(unwrapped.rows[i])

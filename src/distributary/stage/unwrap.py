@@ -26,7 +26,7 @@ from distributary.model.record import RAW, Format, Shapes, WriterSchema
 from distributary.registry.record_schemas import guid_of
 from distributary.registry.wire import REASONS, SplitFrames, payloads, split, split_v0
 from distributary.stage.envelopes import (
-    Opened,
+    OpenedEnvelopes,
     joined,
     open_cloud_events,
     open_columns,
@@ -271,7 +271,7 @@ def _from_envelope(
     else:
         portions = _by_schema(envelope, values, rows, ids, claims, letters)
         parts = [_decoded(*portion, letters, plan, envelope, guarded) for portion in portions]
-        opened = joined(parts) if parts else Opened.none()
+        opened = joined(parts) if parts else OpenedEnvelopes.none()
     complete = _complete(opened, envelope, letters)
     if opened.ids is None:
         # A message that is its own payload may have a header that names its schema.
@@ -348,7 +348,7 @@ def _decoded(
     plan: TaskPlan,
     envelope: EnvelopePlan,
     guarded: bool,
-) -> Opened:
+) -> OpenedEnvelopes:
     """Decode envelopes of one schema to type, schema id and payload."""
     # For protobuf the newest schema is used, which may not be the writer's schema.
     limits = replace(plan.records.limits, drop_unknown_fields=True)
@@ -356,7 +356,7 @@ def _decoded(
     message = envelope.message if many else schema.message
     build = partial(decoder_for, schema, message, limits)
     decoder: Decoder = GuardedDecoder(build) if guarded else build()
-    parts: list[Opened] = []
+    parts: list[OpenedEnvelopes] = []
     for part in decoder.expansion.slices(values, limit=limits.max_decoded_bytes):
         decoded, part_rows = decoder.decode(values[part]), rows[part]
         for failure in decoded.failed:
@@ -368,10 +368,10 @@ def _decoded(
             part_rows = part_rows[decoded.origin.to_numpy(zero_copy_only=False)]
             named = None if named is None else named.take(decoded.origin)
         parts.append(open_columns(decoded.ok, part_rows, envelope, named))
-    return joined(parts) if parts else Opened.none()
+    return joined(parts) if parts else OpenedEnvelopes.none()
 
 
-def _complete(opened: Opened, envelope: EnvelopePlan, letters: list[Letter]) -> Unwrapped:
+def _complete(opened: OpenedEnvelopes, envelope: EnvelopePlan, letters: list[Letter]) -> Unwrapped:
     """Return the records with all needed fields; the others become dead letters."""
     claims, ids = opened.claims, opened.ids
     keys = {"claim": claims} if ids is None else {"claim": claims, "schema_id": ids}

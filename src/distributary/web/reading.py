@@ -95,7 +95,7 @@ NONE: Version = (-1, 0)
 """The version of a table that does not exist."""
 
 
-class TableVersions:
+class NewestTables:
     """The newest versions of Delta tables. Thread-safe."""
 
     def __init__(self) -> None:
@@ -145,7 +145,7 @@ class LakeReader:
         self._missed = False
         """Whether the last answer was that status, because the lake could not be read."""
         self._memo = Memo()
-        self._versions = TableVersions()
+        self._versions = NewestTables()
         remote = local_path(lake) is None
         self._states: Lately[dict[str, Live]] = Lately(
             _REMOTE_SECONDS if remote else _STATE_SECONDS

@@ -67,13 +67,13 @@ def down(
     dry_run: DryRun = False,
 ) -> None:
     """Stop the broker and the registry; keep topics and schemas."""
-    from distributary_lab.services.services import Services, State, contents, usual_folder
+    from distributary_lab.services.services import Services, ServiceState, contents, usual_folder
 
     services = Services(folder or usual_folder())
     removed = contents(services.folder) if wipe else []
     if dry_run:
         conditions = services.status().items()
-        stopped = tuple(name for name, each in conditions if each.state is not State.DOWN)
+        stopped = tuple(name for name, each in conditions if each.state is not ServiceState.DOWN)
     else:
         stopped = services.wipe() if wipe else services.stop()
     would = "would be " if dry_run else ""
@@ -89,12 +89,16 @@ def down(
 @verb(app, "dev status")
 def status(call: Invocation, folder: Folder = None) -> int:
     """Show address, start and state of broker and registry; exit code 1 unless both answer."""
-    from distributary_lab.services.services import Services, State, usual_folder
+    from distributary_lab.services.services import Services, ServiceState, usual_folder
 
     services = Services(folder or usual_folder())
     conditions = services.status()
-    healthy = all(each.state is State.UP for each in conditions.values())
-    colours = {State.UP: "green", State.SILENT: "yellow", State.DOWN: "bold red"}
+    healthy = all(each.state is ServiceState.UP for each in conditions.values())
+    colours = {
+        ServiceState.UP: "green",
+        ServiceState.SILENT: "yellow",
+        ServiceState.DOWN: "bold red",
+    }
 
     def draw(paper: Paper) -> None:
         paper.table(

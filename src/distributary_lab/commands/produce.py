@@ -13,7 +13,7 @@ from distributary.cli.command.output import Paper, counted, number, tally
 from distributary.cli.command.verb import START, Invocation, argument, group, option, verb
 
 if TYPE_CHECKING:
-    from distributary_lab.simulate.base import Registry, Round, Sent, Sink
+    from distributary_lab.simulate.base import ReferencedRegistry, Round, Sent, Sink
     from distributary_lab.simulate.cdc.debezium import MessageRound
     from distributary_lab.simulate.cdc.files import CdcSent, FileRound
     from distributary_lab.simulate.kafka import KafkaTarget
@@ -52,7 +52,7 @@ StartVersion = Annotated[int, option("--start-version", "The first version of th
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ProduceTarget:
     """Where records go, as the command line says it."""
 
     path: Annotated[
@@ -87,7 +87,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class PeopleTarget(Target):
+class PeopleTarget(ProduceTarget):
     """The same, with the topic of the environment."""
 
     topic: Annotated[
@@ -97,7 +97,7 @@ class PeopleTarget(Target):
 
 
 @dataclass(frozen=True, slots=True)
-class OrdersTarget(Target):
+class OrdersTarget(ProduceTarget):
     """The same, with the names that other programs have for brokers and registry."""
 
     bootstrap_servers: Annotated[
@@ -130,12 +130,12 @@ class OrdersTarget(Target):
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenTarget:
     """Ready to be sent to."""
 
     name: str
     """For people."""
-    registry: Registry
+    registry: ReferencedRegistry
     sink: Sink
     describe: Callable[[], dict[str, Any]]
     """What is known about it by now, for `--json`."""
@@ -143,8 +143,8 @@ class Opened:
 
 @contextmanager
 def _open_target(
-    call: Invocation, target: Target, *, topic: str, wrapped: bool = False
-) -> Iterator[Opened]:
+    call: Invocation, target: ProduceTarget, *, topic: str, wrapped: bool = False
+) -> Iterator[OpenTarget]:
     """Open the named topic, a topic of this name, or the table in its place."""
     from distributary.registry.folder import FileRegistry
     from distributary_lab.simulate.base import DeltaSink
@@ -159,7 +159,7 @@ def _open_target(
                 return {"to": place | outlet.describe(), "registry": where.registry_url}
 
             name = f"topic {where.topic} at {where.bootstrap_servers}"
-            yield Opened(name, outlet.registry, outlet.sink, describe)
+            yield OpenTarget(name, outlet.registry, outlet.sink, describe)
         return
     table, folder = target.path, target.registry
     if table is None or folder is None:
@@ -169,10 +169,10 @@ def _open_target(
     about = {"to": {"kind": "delta", "path": str(table)}, "registry": str(folder)}
     # others are tables of messages that say themselves what they are
     sink = DeltaSink(table) if wrapped else DeltaSink(table, value_column="value", type_column=None)
-    yield Opened(str(table), FileRegistry(folder), sink, lambda: about)
+    yield OpenTarget(str(table), FileRegistry(folder), sink, lambda: about)
 
 
-def _kafka_target(call: Invocation, target: Target, topic: str) -> KafkaTarget:
+def _kafka_target(call: Invocation, target: ProduceTarget, topic: str) -> KafkaTarget:
     from distributary.config.load import load
     from distributary.config.sources.kafka import kafka_of
     from distributary_lab.simulate.kafka import BOOTSTRAP_SERVERS, REGISTRY_URL, KafkaTarget
@@ -214,7 +214,7 @@ def _teller(call: Invocation) -> Callable[[Round], None]:
     return tell
 
 
-def _show_sent(call: Invocation, sent: Sent, opened: Opened) -> None:
+def _show_sent(call: Invocation, sent: Sent, opened: OpenTarget) -> None:
     data = opened.describe() | sent.as_dict()
 
     def draw(paper: Paper) -> None:
@@ -246,7 +246,7 @@ _SHARES = {"none": 0.0, "confluent": 1.0}
 )
 def games(
     call: Invocation,
-    target: Target,
+    target: ProduceTarget,
     games: Games = 5,
     versions: Versions = 5,
     records: Records = 10,

@@ -51,7 +51,7 @@ class Feed(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class DemoResult:
     """What a demo has made, held against what was sent."""
 
     is_exact: bool
@@ -88,7 +88,7 @@ class Scene(ABC):
         """Write the pipeline's file, start the services, and return the feed."""
 
     @abstractmethod
-    def gather(self, folder: DemoFolder, feed: Any, counts: Counts, *, took: str) -> Result:
+    def gather(self, folder: DemoFolder, feed: Any, counts: Counts, *, took: str) -> DemoResult:
         """Return the results; `took` is the number of batches and the time."""
 
 

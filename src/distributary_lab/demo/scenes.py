@@ -33,8 +33,8 @@ from distributary.observe.ledger.rows import TableSummary
 from distributary.observe.log_format import listed
 from distributary.operations.repair.verify_table import verify_table
 from distributary.registry.folder import FileRegistry
-from distributary_lab.demo.play import DemoFolder, Feed, Result, Scene, added_later, draw_tables
-from distributary_lab.simulate.base import DeltaSink, Registry, Round, Sent, Sink, deliver
+from distributary_lab.demo.play import DemoFolder, DemoResult, Feed, Scene, added_later, draw_tables
+from distributary_lab.simulate.base import DeltaSink, ReferencedRegistry, Round, Sent, Sink, deliver
 from distributary_lab.simulate.cdc.files import CdcSent, FileStream, write_round
 from distributary_lab.simulate.cdc.script import ChangeModel
 from distributary_lab.simulate.cdc.shapes import (
@@ -81,7 +81,7 @@ class RoundFeed(Feed):
 class RecordScene(Scene):
     """Records with schemas of a registry."""
 
-    rounds: Callable[[Registry], Iterator[Round]]
+    rounds: Callable[[ReferencedRegistry], Iterator[Round]]
     """Registers and gives one round after the other."""
     example: int
     """The offset of a record that is worth being looked for."""
@@ -115,7 +115,9 @@ class RecordScene(Scene):
                 yield RoundFeed(self.rounds(outlet.registry), outlet.sink)
             call.out.note("stopping them")
 
-    def gather(self, folder: DemoFolder, feed: RoundFeed, counts: Counts, *, took: str) -> Result:
+    def gather(
+        self, folder: DemoFolder, feed: RoundFeed, counts: Counts, *, took: str
+    ) -> DemoResult:
         """Everything from the ledger, as any other command would read it."""
         pipeline, ledger, sent = self.subject, Ledger(str(folder.path)), feed.sent
         tables = ledger.tables(pipeline)
@@ -163,7 +165,7 @@ class RecordScene(Scene):
                 paper.line(f"{counted(count, 'dead letter')}: {code}")
             paper.line(f"{counted(schema_changes, 'schema change')} in {took}")
 
-        return Result(
+        return DemoResult(
             exact and letters == sent.bad_by_code,
             f"sent were {sent.good:,} good and {sent.bad:,} bad records",
             ("status", "dlq list", f"trace {self.topic}/0/{self.example}"),
@@ -277,7 +279,9 @@ class ChangesScene(Scene):
         folder.source.mkdir(exist_ok=True)
         yield ChangeFeed(self.plan, folder.source)
 
-    def gather(self, folder: DemoFolder, feed: ChangeFeed, counts: Counts, *, took: str) -> Result:
+    def gather(
+        self, folder: DemoFolder, feed: ChangeFeed, counts: Counts, *, took: str
+    ) -> DemoResult:
         """Everything from the lake, against the logs of the tables and against the database."""
         stream, ledger, sent = feed.stream, Ledger(str(folder.path)), feed.stream.sent()
         known = with_measures(str(folder.path), ledger.tables(self.subject))
@@ -291,7 +295,7 @@ class ChangesScene(Scene):
         if example := _example(folder, tables, stream):
             table, key = example
             commands += [f"trace {table} {key}", f"rebuild {table} --dry-run"]
-        return Result(
+        return DemoResult(
             not wrong and counts == wanted and logs == sent.per_table,
             f"sent were {sent.distinct:,} events and {sent.duplicates:,} copies{about}",
             commands,
@@ -324,7 +328,7 @@ def changes_scene(*, tables: int, events: int, seed: int, chaos: bool) -> Change
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class TableInLake:
     """One table of the source: what it has there, and what of that is in the lake."""
 
     rows: int
@@ -332,13 +336,13 @@ class Held:
     """Rows that are missing, too many, or different."""
 
 
-def _held(model: ChangeModel, lake: Path, tables: Mapping[str, str]) -> dict[str, Held]:
+def _held(model: ChangeModel, lake: Path, tables: Mapping[str, str]) -> dict[str, TableInLake]:
     """Return the rows of each table with a key, by its claim; `tables` has names in the lake."""
     kinds = {
         table.shape.claim: {name: column.carried for name, column in table.columns.items()}
         for table in model.seen
     }
-    found: dict[str, Held] = {}
+    found: dict[str, TableInLake] = {}
     for claim, expected in model.truth().items():
         columns = kinds[claim]
         name = tables.get(claim.text)
@@ -347,7 +351,7 @@ def _held(model: ChangeModel, lake: Path, tables: Mapping[str, str]) -> dict[str
         there = Counter(_texts(rows, columns, named=avro_name))
         wanted = Counter(_texts(expected, columns, named=str))
         wrong = (there - wanted).total() + (wanted - there).total()
-        found[claim.text] = Held(len(expected), wrong)
+        found[claim.text] = TableInLake(len(expected), wrong)
     return found
 
 
@@ -389,7 +393,7 @@ class ChangedTable:
     """The batch in which it was first seen."""
     agrees: bool
     """With its log."""
-    truth: Held | None
+    truth: TableInLake | None
     """None for a table without a key."""
 
     @property

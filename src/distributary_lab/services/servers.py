@@ -139,7 +139,7 @@ class JavaService(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Broker(JavaService):
+class KafkaService(JavaService):
     """Kafka with one node that is its own controller, with settings for one user."""
 
     name = "kafka"
@@ -258,7 +258,7 @@ _PATH = "/apis/ccompat/v7"
 
 
 @dataclass(frozen=True, slots=True)
-class Registry(JavaService):
+class RegistryService(JavaService):
     """The Apicurio registry, with Confluent's API and its tables in one file."""
 
     name = "registry"

@@ -36,7 +36,12 @@ from distributary_lab.services.processes import (
     require_free,
     running,
 )
-from distributary_lab.services.servers import Broker, JavaService, Registry, ensure_artifacts
+from distributary_lab.services.servers import (
+    JavaService,
+    KafkaService,
+    RegistryService,
+    ensure_artifacts,
+)
 
 USUAL_PORTS = {"kafka": 9092, "registry": 8081}
 """The ports that pipeline files use by default."""
@@ -51,7 +56,7 @@ Ports = Mapping[str, int]
 """Port numbers by name."""
 
 
-class State(StrEnum):
+class ServiceState(StrEnum):
     """Whether a service runs and answers."""
 
     UP = "up"
@@ -63,7 +68,7 @@ class State(StrEnum):
 class Condition:
     """The state of a service; only the log is known when it does not run."""
 
-    state: State
+    state: ServiceState
     log: Path
     address: str | None = None
     pid: int | None = None
@@ -77,7 +82,7 @@ class Services(Guarded):
     """
 
     watcher = ("-m", "distributary_lab.services.services")
-    kinds: ClassVar[tuple[type[JavaService], type[JavaService]]] = (Broker, Registry)
+    kinds: ClassVar[tuple[type[JavaService], type[JavaService]]] = (KafkaService, RegistryService)
 
     def __init__(
         self,
@@ -183,9 +188,9 @@ class Services(Guarded):
         for kind in self.kinds:
             service, process = kind(self.folder, ports), live.get(kind.name)
             if process is None or not process.alive:
-                conditions[kind.name] = Condition(State.DOWN, service.log)
+                conditions[kind.name] = Condition(ServiceState.DOWN, service.log)
                 continue
-            state = State.UP if service.answers() else State.SILENT
+            state = ServiceState.UP if service.answers() else ServiceState.SILENT
             conditions[kind.name] = Condition(
                 state, service.log, service.address, process.pid, process.since
             )

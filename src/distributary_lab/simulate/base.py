@@ -46,7 +46,7 @@ def message_batch(
     return pa.RecordBatch.from_pydict(columns, schema=MESSAGES)
 
 
-class Message(NamedTuple):
+class SinkMessage(NamedTuple):
     """One message for a sink; a tuple, because there are millions of them."""
 
     key: bytes | None
@@ -77,7 +77,7 @@ class SchemaSink(Protocol):
         ...
 
 
-class Registry(SchemaSink, Protocol):
+class ReferencedRegistry(SchemaSink, Protocol):
     """A registry that also returns the subjects and versions of a schema, for references to it."""
 
     def by_id(self, schema_id: int) -> WriterSchema:
@@ -88,7 +88,7 @@ class Registry(SchemaSink, Protocol):
 class Sink(Protocol):
     """A destination of messages."""
 
-    def write(self, messages: Iterable[Message]) -> None:
+    def write(self, messages: Iterable[SinkMessage]) -> None:
         """Write all messages, in order."""
         ...
 
@@ -220,12 +220,12 @@ class Round:
         """Record the times of the first and the last of some messages."""
         self._times = (self._times[0] if self._times else first, last)
 
-    def messages(self) -> Iterator[Message]:
+    def messages(self) -> Iterator[SinkMessage]:
         """Yield the messages one by one."""
         for batch in self._batches:
             millis = batch["produced_at"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
             yield from map(
-                Message,
+                SinkMessage,
                 batch["key"].to_pylist(),
                 batch["value"].to_pylist(),
                 repeat(()),
@@ -346,12 +346,12 @@ def deliver(
 
 
 def paced(
-    messages: Iterable[Message],
+    messages: Iterable[SinkMessage],
     *,
     rate: float,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[list[Message]]:
+) -> Iterator[list[SinkMessage]]:
     """Yield messages in small lists, each when it is due."""
     if not rate > 0:
         raise ConfigError(
@@ -407,7 +407,7 @@ class DeltaSink:
             [MESSAGES.field(n).with_name(names.get(n) or n) for n in self._keep]
         )
 
-    def write(self, messages: Iterable[Message]) -> None:
+    def write(self, messages: Iterable[SinkMessage]) -> None:
         """Append messages."""
         self.write_arrow(_batches(messages))
 
@@ -463,7 +463,7 @@ class DeltaSink:
             create_table_with_add_actions(str(self._path), schema, adds)
 
 
-def _batches(messages: Iterable[Message]) -> Iterator[pa.RecordBatch]:
+def _batches(messages: Iterable[SinkMessage]) -> Iterator[pa.RecordBatch]:
     source = iter(messages)
     while some := list(islice(source, _ROWS_PER_BATCH)):
         yield message_batch(
@@ -495,7 +495,7 @@ _MINUTES_OF_A_YEAR = 365 * 24 * 60
 Choice = TypeVar("Choice", bound=StrEnum)
 
 
-class Plan:
+class SimulationPlan:
     """The parameters of a simulator; invalid ones raise ConfigError."""
 
     refusal: ClassVar[str]

@@ -15,7 +15,13 @@ from typing import Any, Literal, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary_lab.simulate.base import DEFAULT_KINDS, HOSTILE_NAMES, BadKind, Plan, some_start
+from distributary_lab.simulate.base import (
+    DEFAULT_KINDS,
+    HOSTILE_NAMES,
+    BadKind,
+    SimulationPlan,
+    some_start,
+)
 from distributary_lab.simulate.dice import (
     CHANGED_NUMBER,
     DELIMITED,
@@ -39,7 +45,7 @@ from distributary_lab.simulate.dice import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class GamesPlan(Plan):
+class GamesPlan(SimulationPlan):
     """Exactly `games * versions * records` good messages, with `bad` bad ones in between.
 
     A round brings a version. The index of a record is `(round * records + row) * games + game`,
@@ -328,7 +334,7 @@ _UNKNOWN_IDS = 3
 """Number of unknown ids, small because each may cost its reader a request to the registry."""
 
 
-class Record(NamedTuple):
+class GoodRecord(NamedTuple):
     """The good record before a bad one, which is derived from it."""
 
     game: int
@@ -337,7 +343,7 @@ class Record(NamedTuple):
 
 
 def bad_message(
-    records: GameRecords, record: Record, *, k: int
+    records: GameRecords, record: GoodRecord, *, k: int
 ) -> tuple[bytes | None, bytes | None]:
     """Return key and value of the k-th bad message, which must become a dead letter."""
     kind, plan = records.plan.bad_kind(k), records.plan
@@ -351,7 +357,7 @@ def bad_message(
 
 
 def _unframed(
-    kind: BadKind, records: GameRecords, record: Record, bits: int
+    kind: BadKind, records: GameRecords, record: GoodRecord, bits: int
 ) -> tuple[bytes | None, bytes]:
     game, version, payload = record
     name = records.plan.names[game].encode()

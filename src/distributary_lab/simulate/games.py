@@ -40,7 +40,7 @@ from distributary_lab.simulate.game_records import (
     Encoded,
     GameRecords,
     GamesPlan,
-    Record,
+    GoodRecord,
     bad_message,
 )
 
@@ -91,7 +91,7 @@ def _batches(records: GameRecords, round: Round) -> Iterator[pa.RecordBatch]:
         while k < plan.bad and plan.bad_after(k) <= sent + len(indexes):
             after = plan.bad_after(k) - sent - 1
             parts = (encoded.games, encoded.versions, encoded.payloads)
-            record = Record(*(part[after].as_py() for part in parts))
+            record = GoodRecord(*(part[after].as_py() for part in parts))
             bads.append((after, *bad_message(records, record, k=k)))
             round.add_bad(plan.bad_kind(k).code, position=plan.bad_after(k) + k)
             k += 1

@@ -22,7 +22,7 @@ from distributary.registry.base import References
 from distributary.registry.http.registry import HttpRegistry
 from distributary.source.kafka.consumer import ALL_BROKERS_DOWN, REFUSED
 from distributary.source.kafka.produced import ProducedTopic, new_card, write_card
-from distributary_lab.simulate.base import Message, Registry
+from distributary_lab.simulate.base import ReferencedRegistry, SinkMessage
 
 # Errors of a broker, for producers.
 
@@ -101,7 +101,7 @@ class KafkaSink:
         self._client_error: KafkaError | None = None
         self._producer = producer({**options, **_SETTINGS, "error_cb": self._remember})
 
-    def write(self, messages: Iterable[Message]) -> None:
+    def write(self, messages: Iterable[SinkMessage]) -> None:
         """Send messages and wait until each is acknowledged.
 
         Raise SourceUnavailableError when the brokers do not answer in time, SourceError when they
@@ -127,7 +127,7 @@ class KafkaSink:
             self._producer.flush(_POLL_SECONDS)
             raise
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: SinkMessage) -> None:
         while True:
             try:
                 self._producer.produce(
@@ -188,7 +188,7 @@ _KEPT = {"retention.ms": "-1"}
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class ExistingTopic:
     """A topic that exists."""
 
     name: str
@@ -215,7 +215,7 @@ class Topics:
         except KafkaException as error:
             self._fail(error)
 
-    def find(self, name: str) -> Topic | None:
+    def find(self, name: str) -> ExistingTopic | None:
         """Return the topic of this name; None if there is none."""
         # a metadata request for a missing topic would create it on some brokers; describe does not
         futures = self._client.describe_topics(TopicCollection([name]), request_timeout=_SECONDS)
@@ -225,9 +225,9 @@ class Topics:
             if error.args[0].code() == NOT_THERE:
                 return None
             self._fail(error)
-        return Topic(name, str(description.topic_id), len(description.partitions))
+        return ExistingTopic(name, str(description.topic_id), len(description.partitions))
 
-    def ensure(self, name: str, *, partitions: int | None = None) -> Topic:
+    def ensure(self, name: str, *, partitions: int | None = None) -> ExistingTopic:
         """Return the topic, created with so many partitions (1 if not given) when missing.
 
         Raise ConfigError when it exists with another number of partitions.
@@ -256,7 +256,7 @@ class Topics:
             self._fail(error)
         return True
 
-    def _appeared(self, name: str) -> Topic:
+    def _appeared(self, name: str) -> ExistingTopic:
         # the controller knows a new topic before every broker does
         """Wait until the brokers know the topic, and return it."""
         looking = Retrying(
@@ -290,7 +290,9 @@ class Topics:
 class Notes:
     """A registry that forwards all calls, and notes on a card which subjects it created."""
 
-    def __init__(self, topic: Topic, *, cluster: str, registry: HttpRegistry, address: str) -> None:
+    def __init__(
+        self, topic: ExistingTopic, *, cluster: str, registry: HttpRegistry, address: str
+    ) -> None:
         self._topic, self._cluster = topic, cluster
         self._registry = registry
         self._address = address.rstrip("/")
@@ -375,9 +377,9 @@ class KafkaTarget:
 class Outlet:
     """An open topic and registry."""
 
-    topic: Topic
+    topic: ExistingTopic
     sink: KafkaSink
-    registry: Registry
+    registry: ReferencedRegistry
 
     def describe(self) -> dict[str, Any]:
         """Return the topic and the acknowledged offsets, for `--json`."""

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from distributary.errors import ErrorCode
 from distributary.model.record import Format
-from distributary_lab.simulate.base import Plan, Registry, Round, message_batch
+from distributary_lab.simulate.base import ReferencedRegistry, Round, SimulationPlan, message_batch
 from distributary_lab.simulate.dice import roll, seed_for
 
 # Orders, customers and products, each a function of a seed and a number.
@@ -159,7 +159,7 @@ class OrderKind(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OrdersPlan(Plan):
+class OrdersPlan(SimulationPlan):
     """Exactly `versions * records` messages, with `empty` empty lists in between."""
 
     refusal = "these orders cannot be simulated"
@@ -200,7 +200,7 @@ class OrdersPlan(Plan):
         return {OrderKind.CUSTOMER: CUSTOMER, OrderKind.PRODUCT: PRODUCT}.get(self.kind, ORDER)
 
 
-def stream_orders(plan: OrdersPlan, *, registry: Registry) -> Iterator[Round]:
+def stream_orders(plan: OrdersPlan, *, registry: ReferencedRegistry) -> Iterator[Round]:
     """Yield rounds; each version is registered when its round is requested."""
     position = 0
     ids: dict[int, int] = {}
@@ -216,14 +216,14 @@ def stream_orders(plan: OrdersPlan, *, registry: Registry) -> Iterator[Round]:
         yield _round(replace(plan, framed=False), dated, ids=ids, position=position)
 
 
-def typed_orders(plan: OrdersPlan, values: Iterable[Any], *, registry: Registry) -> Round:
+def typed_orders(plan: OrdersPlan, values: Iterable[Any], *, registry: ReferencedRegistry) -> Round:
     """Return a round of the newest version with values from the terminal."""
     ids = {version: _register(plan, registry, version) for version in range(1, plan.versions + 1)}
     now = ((int(time.time() * 1000), value) for value in values)
     return _round(plan, now, ids=ids, position=0, most=1)
 
 
-def _register(plan: OrdersPlan, registry: Registry, version: int) -> int:
+def _register(plan: OrdersPlan, registry: ReferencedRegistry, version: int) -> int:
     if plan.kind is OrderKind.ORDERS:
         registry.set_compatibility(plan.subject, _LEVEL)
         return registry.register(plan.subject, orders(version), format=Format.AVRO)

@@ -4,7 +4,7 @@ import pytest
 
 from distributary.config.document import PipelineFileError
 from distributary.config.load import load_text
-from distributary.model.rules.aggregate_rule import AggregateRule, Function
+from distributary.model.rules.aggregate_rule import AggregateFunction, AggregateRule
 
 FILE = """
 name: games
@@ -39,9 +39,9 @@ def test_groups_are_columns_or_names_with_expressions() -> None:
     assert of_list == of_mapping
     assert [name for name, _ in of_list.group_by] == ["player", "day"]
     games, most = of_list.columns
-    assert (games.function, games.expression) == (Function.COUNT, None)
+    assert (games.function, games.expression) == (AggregateFunction.COUNT, None)
     assert most.expression is not None
-    assert (most.function, most.expression.columns) == (Function.MAX, (("score",),))
+    assert (most.function, most.expression.columns) == (AggregateFunction.MAX, (("score",),))
 
 
 @pytest.mark.parametrize(

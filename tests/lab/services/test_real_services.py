@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient
 
 from distributary_lab.services.processes import HOST, running
-from distributary_lab.services.services import State
+from distributary_lab.services.services import ServiceState
 from tests.services.secured import MECHANISMS, SecuredServices
 from tests.services.shared import unique
 
@@ -76,12 +76,12 @@ def test_records_and_schemas_survive_a_crash(services: SecuredServices) -> None:
     # at once: what was answered must be safe
     services.kill_registry()
     services.kill_kafka()
-    assert {each.state for each in services.status().values()} == {State.DOWN}
+    assert {each.state for each in services.status().values()} == {ServiceState.DOWN}
     services.start()
     assert (services.kafka, services.registry) == addresses
     assert first_of(services, topic) == b"one"
     assert ask(f"{services.registry}/schemas/ids/{known['id']}")["schema"] == ORDER
-    assert {each.state for each in services.status().values()} == {State.UP}
+    assert {each.state for each in services.status().values()} == {ServiceState.UP}
 
 
 def test_everything_listens_on_loopback_only(services: SecuredServices) -> None:

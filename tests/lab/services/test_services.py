@@ -13,8 +13,8 @@ import pytest
 from distributary.errors import ConfigError, DistributaryError, ErrorCode, SetupError
 from distributary_lab.services import services as module
 from distributary_lab.services.processes import HOST, Running, running
-from distributary_lab.services.servers import Artifacts, Broker, JavaService, Registry
-from distributary_lab.services.services import Services, State, remember, remembered
+from distributary_lab.services.servers import Artifacts, JavaService, KafkaService, RegistryService
+from distributary_lab.services.services import Services, ServiceState, remember, remembered
 from tests.lab.services.marked import start_marked
 from tests.services.secured import SecuredServices
 
@@ -75,7 +75,7 @@ def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Java:
         started = service.output.exists() and service.output.stat().st_size > 0
         return started and service.name in made.answering
 
-    for kind in (Broker, Registry):
+    for kind in (KafkaService, RegistryService):
         monkeypatch.setattr(kind, "answers", answers)
     return made
 
@@ -274,14 +274,14 @@ def test_status_of_what_runs_though_its_file_is_damaged(java: Java, folder: Path
     folder.joinpath("ports.json").write_text("{")
     java.answering = set()
     found = Services(folder).status()
-    assert found["kafka"].state is State.DOWN
-    assert found["registry"].state is State.SILENT
+    assert found["kafka"].state is ServiceState.DOWN
+    assert found["registry"].state is ServiceState.SILENT
     assert found["registry"].pid == started.pid
     assert "127.0.0.1:18081" in (found["registry"].address or "")
     java.answering = {"registry"}
     folder.joinpath("logs").mkdir()
     folder.joinpath("logs", "registry.out").write_text("ready")
-    assert Services(folder).status()["registry"].state is State.UP
+    assert Services(folder).status()["registry"].state is ServiceState.UP
     remember(folder, {"kafka": 1, "registry": 2, "controller": 3})
     assert "127.0.0.1:18081" in (Services(folder).status()["registry"].address or "")
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from distributary_lab.simulate.base import Message, Round, Sent
+from distributary_lab.simulate.base import Round, Sent, SinkMessage
 from distributary_lab.simulate.game_records import GamesPlan
 from distributary_lab.simulate.games import stream_rounds
 from tests.registry.scratch import ScratchRegistry
@@ -68,11 +68,11 @@ def reader(registry: ScratchRegistry) -> Reader:
 
 
 @pytest.fixture
-def send(registry: ScratchRegistry) -> Callable[..., tuple[list[Message], Sent]]:
+def send(registry: ScratchRegistry) -> Callable[..., tuple[list[SinkMessage], Sent]]:
     """All messages of a plan, and what the simulator says about them."""
 
-    def send(plan: GamesPlan) -> tuple[list[Message], Sent]:
-        messages: list[Message] = []
+    def send(plan: GamesPlan) -> tuple[list[SinkMessage], Sent]:
+        messages: list[SinkMessage] = []
         rounds: list[Round] = []
         for each in stream_rounds(plan, registry=registry):
             messages += each.messages()

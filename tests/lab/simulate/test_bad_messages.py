@@ -12,10 +12,10 @@ from distributary.decode.formats import decoder_for
 from distributary.errors import ErrorCode, SchemaNotFoundError
 from distributary.model.names import check_type_name
 from distributary.registry.messages import subject_verdict
-from distributary_lab.simulate.base import DEFAULT_KINDS, BadKind, Message, Sent
+from distributary_lab.simulate.base import DEFAULT_KINDS, BadKind, Sent, SinkMessage
 from distributary_lab.simulate.game_records import GamesPlan
 
-Send = Callable[[GamesPlan], tuple[list[Message], Sent]]
+Send = Callable[[GamesPlan], tuple[list[SinkMessage], Sent]]
 
 HOSTILE = {
     BadKind.PATH_NAME: "../../etc/passwd",
@@ -32,7 +32,7 @@ def only(kind: BadKind, *, bad: int = 60, **more: Any) -> GamesPlan:
     return GamesPlan(versions=2, records=10, bad=bad, bad_kinds=(kind,), **more)
 
 
-def bad_ones(messages: list[Message]) -> list[Message]:
+def bad_ones(messages: list[SinkMessage]) -> list[SinkMessage]:
     return [m for m in messages if m.type is None]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import fastavro
 import pytest
 
-from distributary_lab.simulate.cdc.database import Change, Op
+from distributary_lab.simulate.cdc.database import Op, SourceChange
 from distributary_lab.simulate.cdc.files import ChangeFile, FileStream
 from distributary_lab.simulate.cdc.shapes import CHAOS, CdcFormat, CdcPlan, Feature, SourceType
 
@@ -26,12 +26,12 @@ class Told:
         self.sent = self.stream.sent()
 
     @property
-    def arrived(self) -> list[Change]:
+    def arrived(self) -> list[SourceChange]:
         """All events, in the order in which their files appear."""
         return [event.change for _, file in self.files for event in file.events]
 
     @property
-    def happened(self) -> list[Change]:
+    def happened(self) -> list[SourceChange]:
         """Each change once, in the order of the source's log."""
         once = {e.number: e.change for _, file in self.files for e in file.events}
         changes = [change for change in once.values() if change.op is not Op.READ]
@@ -65,7 +65,7 @@ def test_the_log_rolls_over_while_a_row_changes(mysql: Told) -> None:
 
 
 def test_a_change_arrives_after_the_delete_that_followed_it(mysql: Told) -> None:
-    deletes: dict[Any, Change] = {}
+    deletes: dict[Any, SourceChange] = {}
     late = 0
     for change in mysql.arrived:
         row = (change.shape.claim, change.key)
@@ -174,7 +174,7 @@ def parts(file: ChangeFile) -> list[bytes]:
 
 
 def test_an_id_is_used_for_another_event_of_the_same_table(mysql: Told) -> None:
-    by_uuid: dict[str, dict[int, Change]] = defaultdict(dict)
+    by_uuid: dict[str, dict[int, SourceChange]] = defaultdict(dict)
     for _, file in mysql.files:
         for event in file.events:
             by_uuid[event.uuid][event.number] = event.change

@@ -12,9 +12,9 @@ from distributary_lab.simulate.cdc.shapes import (
     Carried,
     CdcFormat,
     CdcPlan,
+    ColumnKind,
     Dice,
     Feature,
-    Kind,
     SourceType,
     parse_features,
 )
@@ -89,7 +89,7 @@ def test_tables_are_of_every_shape(source_type: SourceType) -> None:
     shapes = [table.shape for table in model.tables]
     assert [shape.table.lower() for shape in shapes[:2]] == ["users", "orders"]
     assert {len(shape.key) for shape in shapes} == {0, 1, 2}
-    assert {column.kind for shape in shapes for column in shape.columns} == set(Kind)
+    assert {column.kind for shape in shapes for column in shape.columns} == set(ColumnKind)
     assert len({shape.claim for shape in shapes}) == len({shape.object for shape in shapes}) == 12
     more = ChangeModel(CdcPlan(tables=60, events=0, source_type=source_type))
     assert [table.shape for table in more.tables[:12]] == shapes

@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from distributary.errors import ConfigError, LakeUnavailableError
-from distributary_lab.simulate.base import DeltaSink, Message, deliver
+from distributary_lab.simulate.base import DeltaSink, SinkMessage, deliver
 from distributary_lab.simulate.game_records import GamesPlan
 from distributary_lab.simulate.games import PeoplePlan, stream_people, stream_rounds
 
@@ -64,7 +64,7 @@ def test_rows_keep_their_order_over_files_and_commits(tmp_path: Path, recording:
 
 def test_a_write_is_one_commit_of_several_files(tmp_path: Path) -> None:
     sink = DeltaSink(tmp_path / "t", records_per_file=10)
-    messages = [Message(b"k", b"%d" % i, (), 1_700_000_000_000 + i, "chess") for i in range(35)]
+    messages = [SinkMessage(b"k", b"%d" % i, (), 1_700_000_000_000 + i, "chess") for i in range(35)]
     sink.write(messages)
     table = DeltaTable(tmp_path / "t")
     assert table.version() == 0
@@ -78,7 +78,7 @@ def test_a_write_is_one_commit_of_several_files(tmp_path: Path) -> None:
 
 def test_the_columns_are_as_promised(tmp_path: Path) -> None:
     sink = DeltaSink(tmp_path / "t")
-    sink.write([Message(None, None, (), 1, None)])
+    sink.write([SinkMessage(None, None, (), 1, None)])
     fields = {f.name: f.type.type for f in DeltaTable(tmp_path / "t").schema().fields}
     assert fields == {
         "game_name": "string",
@@ -96,14 +96,14 @@ def test_nothing_to_write_makes_no_table(tmp_path: Path) -> None:
 def test_a_table_with_other_columns_is_refused_untouched(tmp_path: Path) -> None:
     write_deltalake(tmp_path / "t", pa.table({"a": [1]}))
     with pytest.raises(ConfigError):
-        DeltaSink(tmp_path / "t").write([Message(None, b"x", (), 1, "chess")])
+        DeltaSink(tmp_path / "t").write([SinkMessage(None, b"x", (), 1, "chess")])
     assert DeltaTable(tmp_path / "t").version() == 0
 
 
 def test_a_folder_that_cannot_be_written_can_be_tried_again(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(LakeUnavailableError) as caught:
-        DeltaSink(tmp_path / "file" / "t").write([Message(None, b"x", (), 1, "chess")])
+        DeltaSink(tmp_path / "file" / "t").write([SinkMessage(None, b"x", (), 1, "chess")])
     assert caught.value.retryable
 
 

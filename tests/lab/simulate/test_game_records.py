@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from distributary_lab.simulate.base import Message, Sent
+from distributary_lab.simulate.base import Sent, SinkMessage
 from distributary_lab.simulate.dice import event_columns
 from distributary_lab.simulate.game_records import GamesPlan
 
-Send = Callable[[GamesPlan], tuple[list[Message], Sent]]
+Send = Callable[[GamesPlan], tuple[list[SinkMessage], Sent]]
 
 
 @pytest.mark.parametrize("versions", [1, 5, 14])

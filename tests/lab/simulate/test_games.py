@@ -10,18 +10,18 @@ import pytest
 
 from distributary.errors import ConfigError
 from distributary.registry.folder import FileRegistry
-from distributary_lab.simulate.base import Message, Sent, deliver, paced
+from distributary_lab.simulate.base import Sent, SinkMessage, deliver, paced
 from distributary_lab.simulate.game_records import GamesPlan
 from distributary_lab.simulate.games import stream_rounds
 
-Send = Callable[[GamesPlan], tuple[list[Message], Sent]]
+Send = Callable[[GamesPlan], tuple[list[SinkMessage], Sent]]
 
 
 class ListSink:
     """Keeps what it is given, one list per write."""
 
     def __init__(self) -> None:
-        self.writes: list[list[Message]] = []
+        self.writes: list[list[SinkMessage]] = []
 
     def write(self, messages: Any) -> None:
         self.writes.append(list(messages))
@@ -203,7 +203,7 @@ def test_a_pace_is_kept_without_drift() -> None:
         slept.append(seconds)
         now[0] += seconds
 
-    messages = [Message(None, b"%d" % i, (), i, "t") for i in range(100)]
+    messages = [SinkMessage(None, b"%d" % i, (), i, "t") for i in range(100)]
     beats = []
     for beat in paced(messages, rate=20, clock=lambda: now[0], sleep=sleep):
         beats.append(beat)

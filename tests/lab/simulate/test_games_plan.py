@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.errors import ConfigError, ErrorCode
-from distributary_lab.simulate.base import BadKind, Message, Sent, parse_kinds
+from distributary_lab.simulate.base import BadKind, Sent, SinkMessage, parse_kinds
 from distributary_lab.simulate.game_records import GamesPlan
 from distributary_lab.simulate.games import stream_rounds
 
@@ -52,7 +52,7 @@ def test_bad_records_stand_in_order_behind_a_good_one(plan: GamesPlan) -> None:
 
 @given(plans())
 def test_the_report_agrees_with_the_messages(recording: Any, plan: GamesPlan) -> None:
-    messages: list[Message] = []
+    messages: list[SinkMessage] = []
     parts: list[Sent] = []
     for each in stream_rounds(plan, registry=recording):
         before = len(messages)

@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from distributary.errors import SourceError, SourceUnavailableError
-from distributary_lab.simulate.base import Message
+from distributary_lab.simulate.base import SinkMessage
 from distributary_lab.simulate.kafka import KafkaSink
 
 TIMED_OUT = -192
@@ -65,8 +65,8 @@ def sink_to(client: Client) -> KafkaSink:
     return KafkaSink("t", options={"bootstrap.servers": "b:1"}, producer=client)  # type: ignore[arg-type]
 
 
-def some(count: int, value: bytes = b"v") -> list[Message]:
-    return [Message(b"k", value, (), n, None) for n in range(count)]
+def some(count: int, value: bytes = b"v") -> list[SinkMessage]:
+    return [SinkMessage(b"k", value, (), n, None) for n in range(count)]
 
 
 def test_every_message_is_acknowledged_even_where_the_queue_is_small() -> None:
@@ -92,7 +92,7 @@ def test_the_connection_says_more_than_the_clock() -> None:
     client = Client(lambda n: KafkaError(TIMED_OUT))
     sink = sink_to(client)
 
-    def write() -> list[Message]:
+    def write() -> list[SinkMessage]:
         client.settings["error_cb"](KafkaError(TRANSPORT, "connection refused"))
         client.settings["error_cb"](KafkaError(-187, "all brokers are down"))
         return some(1)

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from distributary.source.kafka.produced import cards, cards_folder
-from distributary_lab.simulate.kafka import Notes, Topic
+from distributary_lab.simulate.kafka import ExistingTopic, Notes
 from tests.registry.scratch import ScratchRegistry
 
 
@@ -18,7 +18,7 @@ def proto(name: str) -> str:
 
 
 def notes(registry: Any, *, created: bool = True) -> Notes:
-    topic = Topic("orders", "id-1", 1, created=created)
+    topic = ExistingTopic("orders", "id-1", 1, created=created)
     return Notes(topic, cluster="c", registry=registry, address="http://r/")
 
 

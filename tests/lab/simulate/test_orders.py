@@ -8,13 +8,13 @@ import pytest
 from distributary.errors import ConfigError
 from distributary.model.record import Format
 from distributary.registry import wire
-from distributary_lab.simulate.base import Message, Sent
+from distributary_lab.simulate.base import Sent, SinkMessage
 from distributary_lab.simulate.orders import OrderKind, OrdersPlan, stream_orders, typed_orders
 from tests.registry.scratch import ScratchRegistry
 
 
-def sent_by(plan: OrdersPlan, registry: Any) -> tuple[list[Message], Sent]:
-    messages: list[Message] = []
+def sent_by(plan: OrdersPlan, registry: Any) -> tuple[list[SinkMessage], Sent]:
+    messages: list[SinkMessage] = []
     parts = []
     for each in stream_orders(plan, registry=registry):
         messages += each.messages()

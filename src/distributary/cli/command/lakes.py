@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Lake:
+class FoundLake:
     """An existing lake, and how it was found."""
 
     path: str
@@ -60,7 +60,7 @@ class Lake:
 
 def find_lake(
     call: Invocation, lake: str | None = None, file: Path | None = None, *, empty: bool = False
-) -> Lake:
+) -> FoundLake:
     """Find the lake by `--lake`, the pipeline file, the environment, or in the usual places.
 
     With `empty`, a lake in which no pipeline has run is accepted.
@@ -72,14 +72,14 @@ def find_lake(
     except ConfigError as error:
         if not empty or error.code is not ErrorCode.NOT_FOUND:
             raise
-        found = Lake(absolute(PLACES[0]), "nothing else was found")
+        found = FoundLake(absolute(PLACES[0]), "nothing else was found")
     call.out.step(f"lake {found.path} ({found.found_by})")
     if not empty:
         require_lake(found)
     return found
 
 
-def require_lake(found: Lake) -> None:
+def require_lake(found: FoundLake) -> None:
     """Raise ConfigError for a folder without pipelines, or from which a lake was removed."""
     from distributary.store.base import at, local_path
 
@@ -143,7 +143,11 @@ def open_pipeline(call: Invocation, file: Path) -> Pipeline:
 
 
 def pipeline_of(
-    call: Invocation, lake: Lake, *, name: str | None = None, needs: Collection[str] | None = None
+    call: Invocation,
+    lake: FoundLake,
+    *,
+    name: str | None = None,
+    needs: Collection[str] | None = None,
 ) -> Pipeline:
     """Return the pipeline of a lake, from the given file or from its card in the lake."""
     from distributary.engine.pipeline import Pipeline
@@ -163,7 +167,7 @@ def find_table(tables: Sequence[TableSummary], name: str) -> TableSummary:
 
 def loaded_of(
     call: Invocation,
-    lake: Lake,
+    lake: FoundLake,
     *,
     name: str | None = None,
     needs: Collection[str] | None = None,
@@ -178,7 +182,7 @@ def loaded_of(
     return _with_warnings(call, load_trusted(card, lake.path, needs=needs, option=option))
 
 
-def choose(cards: tuple[Registration, ...], lake: Lake, name: str | None) -> Registration:
+def choose(cards: tuple[Registration, ...], lake: FoundLake, name: str | None) -> Registration:
     """Return the only pipeline of a lake, or the named one."""
     fitting = [card for card in cards if name in (None, card.name)]
     if len(fitting) == 1:
@@ -193,7 +197,7 @@ def choose(cards: tuple[Registration, ...], lake: Lake, name: str | None) -> Reg
     )
 
 
-def _named_lake(call: Invocation, lake: str | None, file: Path | None) -> Lake | None:
+def _named_lake(call: Invocation, lake: str | None, file: Path | None) -> FoundLake | None:
     from distributary.store.base import absolute, introduce
 
     if file is not None:
@@ -201,19 +205,19 @@ def _named_lake(call: Invocation, lake: str | None, file: Path | None) -> Lake |
         path, found_by = (lake, "--lake") if lake else (config.lake.path, str(file))
         introduce(absolute(path), config.lake.options)
         checkpoint = absolute(config.lake.checkpoint_of(config.name))
-        return Lake(absolute(path), found_by, file, config.name, checkpoint)
+        return FoundLake(absolute(path), found_by, file, config.name, checkpoint)
     if lake is not None:
-        return Lake(absolute(lake), "--lake")
+        return FoundLake(absolute(lake), "--lake")
     variable = os.environ.get(LAKE_VARIABLE)
-    return Lake(absolute(variable), f"variable {LAKE_VARIABLE}") if variable else None
+    return FoundLake(absolute(variable), f"variable {LAKE_VARIABLE}") if variable else None
 
 
-def _usual_lake() -> Lake:
+def _usual_lake() -> FoundLake:
     from distributary.store.base import absolute
 
     for place in PLACES:
         if Path(place, layout.HOME).is_dir():
-            return Lake(absolute(place), place)
+            return FoundLake(absolute(place), place)
     raise ConfigError(
         "no lake was named and none was found",
         code=ErrorCode.NOT_FOUND,

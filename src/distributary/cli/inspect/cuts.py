@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
-from distributary.cli.command.lakes import Lake, find_lake
+from distributary.cli.command.lakes import FoundLake, find_lake
 from distributary.cli.command.output import Paper, counted, number
 from distributary.cli.command.verb import (
     LOOK,
@@ -123,7 +123,7 @@ def show(
     call.out.show(_document(whole), lambda paper: _draw_cut(paper, whole, point))
 
 
-def _found(found: Lake, cut: str | None, pipeline: str | None) -> tuple[Cuts, CutPoint]:
+def _found(found: FoundLake, cut: str | None, pipeline: str | None) -> tuple[Cuts, CutPoint]:
     from distributary.observe.cuts import Cuts
 
     cuts = Cuts(found.path)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from distributary.cli.command.lakes import (
+    FoundLake,
     FoundRegistry,
-    Lake,
     find_lake,
     find_registry,
     find_table,
@@ -127,7 +127,7 @@ def tables(
     call.out.show({"lake": found.path, "tables": every, "clashes": alike}, draw)
 
 
-def _tables_at(call: Invocation, lake: Lake, as_of: str, pipeline: str | None) -> None:
+def _tables_at(call: Invocation, lake: FoundLake, as_of: str, pipeline: str | None) -> None:
     from distributary.observe.cuts import Cuts, measured
 
     cuts = Cuts(lake.path)
@@ -242,7 +242,7 @@ def show(
         raise no_table from error
 
 
-def _show_table(call: Invocation, name: str, lake: Lake, as_of: str | None) -> None:
+def _show_table(call: Invocation, name: str, lake: FoundLake, as_of: str | None) -> None:
     from distributary.observe.health import open_listed
     from distributary.operations.query import Questions
 
@@ -812,7 +812,9 @@ def _topics(ledger: Ledger, name: str, tables: Sequence[TableSummary]) -> set[st
     raise missing(what, name, known)
 
 
-def _count(lake: Lake, tables: Sequence[TableSummary], topic: str | None) -> Counter[int] | None:
+def _count(
+    lake: FoundLake, tables: Sequence[TableSummary], topic: str | None
+) -> Counter[int] | None:
     """Count the tables' rows by schema; None if the rows do not name their schemas."""
     from distributary.observe.health import count_rows
     from distributary.publish.formats.entry import open_readable

@@ -8,7 +8,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from distributary.cli.command.lakes import Lake, find_lake, loaded_of, open_registry, require_lake
+from distributary.cli.command.lakes import (
+    FoundLake,
+    find_lake,
+    loaded_of,
+    open_registry,
+    require_lake,
+)
 from distributary.cli.command.output import (
     Paper,
     Words,
@@ -138,7 +144,7 @@ def status(
     return 0
 
 
-def _show_without_lake(call: Invocation, lake: Lake, error: LakeUnavailableError) -> int:
+def _show_without_lake(call: Invocation, lake: FoundLake, error: LakeUnavailableError) -> int:
     """Show a pipeline's status from its checkpoint alone, while the lake does not answer."""
     from distributary.engine.progress.claim import liveness
     from distributary.observe.status import RUNS, Live, live_of
@@ -176,7 +182,7 @@ def _show_without_lake(call: Invocation, lake: Lake, error: LakeUnavailableError
 
 
 def _draw_pipeline(
-    paper: Paper, each: PipelineStatus, now: datetime, healable: Healable | None, lake: Lake
+    paper: Paper, each: PipelineStatus, now: datetime, healable: Healable | None, lake: FoundLake
 ) -> None:
     as_of = f"as of {clock(each.as_of, now=now)}, {ago(each.age_seconds)}"
     paper.line(
@@ -325,7 +331,7 @@ def _draw_dead_letters(paper: Paper, each: PipelineStatus, healable: Healable | 
         paper.row("", styled(would + healable.command, "green"))
 
 
-def _draw_parked(paper: Paper, each: PipelineStatus, now: datetime, lake: Lake) -> None:
+def _draw_parked(paper: Paper, each: PipelineStatus, now: datetime, lake: FoundLake) -> None:
     waiting = sum(table.records for table in each.parked)
     tables = counted(len(each.parked), "table")
     paper.row("parked", f"{counted(waiting, 'record')} for {tables}" if waiting else "0")
@@ -402,14 +408,14 @@ def _draw_mirrors(paper: Paper, found: MirrorState | None, now: datetime) -> Non
         paper.line(f"      {cut(problem.next_step, 200)}")
 
 
-def _draw_lost(paper: Paper, tables: Ranking, lake: Lake) -> None:
+def _draw_lost(paper: Paper, tables: Ranking, lake: FoundLake) -> None:
     parts = {"missing": tables.missing, "behind what was written": tables.behind}
     text = ", ".join(f"{counted(n, 'table')} {what}" for what, n in parts.items() if n)
     if text:
         paper.row("lost", styled(f"{text}: distributary verify --all{lake.flag}", "bold red"))
 
 
-def _draw_kinds(paper: Paper, each: PipelineStatus, lake: Lake) -> None:
+def _draw_kinds(paper: Paper, each: PipelineStatus, lake: FoundLake) -> None:
     """Print the tables that refuse most records, and the columns of a doubtful kind."""
     file = shlex.quote(each.file or "FILE")
     letters = each.dead_letters.open_by_type
@@ -565,7 +571,7 @@ class Partitions:
         return sum(known) if known and len(known) == len(lags) else None
 
 
-def _find_partitions(call: Invocation, lake: Lake, status: PipelineStatus) -> Partitions:
+def _find_partitions(call: Invocation, lake: FoundLake, status: PipelineStatus) -> Partitions:
     """Return a pipeline's partitions from the ledger, completed by its broker."""
     read: dict[Partition, int] = {}
     if status.last_batch is not None:
@@ -593,7 +599,7 @@ def _partition_lag(
 
 
 def _ask_broker(
-    call: Invocation, lake: Lake, status: PipelineStatus
+    call: Invocation, lake: FoundLake, status: PipelineStatus
 ) -> tuple[tuple[Mapping[Partition, int], Mapping[Partition, int]] | None, str]:
     """Ask for the oldest and newest offsets; return the reason if they are unknown."""
     from distributary.source.entry import entry_of
@@ -662,7 +668,7 @@ class Healable:
     command: str = ""
 
 
-def _find_healable(call: Invocation, lake: Lake, status: PipelineStatus) -> Healable | None:
+def _find_healable(call: Invocation, lake: FoundLake, status: PipelineStatus) -> Healable | None:
     """Return the number of dead letters that would decode; None if it cannot be determined now."""
     from distributary.model.deadletter import MAY_HEAL
 
@@ -677,7 +683,7 @@ def _find_healable(call: Invocation, lake: Lake, status: PipelineStatus) -> Heal
     return _answer(lambda: _ask_registry(call, lake, status), failed, seconds=_REGISTRY_SECONDS)
 
 
-def _ask_registry(call: Invocation, lake: Lake, status: PipelineStatus) -> Healable:
+def _ask_registry(call: Invocation, lake: FoundLake, status: PipelineStatus) -> Healable:
     from distributary.observe.cards import DECODING
 
     loaded = loaded_of(call, lake, name=status.name, needs=DECODING)
@@ -693,7 +699,7 @@ def _ask_registry(call: Invocation, lake: Lake, status: PipelineStatus) -> Heala
     return Healable(found.count, dict(found.by_reason), command)
 
 
-def _may_decode(lake: Lake, status: PipelineStatus, loaded: Loaded) -> bool:
+def _may_decode(lake: FoundLake, status: PipelineStatus, loaded: Loaded) -> bool:
     """Return whether a schema that dead letters wait for exists; decoders are loaded only then."""
     from distributary.model.deadletter import MAY_HEAL
     from distributary.observe.deadletters import letter_tables

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from distributary.cli.command.lakes import Lake, find_lake
+from distributary.cli.command.lakes import FoundLake, find_lake
 from distributary.cli.command.output import Paper, clock, counted, styled
 from distributary.cli.command.verb import (
     LOOK,
@@ -78,7 +78,7 @@ def trace(
     return 0 if trace_found.places or trace_found.dead_letters else 1
 
 
-def _draw_record(paper: Paper, trace: Trace, lake: Lake) -> None:
+def _draw_record(paper: Paper, trace: Trace, lake: FoundLake) -> None:
     from distributary.observe.trace import TraceVerdict
 
     good = trace.verdict is TraceVerdict.WRITTEN
@@ -114,7 +114,7 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _trace_path(call: Invocation, lake: Lake, where: str) -> int:
+def _trace_path(call: Invocation, lake: FoundLake, where: str) -> int:
     from distributary.observe.trace import below, roots_of, trace_file
 
     roots = roots_of(lake.path)
@@ -172,7 +172,7 @@ def _key_text(key: Any) -> str:
     return ", ".join(f"{name}={_text(value)}" for name, value in plain(key).items())
 
 
-def _trace_rows(call: Invocation, lake: Lake, table: str, keys: Sequence[str]) -> int:
+def _trace_rows(call: Invocation, lake: FoundLake, table: str, keys: Sequence[str]) -> int:
     from distributary.observe.trace import is_made_of_log, trace_row
 
     tables = lake.ledger().tables(schema_ids=False)
@@ -204,7 +204,7 @@ def _trace_rows(call: Invocation, lake: Lake, table: str, keys: Sequence[str]) -
 
 def _trace_stories(
     call: Invocation,
-    lake: Lake,
+    lake: FoundLake,
     tables: Sequence[TableSummary],
     table: TableSummary,
     keys: Sequence[str],

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from distributary.cli.command.lakes import Lake, find_lake, pipeline_of
+from distributary.cli.command.lakes import FoundLake, find_lake, pipeline_of
 from distributary.cli.command.output import (
     Paper,
     clock,
@@ -95,7 +95,7 @@ def _only(reason: Reason, type: str | None) -> Reason:
     return replace(reason, count=reason.types[type], types={type: reason.types[type]})
 
 
-def _draw_reasons(paper: Paper, reasons: Sequence[Reason], status: Shown, lake: Lake) -> None:
+def _draw_reasons(paper: Paper, reasons: Sequence[Reason], status: Shown, lake: FoundLake) -> None:
     if not reasons:
         paper.line("no dead letters" if status == "all" else f"no {status} dead letters")
         return
@@ -151,7 +151,9 @@ def show(
     call.out.show(data, lambda paper: _draw_letter(paper, letter, insight, found))
 
 
-def _draw_letter(paper: Paper, letter: Mapping[str, Any], insight: Insight, lake: Lake) -> None:
+def _draw_letter(
+    paper: Paper, letter: Mapping[str, Any], insight: Insight, lake: FoundLake
+) -> None:
     from distributary.observe.deadletters import hexdump
 
     paper.line(
@@ -277,7 +279,7 @@ def _stretch(call: Invocation, text: str) -> tuple[str, int, int | tuple[int, in
     return parts[0], int(parts[1]), (int(first), int(last)) if dash else int(first)
 
 
-def _letters_in(lake: Lake, pipeline: str | None = None) -> dict[str, DeadLetters]:
+def _letters_in(lake: FoundLake, pipeline: str | None = None) -> dict[str, DeadLetters]:
     """Return the dead letters of each selected pipeline."""
     from distributary.observe.deadletters import letter_tables
 
@@ -286,7 +288,7 @@ def _letters_in(lake: Lake, pipeline: str | None = None) -> dict[str, DeadLetter
 
 
 def _has_none(
-    lake: Lake, wanted: Mapping[str, Any], pipeline: str | None, *, dry_run: bool
+    lake: FoundLake, wanted: Mapping[str, Any], pipeline: str | None, *, dry_run: bool
 ) -> bool:
     """Return whether no pipeline that is meant has such a letter, nor a replay to finish."""
     from distributary.observe.cards import registrations

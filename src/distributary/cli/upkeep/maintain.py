@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from distributary.cli.command.lakes import Lake, find_lake, find_table, loaded_of
+from distributary.cli.command.lakes import FoundLake, find_lake, find_table, loaded_of
 from distributary.cli.command.output import (
     Paper,
     Words,
@@ -167,7 +167,7 @@ def _retention(call: Invocation, text: str, *, force: bool) -> timedelta:
     return kept
 
 
-def _settings(call: Invocation, lake: Lake) -> tuple[Maintain, str | None]:
+def _settings(call: Invocation, lake: FoundLake) -> tuple[Maintain, str | None]:
     """Return the settings of the pipeline's file, and the pipeline's name.
 
     The defaults for several pipelines or a missing file.

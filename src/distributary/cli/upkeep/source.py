@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from distributary.cli.command.lakes import Lake, find_lake, find_table, pipeline_of
+from distributary.cli.command.lakes import FoundLake, find_lake, find_table, pipeline_of
 from distributary.cli.command.output import (
     NORMAL,
     Paper,
@@ -117,7 +117,7 @@ def database_at(url: str) -> Iterator[Database]:
 
 def compare_tables(
     call: Invocation,
-    lake: Lake,
+    lake: FoundLake,
     chosen: Sequence[TableSummary],
     url: str,
     *,
@@ -188,7 +188,7 @@ def _too_many(check: SourceCheck, count: int) -> ConfigError:
     )
 
 
-def _opened(call: Invocation, lake: Lake, name: str, runs: ExitStack) -> RunContext:
+def _opened(call: Invocation, lake: FoundLake, name: str, runs: ExitStack) -> RunContext:
     """Open the lane of rows that are read from a database."""
     from distributary.cli.command.live import start_spark
     from distributary.operations.source import LANE

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from distributary.cli.command.lakes import Lake, find_lake, find_table, pipeline_of
+from distributary.cli.command.lakes import FoundLake, find_lake, find_table, pipeline_of
 from distributary.cli.command.output import (
     NORMAL,
     Paper,
@@ -198,7 +198,7 @@ def _draw_erasures(paper: Paper, check: ErasureCheck | None) -> None:
 
 
 def _lanes(
-    call: Invocation, lake: Lake, chosen: Sequence[TableSummary], *, deep: bool
+    call: Invocation, lake: FoundLake, chosen: Sequence[TableSummary], *, deep: bool
 ) -> list[LaneCheck]:
     """Look for gaps in the ledger's batches of the pipelines that write to these tables."""
     from distributary.observe.cards import registrations
@@ -211,7 +211,7 @@ def _lanes(
     return [_without_accepted_losses(call, lake, one) for one in found]
 
 
-def _without_accepted_losses(call: Invocation, lake: Lake, one: LaneCheck) -> LaneCheck:
+def _without_accepted_losses(call: Invocation, lake: FoundLake, one: LaneCheck) -> LaneCheck:
     """Leave out stretches that the source had lost, where its settings accept that."""
     left = tuple(finding for finding in one.findings if finding.kind != "range_gap")
     if len(left) == len(one.findings):
@@ -227,7 +227,7 @@ def _without_accepted_losses(call: Invocation, lake: Lake, one: LaneCheck) -> La
 
 def _results(
     call: Invocation,
-    lake: Lake,
+    lake: FoundLake,
     chosen: Sequence[TableSummary],
     *,
     everything: bool,
@@ -375,7 +375,7 @@ def _document(one: VerifyResult) -> dict[str, Any]:
 
 
 def _draw_results(
-    paper: Paper, done: Sequence[VerifyResult], lanes: Sequence[LaneCheck], lake: Lake
+    paper: Paper, done: Sequence[VerifyResult], lanes: Sequence[LaneCheck], lake: FoundLake
 ) -> None:
     """Print tables with findings first, then the others, then a summary line."""
     if not done:
@@ -454,7 +454,7 @@ def _draw_findings(paper: Paper, one: TableCheck) -> None:
         paper.line(styled(f"{one.table}: {note}", "dim"))
 
 
-def _draw_differences(paper: Paper, one: Checked, lake: Lake) -> None:
+def _draw_differences(paper: Paper, one: Checked, lake: FoundLake) -> None:
     found = one.verified
     paper.line("")
     paper.line(styled(found.table, "bold"), f": what differs from {one.log}")

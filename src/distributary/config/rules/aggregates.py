@@ -27,14 +27,18 @@ from distributary.config.rules.expressions import (
     valid_expression,
 )
 from distributary.config.rules.shape import NewColumn
-from distributary.model.rules.aggregate_rule import AggregateColumn, AggregateRule, Function
+from distributary.model.rules.aggregate_rule import (
+    AggregateColumn,
+    AggregateFunction,
+    AggregateRule,
+)
 from distributary.model.rules.expectation import any_fits
 from distributary.model.rules.shape_rule import SqlExpression
 from distributary.model.table_format import DELTA
 
 _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\((.*)\)\s*", re.DOTALL)
 _PLAIN = re.compile(r"[^\W\d]\w*")
-_KNOWN = ", ".join(Function)
+_KNOWN = ", ".join(AggregateFunction)
 _PLACES = ("type", "table")
 
 _argument = partial(valid_expression, repeatable=True, constant=True)
@@ -59,13 +63,13 @@ def _call(value: str) -> str:
     return text
 
 
-def split_call(text: str) -> tuple[Function, str | None]:
+def split_call(text: str) -> tuple[AggregateFunction, str | None]:
     """Return the function and the argument of a call; None stands for the star of `count(*)`."""
     match = _CALL.fullmatch(text)
-    if match is None or match[1].lower() not in set(Function):
+    if match is None or match[1].lower() not in set(AggregateFunction):
         raise _refused(f"must be a call of {_KNOWN}, such as sum(score)")
-    function, argument = Function(match[1].lower()), match[2].strip()
-    if argument == "*" and function is Function.COUNT:
+    function, argument = AggregateFunction(match[1].lower()), match[2].strip()
+    if argument == "*" and function is AggregateFunction.COUNT:
         return function, None
     return function, argument
 

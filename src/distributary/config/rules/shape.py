@@ -14,7 +14,7 @@ from distributary.config.lake import Tables
 from distributary.config.rules.expressions import columns_of, valid_expression
 from distributary.config.rules.keys import KeyedTables
 from distributary.model.rules.expectation import any_fits
-from distributary.model.rules.shape_rule import Function, MaskMethod, ShapeRule, SqlExpression
+from distributary.model.rules.shape_rule import MaskMethod, ShapeFunction, ShapeRule, SqlExpression
 
 Expression = Annotated[
     str, AfterValidator(partial(valid_expression, repeatable=True, constant=True))
@@ -145,7 +145,7 @@ class ShapeConfig(Section):
             types=self.types,
             where=None if self.where is None else _expression("where", self.where),
             set=tuple((name, _expression(f"set.{name}", text)) for name, text in self.set.items()),
-            function=None if self.function is None else Function(self.function),
+            function=None if self.function is None else ShapeFunction(self.function),
             mask=tuple(_mask(pattern, text) for pattern, text in self.mask.items()),
             explode=self.explode or "",
             drop=self.drop,

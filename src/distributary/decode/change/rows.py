@@ -1,7 +1,7 @@
 """Decodes change events that are JSON objects with one or several rows in them.
 
-A format reads each event into rows (`RowEvent`); their columns come from a schema that was inferred
-from the events, or from types that the writer gives for each column.
+A format reads each event into rows (`EventRows`). Their columns come from a schema that was
+inferred from the events, or from types that the writer gives for each column.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _VALUE_BYTES = 16
 _TEXTS = pa.list_(pa.string())
 
 
-class Message(NamedTuple):
+class EventRecord(NamedTuple):
     """The record that an event came in."""
 
     topic: str
@@ -73,7 +73,7 @@ class RowChange:
 
 
 @dataclass(frozen=True, slots=True)
-class RowEvent:
+class EventRows:
     """The rows of an event, and what came with them."""
 
     changes: Sequence[RowChange]
@@ -85,7 +85,7 @@ class RowEvent:
     """The content of the change without its position; None: the whole event."""
 
 
-ReadEvent = Callable[[Any, Message], RowEvent]
+ReadEvent = Callable[[Any, EventRecord], EventRows]
 """Reads a parsed event. Raises RefusedError for one that is no change of rows."""
 
 
@@ -253,7 +253,7 @@ class _Row(NamedTuple):
     """The payload that it came in."""
     number: int
     """Its place among the rows of that payload."""
-    event: RowEvent
+    event: EventRows
     change: RowChange
 
 
@@ -302,7 +302,7 @@ class RowsDecoder:
             self._add(rows, array, raw, gathered)
         return gathered.decoded()
 
-    def _event(self, data: bytes, message: Message) -> RowEvent:
+    def _event(self, data: bytes, message: EventRecord) -> EventRows:
         event = self._read(parse(data, max_depth=self._limits.max_depth), message)
         for change in event.changes:
             missing = [n for n in change.key if n not in change.row or n not in self._reader.names]
@@ -445,8 +445,8 @@ def _id(row: _Row) -> str:
     return "-".join(f"{number:019}" for number in (*row.change.place, row.number))
 
 
-def _messages(raw: pa.Table) -> Iterable[Message]:
+def _messages(raw: pa.Table) -> Iterable[EventRecord]:
     names = ("topic", "key", "partition", "offset")
     columns = [raw.column(name).to_pylist() for name in names]
     times = raw.column("timestamp").cast(pa.int64()).fill_null(0).to_pylist()
-    return map(Message._make, zip(*columns, times, strict=True))
+    return map(EventRecord._make, zip(*columns, times, strict=True))

@@ -11,7 +11,7 @@ ROWS = "_rows"
 """The column of an aggregate table with the number of rows in a group."""
 
 
-class Function(StrEnum):
+class AggregateFunction(StrEnum):
     """A function over the rows of a group."""
 
     COUNT = "count"
@@ -26,7 +26,7 @@ class AggregateColumn:
     """A column of an aggregate table, with its function."""
 
     name: str
-    function: Function
+    function: AggregateFunction
     expression: SqlExpression | None
     """The argument of the function; None for `count(*)`."""
 

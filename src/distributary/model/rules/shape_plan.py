@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from distributary.model.record import TIMESTAMP
-from distributary.model.rules.shape_rule import Function, MaskMethod, SqlExpression
+from distributary.model.rules.shape_rule import MaskMethod, ShapeFunction, SqlExpression
 from distributary.model.table import Column
 
 RECORD_COLUMNS = {
@@ -49,7 +49,7 @@ class Mask:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ShapePlan:
     """An entry of `shape` for the records of one schema: the columns before, and those after it.
 
     It is made once, by the planner, so that tasks shape the records as the plan says.
@@ -69,5 +69,5 @@ class Shape:
     """The masks of columns, by the names that they have after it."""
     unmasked: tuple[pa.DataType, ...] = ()
     """The types of the columns before the masks, if there are any."""
-    function: Function | None = None
+    function: ShapeFunction | None = None
     """The function that returns the columns after it; such a shape has nothing else."""

@@ -23,7 +23,7 @@ class SqlExpression:
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class ShapeFunction:
     """A function in Python that gets and returns a batch of Arrow columns."""
 
     reference: str
@@ -48,7 +48,7 @@ class ShapeRule:
     where: SqlExpression | None = None
     set: tuple[tuple[str, SqlExpression], ...] = ()
     """The computed columns with their expressions."""
-    function: Function | None = None
+    function: ShapeFunction | None = None
     mask: tuple[tuple[str, MaskMethod, int], ...] = ()
     """Patterns of columns, each with the method and the characters that it leaves."""
     explode: str = ""

@@ -12,7 +12,7 @@ from distributary.delta.tables import reaching
 from distributary.errors import SourceUnavailableError
 from distributary.observe.health import head
 from distributary.publish.formats.entry import open_readable
-from distributary.source.sample import MOST_BYTES, MOST_RECORDS, Record, Sample, unclear
+from distributary.source.sample import MOST_BYTES, MOST_RECORDS, Sample, SampledRecord, unclear
 
 _VALUE_NAMES = ("value", "wrapper", "payload", "message", "data", "body")
 
@@ -65,12 +65,12 @@ def _columns(schema: pa.Schema) -> dict[str, str]:
     return found
 
 
-def _rows(rows: pa.Table, columns: Mapping[str, str]) -> Iterator[Record]:
+def _rows(rows: pa.Table, columns: Mapping[str, str]) -> Iterator[SampledRecord]:
     values = rows.column(columns["value"]).cast(pa.binary())
     keys = rows.column(columns["key"]).cast(pa.binary()) if "key" in columns else None
     taken = 0
     for number, value in enumerate(values):
         taken += len(value.as_py() or b"")
-        yield Record(keys[number].as_py() if keys is not None else None, value.as_py())
+        yield SampledRecord(keys[number].as_py() if keys is not None else None, value.as_py())
         if taken > MOST_BYTES:
             return

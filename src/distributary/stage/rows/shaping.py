@@ -14,8 +14,8 @@ from distributary.config.document import printable
 from distributary.decode.base import SLICE_BYTES
 from distributary.errors import ErrorCode
 from distributary.model.plan import StageOrder
-from distributary.model.rules.shape_plan import Shape
-from distributary.model.rules.shape_rule import Function, SqlExpression
+from distributary.model.rules.shape_plan import ShapePlan
+from distributary.model.rules.shape_rule import ShapeFunction, SqlExpression
 from distributary.model.table import Column
 from distributary.shape.checks import Flags
 from distributary.shape.explode import Ints, exploded_bytes, items_as_rows, whole
@@ -67,7 +67,12 @@ def shaped(part: DecodedPart, order: StageOrder, *, single: bool, most_bytes: in
 
 
 def _evaluated(
-    part: DecodedPart, shape: Shape, order: StageOrder, dead: list[pa.RecordBatch], *, single: bool
+    part: DecodedPart,
+    shape: ShapePlan,
+    order: StageOrder,
+    dead: list[pa.RecordBatch],
+    *,
+    single: bool,
 ) -> DecodedPart:
     """Return the rows that fulfil the condition of a shape, with its columns."""
     if shape.function is not None:
@@ -98,7 +103,7 @@ def _evaluated(
 
 def _called(
     part: DecodedPart,
-    function: Function,
+    function: ShapeFunction,
     columns: Sequence[Column],
     order: StageOrder,
     dead: list[pa.RecordBatch],

@@ -21,12 +21,12 @@ from distributary_lab.simulate.cdc.shapes import (
     CdcColumn,
     CdcFormat,
     CdcPlan,
+    ColumnKind,
     Dice,
     Feature,
     Key,
-    Kind,
     Row,
-    Shape,
+    SourceShape,
     SourceType,
     carried_as,
     carry,
@@ -65,20 +65,20 @@ def _templates() -> list[Template]:
 _ADDED = ("int", "text", "decimal(10,2)", "timestamp", "bool", "date", "json", "bigint", "double")
 
 
-def shapes(plan: CdcPlan) -> Iterator[Shape]:
+def shapes(plan: CdcPlan) -> Iterator[SourceShape]:
     """Yield the tables of a plan; a larger plan has the same tables, and more."""
     for number in range(plan.tables):
         repetition, index = divmod(number, len(_templates()))
         yield _shape(_templates()[index], plan, repetition)
 
 
-def added_column(shape: Shape, number: int) -> CdcColumn:
+def added_column(shape: SourceShape, number: int) -> CdcColumn:
     """Return a column that is added to a table later."""
     text = f"added_{number} {_ADDED[number % len(_ADDED)]}?"
     return _column(text, shape.source_type, shape.format)
 
 
-def _shape(template: Template, plan: CdcPlan, repetition: int) -> Shape:
+def _shape(template: Template, plan: CdcPlan, repetition: int) -> SourceShape:
     """Build a table from its template; `repetition` counts earlier uses of the template."""
     odd, source = plan.has(Feature.ODD_NAMES), plan.source_type
     main, other, strange = _NAMESPACES[source]
@@ -87,7 +87,7 @@ def _shape(template: Template, plan: CdcPlan, repetition: int) -> Shape:
     rest = [_column(text, source, plan.format, odd=odd) for text in _split(template.rest)]
     names = tuple(column.name for column in keys)
     in_capitals = plan.has(Feature.KEY_CASE) and source is SourceType.SQLSERVER
-    return Shape(
+    return SourceShape(
         source_type=source,
         format=plan.format,
         namespace=main if template.place == "main" else strange if odd else other,
@@ -114,13 +114,13 @@ def _column(
     if digits == "wide":
         digits = "14,4" if format.is_json_file else "30,10"
     precision, _, scale = digits.partition(",")
-    kind = Kind[word.upper()]
+    kind = ColumnKind[word.upper()]
     return CdcColumn(
         name=_cased(name, source_type),
         kind=kind,
         carried=carried_as(kind, source_type, format),
         nullable=text.endswith("?"),
-        precision=_NUMBER_DIGITS if kind is Kind.NUMBER else int(precision or 0),
+        precision=_NUMBER_DIGITS if kind is ColumnKind.NUMBER else int(precision or 0),
         scale=int(scale or 0),
         nulls=_OFTEN_NULL if text.endswith("??") else 0.1,
     )
@@ -163,7 +163,7 @@ _STATES = ("new", "paid", "packed", "shipped", "returned")
 _TAGS: tuple[Any, ...] = ("vip", "gift", None, "déjà vu", 7, 1.5, True, [], {"deep": {"er": "🎁"}})
 
 
-def draw(column: CdcColumn, dice: Dice, *, shape: Shape) -> Any:
+def draw(column: CdcColumn, dice: Dice, *, shape: SourceShape) -> Any:
     """Draw a value for a column; None where it may be null."""
     if column.nullable and column.name not in shape.key and dice.chance(column.nulls):
         return None
@@ -177,14 +177,14 @@ def draw(column: CdcColumn, dice: Dice, *, shape: Shape) -> Any:
 def key_value(column: CdcColumn, number: int) -> Any:
     """Return a value for a column of a key, a different one for every number."""
     match column.kind:
-        case Kind.BIGINT:
+        case ColumnKind.BIGINT:
             # beyond 32 bits, and sometimes negative
             value: Any = (number + 1) * 5_000_000_029 * (-1 if number % 5 == 3 else 1)
-        case Kind.TEXT:
+        case ColumnKind.TEXT:
             value = f"{_WORDS[number % len(_WORDS)]} {number}"
-        case Kind.UUID:
+        case ColumnKind.UUID:
             value = str(uuid.UUID(int=roll(1, number) << 64 | number))
-        case Kind.DATE:
+        case ColumnKind.DATE:
             value = _KEY_DAY + timedelta(days=number)
         case _:
             value = 1 + number
@@ -194,27 +194,27 @@ def key_value(column: CdcColumn, number: int) -> Any:
 def _value(column: CdcColumn, dice: Dice, format: CdcFormat) -> Any:
     edge = dice.chance(_EDGE)
     match column.kind:
-        case Kind.INT:
+        case ColumnKind.INT:
             return dice.pick((-(2**31), 2**31 - 1, 0)) if edge else dice.below(10_000)
-        case Kind.BIGINT:
+        case ColumnKind.BIGINT:
             return dice.pick((-(2**63), 2**63 - 1, 0)) if edge else dice.below(10**12)
-        case Kind.NUMBER:
+        case ColumnKind.NUMBER:
             return Decimal(_draw_digits(20, dice, column.carried, format))
-        case Kind.DECIMAL:
+        case ColumnKind.DECIMAL:
             count = _draw_digits(column.precision, dice, column.carried, format)
             return Decimal(dice.pick((-1, 1, 1))) * Decimal(count).scaleb(-column.scale)
-        case Kind.FLOAT:
+        case ColumnKind.FLOAT:
             # quarters are exact in 32 bits, so that readers can compare values
             return (dice.below(80_000) - 20_000) / 4
-        case Kind.DOUBLE:
+        case ColumnKind.DOUBLE:
             return dice.pick((0.1, 1e300, -1e-300)) if edge else dice.below(10**9) / 1_000
-        case Kind.BOOL:
+        case ColumnKind.BOOL:
             return dice.chance(0.5)
-        case Kind.BINARY:
+        case ColumnKind.BINARY:
             return dice.bits().to_bytes(8, "big") * dice.below(4) + b"\x00\xff"
-        case Kind.JSON:
+        case ColumnKind.JSON:
             return _document(dice)
-        case Kind.DATE | Kind.DATETIME | Kind.TIMESTAMP | Kind.TIME:
+        case ColumnKind.DATE | ColumnKind.DATETIME | ColumnKind.TIMESTAMP | ColumnKind.TIME:
             return _time(column, dice, edge)
         case _:
             return _text(column.kind, dice, edge)
@@ -231,11 +231,11 @@ def _time(column: CdcColumn, dice: Dice, edge: bool) -> Any:
     day = _FIRST_DAY + timedelta(days=dice.below(_DAYS))
     within = timedelta(microseconds=dice.below(86_400_000_000))
     match column.kind:
-        case Kind.DATE:
+        case ColumnKind.DATE:
             return day
-        case Kind.TIME if edge and column.carried is Carried.TIME_INTERVAL:
+        case ColumnKind.TIME if edge and column.carried is Carried.TIME_INTERVAL:
             return dice.pick((-_LONGEST_TIME, _LONGEST_TIME, timedelta(hours=-1)))
-        case Kind.TIME:
+        case ColumnKind.TIME:
             return within
     moment = datetime(day.year, day.month, day.day, tzinfo=UTC) + within
     if edge:
@@ -245,12 +245,12 @@ def _time(column: CdcColumn, dice: Dice, edge: bool) -> Any:
     return moment
 
 
-def _text(kind: Kind, dice: Dice, edge: bool) -> str:
-    if kind is Kind.ENUM:
+def _text(kind: ColumnKind, dice: Dice, edge: bool) -> str:
+    if kind is ColumnKind.ENUM:
         return dice.pick(_STATES)
-    if kind is Kind.UUID:
+    if kind is ColumnKind.UUID:
         return str(uuid.UUID(int=dice.bits() << 64 | dice.bits()))
-    if kind is Kind.LONG_TEXT:
+    if kind is ColumnKind.LONG_TEXT:
         return f"{dice.pick(_WORDS)} {dice.below(10**6)} " * (40 + dice.below(40))
     if edge:
         return dice.pick(_STRANGE)
@@ -280,7 +280,7 @@ class Position:
     """The position in the fields that the source's events have."""
 
 
-class Log(ABC):
+class DatabaseLog(ABC):
     """The log of a database, which only grows."""
 
     def __init__(self, dice: Dice) -> None:
@@ -304,7 +304,7 @@ class Log(ABC):
         return None
 
 
-class _BinLog(Log):
+class _BinLog(DatabaseLog):
     """MySQL's log: numbered files, and bytes in them. Above 999999, the number has 7 digits."""
 
     def __init__(self, dice: Dice, *, first_file: int) -> None:
@@ -326,7 +326,7 @@ class _BinLog(Log):
         self._byte = 157
 
 
-class _WriteAheadLog(Log):
+class _WriteAheadLog(DatabaseLog):
     """PostgreSQL's log: one number, written as two in hexadecimal: `16/2A50F3`."""
 
     # close to the end of the lower half: as texts, F/FFFFFF00 and 10/1A0 sort wrongly
@@ -338,7 +338,7 @@ class _WriteAheadLog(Log):
         return Position((self._byte, 0, 0), fields | {"tx_id": self._transaction})
 
 
-class _RedoLog(Log):
+class _RedoLog(DatabaseLog):
     """Oracle's log: the SCN of a transaction, the record in the redo log, the row in the record."""
 
     _scn = 1_706_664
@@ -367,7 +367,7 @@ class _RedoLog(Log):
         return Position((self._scn, 0, 0), {"scn": self._scn, "ssn": 0, "rs_id": ""})
 
 
-class _TransactionLog(Log):
+class _TransactionLog(DatabaseLog):
     """SQL Server's log: file, block and slot in hexadecimal, `00000025:00000728:0003`."""
 
     _file, _block, _slot = 0x25, 0x728, 0
@@ -384,7 +384,7 @@ class _TransactionLog(Log):
         return Position(numbers, {"lsn": lsn, "tx_id": str(self._transaction)})
 
 
-def open_log(plan: CdcPlan) -> Log:
+def open_log(plan: CdcPlan) -> DatabaseLog:
     """Open the log of the plan's database."""
     dice = Dice(plan.seed, "log")
     match plan.source_type:
@@ -419,10 +419,10 @@ class Op(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SourceChange:
     """One event of the source."""
 
-    shape: Shape
+    shape: SourceShape
     op: Op
     row: Row
     """The row after the change or, if it was deleted, before it."""
@@ -457,7 +457,7 @@ class Change:
         return (0, self.ts, *self.position.numbers, int(self.op is not Op.KEY_DELETE))
 
 
-Unit = tuple[Change, ...]
+Unit = tuple[SourceChange, ...]
 """Events that are always in the same file: one, or the two halves of a change of key."""
 
 
@@ -470,7 +470,7 @@ _MOST_UPDATED = 3
 class LiveTable:
     """A table with its rows, by a serial number that stays when the key of a row changes."""
 
-    def __init__(self, shape: Shape, *, born: int, null_keys: bool) -> None:
+    def __init__(self, shape: SourceShape, *, born: int, null_keys: bool) -> None:
         self.shape = shape
         self.born = born
         """The round in which the table appears."""
@@ -481,7 +481,7 @@ class LiveTable:
         """Number of events of the table."""
         self.added: list[str] = []
         self.dropped: list[str] = []
-        self._last: dict[Backfill, dict[Key, Change]] = {"before_cdc": {}, "by_timestamp": {}}
+        self._last: dict[Backfill, dict[Key, SourceChange]] = {"before_cdc": {}, "by_timestamp": {}}
         self._null_keys = null_keys and any(shape.column(name).nullable for name in shape.key)
         self._by_key: dict[Key, int] = {}
         self._live: list[int] = []
@@ -490,7 +490,7 @@ class LiveTable:
         self._serial = 0
         self._numbers = 0
 
-    def put(self, change: Change) -> None:
+    def put(self, change: SourceChange) -> None:
         """Record an event: of each key, the last one in the order of the source is kept."""
         self.events += 1
         for backfill, last in self._last.items():

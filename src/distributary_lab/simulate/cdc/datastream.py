@@ -15,14 +15,14 @@ from typing import Any
 
 import fastavro
 
-from distributary_lab.simulate.cdc.database import Change, Op
+from distributary_lab.simulate.cdc.database import Op, SourceChange
 from distributary_lab.simulate.cdc.shapes import (
     EPOCH,
     Carried,
     CdcFormat,
     CdcPlan,
     Row,
-    Shape,
+    SourceShape,
     SourceType,
     avro_name,
     canonical,
@@ -76,7 +76,7 @@ _RECORDS: dict[Carried, dict[str, Any]] = {
 class AvroSchema:
     """The schema of a table's files while its columns stay the same."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: SourceShape) -> None:
         self.text = json.dumps(_file_schema(shape), separators=(",", ":"))
         self.key = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
         """The `schema_key` of Datastream."""
@@ -125,7 +125,7 @@ _AVRO: dict[Carried, Writer] = {
 """Conversions of carried values to Avro; other values are written unchanged."""
 
 
-def _written(row: Row, shape: Shape, writers: dict[Carried, Writer], rest: Writer) -> Row:
+def _written(row: Row, shape: SourceShape, writers: dict[Carried, Writer], rest: Writer) -> Row:
     """Convert the values of a row for a format."""
     return {
         column.name: None
@@ -135,7 +135,7 @@ def _written(row: Row, shape: Shape, writers: dict[Carried, Writer], rest: Write
     }
 
 
-def _file_schema(shape: Shape) -> dict[str, Any]:
+def _file_schema(shape: SourceShape) -> dict[str, Any]:
     source = shape.source_type
     metadata = [
         {"name": name, "type": _TYPES.get((source, name), _METADATA[name][0])}
@@ -160,7 +160,7 @@ def _file_schema(shape: Shape) -> dict[str, Any]:
     }
 
 
-def _payload_fields(shape: Shape) -> Iterator[dict[str, Any]]:
+def _payload_fields(shape: SourceShape) -> Iterator[dict[str, Any]]:
     defined = set()
     for column in shape.columns:
         type: Any = _PLAIN.get(column.carried)
@@ -190,7 +190,7 @@ def json_file(events: Iterable[bytes], plan: CdcPlan) -> bytes:
     return gzip.compress(data, mtime=0) if plan.gzip else data
 
 
-def json_event(envelope: dict[str, Any], shape: Shape, *, time_style: int) -> bytes:
+def json_event(envelope: dict[str, Any], shape: SourceShape, *, time_style: int) -> bytes:
     """Return the bytes of one event, which are the same in every file that repeats it."""
     times = {
         name: _envelope_time(envelope[name], time_style)
@@ -251,12 +251,12 @@ _MYSQL_CHANGE_TYPES = _CHANGE_TYPES | {
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class NumberedEvent:
     """A change in a file, with its id."""
 
     number: int
     """Number of the event in the stream; events with the same number are duplicates."""
-    change: Change
+    change: SourceChange
     uuid: str
     read_ts: int
     """Time of reading, in milliseconds since 1970."""
@@ -264,7 +264,7 @@ class Event:
     """The format of times in a JSON file."""
 
 
-def change_type(change: Change) -> str:
+def change_type(change: SourceChange) -> str:
     """Return `INSERT`, `UPDATE` or `DELETE`, or MySQL's names for them."""
     mysql = change.shape.source_type is SourceType.MYSQL
     return (_MYSQL_CHANGE_TYPES if mysql else _CHANGE_TYPES)[change.op]
@@ -276,16 +276,16 @@ def row_id(serial: int) -> str:
     return f"AAAEAR{tail}".replace("=", "A")
 
 
-def _position_field(name: str, *, missing: Any = None) -> Callable[[Change], Any]:
+def _position_field(name: str, *, missing: Any = None) -> Callable[[SourceChange], Any]:
     return lambda change: change.position.event_fields.get(name, missing)
 
 
-def _key(change: Change) -> list[str]:
+def _key(change: SourceChange) -> list[str]:
     return list(change.shape.stated_key)
 
 
 _STRINGS = {"type": "array", "items": "string"}
-_METADATA: dict[str, tuple[Any, Callable[[Change], Any]]] = {
+_METADATA: dict[str, tuple[Any, Callable[[SourceChange], Any]]] = {
     "table": ("string", lambda change: change.shape.table),
     "database": ("string", lambda change: change.shape.database),
     "schema": ("string", lambda change: change.shape.schema),
@@ -322,7 +322,7 @@ _TYPES: dict[tuple[SourceType, str], Any] = {
 """Avro types of metadata fields that differ for one database."""
 
 
-def _sort_keys(change: Change) -> list[Any]:
+def _sort_keys(change: SourceChange) -> list[Any]:
     event_fields = change.position.event_fields
     match change.shape.source_type:
         case SourceType.MYSQL:
@@ -335,7 +335,7 @@ def _sort_keys(change: Change) -> list[Any]:
             return [event_fields["lsn"]] if "lsn" in event_fields else []
 
 
-def _payload(change: Change) -> Row:
+def _payload(change: SourceChange) -> Row:
     """Return the row; PostgreSQL logs only the key of a deleted row, if it has one."""
     shape, keeps_key_only = change.shape, change.shape.source_type is SourceType.POSTGRESQL
     if keeps_key_only and change.deleted and shape.key:
@@ -352,17 +352,17 @@ class FileEncoder:
     def __init__(self, plan: CdcPlan) -> None:
         self._plan = plan
         self._stream = f"projects/545418958905/locations/us-central1/streams/simulated-{plan.seed}"
-        self._schemas: dict[Shape, AvroSchema] = {}
+        self._schemas: dict[SourceShape, AvroSchema] = {}
         self.suffix = _SUFFIXES[plan.format] + (".gz" if plan.gzip else "")
         """The suffix of file names."""
 
-    def schema(self, shape: Shape) -> AvroSchema:
+    def schema(self, shape: SourceShape) -> AvroSchema:
         """Return the schema of a table's files; JSON files name it too."""
         if shape not in self._schemas:
             self._schemas[shape] = AvroSchema(shape)
         return self._schemas[shape]
 
-    def read_method(self, change: Change) -> str:
+    def read_method(self, change: SourceChange) -> str:
         """Return the read method of an event."""
         read = change.op is Op.READ
         if self._plan.bare_methods:
@@ -372,7 +372,7 @@ class FileEncoder:
             return change_log
         return first if change.filed <= self._plan.start_millis else again
 
-    def file(self, events: Sequence[Event], shape: Shape, *, name: str) -> bytes:
+    def file(self, events: Sequence[NumberedEvent], shape: SourceShape, *, name: str) -> bytes:
         """Return the bytes of a file."""
         schema = self.schema(shape)
         built = [self._envelope(event, schema.key) for event in events]
@@ -384,7 +384,7 @@ class FileEncoder:
         ]
         return json_file(lines, self._plan)
 
-    def _envelope(self, event: Event, schema_key: str) -> dict[str, Any]:
+    def _envelope(self, event: NumberedEvent, schema_key: str) -> dict[str, Any]:
         """Return all fields in the order of real files, with times as numbers and typed values."""
         change, source = event.change, event.change.shape.source_type
         late = source is SourceType.MYSQL and change.op is Op.KEY_INSERT

@@ -17,8 +17,8 @@ from confluent_kafka import Producer
 
 from distributary.errors import ConfigError
 from distributary.source.kafka.produced import ProducedTopic, new_card, write_card
-from distributary_lab.simulate.base import Message
-from distributary_lab.simulate.cdc.database import Change, Op, Unit
+from distributary_lab.simulate.base import SinkMessage
+from distributary_lab.simulate.cdc.database import Op, SourceChange, Unit
 from distributary_lab.simulate.cdc.datastream import row_id
 from distributary_lab.simulate.cdc.files import CdcSent, CdcTally
 from distributary_lab.simulate.cdc.script import ChangeModel
@@ -27,50 +27,50 @@ from distributary_lab.simulate.cdc.shapes import (
     Carried,
     CdcColumn,
     CdcPlan,
+    ColumnKind,
     Dice,
     Feature,
-    Kind,
     Row,
-    Shape,
+    SourceShape,
     SourceType,
     days,
     micros,
     since_midnight,
 )
-from distributary_lab.simulate.kafka import KafkaSink, KafkaTarget, Topic, Topics, validated
+from distributary_lab.simulate.kafka import ExistingTopic, KafkaSink, KafkaTarget, Topics, validated
 
 # The field `source` of an event for each connector: name, type in Kafka Connect, optional, value.
 
 _VERSION = "3.3.0.Final"
 
-SourceField = tuple[str, str, bool, Callable[[Change, CdcPlan], Any]]
+SourceField = tuple[str, str, bool, Callable[[SourceChange, CdcPlan], Any]]
 
 
-def _position_field(name: str) -> Callable[[Change, CdcPlan], Any]:
+def _position_field(name: str) -> Callable[[SourceChange, CdcPlan], Any]:
     return lambda change, _: change.position.event_fields.get(name)
 
 
-def _unless_read(value: Any) -> Callable[[Change, CdcPlan], Any]:
+def _unless_read(value: Any) -> Callable[[SourceChange, CdcPlan], Any]:
     return lambda change, _: None if change.op is Op.READ else value
 
 
-def _nothing(change: Change, plan: CdcPlan) -> None:
+def _nothing(change: SourceChange, plan: CdcPlan) -> None:
     return None
 
 
-def _snapshot(change: Change, plan: CdcPlan) -> str:
+def _snapshot(change: SourceChange, plan: CdcPlan) -> str:
     if change.op is not Op.READ:
         return "false"
     return "true" if change.filed <= plan.start_millis else "incremental"
 
 
-def _sequence(change: Change, plan: CdcPlan) -> str | None:
+def _sequence(change: SourceChange, plan: CdcPlan) -> str | None:
     if change.shape.source_type is not SourceType.POSTGRESQL:
         return None
     return json.dumps([None, str(change.position.numbers[0])])
 
 
-def _commit_scn(change: Change, plan: CdcPlan) -> str | None:
+def _commit_scn(change: SourceChange, plan: CdcPlan) -> str | None:
     return None if change.op is Op.READ else str(change.position.event_fields["scn"])
 
 
@@ -157,7 +157,7 @@ _TYPES: dict[Carried, dict[str, Any]] = {
 _TYPES[Carried.TIMESTAMP_TZ] = _TYPES[Carried.TIMESTAMP]
 
 
-def connect_row(row: Row, shape: Shape) -> Row:
+def connect_row(row: Row, shape: SourceShape) -> Row:
     """Return the values of a row in the JSON of Kafka Connect."""
     return {
         column.name: _value(row.get(column.name), column, shape.source_type)
@@ -219,13 +219,13 @@ def _plain(*fields: tuple[str, str, bool]) -> list[dict[str, Any]]:
 
 
 @cache
-def key_schema(shape: Shape, topic: str) -> dict[str, Any]:
+def key_schema(shape: SourceShape, topic: str) -> dict[str, Any]:
     """Return the schema of a message's key."""
     return _struct(f"{topic}.Key", [_field(shape.column(name)) for name in shape.key])
 
 
 @cache
-def value_schema(shape: Shape, topic: str) -> dict[str, Any]:
+def value_schema(shape: SourceShape, topic: str) -> dict[str, Any]:
     """Return the schema of a message's value."""
     row = _struct(f"{topic}.Value", [_field(column) for column in shape.columns], optional=True)
     source_fields = _plain(*(field[:3] for field in _SOURCE[shape.source_type]))
@@ -259,10 +259,10 @@ class TopicMessage(NamedTuple):
     """A message and its topic."""
 
     topic: str
-    message: Message
+    message: SinkMessage
     number: int
     """Number of its event; a tombstone has the number of its delete."""
-    change: Change
+    change: SourceChange
 
     @property
     def is_tombstone(self) -> bool:
@@ -323,13 +323,13 @@ class DebeziumStream:
             value = self._value(change, topic)
             at = change.ts + _AFTER_MILLIS
             name = change.shape.claim.text
-            message = Message(key, value, headers, at, name)
+            message = SinkMessage(key, value, headers, at, name)
             yield TopicMessage(topic, message, self._events, change)
             if change.deleted and key is not None:
-                tombstone = Message(key, None, (), at, name)
+                tombstone = SinkMessage(key, None, (), at, name)
                 yield TopicMessage(topic, tombstone, self._events, change)
 
-    def _key(self, change: Change, topic: str) -> bytes | None:
+    def _key(self, change: SourceChange, topic: str) -> bytes | None:
         shape = change.shape
         if not shape.key:
             return None
@@ -337,7 +337,9 @@ class DebeziumStream:
         key = {name: row[name] for name in shape.key}
         return self._json(key, key_schema(shape, topic) if self.plan.with_schema else None)
 
-    def _headers(self, change: Change, unit: Unit, topic: str) -> tuple[tuple[str, bytes], ...]:
+    def _headers(
+        self, change: SourceChange, unit: Unit, topic: str
+    ) -> tuple[tuple[str, bytes], ...]:
         match change.op:
             case Op.KEY_DELETE:
                 return (("__debezium.newkey", self._key(unit[1], topic) or b""),)
@@ -346,7 +348,7 @@ class DebeziumStream:
             case _:
                 return ()
 
-    def _value(self, change: Change, topic: str) -> bytes:
+    def _value(self, change: SourceChange, topic: str) -> bytes:
         at = change.ts + _AFTER_MILLIS
         value = {
             "before": _before(change),
@@ -365,13 +367,13 @@ class DebeziumStream:
             value, value_schema(change.shape, topic) if self.plan.with_schema else None
         )
 
-    def _after(self, change: Change) -> Row:
+    def _after(self, change: SourceChange) -> Row:
         row, before = connect_row(change.row, change.shape), change.before
         left_out = self.plan.has(Feature.UNAVAILABLE_VALUES) and change.op is Op.UPDATE
         if left_out and before and change.shape.source_type is SourceType.POSTGRESQL:
             for column in change.shape.columns:
                 same = before.get(column.name) == change.row[column.name] is not None
-                if column.kind is Kind.LONG_TEXT and same:
+                if column.kind is ColumnKind.LONG_TEXT and same:
                     row[column.name] = UNAVAILABLE
         return row
 
@@ -380,7 +382,7 @@ class DebeziumStream:
         return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def topic_of(shape: Shape, prefix: str) -> str:
+def topic_of(shape: SourceShape, prefix: str) -> str:
     """Return a topic such as `shop.shop.orders`; invalid characters become underscores."""
     names = [prefix, shape.namespace, shape.table]
     if shape.source_type is SourceType.SQLSERVER:
@@ -388,7 +390,7 @@ def topic_of(shape: Shape, prefix: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "_", ".".join(names))
 
 
-def _before(change: Change) -> Row | None:
+def _before(change: SourceChange) -> Row | None:
     """Return the row before the change, as far as the database logs it."""
     shape, before = change.shape, change.before
     if before is None or change.op is Op.KEY_INSERT:
@@ -414,7 +416,7 @@ class TopicsOutlet:
         self._cluster = self._topics.cluster()
         self._sinks: dict[str, KafkaSink] = {}
         self._producer: Producer | None = None
-        self.made: dict[str, Topic] = {}
+        self.made: dict[str, ExistingTopic] = {}
         """The topics that were sent to."""
 
     @property
@@ -422,7 +424,7 @@ class TopicsOutlet:
         """Return the number of messages that the broker has acknowledged."""
         return sum(sink.acknowledged for sink in self._sinks.values())
 
-    def write(self, topic: str, messages: list[Message]) -> None:
+    def write(self, topic: str, messages: list[SinkMessage]) -> None:
         """Send messages to a topic and wait until each is acknowledged."""
         if topic not in self._sinks:
             self._open(topic)
@@ -464,7 +466,7 @@ def send_messages(
     for round in stream.rounds():
         if round.number and interval > 0:
             sleep(interval)
-        by_topic: dict[str, list[Message]] = {}
+        by_topic: dict[str, list[SinkMessage]] = {}
         for entry in round.messages:
             by_topic.setdefault(entry.topic, []).append(entry.message)
         for topic, messages in by_topic.items():

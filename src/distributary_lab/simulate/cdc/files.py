@@ -15,16 +15,21 @@ from typing import Any
 
 from distributary.errors import ConfigError
 from distributary.store import disk
-from distributary_lab.simulate.cdc.database import Change, LiveTable, Op, Unit
-from distributary_lab.simulate.cdc.datastream import TIME_STYLES, Event, FileEncoder, change_type
+from distributary_lab.simulate.cdc.database import LiveTable, Op, SourceChange, Unit
+from distributary_lab.simulate.cdc.datastream import (
+    TIME_STYLES,
+    FileEncoder,
+    NumberedEvent,
+    change_type,
+)
 from distributary_lab.simulate.cdc.script import ChangeModel, ModelRound
 from distributary_lab.simulate.cdc.shapes import (
     CdcPlan,
-    Claim,
     Dice,
     Feature,
     Row,
-    Shape,
+    SourceShape,
+    TableClaim,
     canonical,
 )
 from distributary_lab.simulate.dice import seed_for
@@ -36,17 +41,17 @@ _FIRST_NUMBER = 100_000
 _AGAIN, _MIXED, _LATE, _BARE, _NOISE = 0.06, 0.12, 0.1, 0.25, 0.03
 _REMEMBERED = 8
 
-EventUnit = tuple[Event, ...]
+EventUnit = tuple[NumberedEvent, ...]
 """Events that are always in the same file."""
 
 
 @dataclass(slots=True)
-class Draft:
+class FileDraft:
     """A file before it is written."""
 
     folder: str
     name: str
-    shape: Shape
+    shape: SourceShape
     method: str
     units: list[EventUnit]
     round: int
@@ -118,13 +123,13 @@ class CdcTally:
         self._model = model
         self._seen: set[int] = set()
         self._types: Counter[str] = Counter()
-        self._tables: Counter[Claim] = Counter()
+        self._tables: Counter[TableClaim] = Counter()
         self._times: tuple[int, int] | None = None
         self._duplicates = 0
         self.counts: Counter[str] = Counter()
         """Counts of everything but events, by the fields of `CdcSent`."""
 
-    def add(self, number: int, change: Change) -> None:
+    def add(self, number: int, change: SourceChange) -> None:
         """Count an event by its number, which a duplicate shares."""
         if number in self._seen:
             self._duplicates += 1
@@ -167,7 +172,7 @@ class ChangeFile:
     path: str
     """Path below the stream's folder."""
     data: bytes
-    events: tuple[Event, ...]
+    events: tuple[NumberedEvent, ...]
     """The events; empty in files that readers must skip."""
     late: bool = False
     """Whether it appeared after its time."""
@@ -199,7 +204,7 @@ class FileStream:
         self._tally = CdcTally(self.model)
         self._events = 0
         self._files = 0
-        self._held: list[tuple[int, Draft]] = []
+        self._held: list[tuple[int, FileDraft]] = []
         self._past: dict[tuple[int, str], deque[EventUnit]] = {}
         self._quiet: set[str] = set()
 
@@ -220,7 +225,7 @@ class FileStream:
         """Return the counts of everything sent so far."""
         return self._tally.sent()
 
-    def _drafts(self, round: ModelRound) -> list[Draft]:
+    def _drafts(self, round: ModelRound) -> list[FileDraft]:
         """Return all files of a round, in the order in which they are listed.
 
         Events share a file if they have the same table, schema, read method and minute.
@@ -231,7 +236,7 @@ class FileStream:
             method = self._encoder.read_method(first)
             at = (id(first.shape), method, first.filed // _MINUTE, first.late)
             groups.setdefault(at, []).append(unit)
-        drafts: list[Draft] = []
+        drafts: list[FileDraft] = []
         for group in groups.values():
             chunks = list(self._chunks(group))
             if self.plan.has(Feature.OUT_OF_ORDER):
@@ -254,7 +259,7 @@ class FileStream:
             held += len(unit)
         yield chunk
 
-    def _draft(self, units: list[Unit], round: ModelRound) -> Draft:
+    def _draft(self, units: list[Unit], round: ModelRound) -> FileDraft:
         first = units[0][0]
         minute = datetime.fromtimestamp(first.filed // _MINUTE * 60, UTC)
         folder = f"{first.shape.object}/{minute:%Y/%m/%d/%H/%M}"
@@ -269,20 +274,22 @@ class FileStream:
             for change in unit:
                 self._events += 1
                 uuid = f"{prefix}{next(numbers):08x}"
-                events.append(Event(self._events, change, uuid, read_ts, style))
+                events.append(NumberedEvent(self._events, change, uuid, read_ts, style))
             event_units.append(tuple(events))
         method = self._encoder.read_method(first)
         name = self._new_name(first.shape, method)
-        return Draft(folder, name, first.shape, method, event_units, round.number, late=first.late)
+        return FileDraft(
+            folder, name, first.shape, method, event_units, round.number, late=first.late
+        )
 
-    def _new_name(self, shape: Shape, method: str) -> str:
+    def _new_name(self, shape: SourceShape, method: str) -> str:
         """Return a name that no other file has."""
         self._files += 1
         place = seed_for(self.plan.seed, shape.object) % (1 << 32) - (1 << 31)
         schema_key = self._encoder.schema(shape).key
         return f"{schema_key}_{method}_{place}_0_{_FIRST_NUMBER + self._files}"
 
-    def _noise(self, drafts: Sequence[Draft]) -> list[ChangeFile]:
+    def _noise(self, drafts: Sequence[FileDraft]) -> list[ChangeFile]:
         """Return files without events, as in real buckets: empty files, schemas, leftovers."""
         contents: dict[str, bytes] = {}
         encoder = self._encoder
@@ -304,7 +311,7 @@ class FileStream:
         self._tally.counts["noise_files"] += len(new)
         return [ChangeFile(path, data, ()) for path, data in new.items()]
 
-    def _repeat(self, drafts: Sequence[Draft]) -> list[Draft]:
+    def _repeat(self, drafts: Sequence[FileDraft]) -> list[FileDraft]:
         """Return files with repeated events, and add some repeated events to new files."""
         if not self.plan.has(Feature.DUPLICATES):
             return []
@@ -323,12 +330,12 @@ class FileStream:
             self._remembered(draft).extend(draft.units[:_REMEMBERED])
         return repeated
 
-    def _remembered(self, draft: Draft) -> deque[EventUnit]:
+    def _remembered(self, draft: FileDraft) -> deque[EventUnit]:
         """Return events of earlier rounds that fit into this file."""
         at = (id(draft.shape), draft.method)
         return self._past.setdefault(at, deque(maxlen=_REMEMBERED))
 
-    def _reuse_uuids(self, drafts: Sequence[Draft]) -> None:
+    def _reuse_uuids(self, drafts: Sequence[FileDraft]) -> None:
         """Give an event the id of another event of its table, in another file."""
         if not self.plan.has(Feature.REUSED_UUIDS):
             return
@@ -341,7 +348,7 @@ class FileStream:
                 self._tally.counts["reused_uuids"] += 1
                 return
 
-    def _in_turn(self, drafts: list[Draft], number: int) -> list[Draft]:
+    def _in_turn(self, drafts: list[FileDraft], number: int) -> list[FileDraft]:
         """Return the files that appear now: late ones last, delayed ones in later rounds."""
         last = number == self.plan.rounds - 1
         if self.plan.has(Feature.LATE_FILES) and not last:
@@ -360,7 +367,7 @@ class FileStream:
         now.sort(key=lambda draft: draft.late)
         return now + due
 
-    def _file(self, draft: Draft, turn: int) -> ChangeFile:
+    def _file(self, draft: FileDraft, turn: int) -> ChangeFile:
         events = tuple(chain.from_iterable(draft.units))
         for event in events:
             self._tally.add(event.number, event.change)

@@ -8,14 +8,22 @@ from dataclasses import dataclass
 
 from distributary_lab.simulate.cdc.database import (
     Backfill,
-    Change,
     LiveTable,
     Op,
+    SourceChange,
     Unit,
     open_log,
     shapes,
 )
-from distributary_lab.simulate.cdc.shapes import CdcPlan, Claim, Dice, Feature, Key, Row, SourceType
+from distributary_lab.simulate.cdc.shapes import (
+    CdcPlan,
+    Dice,
+    Feature,
+    Key,
+    Row,
+    SourceType,
+    TableClaim,
+)
 
 ROUND_MILLIS = 120_000
 """Length of a round in the source's time."""
@@ -95,7 +103,7 @@ class ChangeModel:
 
     def truth(
         self, *, backfill: Backfill = "before_cdc", keyless: bool = False
-    ) -> dict[Claim, list[Row]]:
+    ) -> dict[TableClaim, list[Row]]:
         """Return the rows that each table must hold after all events, with typed values.
 
         A row has the values of its last event: a column that the event lacks is None.
@@ -141,7 +149,9 @@ class ChangeModel:
         shape, began = table.shape, self._rounded(self._now)
         for serial, row in table.rows.items():
             read = {name: row.get(name) for name in shape.names}
-            change = Change(shape, Op.READ, read, None, serial, self._rounded(states), began, place)
+            change = SourceChange(
+                shape, Op.READ, read, None, serial, self._rounded(states), began, place
+            )
             table.put(change)
             yield (change,)
 
@@ -328,7 +338,7 @@ class ChangeModel:
         ts = self._rounded(self._now - self._waited(table, op))
         # a row older than a column has no value for it
         row = {name: row.get(name) for name in table.shape.names}
-        change = Change(
+        change = SourceChange(
             table.shape, op, row, before, serial, ts, ts, position, late, committed=table.events
         )
         table.put(change)

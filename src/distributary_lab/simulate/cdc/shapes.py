@@ -11,7 +11,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, NamedTuple, Self, TypeVar
 
-from distributary_lab.simulate.base import Plan, chosen, some_start
+from distributary_lab.simulate.base import SimulationPlan, chosen, some_start
 from distributary_lab.simulate.dice import roll, sample, seed_for
 
 # The plan: what the simulator sends.
@@ -96,7 +96,7 @@ _ROUNDS_NEEDED = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class CdcPlan(Plan):
+class CdcPlan(SimulationPlan):
     """Exactly `events` changes, after a backfill of `rows` rows in every table.
 
     Duplicates are counted in addition. A change of key is two events.
@@ -189,7 +189,7 @@ class Carried(StrEnum):
     BYTES = "bytes"
 
 
-class Kind(StrEnum):
+class ColumnKind(StrEnum):
     """The type of a column in the database, roughly."""
 
     carried: Carried
@@ -225,39 +225,39 @@ class Kind(StrEnum):
 # real files carry dates of MySQL as timestamps, and its bytes as hexadecimal text
 _IN_FILES = {
     SourceType.MYSQL: {
-        Kind.BOOL: Carried.INTEGER,
-        Kind.DATE: Carried.TIMESTAMP,
-        Kind.DATETIME: Carried.TIMESTAMP,
-        Kind.TIMESTAMP: Carried.TIMESTAMP,
-        Kind.TIME: Carried.TIME_INTERVAL,
-        Kind.BINARY: Carried.STRING,
+        ColumnKind.BOOL: Carried.INTEGER,
+        ColumnKind.DATE: Carried.TIMESTAMP,
+        ColumnKind.DATETIME: Carried.TIMESTAMP,
+        ColumnKind.TIMESTAMP: Carried.TIMESTAMP,
+        ColumnKind.TIME: Carried.TIME_INTERVAL,
+        ColumnKind.BINARY: Carried.STRING,
     },
-    SourceType.POSTGRESQL: {Kind.DATETIME: Carried.TIMESTAMP},
+    SourceType.POSTGRESQL: {ColumnKind.DATETIME: Carried.TIMESTAMP},
     SourceType.ORACLE: {
-        Kind.BOOL: Carried.INTEGER,
-        Kind.DATE: Carried.DATETIME,
-        Kind.DATETIME: Carried.TIMESTAMP,
-        Kind.TIME: Carried.STRING,
-        Kind.JSON: Carried.STRING,
-        Kind.BINARY: Carried.STRING,
+        ColumnKind.BOOL: Carried.INTEGER,
+        ColumnKind.DATE: Carried.DATETIME,
+        ColumnKind.DATETIME: Carried.TIMESTAMP,
+        ColumnKind.TIME: Carried.STRING,
+        ColumnKind.JSON: Carried.STRING,
+        ColumnKind.BINARY: Carried.STRING,
     },
-    SourceType.SQLSERVER: {Kind.NUMBER: Carried.DECIMAL, Kind.JSON: Carried.STRING},
+    SourceType.SQLSERVER: {ColumnKind.NUMBER: Carried.DECIMAL, ColumnKind.JSON: Carried.STRING},
 }
 
 _IN_MESSAGES = {
-    SourceType.MYSQL: {Kind.NUMBER: Carried.DECIMAL},
+    SourceType.MYSQL: {ColumnKind.NUMBER: Carried.DECIMAL},
     SourceType.POSTGRESQL: {},
     SourceType.ORACLE: {
-        Kind.BOOL: Carried.INTEGER,
-        Kind.DATE: Carried.DATETIME,
-        Kind.TIME: Carried.STRING,
-        Kind.JSON: Carried.STRING,
+        ColumnKind.BOOL: Carried.INTEGER,
+        ColumnKind.DATE: Carried.DATETIME,
+        ColumnKind.TIME: Carried.STRING,
+        ColumnKind.JSON: Carried.STRING,
     },
-    SourceType.SQLSERVER: {Kind.NUMBER: Carried.DECIMAL, Kind.JSON: Carried.STRING},
+    SourceType.SQLSERVER: {ColumnKind.NUMBER: Carried.DECIMAL, ColumnKind.JSON: Carried.STRING},
 }
 
 
-def carried_as(kind: Kind, source_type: SourceType, format: CdcFormat) -> Carried:
+def carried_as(kind: ColumnKind, source_type: SourceType, format: CdcFormat) -> Carried:
     """Return the type with which a stream carries this column type of this database."""
     special = _IN_MESSAGES if format is CdcFormat.DEBEZIUM else _IN_FILES
     return special[source_type].get(kind, kind.carried)
@@ -346,7 +346,7 @@ _DATABASE = {
 }
 
 
-class Claim(NamedTuple):
+class TableClaim(NamedTuple):
     """The names of a table in the stream; names that the stream lacks are empty."""
 
     database: str
@@ -364,7 +364,7 @@ class CdcColumn:
     """A column of a simulated table."""
 
     name: str
-    kind: Kind
+    kind: ColumnKind
     carried: Carried
     nullable: bool = True
     precision: int = 0
@@ -374,7 +374,7 @@ class CdcColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class SourceShape:
     """A table between two changes of its columns."""
 
     source_type: SourceType
@@ -399,12 +399,12 @@ class Shape:
         return "" if self.source_type is SourceType.MYSQL else self.namespace
 
     @property
-    def claim(self) -> Claim:
+    def claim(self) -> TableClaim:
         """Return the names in the stream: files of PostgreSQL do not name the database."""
         has_database = (
             self.format is CdcFormat.DEBEZIUM or self.source_type is not SourceType.POSTGRESQL
         )
-        return Claim(self.database if has_database else "", self.schema, self.table)
+        return TableClaim(self.database if has_database else "", self.schema, self.table)
 
     @property
     def object(self) -> str:
@@ -424,7 +424,7 @@ class Shape:
         """Return the key of a row."""
         return tuple(row[name] for name in self.key)
 
-    def with_columns(self, columns: Iterable[CdcColumn]) -> Shape:
+    def with_columns(self, columns: Iterable[CdcColumn]) -> SourceShape:
         """Return the table with other columns."""
         return replace(self, columns=tuple(columns))
 

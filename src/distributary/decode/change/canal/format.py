@@ -22,9 +22,9 @@ from distributary.decode.change.base import (
     mostly,
 )
 from distributary.decode.change.rows import (
-    Message,
+    EventRecord,
+    EventRows,
     RowChange,
-    RowEvent,
     RowsDecoder,
     TypedRows,
     carried_types,
@@ -156,7 +156,7 @@ def word_of(type_: Any) -> str:
     return _WORDS.get(name, "text")
 
 
-def read_event(event: Any, message: Message) -> RowEvent:
+def read_event(event: Any, message: EventRecord) -> EventRows:
     """Read a flat message of Canal."""
     del message
     if not isinstance(event, dict) or text_in(event, "type").upper() not in _OPS:
@@ -168,7 +168,7 @@ def read_event(event: Any, message: Message) -> RowEvent:
     if type(time) is not int or not 0 <= time <= _LATEST_MS:
         refuse(ErrorCode.BAD_SOURCE_TIME, "its time is no time")
     envelope = {name: value for name, value in event.items() if name not in _NO_ENVELOPE}
-    return RowEvent([*_changes(event, rows)], int(time) * 1_000, envelope)
+    return EventRows([*_changes(event, rows)], int(time) * 1_000, envelope)
 
 
 def _changes(event: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Iterator[RowChange]:

@@ -28,9 +28,9 @@ from distributary.decode.change.column_types import moment_us
 from distributary.decode.change.connect_frames import split_connect
 from distributary.decode.change.rows import (
     NOWHERE,
-    Message,
+    EventRecord,
+    EventRows,
     RowChange,
-    RowEvent,
     RowsDecoder,
     TypedRows,
     refuse,
@@ -141,8 +141,8 @@ def _claim(path: str) -> str | None:
 
 
 def read_event(
-    event: Any, message: Message, *, options: DmsOptions, beside: frozenset[str]
-) -> RowEvent:
+    event: Any, message: EventRecord, *, options: DmsOptions, beside: frozenset[str]
+) -> EventRows:
     """Read a row of a file of AWS DMS; some columns are not the table's."""
     if not isinstance(event, dict):
         refuse(ErrorCode.NOT_AN_ENVELOPE, "it is no row")
@@ -163,7 +163,7 @@ def read_event(
     place = NOWHERE if is_load else _place(event, stem, message, options)
     change = RowChange(op, row, key, place, has_own_place=not is_load)
     envelope = {name: event[name] for name in sorted(beside & event.keys())}
-    return RowEvent((change,), _time_us(event, stem, message, options), envelope)
+    return EventRows((change,), _time_us(event, stem, message, options), envelope)
 
 
 def _key(table: str, options: DmsOptions) -> tuple[str, ...]:
@@ -171,7 +171,7 @@ def _key(table: str, options: DmsOptions) -> tuple[str, ...]:
 
 
 def _place(
-    event: Mapping[str, Any], stem: str, message: Message, options: DmsOptions
+    event: Mapping[str, Any], stem: str, message: EventRecord, options: DmsOptions
 ) -> tuple[int, int, int]:
     """Return the place of a change: its number, or that of its file and of its row there."""
     if options.sequence:
@@ -186,7 +186,7 @@ def _place(
     return int(named[1] + named[2]), message.offset + 1, 0
 
 
-def _time_us(event: Mapping[str, Any], stem: str, message: Message, options: DmsOptions) -> int:
+def _time_us(event: Mapping[str, Any], stem: str, message: EventRecord, options: DmsOptions) -> int:
     if options.timestamp and event.get(options.timestamp) is not None:
         try:
             return moment_us(event[options.timestamp])

@@ -25,10 +25,10 @@ from distributary.decode.change.base import (
 )
 from distributary.decode.change.rows import (
     NOWHERE,
+    EventRecord,
+    EventRows,
     InferredRows,
-    Message,
     RowChange,
-    RowEvent,
     RowsDecoder,
     parsed,
     refuse,
@@ -100,7 +100,7 @@ def _row_change(event: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return event if has_names and known and "ts" in event else None
 
 
-def read_event(event: Any, message: Message) -> RowEvent:
+def read_event(event: Any, message: EventRecord) -> EventRows:
     """Read an event of Maxwell."""
     if not isinstance(event, dict) or text_in(event, "type") not in _OPS:
         refuse(ErrorCode.NOT_AN_ENVELOPE, "it does not say what happened")
@@ -124,7 +124,7 @@ def read_event(event: Any, message: Message) -> RowEvent:
     content = None
     if place != NOWHERE:
         content = {name: value for name, value in event.items() if name not in _POSITIONS}
-    return RowEvent(with_old_key(change), _time_us(event), envelope, content)
+    return EventRows(with_old_key(change), _time_us(event), envelope, content)
 
 
 def _place(event: Mapping[str, Any]) -> tuple[tuple[int, int, int], bool]:
@@ -148,7 +148,7 @@ def _time_us(event: Mapping[str, Any]) -> int:
     return int(time) * (1_000 if time >= _MILLISECONDS else 1_000_000)
 
 
-def _key(event: Mapping[str, Any], message: Message) -> tuple[str, ...]:
+def _key(event: Mapping[str, Any], message: EventRecord) -> tuple[str, ...]:
     """Return the columns of the key: the event may name them, else the key of its record does."""
     given = event.get("primary_key_columns")
     if isinstance(given, list):
