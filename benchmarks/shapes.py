@@ -16,8 +16,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from benchmarks.order import Order, Row, Suite
-from distributary.config.engine import AVAILABLE_NOW
 from distributary.config.load import load_text
+from distributary.config.runtime import AVAILABLE_NOW
 from distributary.engine.loop import StreamRun
 from distributary.engine.pipeline import Pipeline
 from distributary.source.base import Position

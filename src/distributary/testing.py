@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from distributary.config.engine import AVAILABLE_NOW
 from distributary.config.load import Loaded, load, load_text
+from distributary.config.runtime import AVAILABLE_NOW
 from distributary.delta.tables import open_table
 from distributary.engine.loop import StreamRun
 from distributary.engine.pipeline import Pipeline

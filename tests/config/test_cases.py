@@ -6,8 +6,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from distributary.config.engine import Trigger
 from distributary.config.load import load
+from distributary.config.runtime import Trigger
 from distributary.config.sources.delta import DeltaSourceConfig
 from distributary.config.sources.files import FilesSourceConfig
 from distributary.config.sources.kafka import KafkaSourceConfig

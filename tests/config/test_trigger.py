@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import PydanticCustomError
 
-from distributary.config.engine import Trigger, TriggerKind
+from distributary.config.runtime import Trigger, TriggerKind
 
 intervals = st.integers(min_value=1, max_value=999_999_999).map(lambda n: timedelta(seconds=n))
 triggers = st.one_of(

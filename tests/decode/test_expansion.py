@@ -391,8 +391,8 @@ def test_a_shape_is_found_in_memory_that_a_record_does_not_decide() -> None:
 
 
 ENGINES = {
-    Format.PROTOBUF: "distributary.decode.protobuf.engine.ptars.HandlerPool",
-    Format.AVRO: "distributary.decode.avro.engine.pyruhvro.deserialize_array",
+    Format.PROTOBUF: "distributary.decode.protobuf.fast_decoder.ptars.HandlerPool",
+    Format.AVRO: "distributary.decode.avro.fast_decoder.pyruhvro.deserialize_array",
     Format.JSON: "distributary.decode.json.columns.arrow_json.read_json",
 }
 

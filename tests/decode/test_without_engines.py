@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 from distributary.cli.doctor import checks_of_machine
-from distributary.decode.avro import engine as avro_engine
+from distributary.decode.avro import fast_decoder as avro_engine
 from distributary.decode.avro.decoder import AvroDecoder
 from distributary.decode.base import DecodeLimits
-from distributary.decode.protobuf import engine as protobuf_engine
+from distributary.decode.protobuf import fast_decoder as protobuf_engine
 from distributary.decode.protobuf.decoder import ProtobufDecoder
 from distributary.model.check import CheckState
 from distributary.registry.compile.avro import compile_avro

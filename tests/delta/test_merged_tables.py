@@ -17,7 +17,7 @@ from distributary.config.sources.delta import DeltaSourceConfig as SourceConfig
 from distributary.delta.compact import Sizes, compact
 from distributary.delta.log import load
 from distributary.delta.parquet import write_file
-from distributary.engine.tables import log_files
+from distributary.engine.planning.table_book import log_files
 from distributary.model.table import Column
 from distributary.publish.direct import DirectPublisher
 from distributary.source.delta.source import DeltaSource

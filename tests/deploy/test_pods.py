@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from pyarrow.fs import FileSelector
 
 from distributary.deploy.files import FileTarget
-from distributary.deploy.kubernetes import kubernetes_target
+from distributary.deploy.kubernetes_files import kubernetes_target
 from distributary.deploy.pipeline_file import read_for_install
 from distributary.spark.jars import ensure_connectors
 from distributary_lab.services.processes import free_port

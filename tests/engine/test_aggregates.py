@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from distributary.changes.aggregates import AggregateOrder
 from distributary.changes.shape import MergeResult
-from distributary.config.engine import AVAILABLE_NOW
+from distributary.config.runtime import AVAILABLE_NOW
 from distributary.engine import batch
 from distributary.engine.kill_points import KillPoint
 from distributary.engine.loop import StreamRun
@@ -27,10 +27,10 @@ from distributary.model.table import Role
 from distributary.observe.ledger.rows import TableSummary
 from distributary.observe.status import status
 from distributary.operations.erase import erase, find, where
-from distributary.operations.proposed import preview
 from distributary.operations.repair.rebuild_table import rebuild_table
 from distributary.operations.repair.resume_table import resume
 from distributary.operations.repair.verify_table import verify_aggregate
+from distributary.operations.trial_registry import preview
 from distributary.publish.base import Outcome, Published
 from distributary.publish.direct import DirectPublisher
 from distributary.spark.in_process import in_process

@@ -10,8 +10,8 @@ import threading
 from pathlib import Path
 from typing import Never
 
-from distributary.config.engine import AVAILABLE_NOW
 from distributary.config.lake import Maintain
+from distributary.config.runtime import AVAILABLE_NOW
 from distributary.delta.erased import is_done, names_in
 from distributary.engine.kill_points import KILL, ErasePoint
 from distributary.engine.loop import StreamRun

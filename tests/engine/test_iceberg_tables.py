@@ -13,11 +13,11 @@ from distributary.engine.progress.removal import dead_letters_of
 from distributary.errors import ConfigError
 from distributary.model.manifest import Counts
 from distributary.observe.trace import Coordinates, TraceVerdict, trace_offset
-from distributary.operations.proposed import preview
 from distributary.operations.repair.reset_clean import plan_clean, remove
 from distributary.operations.replay import LANE, replay
+from distributary.operations.trial_registry import preview
 from distributary.publish.formats.entry import format_at
-from distributary.publish.iceberg import open_catalog
+from distributary.publish.iceberg_publisher import open_catalog
 from distributary_lab.simulate.game_records import GamesPlan
 from tests.engine.test_crashes import SMALL, run
 from tests.lakes.games import Games

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from distributary.config.engine import Trigger
+from distributary.config.runtime import Trigger
 from distributary.engine.loop import RunSummary
 from distributary.engine.progress.claim import liveness
 from distributary.errors import ErrorCode, RegistryUnavailableError, SourceUnavailableError

@@ -12,7 +12,7 @@ import fastavro
 import pytest
 from pyspark.sql import SparkSession
 
-from distributary.config.engine import Trigger
+from distributary.config.runtime import Trigger
 from distributary.engine.progress.removal import dead_letters_of
 from distributary.model.manifest import Counts
 from distributary.model.record import Format

@@ -30,7 +30,7 @@ from distributary.operations.repair.resume_table import resume, waiting
 from distributary.operations.replay import LANE, replay, try_replay
 from distributary.publish.base import Outcome
 from distributary.publish.direct import DirectPublisher
-from distributary.publish.parquet import open_parquet
+from distributary.publish.parquet_publisher import open_parquet
 from distributary.store.base import REQUESTS, at
 from distributary_lab.simulate.game_records import GamesPlan
 from tests.lakes.games import TABLES, Games

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from distributary.config.engine import Run, Trigger
+from distributary.config.runtime import Run, Trigger
 from distributary.engine.context import PublishState, RunReports
 from distributary.engine.loop import RunSummary, StillParked, StreamRun, settled_now
 from distributary.engine.progress.checkpoint import Checkpoint

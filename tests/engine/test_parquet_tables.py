@@ -22,12 +22,12 @@ from distributary.errors import ConfigError
 from distributary.model.manifest import Counts, Mark, TableEntry
 from distributary.model.table import Column, Role, TablePlan
 from distributary.observe.trace import Coordinates, TraceVerdict, trace_offset, trace_row
-from distributary.operations.proposed import preview
 from distributary.operations.repair.reset_clean import plan_clean, remove
 from distributary.operations.repair.resume_table import resume, waiting
 from distributary.operations.replay import LANE, replay
+from distributary.operations.trial_registry import preview
 from distributary.publish.formats.entry import format_at
-from distributary.publish.parquet import ParquetPublisher
+from distributary.publish.parquet_publisher import ParquetPublisher
 from distributary.store.base import same_place
 from distributary_lab.simulate.game_records import GamesPlan
 from tests.engine.test_crashes import SMALL, run

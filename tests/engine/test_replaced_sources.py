@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from distributary.config.engine import Trigger
+from distributary.config.runtime import Trigger
 from distributary.engine import batch as batch_module
 from distributary.engine.pipeline import Pipeline
 from distributary.errors import DistributaryError, ErrorCode, SourceUnavailableError

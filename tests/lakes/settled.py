@@ -23,7 +23,7 @@ from distributary.observe.ledger.recording import BatchTimes
 from distributary.publish.base import Outcome, Published, Publisher
 from distributary.publish.direct import DirectPublisher
 from distributary.publish.parking import park, parked, resume
-from distributary.publish.parquet import ParquetPublisher
+from distributary.publish.parquet_publisher import ParquetPublisher
 from distributary.stage.bronze import BRONZE_COLUMNS
 
 NOON = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)

@@ -11,7 +11,7 @@ from distributary.model import facts
 from distributary.model.change import ChangeFacts
 from distributary.model.facts import Fact
 from distributary.model.manifest import StagedFile
-from distributary.model.plan import RouteKey
+from distributary.model.routing import RouteKey
 from distributary.model.rules.expectation import Action, RuleCount
 from distributary.stage.job import Staged
 

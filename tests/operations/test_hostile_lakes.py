@@ -18,8 +18,8 @@ from distributary.config.lake import Maintain
 from distributary.delta.log import snapshot_of
 from distributary.delta.tables import open_table, read_rows
 from distributary.engine.pipeline import Pipeline
+from distributary.engine.planning.table_book import log_files
 from distributary.engine.progress.removal import finish_removal
-from distributary.engine.tables import log_files
 from distributary.errors import CheckpointError, ErrorCode, OutsideLakeError, PublishError
 from distributary.model import layout
 from distributary.model.manifest import Mark, entry_from_dict, entry_to_dict
@@ -30,7 +30,7 @@ from distributary.operations.repair.reset_clean import plan_clean, plan_reset, r
 from distributary.operations.repair.resume_table import resume
 from distributary.publish.formats.entry import open_readable
 from distributary.publish.parking import in_lake, parked
-from distributary.publish.parquet import ParquetPublisher
+from distributary.publish.parquet_publisher import ParquetPublisher
 from distributary.web.drawing import preview
 from tests.lakes.settled import SettledLake
 

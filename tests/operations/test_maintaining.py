@@ -33,7 +33,7 @@ from distributary.operations.maintain import (
 )
 from distributary.publish.base import Outcome, Published
 from distributary.publish.direct import DirectPublisher
-from distributary.publish.parquet import ParquetPublisher
+from distributary.publish.parquet_publisher import ParquetPublisher
 from distributary.store.base import at
 
 SETTINGS = Maintain(optimize=Optimize(min_files=3))

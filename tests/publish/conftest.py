@@ -18,11 +18,11 @@ from distributary.config.lake import LakeConfig
 from distributary.delta import commit as writing
 from distributary.model.manifest import Mark, StagedFile, TableEntry
 from distributary.model.table import STAGING
-from distributary.publish import parquet
+from distributary.publish import parquet_publisher as parquet
 from distributary.publish.base import CommittedMark, Published, Publisher, TableShape
 from distributary.publish.direct import DirectPublisher
-from distributary.publish.iceberg import IcebergPublisher
-from distributary.publish.parquet import ParquetPublisher
+from distributary.publish.iceberg_publisher import IcebergPublisher
+from distributary.publish.parquet_publisher import ParquetPublisher
 from distributary.store import base
 from distributary.store.base import Store, at, introduce
 from distributary.store.bucket import Bucket

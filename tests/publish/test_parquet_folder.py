@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from distributary.errors import ErrorCode, PublishError
 from distributary.model.manifest import TableEntry, app_id
 from distributary.model.table import Column
-from distributary.publish import parquet
+from distributary.publish import parquet_publisher as parquet
 from distributary.publish.base import CommittedMark, Outcome
 from distributary.publish.formats.entry import format_at
 from distributary.publish.parking import park, parked, resume
-from distributary.publish.parquet import HOME, ParquetPublisher, ParquetTable
+from distributary.publish.parquet_publisher import HOME, ParquetPublisher, ParquetTable
 from tests.publish import staged
 from tests.publish.staged import (
     batch_of,

@@ -16,8 +16,8 @@ from distributary.errors import ErrorCode, PublishError, StagedFileError
 from distributary.model.manifest import app_id
 from distributary.model.table import Column
 from distributary.publish.base import CommittedMark, Outcome, Publisher, TableShape
-from distributary.publish.iceberg import open_iceberg
-from distributary.publish.parquet import ParquetTable
+from distributary.publish.iceberg_publisher import open_iceberg
+from distributary.publish.parquet_publisher import ParquetTable
 from tests.publish.conftest import MakePublisher
 from tests.publish.staged import (
     COMMENT,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from distributary.errors import ErrorCode
-from distributary.model.plan import Rejected
 from distributary.model.record import Format, WriterSchema
+from distributary.model.routing import Rejected
 from distributary.registry.compile import compile_schema
 from distributary.registry.messages import choose_message
 

@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from distributary.deploy.files import template
-from distributary.deploy.kubernetes import USER
+from distributary.deploy.kubernetes_files import USER
 
 HOST = "127.0.0.1"
 _END_SECONDS = 60

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from distributary.config.rules.expectations import Expectation
 from distributary.model.table import Column
-from distributary.shape import engine as rule_engine
+from distributary.shape import evaluation as rule_engine
 from distributary.shape.checks import Checks, checks_of
 
 Row = dict[str, Any]

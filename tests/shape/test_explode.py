@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributary.config.rules.shape import ShapeConfig
-from distributary.model.plan import Route, StageOrder
 from distributary.model.record import RAW
+from distributary.model.routing import Route, StageOrder
 from distributary.model.table import Column
 from distributary.shape.explode import exploded_bytes, items_as_rows
 from distributary.shape.resolve import Resolved, ShapeError, resolve

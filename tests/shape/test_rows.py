@@ -17,7 +17,7 @@ from distributary.config.rules.shape import ShapeConfig
 from distributary.model.record import TIMESTAMP
 from distributary.model.rules.shape_plan import ShapePlan
 from distributary.model.table import Column
-from distributary.shape import engine
+from distributary.shape import evaluation as engine
 from distributary.shape.resolve import Resolved, ShapeError, resolve
 from distributary.shape.rows import Shaper
 

@@ -10,9 +10,9 @@ import pytest
 
 from distributary.config.load import load_text
 from distributary.config.pipeline import PipelineConfig
-from distributary.engine.plan import Planner
-from distributary.model.plan import StageOrder
+from distributary.engine.planning.planner import Planner
 from distributary.model.record import RAW
+from distributary.model.routing import StageOrder
 from distributary.stage.exchange import facts_of, spread
 from distributary.stage.job import Staged
 from distributary.stage.land import land

@@ -11,9 +11,9 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from distributary.config.load import load_text
-from distributary.engine.plan import Planner
+from distributary.engine.planning.planner import Planner
+from distributary.engine.planning.table_book import log_files, log_of, merge_config
 from distributary.engine.steps.merges import DERIVED, derived_entries, merge_of, merged
-from distributary.engine.tables import log_files, log_of, merge_config
 from distributary.model.manifest import Mark, TableEntry
 from distributary.model.record import RAW
 from distributary.model.table import Role

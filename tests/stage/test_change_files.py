@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.config.load import load_text
-from distributary.engine.plan import Planner
+from distributary.engine.planning.planner import Planner
 from distributary.model.record import RAW
 from distributary.registry.record_schemas import InferredSchemas
 from distributary.source.files import json as files_json

@@ -19,12 +19,12 @@ from distributary.config.load import load_text
 from distributary.decode.base import RefusedError
 from distributary.decode.json.infer import infer
 from distributary.decode.json.text import parse
-from distributary.engine.names import Entries, Names, WantedName
-from distributary.engine.plan import Planner
+from distributary.engine.planning.planner import Planner
+from distributary.engine.planning.table_names import Entries, Names, WantedName
 from distributary.errors import ConfigError
 from distributary.model.names import propose
-from distributary.model.plan import EnvelopePlan
 from distributary.model.record import RAW, Format
+from distributary.model.routing import EnvelopePlan
 from distributary.registry.record_schemas import InferredSchemas
 from distributary.stage.envelopes import OpenedEnvelopes, open_messages
 from distributary.stage.files import Letter

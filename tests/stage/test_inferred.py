@@ -13,7 +13,7 @@ import pytest
 
 from distributary.config.load import load_text
 from distributary.decode.json.infer import ANYTHING, MAX_PROPERTIES, join
-from distributary.engine.plan import Planner
+from distributary.engine.planning.planner import Planner
 from distributary.errors import RegistryError
 from distributary.model.record import RAW
 from distributary.registry.record_schemas import InferredSchemas

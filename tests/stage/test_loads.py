@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from distributary.errors import ErrorCode
 from distributary.model.facts import KeyRange, SortedRun, decode, encode
-from distributary.model.plan import Rejected, Route, RouteKey
+from distributary.model.routing import Rejected, Route, RouteKey
 from distributary.stage.exchange import Load, spread
 
 TYPES = 6

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.config.load import load_text
-from distributary.engine.plan import Planner
+from distributary.engine.planning.planner import Planner
 from distributary.errors import ConfigError
 from distributary.model.record import RAW
 from distributary.registry.record_schemas import InferredSchemas

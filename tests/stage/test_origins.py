@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from distributary.config.load import load_text
-from distributary.engine.plan import Planner
+from distributary.engine.planning.planner import Planner
 from distributary.model.record import RAW, Format
 from distributary.model.table import Origin, Role
 from distributary.registry.compatibility.levels import Level

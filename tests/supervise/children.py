@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from distributary.config.engine import Restart
+from distributary.config.runtime import Restart
 from distributary.model.manifest import Counts
 from distributary.observe.events import BatchSettled, Event, encode
 from distributary.observe.log_format import LogLine

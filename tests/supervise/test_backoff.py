@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.config.engine import Restart
+from distributary.config.runtime import Restart
 from distributary.errors import DistributaryError, ErrorCode, SourceUnavailableError
 from distributary.supervise.member import EndKind, EndVerdict, Streak, judge, pause
 

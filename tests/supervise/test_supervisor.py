@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from distributary.config.engine import Restart
+from distributary.config.runtime import Restart
 from distributary.errors import ErrorCode, LakeUnavailableError, SourceUnavailableError
 from distributary.observe.events import (
     BatchSettled,

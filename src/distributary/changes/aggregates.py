@@ -35,7 +35,7 @@ from distributary.model.manifest import Mark, StagedFile
 from distributary.model.rules.aggregate_rule import AggregateRule
 from distributary.model.table import Role
 from distributary.shape.aggregate_columns import Aggregates, aggregates_of
-from distributary.shape.engine import PreparedStatement, engine_words
+from distributary.shape.evaluation import PreparedStatement, engine_words
 from distributary.shape.resolve import ShapeError
 from distributary.store.base import at
 

@@ -216,8 +216,8 @@ def _cluster(loaded: Loaded) -> Iterator[Check]:
 
 
 def _decoders() -> Check:
-    from distributary.decode.avro import engine as avro_engine
-    from distributary.decode.protobuf import engine as protobuf_engine
+    from distributary.decode.avro import fast_decoder as avro_engine
+    from distributary.decode.protobuf import fast_decoder as protobuf_engine
 
     there = {"ptars": protobuf_engine.has_engine(), "pyruhvro": avro_engine.has_engine()}
     missing = [name for name, found in there.items() if not found]
@@ -266,7 +266,7 @@ def _proven(proof: Proof) -> Check:
 
 def _exchange(loaded: Loaded, checkpoint: str) -> Check:
     """Return the result of `run.exchange`; ask the workers if needed."""
-    from distributary.model.plan import planned_exchange
+    from distributary.model.routing import planned_exchange
     from distributary.spark.settings import SparkSettings
 
     settings = SparkSettings.of(loaded, short_lived=True)

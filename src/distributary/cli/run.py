@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from distributary.cli.command.live import UpView
-    from distributary.config.engine import Trigger
     from distributary.config.load import Loaded
     from distributary.config.pipeline import PipelineConfig
+    from distributary.config.runtime import Trigger
     from distributary.engine.loop import RunSummary
     from distributary.engine.pipeline import Pipeline
     from distributary.observe.events import EventBus
@@ -107,7 +107,7 @@ def run(
     asked = "continuous" if continuous else "available_now" if available_now else None
     with journal_for(call.out, log_format) as journal:
         loaded = load_file(call, file)
-        from distributary.config.engine import Trigger
+        from distributary.config.runtime import Trigger
 
         try:
             timed = loaded.config.trigger if every is None else f"every {every}"
@@ -178,7 +178,7 @@ def _refuse_owned(config: PipelineConfig) -> None:
 
 def _ask_broker(config: PipelineConfig, trigger: Trigger) -> DistributaryError | None:
     """Return why the source cannot be read, of a run that would end because of it."""
-    from distributary.config.engine import TriggerKind
+    from distributary.config.runtime import TriggerKind
     from distributary.engine.seams import require_source
 
     if trigger.kind is not TriggerKind.AVAILABLE_NOW:
@@ -484,7 +484,7 @@ def run_project(
     from pydantic import ValidationError
 
     from distributary.cli.command.live import UpLines, draw_outcome
-    from distributary.config.engine import Restart
+    from distributary.config.runtime import Restart
     from distributary.observe.events import EventBus
     from distributary.pipelines.update import find_project, require_extra
     from distributary.supervise.member import Member, Spec

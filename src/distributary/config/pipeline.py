@@ -12,7 +12,6 @@ from distributary.config.base import TYPE_PLACE, Conflict, PipelineName, Section
 from distributary.config.catalog import catalog_conflicts, format_conflicts
 from distributary.config.cdc import Cdc
 from distributary.config.deploy import Deploy
-from distributary.config.engine import AVAILABLE_NOW, Limits, Restart, Run, Spark, TriggerSetting
 from distributary.config.lake import Evolution, Grant, LakeConfig, Maintain, NarrowEvolution, Tables
 from distributary.config.message import SCHEMALESS, Envelope, Framing, PayloadConfig
 from distributary.config.registry import RegistryConfig
@@ -20,6 +19,7 @@ from distributary.config.rules.aggregates import AggregateConfig, aggregate_conf
 from distributary.config.rules.expectations import Expectation, expectation_conflicts
 from distributary.config.rules.keys import KeyedTables, key_conflicts
 from distributary.config.rules.shape import Masking, ShapeConfig, mask_conflicts, shape_conflicts
+from distributary.config.runtime import AVAILABLE_NOW, Limits, Restart, Run, Spark, TriggerSetting
 from distributary.config.shard import Shard, shard_conflicts
 from distributary.config.sources.files import TYPE_OF_FILE
 from distributary.config.sources.source_types import Source, types_bringing

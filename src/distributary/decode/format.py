@@ -11,8 +11,8 @@ import pyarrow as pa
 from distributary.decode.base import DecodeLimits, Decoder
 from distributary.decode.messages import Messages
 from distributary.model.deadletter import Failure
-from distributary.model.plan import Rejected
 from distributary.model.record import Format, WriterSchema
+from distributary.model.routing import Rejected
 
 
 def _nothing_imported(text: str) -> Iterable[str]:

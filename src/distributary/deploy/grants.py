@@ -17,7 +17,7 @@ from urllib.parse import quote
 from distributary.config.lake import Grant
 from distributary.config.pipeline import PipelineConfig
 from distributary.delta.tables import reaching
-from distributary.deploy.databricks import asking, words
+from distributary.deploy.databricks_job import asking, words
 from distributary.errors import ConfigError, DeployError, DistributaryError, ErrorCode, SetupError
 from distributary.model import layout
 from distributary.model.names import quote_sql

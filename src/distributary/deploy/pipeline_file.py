@@ -30,7 +30,6 @@ from distributary.config.document import (
     refuse,
     to_yaml,
 )
-from distributary.config.engine import AVAILABLE_NOW, Spark, TriggerSetting
 from distributary.config.lake import LakeConfig
 from distributary.config.load import (
     ROOT,
@@ -45,6 +44,7 @@ from distributary.config.load import (
     models_of,
     settings,
 )
+from distributary.config.runtime import AVAILABLE_NOW, Spark, TriggerSetting
 from distributary.config.shard import Shard
 from distributary.config.variables import Variables
 from distributary.errors import ConfigError, ErrorCode

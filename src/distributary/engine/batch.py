@@ -17,6 +17,7 @@ from distributary.delta.erased import write_later
 from distributary.engine.context import RunContext
 from distributary.engine.kill_points import KillPoint, reached
 from distributary.engine.monitor import Lag
+from distributary.engine.planning.table_book import Pending, merges_rows
 from distributary.engine.steps.commits import Reach, publish_all, reach_of, refuse_foreign_marks
 from distributary.engine.steps.hops import (
     Begun,
@@ -29,7 +30,6 @@ from distributary.engine.steps.hops import (
 )
 from distributary.engine.steps.merged_events import forget_merged
 from distributary.engine.steps.merges import DERIVED
-from distributary.engine.tables import Pending, merges_rows
 from distributary.errors import AccountingError, DistributaryError, DivergedError, StagedFileError
 from distributary.model import layout
 from distributary.model.manifest import Counts, Manifest, source_hash

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from distributary.config.pipeline import PipelineConfig
 from distributary.engine.mirrors import Mirrors
 from distributary.engine.monitor import Lag, Monitor, lag_without_asking
-from distributary.engine.plan import Planner
+from distributary.engine.planning.planner import Planner
 from distributary.engine.progress.checkpoint import Checkpoint, ManifestCopy, Manifests
 from distributary.engine.progress.claim import Claim
 from distributary.engine.registrar import Registrar

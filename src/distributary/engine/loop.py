@@ -17,9 +17,10 @@ from dataclasses import dataclass, field, replace
 from pyspark.errors import PySparkException
 
 from distributary.changes.shape import Undecided
-from distributary.config.engine import Trigger, TriggerKind
+from distributary.config.runtime import Trigger, TriggerKind
 from distributary.engine.batch import ReadAhead, run_batch
 from distributary.engine.context import RunContext
+from distributary.engine.planning.table_book import primary_role
 from distributary.engine.requests import (
     RetryAges,
     answer_requests,
@@ -30,7 +31,6 @@ from distributary.engine.requests import (
     wanted,
 )
 from distributary.engine.steps.merged_events import forget_all_merged
-from distributary.engine.tables import primary_role
 from distributary.errors import CheckpointError, DistributaryError, ErrorCode
 from distributary.model.manifest import Counts
 from distributary.model.table import Role, counts_records

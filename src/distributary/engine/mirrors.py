@@ -19,13 +19,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from distributary.catalog.iceberg import MirrorCatalog
+from distributary.catalog.mirror_catalog import MirrorCatalog
 from distributary.config.lake import LakeConfig
 from distributary.config.pipeline import PipelineConfig
 from distributary.delta.columns import ColumnConflictError, UnsupportedTypeError
 from distributary.delta.holds import KeptCuts, write_kept
 from distributary.delta.tables import committing, reaching
-from distributary.engine.tables import format_for
+from distributary.engine.planning.table_book import format_for
 from distributary.errors import DistributaryError, PublishError, clean
 from distributary.iceberg.mirror import Mirror, Synced, UnmirroredError
 from distributary.model import layout

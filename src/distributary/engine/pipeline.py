@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 from distributary.config.alerts import Lineage
 from distributary.config.base import hide_credentials
 from distributary.config.document import printable
-from distributary.config.engine import Trigger, TriggerKind
 from distributary.config.load import Loaded, load, load_settings
 from distributary.config.pipeline import PipelineConfig
+from distributary.config.runtime import Trigger, TriggerKind
 from distributary.engine.context import (
     LaneProgress,
     PublishState,
@@ -30,8 +30,8 @@ from distributary.engine.context import (
 from distributary.engine.loop import RunSummary, StreamRun
 from distributary.engine.mirrors import start_mirrors
 from distributary.engine.monitor import Monitor
-from distributary.engine.names import Entries, Names
-from distributary.engine.plan import Planner
+from distributary.engine.planning.planner import Planner
+from distributary.engine.planning.table_names import Entries, Names
 from distributary.engine.progress.checkpoint import Checkpoint, ManifestCopy
 from distributary.engine.progress.claim import Claim, refuse_owned
 from distributary.engine.progress.erasure import finish_erasures

@@ -32,8 +32,8 @@ from distributary.catalog.catalogs import open_catalog
 from distributary.config.catalog import CatalogConfig
 from distributary.config.pipeline import PipelineConfig
 from distributary.engine.mirrors import MirroredTable, forget_mirrors
+from distributary.engine.planning.table_book import format_for, table_folder
 from distributary.engine.progress.removal import Removal
-from distributary.engine.tables import format_for, table_folder
 from distributary.errors import (
     CatalogError,
     CatalogUnavailableError,

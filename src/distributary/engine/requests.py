@@ -14,14 +14,7 @@ from distributary.changes.shape import MergeOrder, Undecided
 from distributary.config.cdc import MergeConfig
 from distributary.config.pipeline import PipelineConfig
 from distributary.delta.log import snapshot_of
-from distributary.engine.progress.recovery import accept_rebuilt
-from distributary.engine.steps.aggregates import (
-    follow_now,
-    listed_order,
-    publish_waiting_aggregate,
-)
-from distributary.engine.steps.merges import merge_of, publish_waiting
-from distributary.engine.tables import (
+from distributary.engine.planning.table_book import (
     LOG,
     derived_columns,
     log_of,
@@ -31,6 +24,13 @@ from distributary.engine.tables import (
     source_columns,
     table_folder,
 )
+from distributary.engine.progress.recovery import accept_rebuilt
+from distributary.engine.steps.aggregates import (
+    follow_now,
+    listed_order,
+    publish_waiting_aggregate,
+)
+from distributary.engine.steps.merges import merge_of, publish_waiting
 from distributary.errors import ConfigError, DistributaryError, ErrorCode
 from distributary.model.manifest import Mark, TableEntry
 from distributary.model.table import Column, Role, TablePlan

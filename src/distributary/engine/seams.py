@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 from distributary.config.pipeline import PipelineConfig
 from distributary.decode.change.formats import CHANGE_FORMATS
 from distributary.decode.formats import FORMATS
+from distributary.engine.planning.table_book import table_folder
 from distributary.engine.shards.source import shard_source
-from distributary.engine.tables import table_folder
 from distributary.errors import ConfigError
 from distributary.model.table_format import DELTA
 from distributary.publish.base import MixedPublisher, Publisher

@@ -2,7 +2,7 @@
 
 Here is the one without a catalog: a folder with numbered documents and a version hint, as readers
 expect it that open a table by its path. The catalogs with a database or a server are in
-`catalog/iceberg.py`.
+`catalog/mirror_catalog.py`.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from typing import Any, get_args
 from distributary.errors import AccountingError
 from distributary.model.change import ChangeFacts
 from distributary.model.manifest import StagedFile, compact, parsed
-from distributary.model.plan import RouteKey
 from distributary.model.record import LastRecords
+from distributary.model.routing import RouteKey
 from distributary.model.rules.expectation import RuleCount
 
 

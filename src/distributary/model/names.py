@@ -2,8 +2,8 @@
 
 A table name is the template with the value of each field filled in, in lower case, with `_` for all
 characters other than letters and digits: `silver_chess`. Several types may map to the same name:
-the first type to claim it gets it (`engine/names.py`). The others, and values that are not
-readable, get digits of their SHA-256: `silver_chess_x6a1f03c2d9`.
+the first type to claim it gets it (`engine/planning/table_names.py`). The others, and values that
+are not readable, get digits of their SHA-256: `silver_chess_x6a1f03c2d9`.
 """
 
 from __future__ import annotations

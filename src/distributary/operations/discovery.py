@@ -33,8 +33,8 @@ from distributary.errors import (
     SchemaNotFoundError,
 )
 from distributary.model.deadletter import Decoded
-from distributary.model.plan import Rejected
 from distributary.model.record import Format, WriterSchema
+from distributary.model.routing import Rejected
 from distributary.observe.log_format import listed
 from distributary.registry.base import SchemaRegistry
 from distributary.registry.messages import choose_message

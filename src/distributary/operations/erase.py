@@ -70,7 +70,7 @@ from distributary.observe.erasures import (
     tables_of,
 )
 from distributary.observe.ledger.ledger import Ledger
-from distributary.shape.engine import ENGINE, Evaluation, as_numpy, engine_words
+from distributary.shape.evaluation import ENGINE, Evaluation, as_numpy, engine_words
 from distributary.store.base import Store, at, is_remote
 
 _LEASE_SECONDS = 60.0

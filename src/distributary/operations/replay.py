@@ -21,14 +21,14 @@ from distributary.decode.formats import FORMATS, guessed_format
 from distributary.engine.batch import run_batch
 from distributary.engine.context import RunContext
 from distributary.engine.pipeline import Pipeline
+from distributary.engine.planning.schema_lookup import SchemaLookup, choose_envelope
 from distributary.engine.progress.removal import dead_letters_of
-from distributary.engine.schemas import SchemaLookup, choose_envelope
 from distributary.engine.steps.hops import drop_files, stage_records
 from distributary.errors import ConfigError, RegistryError
 from distributary.model.deadletter import CONTENT, MAY_HEAL, WITHHELD, content_keys
 from distributary.model.manifest import REPLAYS, Manifest, SourceRange
-from distributary.model.plan import Rejected
 from distributary.model.record import RAW, WriterSchema
+from distributary.model.routing import Rejected
 from distributary.observe.deadletters import DeadLetters, ReplayFailure, unfinished
 from distributary.registry.base import SchemaRegistry, has_schema
 from distributary.registry.wire import Framed, parse

@@ -26,11 +26,11 @@ from distributary.delta.parquet import UPLOADS, conform, write_file
 from distributary.engine.batch import run_batch
 from distributary.engine.context import RunContext
 from distributary.engine.pipeline import Pipeline
+from distributary.engine.planning.table_book import HISTORY, log_of
 from distributary.engine.progress.claim import state_of
 from distributary.engine.requests import merged_table
 from distributary.engine.seams import make_publisher
 from distributary.engine.steps.hops import Stages, stage_order
-from distributary.engine.tables import HISTORY, log_of
 from distributary.errors import ConfigError, PublishError
 from distributary.model import layout
 from distributary.model.manifest import READS, SourceRange

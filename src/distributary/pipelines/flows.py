@@ -18,13 +18,13 @@ import pyarrow as pa
 from distributary.config.pipeline import PipelineConfig
 from distributary.decode.base import Decoder
 from distributary.decode.formats import decoder_for
-from distributary.engine.plan import Planner
+from distributary.engine.planning.planner import Planner
 from distributary.errors import ConfigError, ErrorCode, SchemaGrewError
 from distributary.evolve.align import align
 from distributary.evolve.merge import merge
 from distributary.model.deadletter import DEAD_LETTER_SCHEMA
-from distributary.model.plan import Rejected, Route, RouteKey, StageOrder
 from distributary.model.record import RAW
+from distributary.model.routing import Rejected, Route, RouteKey, StageOrder
 from distributary.model.table import Merged, TablePlan
 from distributary.pipelines.known import KnownTypes, assume, known, new_planner, settings
 from distributary.source.entry import entry_of

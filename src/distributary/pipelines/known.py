@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 from distributary.config.load import load
 from distributary.config.pipeline import PipelineConfig
 from distributary.decode.formats import FORMATS
-from distributary.engine.plan import Planner
+from distributary.engine.planning.planner import Planner
 from distributary.engine.seams import make_registry
 from distributary.errors import ConfigError, ErrorCode, InvalidSchemaError
-from distributary.model.plan import Route, RouteKey
 from distributary.model.record import WriterSchema
+from distributary.model.routing import Route, RouteKey
 from distributary.model.table import TablePlan
 from distributary.registry.base import SchemaRegistry
 from distributary.registry.messages import ANY, AUTO, own_subject, topic_verdict

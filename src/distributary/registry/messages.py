@@ -19,8 +19,8 @@ from google.protobuf.descriptor_pb2 import (
 
 from distributary.errors import ErrorCode
 from distributary.model.names import casefold_key
-from distributary.model.plan import Rejected
 from distributary.model.record import Format, WriterSchema
+from distributary.model.routing import Rejected
 from distributary.registry.compile.avro_schema import short_name
 
 _MOST_LISTED = 20

@@ -28,7 +28,7 @@ from distributary.model.rules.aggregate_rule import (
 from distributary.model.rules.shape_rule import SqlExpression
 from distributary.model.table import Column
 from distributary.shape.checks import missing_column
-from distributary.shape.engine import ENGINE, engine_words, input_schema
+from distributary.shape.evaluation import ENGINE, engine_words, input_schema
 from distributary.shape.resolve import STORED_AS, ShapeError, Unapplied, stored_type
 
 _DELETED = "_deleted"

@@ -14,7 +14,7 @@ from distributary.config.rules.expressions import enclosed, is_moment
 from distributary.model.cache import Cache
 from distributary.model.rules.expectation import Rule
 from distributary.model.table import Column
-from distributary.shape.engine import ENGINE, Evaluation, as_numpy, engine_words
+from distributary.shape.evaluation import ENGINE, Evaluation, as_numpy, engine_words
 
 Flags = npt.NDArray[np.bool_]
 _MOST_KNOWN = 2_000

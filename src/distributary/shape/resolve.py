@@ -21,7 +21,7 @@ from distributary.model.rules.shape_plan import RECORD_COLUMNS, Computed, Mask, 
 from distributary.model.rules.shape_rule import ShapeFunction, ShapeRule, SqlExpression
 from distributary.model.table import ChangeKind, Column, ColumnChange
 from distributary.shape.checks import missing_column
-from distributary.shape.engine import ENGINE, engine_words, input_schema
+from distributary.shape.evaluation import ENGINE, engine_words, input_schema
 from distributary.shape.function import output_of, wider
 from distributary.shape.mask import masked_type
 

@@ -13,7 +13,7 @@ from distributary.model.cache import Cache
 from distributary.model.rules.shape_plan import ShapePlan
 from distributary.model.rules.shape_rule import SqlExpression
 from distributary.shape.checks import Flags
-from distributary.shape.engine import Evaluation, as_arrow, input_schema
+from distributary.shape.evaluation import Evaluation, as_arrow, input_schema
 from distributary.shape.mask import masked
 
 _MOST_KNOWN = 2_000

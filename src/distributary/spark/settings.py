@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 
 from distributary.config.base import SECRET_NAMES, is_secret_name, jvm_options, secrets_within
-from distributary.config.engine import Trigger, TriggerKind
 from distributary.config.load import Loaded
+from distributary.config.runtime import Trigger, TriggerKind
 from distributary.errors import ConfigError
 
 SPARK_VERSION = "4.1"

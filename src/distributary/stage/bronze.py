@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.model.facts import Fact
-from distributary.model.plan import StageOrder
 from distributary.model.record import HEADER, TIMESTAMP
+from distributary.model.routing import StageOrder
 from distributary.model.table import Column
 from distributary.stage.rows.partitions import table_facts
 from distributary.stage.task_plan import TaskPlan

@@ -26,8 +26,8 @@ from distributary.model import change
 from distributary.model.cache import Cache
 from distributary.model.deadletter import Decoded, Failure
 from distributary.model.facts import Fact, FileStaged
-from distributary.model.plan import Rejected, Route, RouteKey, StageOrder
 from distributary.model.record import RAW, TIMESTAMP
+from distributary.model.routing import Rejected, Route, RouteKey, StageOrder
 from distributary.model.rules.expectation import RuleCount
 from distributary.model.table import Column, Fill, TablePlan
 from distributary.stage.exchange import RecordGroups, Share, open_run, positions

@@ -24,7 +24,7 @@ from distributary.decode.json.format import JSON
 from distributary.decode.json.known import Group, adding_nothing
 from distributary.decode.messages import ENCODED, PAYLOAD, SCHEMA_ID, TYPE, Found
 from distributary.errors import ErrorCode
-from distributary.model.plan import EnvelopePlan
+from distributary.model.routing import EnvelopePlan
 from distributary.registry.wire import header_contents
 from distributary.stage.files import STRUCTURED, Letter
 

@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.model.facts import Fact, SortedRun, decode, encode, route_key
-from distributary.model.plan import Rejected, Route, RouteKey
 from distributary.model.record import RAW
+from distributary.model.routing import Rejected, Route, RouteKey
 from distributary.stage.unwrap import Rows, Unwrapped
 
 SORTED = RAW.append(pa.field("payload", pa.binary()))

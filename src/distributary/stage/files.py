@@ -22,8 +22,8 @@ from distributary.errors import ErrorCode
 from distributary.model.change import ChangeFacts
 from distributary.model.deadletter import DEAD_LETTER_SCHEMA, DeadLetterStatus, dead_letter_id
 from distributary.model.facts import EventsCounted
-from distributary.model.plan import StageOrder
 from distributary.model.record import HEADER, TIMESTAMP
+from distributary.model.routing import StageOrder
 from distributary.model.table import Column
 
 """A fact that a task sends to the driver: a kind, and a JSON document."""

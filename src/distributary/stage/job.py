@@ -35,8 +35,8 @@ from distributary.model.facts import (
     SortedRun,
 )
 from distributary.model.manifest import StagedFile
-from distributary.model.plan import Rejected, RouteKey, StageOrder
 from distributary.model.record import LastRecords, Shapes
+from distributary.model.routing import Rejected, RouteKey, StageOrder
 from distributary.model.rules.expectation import RuleCount, sum_counts
 from distributary.stage.exchange import DOCUMENT, DOCUMENT_DDL, Load, facts_of
 from distributary.stage.files import ticket

@@ -29,7 +29,7 @@ from distributary.model.facts import (
     RecordsSkipped,
 )
 from distributary.model.manifest import StagedFile
-from distributary.model.plan import StageOrder
+from distributary.model.routing import StageOrder
 from distributary.model.table import Role, TablePlan
 from distributary.stage.decoding import (
     DecodedPart,

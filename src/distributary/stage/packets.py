@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from distributary.model.facts import KeyRange, LettersFile, SortedRun, encode, route_key
 from distributary.model.manifest import compact, parsed
-from distributary.model.plan import RouteKey, StageOrder
+from distributary.model.routing import RouteKey, StageOrder
 from distributary.stage.exchange import (
     HELD,
     Load,

@@ -24,8 +24,8 @@ from distributary.model.facts import (
     SortedRun,
 )
 from distributary.model.names import refused_type_name
-from distributary.model.plan import UNFRAMED, Rejected, RouteKey, StageOrder
 from distributary.model.record import FAMILIAR, RAW, LastRecords, last_records
+from distributary.model.routing import UNFRAMED, Rejected, RouteKey, StageOrder
 from distributary.stage.bronze import BronzeWriter
 from distributary.stage.erased import without_erased
 from distributary.stage.exchange import (

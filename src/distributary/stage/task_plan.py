@@ -10,8 +10,8 @@ from distributary.decode.base import DecodeLimits
 from distributary.delta.erased import ErasedPlan
 from distributary.model.change import ChangeSettings
 from distributary.model.names import MAX_TYPE_NAME
-from distributary.model.plan import EnvelopePlan, Rejected, Route, RouteKey
 from distributary.model.record import WriterSchema
+from distributary.model.routing import EnvelopePlan, Rejected, Route, RouteKey
 from distributary.model.rules.expectation import Rule
 from distributary.model.rules.key_rule import KeyRule
 from distributary.model.table import TablePlan

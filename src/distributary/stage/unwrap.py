@@ -21,8 +21,8 @@ from distributary.decode.json.pattern import shape_in
 from distributary.errors import ErrorCode
 from distributary.model.change import ChangeSettings
 from distributary.model.deadletter import FAULT_HEADER, REASON_HEADER
-from distributary.model.plan import UNFRAMED, EnvelopePlan, Route, RouteKey
 from distributary.model.record import RAW, Format, Shapes, WriterSchema
+from distributary.model.routing import UNFRAMED, EnvelopePlan, Route, RouteKey
 from distributary.registry.record_schemas import guid_of
 from distributary.registry.wire import REASONS, SplitFrames, payloads, split, split_v0
 from distributary.stage.envelopes import (

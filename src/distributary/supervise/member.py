@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from distributary.config.engine import UNLIMITED, Limit, Restart
+from distributary.config.runtime import UNLIMITED, Limit, Restart
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.model.manifest import Counts
 from distributary.observe.documents import read_error

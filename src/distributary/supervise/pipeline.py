@@ -8,7 +8,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from distributary.config.document import OriginKind
-from distributary.config.engine import Trigger
+from distributary.config.runtime import Trigger
 from distributary.engine import pipeline as engine
 from distributary.engine.loop import RunSummary
 from distributary.errors import DistributaryError

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
-from distributary.config.engine import Trigger, TriggerKind
 from distributary.config.load import Loaded
+from distributary.config.runtime import Trigger, TriggerKind
 from distributary.observe.events import EventBus
 from distributary.observe.log_format import LogLine
 from distributary.supervise import supervisor

@@ -22,7 +22,7 @@ from distributary.config.lake import Tables
 from distributary.delta.tables import open_table, read_rows
 from distributary.engine.kill_points import KillPoint
 from distributary.engine.pipeline import Pipeline
-from distributary.engine.tables import log_of, source_table
+from distributary.engine.planning.table_book import log_of, source_table
 from distributary.model.manifest import Counts
 from distributary.model.names import propose
 from distributary.model.table import ChangeKind, Role

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from distributary.engine.names import Entries, NameEntry
+from distributary.engine.planning.table_names import Entries, NameEntry
 from distributary.engine.progress.claim import Claim
 from distributary.errors import LakeUnavailableError, SourceUnavailableError
 from distributary.model.deadletter import dead_letter_id

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from distributary.engine.names import Entries, NameEntry
+from distributary.engine.planning.table_names import Entries, NameEntry
 from distributary.engine.progress.checkpoint import Checkpoint
 from distributary.store.base import at
 from tests.cli.conftest import Cli

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from distributary.config.engine import Run
+from distributary.config.runtime import Run
 from distributary.engine.context import PublishState, RunContext, RunReports
 from distributary.engine.steps import commits, merges
 from distributary.errors import ErrorCode, LakeUnavailableError, PublishError

@@ -13,7 +13,7 @@ import pytest
 from distributary.delta.parquet import WRITTEN, AbandonedError, write_file
 from distributary.engine.progress.checkpoint import Checkpoint
 from distributary.engine.steps import hops
-from distributary.model.plan import StageOrder
+from distributary.model.routing import StageOrder
 from distributary.model.table import Role, TablePlan
 from distributary.stage import job
 from distributary.stage.files import file_name, ticket

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 
 from distributary.errors import ErrorCode
 from distributary.model.manifest import Mark, StagedFile, TableEntry
-from distributary.model.plan import StageOrder
 from distributary.model.record import RAW, TIMESTAMP
+from distributary.model.routing import StageOrder
 from distributary.model.table import Column, Role, TablePlan
 from distributary.publish.direct import DirectPublisher
-from distributary.publish.parquet import ParquetPublisher
+from distributary.publish.parquet_publisher import ParquetPublisher
 from distributary.stage.rows import partitions
 from distributary.stage.rows.partitions import days, partition_columns, write_files
 from distributary_lab.simulate.dice import VARINT, WRAPPER, WRAPPER_SUBJECT, delimited, tag, varint

@@ -66,10 +66,10 @@ from distributary.observe.log_format import cut, one_line
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from distributary.engine.names import NameClash
     from distributary.engine.pipeline import Pipeline
-    from distributary.model.plan import Rejected
+    from distributary.engine.planning.table_names import NameClash
     from distributary.model.record import WriterSchema
+    from distributary.model.routing import Rejected
     from distributary.model.table import Column, ColumnChange
     from distributary.observe.ledger.ledger import Ledger
     from distributary.observe.ledger.rows import SchemaInUse, SchemaRow, TableSummary
@@ -108,7 +108,7 @@ def tables(
     as_of: CutOption = None,
 ) -> None:
     """List the tables with rows, columns and last commit; at a cut with their versions."""
-    from distributary.engine.names import clashes
+    from distributary.engine.planning.table_names import clashes
     from distributary.observe.health import with_measures
 
     found = find_lake(call, lake)
@@ -348,7 +348,7 @@ def _message_of(found: FoundRegistry, schema: WriterSchema, subject: str) -> str
 
 
 def _message(found: FoundRegistry, schema: WriterSchema, subject: str) -> str | Rejected:
-    from distributary.engine.schemas import choose_envelope
+    from distributary.engine.planning.schema_lookup import choose_envelope
     from distributary.registry.messages import choose_message
 
     config = found.config
@@ -364,7 +364,7 @@ def _columns_of(
     """Return the columns of a schema, or the reason why it has none."""
     from distributary.decode.base import DecodeLimits
     from distributary.decode.formats import decoder_for
-    from distributary.model.plan import Rejected
+    from distributary.model.routing import Rejected
 
     message = _message(found, schema, subject)
     if isinstance(message, Rejected):

@@ -16,7 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.decode.avro.engine import AvroEngine, engine_supports, has_engine, lake_array
+from distributary.decode.avro.fast_decoder import (
+    AvroEngine,
+    engine_supports,
+    has_engine,
+    lake_array,
+)
 from distributary.decode.avro.reader import (
     AS_JSON,
     Cursor,

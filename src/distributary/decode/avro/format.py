@@ -7,8 +7,8 @@ import json
 from distributary.decode.avro.decoder import AvroDecoder, best_effort_text
 from distributary.decode.format import PayloadFormat
 from distributary.errors import ErrorCode
-from distributary.model.plan import Rejected
 from distributary.model.record import Format, WriterSchema
+from distributary.model.routing import Rejected
 
 
 def _record_of_branch(schema: WriterSchema, path: tuple[int, ...]) -> str | Rejected:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.decode.avro.engine import decimals_from_bytes
+from distributary.decode.avro.fast_decoder import decimals_from_bytes
 from distributary.decode.avro.reader import DAYS, MICROS, decimal_in
 from distributary.decode.avro.schema import decimal
 from distributary.decode.base import Mask, Positions, RefusedError, nulls, owners, where

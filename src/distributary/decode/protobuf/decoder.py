@@ -26,7 +26,7 @@ from distributary.decode.base import (
     RefusedError,
     RowByRowDecoder,
 )
-from distributary.decode.protobuf.engine import (
+from distributary.decode.protobuf.fast_decoder import (
     Columns,
     JsonText,
     ProtobufEngine,

@@ -8,8 +8,8 @@ from distributary.decode.format import PayloadFormat
 from distributary.decode.protobuf.decoder import ProtobufDecoder
 from distributary.decode.protobuf.wire import best_effort_text
 from distributary.errors import ErrorCode
-from distributary.model.plan import Rejected
 from distributary.model.record import Format, WriterSchema
+from distributary.model.routing import Rejected
 from distributary.registry.wire import message_by_index
 
 _IMPORT = re.compile(r'^\s*import\s+(?:public\s+|weak\s+)?"([^"\n]+)"\s*;', re.MULTILINE)

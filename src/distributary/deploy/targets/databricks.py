@@ -9,7 +9,7 @@ from typing import Any
 
 from distributary.config.base import Section
 from distributary.config.deploy import Cluster, Databricks
-from distributary.deploy.databricks import databricks_target
+from distributary.deploy.databricks_job import databricks_target
 from distributary.deploy.files import DeployTarget
 from distributary.deploy.pipeline_file import Installable
 from distributary.deploy.refusals import other_spark

@@ -19,9 +19,9 @@ from distributary.delta.commit import Change, rewrite_files, write_rows
 from distributary.delta.damage import damage_in, damaged
 from distributary.delta.log import DataFile, Snapshot, load
 from distributary.delta.tables import committing, reaching
+from distributary.engine.planning.table_book import table_folder
 from distributary.engine.progress.checkpoint import Checkpoint
 from distributary.engine.progress.claim import Claim
-from distributary.engine.tables import table_folder
 from distributary.errors import DamagedFileError
 from distributary.model import layout
 from distributary.model.manifest import Manifest

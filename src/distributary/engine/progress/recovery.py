@@ -15,11 +15,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from distributary.config.pipeline import PipelineConfig
+from distributary.engine.planning.table_book import log_of, merge_config, table_folder
 from distributary.engine.progress.checkpoint import Checkpoint, ManifestCopy
 from distributary.engine.progress.claim import Claim
 from distributary.engine.progress.removal import finish_removal
 from distributary.engine.seams import make_source
-from distributary.engine.tables import log_of, merge_config, table_folder
 from distributary.errors import (
     CheckpointError,
     DistributaryError,

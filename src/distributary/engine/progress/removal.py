@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distributary.engine.names import Entries
+from distributary.engine.planning.table_names import Entries
 from distributary.engine.progress.checkpoint import Checkpoint, ManifestCopy
 from distributary.engine.progress.claim import CLAIMS, Claim
 from distributary.errors import CheckpointError

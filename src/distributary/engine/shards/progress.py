@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.shard import Part, job_name
 from distributary.config.sources.delta import DeltaSourceConfig
+from distributary.engine.planning.table_book import table_folder
 from distributary.engine.progress.checkpoint import Checkpoint, Manifests
-from distributary.engine.tables import table_folder
 from distributary.errors import CheckpointError, ConfigError
 from distributary.model import layout
 from distributary.model.deadletter import DeadLetterStatus

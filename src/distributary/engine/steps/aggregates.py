@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from distributary.changes.aggregates import AggregateOrder, merge_aggregates, origin_of
 from distributary.config.pipeline import PipelineConfig
 from distributary.delta.tables import reaching
-from distributary.engine.aggregates import SOURCES, entry_of
 from distributary.engine.context import RunContext
 from distributary.engine.kill_points import KillPoint, reached
+from distributary.engine.planning.aggregate_plan import SOURCES, entry_of
+from distributary.engine.planning.table_book import Pending, merge_config, table_folder
 from distributary.engine.steps.merges import failed, in_tasks, log_is_there
 from distributary.engine.steps.unwritable import BEHIND_OTHERS, in_rounds, park_failed
-from distributary.engine.tables import Pending, merge_config, table_folder
 from distributary.errors import ConfigError, DistributaryError, PublishError
 from distributary.model.manifest import Manifest, Mark, TableEntry
 from distributary.model.table import Role, TablePlan

@@ -24,15 +24,15 @@ from pyspark.sql import SparkSession
 from distributary.config.pipeline import PipelineConfig
 from distributary.decode.change.formats import decoded_together
 from distributary.engine.context import RunContext
+from distributary.engine.planning.table_book import Pending, primary_role
 from distributary.engine.steps.aggregates import aggregate_entries
 from distributary.engine.steps.commits import Reach
 from distributary.engine.steps.merges import derived_entries
-from distributary.engine.tables import Pending, primary_role
 from distributary.errors import AccountingError, ExpectationError
 from distributary.model.change import ChangeFacts
 from distributary.model.deadletter import CONTENT, content_keys
 from distributary.model.manifest import Counts, Manifest, StagedFile, TableEntry
-from distributary.model.plan import Exchange, StageOrder, planned_exchange
+from distributary.model.routing import Exchange, StageOrder, planned_exchange
 from distributary.model.rules.expectation import Action
 from distributary.model.table import STAGING, Role, TablePlan
 from distributary.model.table_format import TABLE_FORMATS

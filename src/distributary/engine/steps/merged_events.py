@@ -14,7 +14,7 @@ from distributary.delta.commit import Change, rewrite_files
 from distributary.delta.log import snapshot_of
 from distributary.delta.tables import committing, until_not_overtaken
 from distributary.engine.context import RunContext
-from distributary.engine.tables import relatives, table_folder
+from distributary.engine.planning.table_book import relatives, table_folder
 from distributary.errors import PublishError
 from distributary.model.table import Role
 from distributary.publish.parking import parked

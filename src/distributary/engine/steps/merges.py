@@ -25,8 +25,7 @@ from distributary.config.pipeline import PipelineConfig
 from distributary.delta.tables import may_pass
 from distributary.engine.context import RunContext
 from distributary.engine.kill_points import KillPoint, reached
-from distributary.engine.steps.unwritable import BEHIND_OTHERS, in_rounds, park_failed
-from distributary.engine.tables import (
+from distributary.engine.planning.table_book import (
     LOG,
     Pending,
     files_of_commit,
@@ -37,6 +36,7 @@ from distributary.engine.tables import (
     own_columns,
     table_folder,
 )
+from distributary.engine.steps.unwritable import BEHIND_OTHERS, in_rounds, park_failed
 from distributary.errors import DistributaryError, ErrorCode, LakeUnavailableError, PublishError
 from distributary.model import layout
 from distributary.model.manifest import ASIDE, Manifest, Mark, TableEntry

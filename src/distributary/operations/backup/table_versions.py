@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from distributary.delta.log import Snapshot, load, parse_commit, read_commit
-from distributary.engine.names import NameEntry
+from distributary.engine.planning.table_names import NameEntry
 from distributary.model import layout
 from distributary.observe.ledger.ledger import Ledger
 from distributary.operations.backup.state import MovedError, each, read_document

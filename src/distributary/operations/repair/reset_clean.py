@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from distributary.engine.names import Entries
 from distributary.engine.pipeline import Pipeline
+from distributary.engine.planning.table_names import Entries
 from distributary.engine.progress.checkpoint import Checkpoint
 from distributary.engine.progress.claim import CLAIMS, refuse_owned
 from distributary.engine.progress.removal import PARKED_FILES, Removal, dead_letters_of, take_away

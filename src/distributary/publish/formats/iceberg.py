@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from distributary.config.pipeline import PipelineConfig
-    from distributary.publish.iceberg import IcebergPublisher, IcebergTable
+    from distributary.publish.iceberg_publisher import IcebergPublisher, IcebergTable
 
 
 class IcebergFormat(TableFormatEntry):
@@ -29,7 +29,7 @@ class IcebergFormat(TableFormatEntry):
     def publisher(self, config: PipelineConfig, spark: SparkSession | None) -> IcebergPublisher:
         """Return the publisher. Raises ConfigError if a package is not installed."""
         try:
-            from distributary.publish.iceberg import IcebergPublisher
+            from distributary.publish.iceberg_publisher import IcebergPublisher
         except ModuleNotFoundError as error:
             raise ConfigError(
                 "iceberg tables need a package that is not installed",
@@ -83,7 +83,7 @@ def _opened(path: str) -> IcebergTable | None:
     folder = local_folder(path)
     if folder is None:
         return None
-    from distributary.publish.iceberg import open_iceberg
+    from distributary.publish.iceberg_publisher import open_iceberg
 
     return open_iceberg(folder)
 

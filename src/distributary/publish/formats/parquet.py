@@ -14,7 +14,7 @@ from distributary.publish.base import Held, Publisher
 from distributary.publish.formats.entry import TableFormatEntry
 from distributary.publish.formats.readable import ReadableFiles
 from distributary.publish.formats.written import KnownFile, compared_sizes, rows_held
-from distributary.publish.parquet import (
+from distributary.publish.parquet_publisher import (
     HOME,
     RECORD,
     ParquetPublisher,

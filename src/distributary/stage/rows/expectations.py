@@ -16,7 +16,7 @@ from distributary.errors import ErrorCode
 from distributary.model.cache import Cache
 from distributary.model.deadletter import Decoded
 from distributary.model.facts import Fact, RulesCounted
-from distributary.model.plan import StageOrder
+from distributary.model.routing import StageOrder
 from distributary.model.rules.expectation import (
     Action,
     Coordinates,

@@ -20,8 +20,8 @@ from distributary.config.rules.expressions import enclosed
 from distributary.decode.change.base import content_hashes
 from distributary.errors import ErrorCode
 from distributary.model.change import CHANGE_COLUMNS, CHANGE_NAMES, SEQ
-from distributary.model.plan import StageOrder
 from distributary.model.record import TIMESTAMP
+from distributary.model.routing import StageOrder
 from distributary.model.rules.key_rule import TIME_OF_RECORD, KeyRule
 from distributary.model.table import TablePlan
 from distributary.shape.checks import checks_of

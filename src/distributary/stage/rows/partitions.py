@@ -29,7 +29,7 @@ from distributary.model.names import (
     label_columns,
     label_folder,
 )
-from distributary.model.plan import StageOrder
+from distributary.model.routing import StageOrder
 from distributary.model.table import Column, TablePlan
 from distributary.model.table_format import TABLE_FORMATS
 from distributary.stage.exchange import Values, combinations, positions

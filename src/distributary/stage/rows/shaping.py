@@ -13,7 +13,7 @@ import pyarrow as pa
 from distributary.config.document import printable
 from distributary.decode.base import SLICE_BYTES
 from distributary.errors import ErrorCode
-from distributary.model.plan import StageOrder
+from distributary.model.routing import StageOrder
 from distributary.model.rules.shape_plan import ShapePlan
 from distributary.model.rules.shape_rule import ShapeFunction, SqlExpression
 from distributary.model.table import Column

@@ -15,7 +15,7 @@ from jsonschema import Draft7Validator, ValidationError
 
 from distributary.config.document import parse
 from distributary.deploy.files import FileTarget, template
-from distributary.deploy.kubernetes import (
+from distributary.deploy.kubernetes_files import (
     USER,
     chart_values,
     dockerfile,

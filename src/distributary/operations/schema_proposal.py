@@ -20,8 +20,8 @@ from distributary.config.pipeline import PipelineConfig
 from distributary.decode.base import DecodeLimits, Decoder
 from distributary.decode.formats import FORMATS, decoder_for
 from distributary.engine.pipeline import Pipeline
-from distributary.engine.plan import Planner
-from distributary.engine.tables import LOG
+from distributary.engine.planning.planner import Planner
+from distributary.engine.planning.table_book import LOG
 from distributary.errors import (
     ConfigError,
     DecodeError,
@@ -32,10 +32,10 @@ from distributary.errors import (
 from distributary.evolve.merge import ignored, merge, missing
 from distributary.model.deadletter import Decoded, Failure
 from distributary.model.names import printable
-from distributary.model.plan import Rejected, Route, RouteKey
 from distributary.model.record import Format, WriterSchema
+from distributary.model.routing import Rejected, Route, RouteKey
 from distributary.model.table import ChangeKind, Column, ColumnChange, Role
-from distributary.operations.proposed import (
+from distributary.operations.trial_registry import (
     MOST_RECORDS,
     PROPOSED_ID,
     Judge,

@@ -7,8 +7,8 @@ from dataclasses import replace
 from distributary.config.base import placeholders
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.rules.aggregates import AggregateConfig
-from distributary.engine.names import WantedName
-from distributary.engine.tables import TableBook, fixed_tables
+from distributary.engine.planning.table_book import TableBook, fixed_tables
+from distributary.engine.planning.table_names import WantedName
 from distributary.errors import ConfigError
 from distributary.model.names import propose
 from distributary.model.table import ChangeKind, Column, ColumnChange, Role, TablePlan

@@ -16,7 +16,7 @@ from distributary.config.rules.shape import raw_layers
 from distributary.decode.formats import FORMATS
 from distributary.engine.monitor import unread
 from distributary.engine.pipeline import Pipeline
-from distributary.engine.plan import Planner
+from distributary.engine.planning.planner import Planner
 from distributary.engine.progress.checkpoint import Checkpoint
 from distributary.engine.seams import make_ends, make_source
 from distributary.errors import (
@@ -30,8 +30,8 @@ from distributary.errors import (
 )
 from distributary.evolve.types import sql_name
 from distributary.model.names import printable
-from distributary.model.plan import Rejected, Route, RouteKey
 from distributary.model.record import Format, SubjectVersion, WriterSchema
+from distributary.model.routing import Rejected, Route, RouteKey
 from distributary.model.rules.expectation import Rule
 from distributary.model.table import ChangeKind, ColumnChange, Role, TablePlan
 from distributary.registry.base import Reference, gather

@@ -24,11 +24,14 @@ from distributary.decode.formats import FORMATS, change_decoder_for, decoder_for
 from distributary.delta.erased import ErasedPlan, erased_plan
 from distributary.delta.log import BrokenLogError, snapshot_of
 from distributary.delta.skipping import microseconds
-from distributary.engine.aggregates import AggregatePlan
-from distributary.engine.keys import KeyPlan
-from distributary.engine.names import Names, WantedName
-from distributary.engine.schemas import SchemaLookup, envelope_plan, envelope_versions
-from distributary.engine.tables import (
+from distributary.engine.planning.aggregate_plan import AggregatePlan
+from distributary.engine.planning.key_plan import KeyPlan
+from distributary.engine.planning.schema_lookup import (
+    SchemaLookup,
+    envelope_plan,
+    envelope_versions,
+)
+from distributary.engine.planning.table_book import (
     HISTORY,
     LOG,
     TableBook,
@@ -41,6 +44,7 @@ from distributary.engine.tables import (
     spoken,
     table_folder,
 )
+from distributary.engine.planning.table_names import Names, WantedName
 from distributary.errors import (
     DecodeError,
     ErrorCode,
@@ -52,14 +56,14 @@ from distributary.evolve.merge import merge
 from distributary.model.change import ChangeSettings
 from distributary.model.deadletter import MAY_HEAL
 from distributary.model.names import propose, refused_type_name, spelled_record, spelled_type
-from distributary.model.plan import (
+from distributary.model.record import WriterSchema
+from distributary.model.routing import (
     UNFRAMED,
     EnvelopePlan,
     Rejected,
     Route,
     RouteKey,
 )
-from distributary.model.record import WriterSchema
 from distributary.model.rules.expectation import type_spellings
 from distributary.model.rules.shape_rule import ShapeRule
 from distributary.model.table import Column, Role

@@ -80,7 +80,7 @@ class MirrorCatalog:
         with self._lock:
             if self._opened is None:
                 self.check()
-                from distributary.publish.iceberg import open_catalog
+                from distributary.publish.iceberg_publisher import open_catalog
 
                 catalog = open_catalog(self._lake)
                 catalog.create_namespace_if_not_exists(self._settings.namespace)

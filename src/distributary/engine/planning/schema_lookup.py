@@ -29,8 +29,8 @@ from distributary.errors import (
     RegistryError,
     SchemaNotFoundError,
 )
-from distributary.model.plan import UNFRAMED, EnvelopePlan, Rejected, RouteKey
 from distributary.model.record import WriterSchema
+from distributary.model.routing import UNFRAMED, EnvelopePlan, Rejected, RouteKey
 from distributary.model.table import Column
 from distributary.registry.base import SchemaRegistry
 from distributary.registry.messages import (

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from distributary.config.load import load_text
-from distributary.engine.schemas import SchemaLookup
+from distributary.engine.planning.schema_lookup import SchemaLookup
 from distributary.errors import ErrorCode
-from distributary.model.plan import RouteKey
+from distributary.model.routing import RouteKey
 from distributary.registry.cache import CachedRegistry
 from tests.registry.scratch import ScratchRegistry
 

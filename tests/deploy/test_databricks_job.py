@@ -14,7 +14,7 @@ import pytest
 from databricks.sdk.service.jobs import JobSettings
 
 from distributary.config.deploy import Databricks
-from distributary.deploy.databricks import Places, job_settings, like
+from distributary.deploy.databricks_job import Places, job_settings, like
 from distributary.deploy.files import marked
 from distributary.deploy.package import WHEEL
 from tests.cli.conftest import Cli
@@ -545,7 +545,7 @@ def test_without_the_extra_there_is_a_line_to_paste(
     def none(name: str) -> object:
         raise ImportError(name)
 
-    monkeypatch.setattr("distributary.deploy.databricks.import_module", none)
+    monkeypatch.setattr("distributary.deploy.databricks_job.import_module", none)
     result = cli("install", file, *LINE, "--json")
     assert (result.code, result.json["error"]["code"]) == (1, "EXTRA_MISSING")
     assert result.json["error"]["next_step"] == "pip install 'distributary[databricks]'"

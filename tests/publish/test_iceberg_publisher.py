@@ -17,9 +17,9 @@ from pyiceberg.table import Table
 
 from distributary.config.lake import LakeConfig
 from distributary.errors import LakeUnavailableError, OutsideLakeError, PublishError
-from distributary.publish import iceberg
+from distributary.publish import iceberg_publisher as iceberg
 from distributary.publish.base import Outcome
-from distributary.publish.iceberg import IcebergPublisher, open_catalog, open_iceberg
+from distributary.publish.iceberg_publisher import IcebergPublisher, open_catalog, open_iceberg
 from tests.publish.staged import batch_of, mark, numbers, read_iceberg
 from tests.services.iceberg import spark_runtime
 

@@ -16,7 +16,7 @@ from distributary.config.lake import Tables
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.rules.keys import keyed_table
 from distributary.delta.log import DataFile, added_by, snapshot_of
-from distributary.engine.names import NameEntry, Names, WantedName
+from distributary.engine.planning.table_names import NameEntry, Names, WantedName
 from distributary.errors import ConfigError, ErrorCode, EvolutionError, PublishError
 from distributary.evolve.merge import create, merge
 from distributary.evolve.types import sql_name
@@ -26,8 +26,8 @@ from distributary.model.change import CHANGE_NAMES, ChangeSettings
 from distributary.model.deadletter import DEAD_LETTER_COLUMNS
 from distributary.model.manifest import SchemaUse
 from distributary.model.names import propose
-from distributary.model.plan import Rejected
 from distributary.model.record import WriterSchema
+from distributary.model.routing import Rejected
 from distributary.model.table import (
     ChangeKind,
     Column,

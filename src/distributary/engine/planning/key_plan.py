@@ -9,7 +9,7 @@ from functools import partial
 from distributary.changes.shape import SEQ_COLUMN
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.rules.keys import KeyedTables, keyed_table
-from distributary.engine.tables import (
+from distributary.engine.planning.table_book import (
     HISTORY,
     LOG,
     TableBook,
@@ -19,8 +19,8 @@ from distributary.engine.tables import (
 from distributary.errors import ConfigError, ErrorCode
 from distributary.evolve.types import fold, sql_name
 from distributary.model.change import CHANGE_COLUMNS, CHANGE_NAMES
-from distributary.model.plan import Rejected
 from distributary.model.record import WriterSchema
+from distributary.model.routing import Rejected
 from distributary.model.rules.key_rule import TIME_OF_RECORD, KeyRule
 from distributary.model.table import Column, ColumnChange, Merged, Role, TablePlan
 from distributary.shape.checks import checks_of

@@ -87,7 +87,7 @@ from distributary.model import layout
 from distributary.model.manifest import Mark, StagedFile, TableEntry, compact, parsed
 from distributary.model.table import Column, commented_schema
 from distributary.publish.base import CommittedMark, Outcome, Published, TableShape
-from distributary.publish.parquet import holds_delta
+from distributary.publish.parquet_publisher import holds_delta
 from distributary.retries import attempts_on
 from distributary.store.base import at, refuse_links
 from distributary.store.disk import sync

@@ -15,8 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.config.lake import Tables
-from distributary.engine.names import Entries, NameClash, NameEntry, Names, WantedName, clashes
-from distributary.engine.tables import source_table
+from distributary.engine.planning.table_book import source_table
+from distributary.engine.planning.table_names import (
+    Entries,
+    NameClash,
+    NameEntry,
+    Names,
+    WantedName,
+    clashes,
+)
 from distributary.errors import ErrorCode
 from distributary.model import layout
 from distributary.model.names import propose, refused_type_name

@@ -1,0 +1,1 @@
+"""The plan for tasks: routes, schemas, names and columns of tables."""
