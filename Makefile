@@ -7,7 +7,7 @@ PYTEST_ARGS ?=
 # here, because they often wait for brokers, buckets and each other
 TEST_PROCESSES ?= 3
 PYTEST = $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder
-# tests start hundreds of interpreters: each would compile again what nobody may keep
+# tests start hundreds of interpreters: without compiled files, each would compile all modules again
 unexport PYTHONDONTWRITEBYTECODE
 BENCH_ARGS ?=
 FAULTS_ARGS ?=
@@ -89,7 +89,7 @@ test-slow: connectors services ## Run the tests that take half a minute or more 
 test-cluster: connectors services ## Run the tests that start workers, pods or machines of their own, minutes each
 	$(PYTEST) -m cluster $(PYTEST_ARGS)
 
-test-properties: connectors services ## Run the properties with examples that nobody has seen, ten times as many
+test-properties: connectors services ## Run the properties with new random examples, ten times as many
 	$(PYTEST) -m 'hypothesis and not slow' --hypothesis-profile new $(PYTEST_ARGS)
 
 test-fast: $(STAMP) ## Run the tests that need no JVM

@@ -34,7 +34,7 @@ _AIMS = {
     "seconds_1000_vs_10": ("a batch with 1,000 tables, against 10", "{:.2f} times as long"),
     "commit_seconds_1000": ("commits of 1,000 tables", "{:.2f} s a batch"),
     "freshness_p95_5000": ("5,000 records a second, 100 tables: 95 of 100 readable", "in {:.1f} s"),
-    "evolution_extra_stages_200": ("a version that nobody has seen", "{:.2f} of a stage more"),
+    "evolution_extra_stages_200": ("a new schema version", "{:.2f} of a stage more"),
     "seconds_10000_commits_vs_100": ("tables with 10,000 commits, against 100", "{:.2f} times"),
     "avro_vs_from_avro_1": ("Avro, one table, against `from_avro`", "{:.1f} times as fast"),
     "avro_vs_from_avro_20": ("Avro, 20 types, against `from_avro`", "{:.1f} times as fast"),

@@ -51,7 +51,7 @@ def _typed(command: list[str], folder: str) -> str:
             try:
                 part = os.read(reader, 65_536)
             except OSError:
-                # the terminal is closed by whoever wrote to it last
+                # the last writer closes the terminal
                 break
             if not part:
                 break

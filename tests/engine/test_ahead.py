@@ -28,7 +28,7 @@ _ALL = Counts(read=48, written=48)
 
 @pytest.fixture
 def games(tmp_path: Path) -> Games:
-    """Every batch brings a version that nobody has seen."""
+    """Every batch brings a new schema version."""
     made = Games(tmp_path, GamesPlan(games=2, versions=_VERSIONS, records=6))
     made.send_all()
     return made

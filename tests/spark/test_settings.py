@@ -67,7 +67,7 @@ def test_sparks_own_page_is_there_on_a_cluster_and_ends_nothing(master: str) -> 
 @pytest.mark.parametrize("master", ["local", "local[*]", "local[2]", "local[2, 3]"])
 def test_a_local_spark_asks_for_a_secret_and_listens_to_this_machine_only(master: str) -> None:
     conf = conf_of(SparkSettings(master=master))
-    # Spark makes the secret itself, again each time: it stands in no setting
+    # Spark generates the secret itself, again each time: it stands in no setting
     assert conf["spark.authenticate"] == "true"
     assert "spark.authenticate.secret" not in conf
     assert conf["spark.driver.host"] == conf["spark.driver.bindAddress"] == "127.0.0.1"

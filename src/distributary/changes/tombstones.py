@@ -108,7 +108,7 @@ def refuse_behind(known: Tombstones, merged: Snapshot | None, *, table: str) -> 
     version = max(seen.values()) - 1
     found = "it is gone" if known.table is None else f"it is at version {known.table.version}"
     raise TombstonesBehindError(
-        f"what is remembered of rows deleted from table {table} is older than the table",
+        f"the tombstones of rows deleted from table {table} are older than the table",
         where=known.folder,
         evidence=f"the table was merged with version {version} of {known.folder}, and {found}, or "
         "of another lake; put the newest copy of this folder back, or "

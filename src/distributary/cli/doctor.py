@@ -204,14 +204,14 @@ def _cluster(loaded: Loaded) -> Iterator[Check]:
     yield Check(
         "cluster",
         CheckState.PASS if settings.authenticates else CheckState.WARN,
-        "Spark's processes ask each other for a secret"
+        "Spark's processes authenticate each other with a secret"
         if settings.authenticates
-        else "whoever reaches the ports of the driver and the executors is believed, "
+        else "any process that reaches the ports of the driver and the executors is trusted, "
         "unless the cluster's own settings say otherwise",
         "spark.authenticate",
-        "give the cluster's secret as spark.conf spark.authenticate.secret: ${env:...}"
+        "set the cluster's secret as spark.conf spark.authenticate.secret: ${env:...}"
         if standalone
-        else 'set spark.conf spark.authenticate: "true"; Spark makes the secret',
+        else 'set spark.conf spark.authenticate: "true"; Spark generates the secret',
     )
 
 
@@ -299,7 +299,7 @@ def _exchange(loaded: Loaded, checkpoint: str) -> Check:
         "exchange",
         CheckState.PASS,
         f"{chosen.way}: {chosen.why}",
-        tried="ran a job on the cluster that looks for a file of the driver",
+        tried="ran a job on the cluster to look for a file of the driver",
     )
 
 
@@ -510,7 +510,7 @@ def explain(
 
         near = nearest(code, meanings()) or nearest(word, glossary())
         raise DistributaryError(
-            f"there is no code and no word {what[:100]!r}",
+            f"there is no error code or glossary term {what[:100]!r}",
             code=ErrorCode.NOT_FOUND,
             where="command line",
             next_step=f"distributary explain {near}".strip(),

@@ -347,7 +347,7 @@ def _planned(call: Invocation, file: Path) -> Preview | None:
         loaded = load(file, overrides={f"source.{limit}": most})
         return preview(Pipeline(loaded, log_file=call.log.path))
     except DistributaryError as error:
-        call.out.warn(f"the file is written; what it would do cannot be shown: {error.what}")
+        call.out.warn(f"the file is written, but its effect cannot be previewed: {error.what}")
         return None
 
 

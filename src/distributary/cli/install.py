@@ -94,9 +94,9 @@ class Spread:
             paper.line(f"moves  {move.type}  {job_name(self.pipeline, move.before)} -> {there}")
         paper.more(len(self.moves) - _MOST_SHOWN, "type", indent=" " * 7)
         if self.before not in (0, self.shards):
-            paper.line(f"then   restart {self.pipeline}: it divides the stream where it stands")
+            paper.line(f"then   restart {self.pipeline}: it divides the stream from there on")
         for name in self.place.kept:
-            paper.line(f"kept   {name}, until it has finished what is its own; then install again")
+            paper.line(f"kept   {name}, until it has finished its own records; then install again")
 
 
 @verb(

@@ -176,7 +176,7 @@ def _token(host: str, file: Path | None) -> str | None:
     if is_loopback(host):
         return None
     raise ConfigError(
-        "everybody who reaches this address could read the lake and change it",
+        "anyone with access to this address could read the lake and change it",
         code=ErrorCode.TOKEN_NEEDED,
         where=f"--host {host}",
         next_step=f"give --token-file FILE or {TOKEN_VARIABLE}, or let --new-token make one",
@@ -189,7 +189,7 @@ def _proxy(text: str) -> str:
         return str(ipaddress.ip_network(text, strict=False))
     except ValueError:
         raise ConfigError(
-            "that is no address of a proxy",
+            "this is not the address of a proxy",
             where="--trusted-proxy",
             evidence=repr(text[:100]),
             next_step="write an address or a network, such as 10.0.0.7 or 10.0.0.0/24",
@@ -226,7 +226,7 @@ def test(
             code=ErrorCode.NOT_FOUND,
             where=f"alerts.to of {file}",
             evidence=", ".join(target.name for target, _ in every) or "it names no target",
-            next_step="say --to with one of these names",
+            next_step="use --to with one of these names",
         )
     if dry_run:
         shown = [{"name": target.name, "type": kind} for target, kind in wanted]

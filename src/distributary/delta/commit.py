@@ -412,7 +412,7 @@ def _created(store: Store, version: int, data: bytes, create: Callable[[], str |
         if store.look(name) is None:
             # The name is taken, but not by a commit: reading the table again would not help.
             raise IsADirectoryError(
-                errno.EISDIR, "a commit's path is taken by something that is no file", name
+                errno.EISDIR, "the path of a commit exists and is not a file", name
             )
         raise OvertakenError(f"{name} is taken")
     return identity

@@ -120,7 +120,7 @@ def _flat(nested: Mapping[str, Mapping[str, Sequence[Sequence[int | None]]]]) ->
         for partition, places in partitions.items():
             for offset, time in places:
                 if type(offset) is not int or not (time is None or type(time) is int):
-                    raise TypeError("an offset or a time is no number")
+                    raise TypeError("an offset or a time is not a number")
                 yield topic, int(partition), offset, time
 
 

@@ -22,7 +22,7 @@ from distributary.store.base import Store, at
 from distributary.store.seal import seal, unseal
 
 _PIN, _KEPT = ".pin.json", ".kept.json"
-_NEXT = "remove the file if no cut needs to stay; until then nothing is deleted"
+_NEXT = "remove the file if no cut has to stay readable; until then nothing is deleted"
 
 
 @dataclass(frozen=True, slots=True)

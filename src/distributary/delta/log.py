@@ -670,7 +670,7 @@ def _difference(listed: Snapshot, replayed: Snapshot) -> str | None:
         return _other_files(listed.files, replayed.files)
     for path, file in replayed.files.items():
         if _identity(listed.files[path]) != _identity(file):
-            return f"it says something else of the file {path} than the commits"
+            return f"its entry for the file {path} differs from that of the commits"
     for app in sorted({*listed.marks, *replayed.marks}):
         has, committed = listed.marks.get(app), replayed.marks.get(app)
         if has != committed and (has is not None or FORGETS_MARKS not in replayed.properties):
@@ -682,8 +682,8 @@ def _difference(listed: Snapshot, replayed: Snapshot) -> str | None:
 
 def _other_files(listed: Iterable[str], replayed: Iterable[str]) -> str:
     more, fewer = sorted({*listed} - {*replayed}), sorted({*replayed} - {*listed})
-    texts = [f"files that no commit has: {clean(', '.join(more[:3]))}"] if more else []
-    texts += [f"files of the commits that it lacks: {', '.join(fewer[:3])}"] if fewer else []
+    texts = [f"files that are in no commit: {clean(', '.join(more[:3]))}"] if more else []
+    texts += [f"files of the commits missing in it: {', '.join(fewer[:3])}"] if fewer else []
     return "; ".join(texts)
 
 

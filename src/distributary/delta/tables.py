@@ -346,7 +346,7 @@ def as_publish_error(error: Exception, *, doing: str, path: str) -> PublishError
         return PublishError(
             what,
             where=path,
-            evidence=f"other writers always committed first: {evidence}",
+            evidence=f"other writers committed first each time: {evidence}",
             next_step="let fewer writers commit to this table at the same time",
             reason="overtaken",
         )
@@ -377,6 +377,6 @@ def as_publish_error(error: Exception, *, doing: str, path: str) -> PublishError
         what,
         where=path,
         evidence=evidence,
-        next_step="if the table uses features that this way of committing does not know, publish "
-        "it with Spark",
+        next_step="if the table uses features that the direct publisher does not support, set "
+        "tables.publisher to spark",
     )

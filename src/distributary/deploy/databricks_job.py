@@ -247,7 +247,7 @@ def asking(client: WorkspaceClient, what: str) -> Iterator[None]:
             f"the workspace refuses to {what}",
             where=host,
             evidence=words(error),
-            next_step="ask for the permission, or log in as a user who has it"
+            next_step="ask for the permission, or log in as a user with this permission"
             if refused
             else "correct the deploy section as the workspace says",
         ) from error
@@ -347,7 +347,7 @@ def databricks_target(pipeline: Installable) -> DeployTarget:
     else:
         user = "{you}"
         if not isinstance(login, NotLoggedInError):
-            with asking(login, "say who is logged in"):
+            with asking(login, "return the current user"):
                 user = str(login.current_user.me().user_name)
         # the user's own folder: in a shared one, any user could change the files that the job runs
         folder = f"/Users/{user}/.distributary/{pipeline.name}"

@@ -422,10 +422,10 @@ def _refuse_other_records(context: RunContext, batch: int, source: BatchInput) -
     )
     if done is not None and done != source_hash(source.ranges):
         raise DivergedError(
-            f"batch {batch} was finished before, with other records than it has now",
+            f"batch {batch} was finished before, with other records than now",
             where=context.progress.checkpoint.store.address,
             evidence=f"the ledger has batches up to {context.progress.newest_settled}; "
-            "the checkpoint is older and would read them in other portions",
+            "the checkpoint is older and would divide the records into other batches",
             next_step="put the newest copy of the checkpoint back, or start a new life with "
             "`distributary reset`, which reads the source again",
         )
@@ -437,7 +437,7 @@ def _same_records(manifest: Manifest, source: BatchInput) -> None:
         raise DivergedError(
             f"the manifest of batch {manifest.batch} is about other records",
             evidence=f"manifest {manifest.source_hash}, source {source_hash(source.ranges)}",
-            next_step="the checkpoint is a mixture of two copies: restore one of them whole",
+            next_step="the checkpoint mixes files of two copies: restore one copy completely",
         )
 
 

@@ -442,6 +442,6 @@ def _unexpected(error: Exception, batch: int) -> DistributaryError:
         f"batch {batch} failed",
         code=ErrorCode.BATCH_FAILED,
         evidence=f"{type(error).__name__}: {text[0][:500] if text else ''}",
-        next_step="run again, with --debug for the traceback: what tables have of it already is "
+        next_step="run again, with --debug for the traceback: rows that tables already have are "
         "not written twice",
     )

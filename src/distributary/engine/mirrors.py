@@ -6,7 +6,7 @@ are looked at, because maintenance changes tables without a batch. What fails is
 next round and is written down in the lake for `status`.
 
 The lake also keeps a document that says since when files may still be needed by mirrors, so that
-nobody deletes files that a mirror names; it is the same kind of document that keeps cuts readable.
+files that a mirror names are not deleted; it is the same kind of document that keeps cuts readable.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ class Mirrors:
                         self._lock.wait(max(left, 0.01))
         except Exception:
             # Whatever it is: the data goes on, and `status` shows how old the mirrors are.
-            _log.warning("Iceberg mirrors are not brought up to date any more", exc_info=True)
+            _log.warning("Iceberg mirrors are no longer brought up to date", exc_info=True)
         finally:
             self._rounds.close()
 

@@ -199,7 +199,7 @@ class Registrar:
                     return
         except Exception as error:
             # any error: batches continue, and the error must be reported
-            _log.warning("the catalog is not kept any more", exc_info=True)
+            _log.warning("tables are no longer registered in the catalog", exc_info=True)
             self._failed[""] = self._problem("", _unexpected(error))
             self._note()
         finally:
@@ -344,7 +344,7 @@ def _alike(one: TablePlan, other: TablePlan) -> bool:
 
 def _unexpected(error: Exception) -> CatalogError:
     return CatalogError(
-        "something unexpected happened while a table was registered",
+        "an unexpected error occurred while a table was registered",
         evidence=f"{type(error).__name__}: {error}"[:300],
         next_step="it is tried again; --debug shows where",
     )
@@ -447,9 +447,9 @@ def check_catalog(config: PipelineConfig) -> tuple[str, bool]:
             catalog.close()
     if settings is not None and settings.addresses:
         _reach_one(settings)
-        return f"a metastore answers at {settings.metastores}, {place} is looked at by a run", True
+        return f"a metastore answers at {settings.metastores}, {place} is checked by a run", True
     if _outlives_session(config):
-        return f"{place} is looked at by a run, with Spark", True
+        return f"{place} is checked by a run, with Spark", True
     return f"{place} is forgotten with each Spark session", False
 
 

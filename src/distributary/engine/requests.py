@@ -223,7 +223,7 @@ def merged_table(config: PipelineConfig, known: TableSummary, publisher: Publish
         raise _not_merged(known)
     if not how.log:
         raise ConfigError(
-            "no log is kept from which this table could be recomputed",
+            "there is no log from which this table could be recomputed",
             where="cdc.log",
             evidence=f"table {known.table}",
             next_step="set cdc.log to true; only what is read from then on is in the log",
@@ -236,7 +236,7 @@ def merged_table(config: PipelineConfig, known: TableSummary, publisher: Publish
             f"table {known.table} has no log",
             code=ErrorCode.NOT_FOUND,
             where=log_path,
-            next_step="somebody removed it: `distributary reset FILE --with-tables` starts over",
+            next_step="the log was removed: `distributary reset FILE --with-tables` starts over",
         )
     have = publisher.shape(path)
     source = _columns(config, how, shape.columns, None if have is None else have.columns)

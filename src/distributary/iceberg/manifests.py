@@ -1,7 +1,7 @@
 """The manifests of Iceberg tables: the lists of a snapshot's files, as Avro.
 
 A manifest lists files, a manifest list the manifests of one snapshot. Both are written by fastavro,
-whose schemas are those of format version 2, without the optional fields that nobody fills here.
+whose schemas are those of format version 2, without the optional fields, which stay empty here.
 """
 
 from __future__ import annotations

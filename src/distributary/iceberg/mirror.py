@@ -7,7 +7,7 @@ its hash. So a mirror that lags continues where it is, and one that was edited, 
 another history now, is noticed and made again from Delta's log.
 
 Files are written first: manifests, the manifest list, then the metadata, which decides. A process
-that is killed leaves the snapshot before, and files that nobody names; the sweep removes them.
+that is killed leaves the snapshot before, and files that no snapshot names; the sweep removes them.
 """
 
 from __future__ import annotations

@@ -244,7 +244,7 @@ def open_listed(
     path: str,
     *,
     version: int | None = None,
-    next_step: str = "somebody removed it, or everything it got is parked",
+    next_step: str = "it was removed, or all of its batches are parked",
 ) -> ReadableTable:
     """Open a table that the ledger names. Raises DistributaryError where there is none."""
     found = open_readable(path, version)

@@ -226,7 +226,7 @@ class MemoryCollector(Collector):
 # The numbers behind the metrics: one listener writes them, and scrapes read them.
 #
 # All changes of one event are made under one lock, which `Metrics` takes, and a scrape takes the
-# same lock: nobody ever sees half a batch. (The instruments of `prometheus_client` change one by
+# same lock: no reader ever sees half a batch. (The instruments of `prometheus_client` change one by
 # one.)
 
 BOUNDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0)

@@ -251,7 +251,7 @@ def find(
     """Find the records of a condition in every layer of a lake, and change nothing.
 
     With `raw` also records in no table per type, whose bytes hold one of the values. Without the
-    lake's `key`, the values are hashed by a key that nobody has.
+    lake's `key`, the values are hashed by a key that is not stored.
     """
     return _Search(lake, condition, raw, key or secrets.token_bytes(32)).found()
 
@@ -573,7 +573,7 @@ def _checkpoint(card: Registration, lake: str) -> Store | None:
             f"the checkpoint of pipeline {card.name} is known by the lake alone",
             code=ErrorCode.FILE_NOT_TRUSTED,
             where=card.checkpoint,
-            next_step="erase as the user who runs the pipeline, on that machine; if the pipeline "
+            next_step="erase as the user of the pipeline, on that machine; if the pipeline "
             "is gone, `distributary clean` removes its card",
         )
     place = at(card.checkpoint)

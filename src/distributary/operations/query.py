@@ -467,7 +467,7 @@ def _failed(error: Exception) -> DistributaryError:
 
 def _stopped(evidence: str) -> DistributaryError:
     return DistributaryError(
-        "the answer exceeds its limits",
+        "the result exceeds its limits",
         code=ErrorCode.QUERY_STOPPED,
         where="SQL",
         evidence=evidence,

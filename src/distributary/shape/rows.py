@@ -51,7 +51,7 @@ class Shaper:
             self._unmasked = pa.schema(list(zip(names, shape.unmasked, strict=True)))
         self._inputs = input_schema(shape.inputs)
         where = [] if shape.where is None else [f"coalesce({enclosed(shape.where.text)}, false)"]
-        # A struct tells null from an expression that failed: TRY gives no struct for the latter.
+        # An expression that failed has no struct, so it differs from one whose value is null.
         texts = [f"TRY({{'v': {text}}})" for text in (*where, *(c.sql for c in shape.computed))]
         self._expressions = (*filter(None, [shape.where]), *(c.expression for c in shape.computed))
         self._evaluation = Evaluation(self._inputs, texts, as_arrow) if texts else None

@@ -2,7 +2,7 @@
 
 Hop one drops records that were erased, by their coordinates, before bronze has them. Hop two drops
 records with an erased value, which are new: bronze has their bytes until `maintain` or `erase`
-removes them, for which the driver is told where they came from.
+removes them, for which the tasks report their coordinates to the driver.
 """
 
 from __future__ import annotations

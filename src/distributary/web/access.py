@@ -242,7 +242,7 @@ class Guard:
     def _refuse(self, request: Request, *, about_data: bool) -> Response | None:
         if not self._hosts.knows(request.headers.get("host", "")):
             step = "use its address, or start it with --allow-host NAME"
-            return _denied("the dashboard is not known by this name", step, status=421)
+            return _denied("the dashboard does not accept this host name", step, status=421)
         if not about_data:
             return (
                 None

@@ -114,7 +114,7 @@ class LiveUpdates:
         except DistributaryError as error:
             return {"lake": str(error.code)}
         except Exception as error:
-            _log.error("the lake could not be looked at", exc_info=error)
+            _log.error("the lake could not be read", exc_info=error)
             return {"lake": "unreadable"}
 
 

@@ -77,7 +77,7 @@ class MergedTable:
                 f"table {self.order.table} has no log",
                 code=ErrorCode.NOT_FOUND,
                 where=self._log_path,
-                next_step="set cdc.log to true: a comparison needs the changes of the meantime",
+                next_step="set cdc.log to true: a comparison needs changes made during it",
             )
         log.refuse_unreadable(f"{self.order.table}_log")
         self._log = log

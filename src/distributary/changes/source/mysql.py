@@ -1,6 +1,6 @@
 """MySQL and MariaDB: InnoDB's consistent snapshots, places in the binary log.
 
-MariaDB tells the place of a snapshot exactly. MySQL does not: its places before and after the
+MariaDB reports the place of a snapshot exactly. MySQL does not: its places before and after the
 beginning of the snapshot are the bounds, with a pause for transactions that are in the binary log
 and not yet in the tables.
 """
@@ -177,7 +177,7 @@ class MySQLDatabase:
         return Moment(low, high, int(now), text)
 
     def _snapshot_place(self) -> Position | None:
-        """Return the place of the snapshot that has begun, where the server tells it."""
+        """Return the place of the snapshot that has begun, where the server reports it."""
         status = dict(self._rows("show status like 'binlog_snapshot_%'"))
         file = next((v for k, v in status.items() if k.lower() == "binlog_snapshot_file"), "")
         at = next((v for k, v in status.items() if k.lower() == "binlog_snapshot_position"), "0")
@@ -190,7 +190,7 @@ class MySQLDatabase:
                 if rows:
                     return self._position(rows[0][0], int(rows[0][1]))
         raise SourceError(
-            "the source tells no place in a binary log",
+            "the source returns no position in its binary log",
             code=ErrorCode.SOURCE_INVALID,
             where=self.address,
             evidence="SHOW BINARY LOG STATUS has no answer",

@@ -167,7 +167,7 @@ class PostgresDatabase:
         ((standby,),) = self._rows(_STANDBY)
         if standby:
             raise ConfigError(
-                "a standby does not tell which transactions are open",
+                "a standby does not list its open transactions",
                 where=self.address,
                 next_step="give the address of its primary",
             )

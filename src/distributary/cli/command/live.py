@@ -294,7 +294,7 @@ class Lines:
 
 
 def _catalog_line(event: CatalogUpdated) -> str:
-    return f"{counted(event.waiting, 'table')} wait for the catalog: {cut(event.error, 300)}"
+    return f"{counted(event.waiting, 'table')} are not in the catalog yet: {cut(event.error, 300)}"
 
 
 def _failed_line(event: Failed) -> str:

@@ -51,7 +51,7 @@ def confirmed(
         draw(call.out.margin)
     if not sys.stdin.isatty():
         raise ConfigError(
-            "this needs a yes, and there is no terminal to ask in",
+            "this needs a confirmation, and there is no terminal to ask in",
             code=ErrorCode.CONFIRMATION_NEEDED,
             evidence=evidence,
             next_step="add --yes, or --dry-run to see what would be done",

@@ -90,7 +90,7 @@ RegistryOption = Annotated[
         metavar="PLACE",
     ),
 ]
-_FILE_HELP = "The pipeline file, where this user has not run it as it is now."
+_FILE_HELP = "The pipeline file; needed if this user has not run it in its current form."
 PipelineFile = Annotated[Path | None, option("--file -f --config", _FILE_HELP, metavar="FILE")]
 
 _AT_ONCE = 8
@@ -248,7 +248,7 @@ def _show_table(call: Invocation, name: str, lake: FoundLake, as_of: str | None)
 
     table = find_table(lake.ledger().tables(), name)
     path = layout.place(lake.path, table.path)
-    step = "somebody removed it: distributary reset FILE --with-tables starts over"
+    step = "the table was removed: distributary reset FILE --with-tables starts over"
     if as_of is None:
         readable = open_listed(table.table, path, next_step=step)
     else:
@@ -749,7 +749,7 @@ def _reference(found: FoundRegistry, given: str) -> Reference:
         subject, version = place, str(LATEST)
     if not name or not subject:
         raise ConfigError(
-            "a reference says which subject a name stands for",
+            "a reference is the name of an import and its subject",
             where="--reference",
             evidence=repr(given[:100]),
             next_step="write it as common/user.proto=users or common/user.proto=users:2",
@@ -840,7 +840,7 @@ def _of_topic(
         return tuple(use for use in with_rows(uses, counts) if use.rows)
     if len(topics) > 1:
         raise ConfigError(
-            "the tables do not say which topic a row came from",
+            "the tables have no column with the topic of a row",
             code=ErrorCode.NOT_FOUND,
             where="tables.metadata",
             evidence=f"{len(topics)} topics are read",
@@ -918,7 +918,7 @@ def forget(
     if inferred is not None and not dry_run:
         refuse_owned(pipeline.checkpoint)
         inferred.forget(claim)
-    words = f"{'would forget' if dry_run else 'forgot'} what records of {spelled(claim)} look like"
+    words = f"{'would forget' if dry_run else 'forgot'} the inferred schema of {spelled(claim)}"
     call.out.show(data | {"forgotten": not dry_run}, lambda paper: paper.line(words))
 
 
@@ -1049,5 +1049,5 @@ def _claim(name: str, claims: Sequence[str], *, where: str) -> str:
         code=ErrorCode.NOT_FOUND,
         where=where,
         evidence=f"there are: {', '.join(among[:10])}" if among else "nothing was inferred",
-        next_step="say the whole name" if among else "schemas of a registry are changed there",
+        next_step="say the whole name" if among else "change it in its registry",
     )

@@ -120,7 +120,7 @@ def status(
     for one in now.pipelines:
         if unfinished_removal(found.path, one.name):
             call.out.warn(
-                f"a reset or clean of {one.name} was begun and has not ended: its next run ends it"
+                f"a reset or clean of {one.name} has not finished: the next run finishes it"
             )
     healable = {p.name: _find_healable(call, found, p) for p in now.pipelines}
     read = {p.name: _find_partitions(call, found, p) for p in now.pipelines if partitions}
@@ -174,7 +174,7 @@ def _show_without_lake(call: Invocation, lake: FoundLake, error: LakeUnavailable
             _draw_failure(paper, live.failure, now)
         if under_way is not None:
             paper.row("batch", _under_way(under_way, now))
-        paper.row("lake", styled("it does not answer: rows, lag and tables are not known", "red"))
+        paper.row("lake", styled("it does not answer: rows, lag and tables are unknown", "red"))
         paper.row("", cut(call.out.mask(f"{error.what}: {error.evidence}"), 300))
 
     call.out.show(plain(data | {"pipelines": [known]}), draw)
@@ -262,7 +262,7 @@ def _freshness(known: Forecast) -> str:
     off = known.event_seconds
     own = "" if off is None else f"its own time is {duration(abs(off))} {_direction(off)}"
     if known.lag_seconds is None:
-        return f"unknown: the newest record was not seen to come, and {own}" if own else ""
+        return f"unknown: arrival of the newest record not observed, and {own}" if own else ""
     took = duration(known.lag_seconds)
     if own:
         return f"newest record readable at most {took} after it reached the source; {own}"
@@ -324,7 +324,7 @@ def _draw_dead_letters(paper: Paper, each: PipelineStatus, healable: Healable | 
     text += f"; {others}" if others else ""
     paper.row("dead letters", text)
     if healable is None:
-        unknown = "whether any would decode now could not be found out: -v says why"
+        unknown = "it could not be checked whether any would decode now: -v shows why"
         paper.row("", styled(unknown, "dim"))
     elif healable.count:
         would = f"{counted(healable.count, 'dead letter')} would decode now: "
@@ -435,7 +435,7 @@ def _draw_kinds(paper: Paper, each: PipelineStatus, lake: FoundLake) -> None:
         if each.infers and any(table.type in reason.types for reason in mismatches):
             paper.line(f"      distributary schema retype {table.table} COLUMN KIND {file}")
     if each.doubts:
-        text = f"{counted(len(each.doubts), 'column')} of a kind that not all values had"
+        text = f"{counted(len(each.doubts), 'column')} whose type does not fit all values"
         paper.row("doubtful", styled(text, "yellow"))
     for doubt in each.doubts[:_MOST_TABLES]:
         others, later = (

@@ -194,7 +194,7 @@ def _trace_rows(call: Invocation, lake: FoundLake, table: str, keys: Sequence[st
         if not rows:
             paper.line(f"no row of {table} has {keys[0]}")
         for row in rows:
-            source = str(row.source) if row.source else "unknown: the table keeps no coordinates"
+            source = str(row.source) if row.source else "unknown: the table has no coordinates"
             paper.line("from ", styled(source, "bold"))
             _draw_values(paper, row.values)
 
@@ -244,11 +244,11 @@ def _draw_story(paper: Paper, story: RowStory, *, merged: bool) -> None:
     for event in story.events:
         _draw_story_event(paper, event)
     if story.row is not None:
-        paper.line("  the row now, by the event marked with >")
+        paper.line("  the row as it is now, from the event marked with >")
         _draw_values(paper, story.row)
     elif merged:
         deleted = story.events and story.events[-1].deleted
-        unknown = "the table has no such row: distributary verify says whether it should have"
+        unknown = "the table has no such row: distributary verify shows whether it should"
         paper.line(styled(f"  {'the row is gone' if deleted else unknown}", "yellow"))
 
 

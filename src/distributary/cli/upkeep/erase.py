@@ -59,7 +59,7 @@ def erase(
     from distributary.operations import erase as erasing
 
     if (where is None) == (keys is None):
-        raise call.usage("say --where or --keys, and not both.")
+        raise call.usage("use --where or --keys, not both.")
     condition = erasing.where(where) if where is not None else erasing.keys_in(keys or Path())
     place = find_lake(call, lake, file).path
     if dry_run:

@@ -158,11 +158,11 @@ def _retention(call: Invocation, text: str, *, force: bool) -> timedelta:
     kept = timedelta(seconds=call.seconds("--retention", text))
     if kept < LEAST_RETENTION and not force:
         raise ConfigError(
-            "readers may still look at files that are younger than a day",
+            "readers may still use files that are younger than a day",
             code=ErrorCode.CONFIRMATION_NEEDED,
             where="--retention",
             evidence=text[:100],
-            next_step="keep them for 1d at least, or add --force if nobody reads these tables",
+            next_step="keep them for 1d at least, or add --force if no reader uses these tables",
         )
     return kept
 

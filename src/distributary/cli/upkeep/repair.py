@@ -243,7 +243,7 @@ def reset(
     from distributary.operations.repair.reset_clean import plan_clean, plan_reset, refuse_shared
 
     if table is not None and with_tables:
-        raise call.usage("--table keeps everything, --with-tables removes it: say one of them.")
+        raise call.usage("--table keeps everything, --with-tables removes it: use one of them.")
     pipeline = open_pipeline(call, file)
     if table is not None:
         return _accept(call, pipeline, plan_acceptance(pipeline, table), dry_run=dry_run, yes=yes)

@@ -286,12 +286,12 @@ def draw_checks(
     for slot in slots:
         paper.line(f"slot {slot_in_words(slot)}")
     for table, count in healed.items():
-        text = f"{counted(count, 'row')} of {table} read again: verify once more"
+        text = f"{counted(count, 'row')} of {table} read again: run verify once more"
         paper.line(styled(text, "bold green"))
     rows = sum(check.source_rows for check in checks)
     wrong = sum(not check.agrees for check in checks)
     if wrong:
-        text = f"{wrong:,} of {counted(len(checks), 'table')}: not what the source has"
+        text = f"{wrong:,} of {counted(len(checks), 'table')}: differ from the source"
         paper.line(styled(text, "bold red"))
         if healing is None:
             paper.line("  to read these rows again: the same with --heal, --dry-run first")
@@ -302,7 +302,7 @@ def draw_checks(
 
 def slot_in_words(slot: Slot) -> Text:
     """Return the name of a replication slot and how much log it holds back."""
-    state = "" if slot.active else ", which nobody reads"
+    state = "" if slot.active else ", which has no reader"
     if slot.lost:
         return styled(f"{slot.name}{state}: the database has removed log that it needs", "bold red")
     return styled(f"{slot.name}{state}: holds back {size(slot.bytes)} of log", "")
@@ -335,7 +335,7 @@ def _draw_notes(paper: Paper, check: SourceCheck) -> None:
     if check.only_in_lake:
         notes.append(f"only the lake has the columns {', '.join(check.only_in_lake)}")
     if check.not_compared:
-        notes.append(f"types do not compare: {', '.join(check.not_compared)}")
+        notes.append(f"not compared, because their types differ: {', '.join(check.not_compared)}")
     if not check.agrees and not check.passed:
         notes.append(f"the log has no change from after {check.position}: the stream may be behind")
     for note in notes:

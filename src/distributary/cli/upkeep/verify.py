@@ -119,7 +119,7 @@ def verify(
     from distributary.observe.erasures import check_erasures
 
     if everything == bool(tables):
-        raise call.usage("name tables, or say --all, and not both.")
+        raise call.usage("name tables or use --all, not both.")
     if deep and as_of is not None:
         raise call.usage("--deep compares what is there now: leave --as-of out.")
     share, patience = share_of(call, sample), call.seconds("--wait", wait)
@@ -128,7 +128,7 @@ def verify(
     if share is not None and not source:
         raise call.usage("--sample goes with --source.")
     if heal and (not source or share is not None):
-        raise call.usage("--heal goes with --source, and without --sample.")
+        raise call.usage("--heal needs --source, and excludes --sample.")
     moment = moment_of(call, as_of)
     found = find_lake(call, lake, file)
     known = found.ledger().tables(pipeline or found.pipeline, schema_ids=False)
@@ -324,10 +324,10 @@ def _grouped(pipeline: Pipeline, known: TableSummary, check: TableCheck) -> Tabl
     step = f"`distributary rebuild {known.table}` computes it again"
     findings = []
     if found.wrong:
-        what = f"groups that are not those of its table: {found.wrong:,}"
+        what = f"groups that differ from its source table: {found.wrong:,}"
         findings.append(TableFinding("values", what, "; ".join(found.examples), step))
     if found.behind and not known.parked_batches:
-        what = "its table was changed since: the next batch of it brings it up to date"
+        what = "its source table has changed since: the next batch brings it up to date"
         at = f"it agrees with version {found.version} of {found.newest}"
         findings.append(TableFinding("behind", what, at, step))
     return check.with_more(compared=["values, by its table"], findings=findings)
@@ -474,7 +474,7 @@ def _draw_differences(paper: Paper, one: Checked, lake: FoundLake) -> None:
         waiting = counted(one.parked_batches, "batch", "batches")
         paper.line(f"  {waiting} wait for it: distributary resume {found.table}{lake.flag}")
     elif one.unfinished:
-        paper.line("  a batch is half way: run the pipeline, or wait for it, and verify again")
+        paper.line("  a batch is unfinished: run the pipeline, or wait for it, and verify again")
     else:
         fixing = f"distributary rebuild {found.table}{lake.flag}"
         paper.line(f"  to make it what its log says: {fixing}")

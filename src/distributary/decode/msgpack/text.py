@@ -47,7 +47,7 @@ def parse(data: bytes, *, max_depth: int) -> Any:
     except RefusedError:
         raise
     except Exception as error:
-        # the library raises whatever suits it; its own reading tells the reason and the place
+        # the library raises errors of many types; our own reading finds the reason and the place
         check(data, max_depth)
         reason = "the payload is not MessagePack"
         raise RefusedError(ErrorCode.NOT_MSGPACK, reason) from error

@@ -65,7 +65,7 @@ class AggregatePlan:
         before = self._book.planned(name, Role.AGGREGATE, source.type)
         if before is not None and before.exists and not _is_aggregate(before):
             raise ConfigError(
-                f"table {name} is there already, and no aggregate table",
+                f"table {name} exists already, and is no aggregate table",
                 where="aggregates",
                 evidence=f"{before.path} has no column _rows",
                 next_step="give the aggregate another name",

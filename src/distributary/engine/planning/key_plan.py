@@ -91,7 +91,7 @@ class KeyPlan:
         known = self._book.tables.get(table)
         if known is not None and _is_merged(known):
             raise ConfigError(
-                f"the rows of table {table} were merged by key, and no entry of keys fits it now",
+                f"the rows of table {table} were merged by key, but no entry of `keys` fits it now",
                 where="keys",
                 evidence=f"{known.path} has the column {SEQ_COLUMN.name}",
                 next_step=f"put its entry back, or give the table another name; {_START_OVER}",
@@ -106,7 +106,7 @@ class KeyPlan:
         if known is not None and not _is_merged(known):
             self._book.tables.pop(table, None)
             raise ConfigError(
-                f"records were appended to table {table}, and it has a key now",
+                f"records were appended to table {table}, but it has a key now",
                 where="keys",
                 evidence=f"{known.path} has no column {SEQ_COLUMN.name}",
                 next_step=f"give the table another name, such as by tables.prefix; {_START_OVER}",

@@ -244,7 +244,7 @@ class SchemaLookup:
     def _server(self, wanted: str) -> SchemaRegistry:
         if self._registry is None:
             raise SchemaNotFoundError(
-                "the record names a schema, and the pipeline has no registry",
+                "the record names a schema, but the pipeline has no registry",
                 evidence=wanted,
                 next_step="set registry.url or registry.path in the pipeline file",
             )
@@ -294,7 +294,7 @@ def envelope_plan(envelope: Envelope, lookup: SchemaLookup, limits: DecodeLimits
     message = envelope_message(envelope, schema)
     if not FORMATS[schema.format].is_row(schema):
         raise ConfigError(
-            "the envelope's schema is no record",
+            "the envelope's schema is not a record",
             where="envelope.subject",
             evidence=schema.label(),
             next_step="name the subject of a schema that is a record",
@@ -315,7 +315,7 @@ def envelope_message(envelope: Envelope, schema: WriterSchema) -> str:
     found = choose_envelope(envelope, schema)
     if isinstance(found, Rejected):
         raise ConfigError(
-            "the schema does not say which of its messages is the envelope",
+            "the schema has several messages, and none is named as the envelope",
             code=found.code,
             where="envelope.message",
             evidence=found.message,

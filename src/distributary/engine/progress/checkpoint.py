@@ -105,9 +105,9 @@ class Checkpoint:
             return None
         except ValueError as error:
             raise CheckpointError(
-                "where this life of the pipeline began cannot be read",
+                "the start of this life of the pipeline cannot be read",
                 where=where,
-                evidence=f"{len(data)} bytes that are no position",
+                evidence=f"{len(data)} bytes that are not a position",
                 next_step=next_step,
             ) from error
         return found
@@ -353,7 +353,7 @@ def _parsed(data: bytes, *, where: str, batch: int | None = None) -> Manifest:
         ) from error
     if batch not in (None, found.batch):
         raise CheckpointError(
-            "a manifest lies under the name of another batch",
+            "a manifest has the file name of another batch",
             where=where,
             evidence=f"it is that of batch {found.batch}",
             next_step=_PUT_BACK,

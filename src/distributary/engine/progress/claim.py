@@ -227,7 +227,7 @@ class Claim:
             # even after the lease: a process that takes over fences this claim first, so a
             # successful renewal proves that none did
             raise LakeUnavailableError(
-                "cannot see whether the checkpoint is still claimed by this process",
+                "cannot check whether this process still has its claim on the checkpoint",
                 where=self.checkpoint.address,
                 evidence=error.strerror or str(error) or type(error).__name__,
                 next_step="check that the folder can be reached",
@@ -348,16 +348,16 @@ def _fenced(claim: Claim) -> FencedError:
     other = now is not None and now.nonce != claim.owner.nonce
     if now is not None and (other or now.ended == "fenced"):
         return FencedError(
-            "another process has taken this checkpoint over while this one was silent",
+            "another process has taken over this checkpoint: this one did not renew its claim",
             where=claim.checkpoint.address,
             evidence=f"own epoch {claim.epoch}; now: epoch {now.epoch}, {now.describe()}",
             next_step="nothing is lost: let the other process go on, or stop it first",
         )
     return FencedError(
-        "this checkpoint was reset or removed while this process was silent",
+        "this checkpoint was reset or removed while this process did not renew its claim",
         where=claim.checkpoint.address,
-        evidence=f"the claim of epoch {claim.epoch} is gone, and nobody has claimed it since",
-        next_step="nothing more is written under the life that was ended: run again",
+        evidence=f"the claim of epoch {claim.epoch} is gone, and no process has claimed it since",
+        next_step="this process writes nothing more: run again",
     )
 
 

@@ -85,7 +85,7 @@ def finish_erasures(lake: str, *, later: bool = False) -> list[str]:
     with erasing(lake) as check:
         for name in waiting:
             if not is_done(lake, name):
-                _log.warning("finishing the erasure %s, which was begun and has not ended", name)
+                _log.warning("finishing the erasure %s, which was interrupted", name)
                 carry_out(lake, name, check)
     return waiting
 
@@ -159,7 +159,7 @@ def _refused(table: ErasableTable, why: str) -> PublishError:
         f"rows of table {table.table} cannot be erased",
         where=table.folder,
         evidence=why,
-        next_step="remove the reason, then run `distributary erase` again: it goes on where it was",
+        next_step="remove the cause, then run `distributary erase` again: it continues there",
         table=table.table,
     )
 

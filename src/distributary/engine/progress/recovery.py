@@ -72,10 +72,10 @@ def refuse_lost(pipeline: Pipeline) -> None:
         return
     batch, life = (copy.batch, copy.life) if copy else (last.batch, last.life) if last else (0, "")
     raise CheckpointError(
-        "the checkpoint is lost: without it every record would be read and written again",
+        "the checkpoint is lost: without it, every record would be read and written again",
         code=ErrorCode.CHECKPOINT_LOST,
         where=pipeline.checkpoint.address,
-        evidence=f"the lake has batches up to {batch} of life {life}, and this folder has none",
+        evidence=f"the lake has batches up to {batch} of life {life}, this folder has none",
         next_step="put the checkpoint back from a copy, of any age; without one, `distributary "
         "recover FILE` takes its position up from the lake; `distributary reset FILE` starts over",
     )
@@ -274,7 +274,7 @@ def _recovery(pipeline: Pipeline) -> tuple[Recovery, Manifest]:
         return found, copy
     if last is None:
         raise DistributaryError(
-            f"the lake knows nothing of a pipeline {name}",
+            f"the lake has no trace of a pipeline {name}",
             code=ErrorCode.NOT_FOUND,
             where=pipeline.lake,
             next_step="`distributary run` begins it",
@@ -386,7 +386,7 @@ def refuse_lost_parking(
     )
     waited = "1 table" if len(names) == 1 else f"{len(names):,} tables"
     raise TableBehindError(
-        f"batches that waited for {waited} are gone from the folder they waited in",
+        f"parked batches of {waited} are missing from their folder",
         where=folder,
         evidence="; ".join(examples),
         next_step=f"put this folder back from a newer copy; if there is none, {without_copy}",

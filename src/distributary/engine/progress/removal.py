@@ -72,7 +72,7 @@ def finish_removal(pipeline: Pipeline) -> None:
             return
         removals = _read(card)
     with _claimed(pipeline):
-        _log.warning("finishing a removal of %d parts that was not ended", len(removals))
+        _log.warning("finishing a removal of %d parts that was interrupted", len(removals))
         _carry_out(pipeline, removals)
 
 
@@ -88,7 +88,7 @@ def _read(card: Store) -> list[Removal]:
     except (ValueError, TypeError) as error:
         evidence = type(error).__name__
     raise CheckpointError(
-        "a reset or clean was begun, and what it takes away cannot be read",
+        "a reset or clean was interrupted, and its list of removals cannot be read",
         where=where,
         evidence=evidence,
         next_step=next_step,

@@ -35,7 +35,7 @@ from distributary.store.base import Store, at, introduce, reaching
 from distributary.store.seal import seal, unseal
 
 _NAME = re.compile(r"[0-9]{6}\.json")
-_CUT_BACK = "restore the file from a copy: without it nobody knows whose records are whose"
+_CUT_BACK = "restore the file from a copy: it says which job has which records"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Epoch:
         if self.last is not None and (until is None or place(until) > (self.last, 0)):
             return {"version": self.last, "index": 0, "rows": -1}
         if until is None:
-            raise AssertionError("an epoch that goes on has no end")
+            raise AssertionError("an epoch that continues has no end")
         return until
 
 
@@ -239,7 +239,7 @@ def _refuse_unfinished(config: PipelineConfig, manifests: Manifests, parking: st
     half_done = manifests.newest() > manifests.settled()
     if half_done or parked(parking):
         raise CheckpointError(
-            "the pipeline has unfinished business from before it was spread",
+            "the pipeline has unfinished work from before its types were divided among jobs",
             where=manifests.store.address,
             evidence="a batch is decided and not finished" if half_done else "tables are parked",
             next_step=f"run the file of {config.name} itself once more, or `distributary resume` "

@@ -60,7 +60,7 @@ def order_of(
     entry = entry_of(config, table)
     if entry is None:
         raise PublishError(
-            f"table {table.name} follows table {table.source}, and nothing says how any more",
+            f"table {table.name} follows table {table.source}, but its entry is gone",
             where="aggregates",
             evidence=_NO_ENTRY,
             next_step=f"put the entry back into the file, then `distributary resume {table.name}`",

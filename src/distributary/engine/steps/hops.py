@@ -347,7 +347,7 @@ def _outdated(context: RunContext, staged: Staged, used: TaskPlan) -> bool:
 
 def _indistinguishable(context: RunContext, batch: int) -> AccountingError:
     return AccountingError(
-        f"the records of batch {batch} could not be kept apart in {_MOST_TRIES} tries",
+        f"the records of batch {batch} could not be told apart in {_MOST_TRIES} tries",
         where=f"pipeline {context.config.name}",
         next_step="run again with --debug and report the log",
     )

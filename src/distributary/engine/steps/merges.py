@@ -227,7 +227,7 @@ def publish_waiting(
     path, how = table_folder(config, log), merge_config(config, name)
     if how is None:
         raise PublishError(
-            f"table {name} is made of a log, and nothing says how any more",
+            f"table {name} is made of a log, but the pipeline file no longer says how",
             where="keys",
             evidence=_NOT_MERGED,
             next_step=f"put `cdc` or `keys` back into the file, then `distributary resume {name}`",

@@ -156,7 +156,7 @@ _NULLS = {
 PROPERTIES = {
     # opening a table costs as much as there are commits after its newest checkpoint, and a
     # commit as much as there are files in its log (2,000 of them: 20 ms). Readers of the ledger
-    # hold a version for seconds, and nobody asks for its past: neither has to be kept for long
+    # hold a version for seconds, and no reader asks for its past: neither has to be kept for long
     "delta.checkpointInterval": "20",
     "delta.logRetentionDuration": "interval 10 minutes",
     "delta.deletedFileRetentionDuration": "interval 1 hour",

@@ -74,7 +74,7 @@ class CoordinateComparison:
     _kept: dict[str, LoadedRows | None] = field(default_factory=dict)
     _parked: tuple[TableRow, ...] | None = None
     _erased: bool | None = None
-    """Whether records were erased; None until somebody asks."""
+    """Whether records were erased; None until the first request."""
     _numbers: Iterator[int] = field(default_factory=count)
 
     def check(self, known: WrittenTable, check: TableCheck) -> TableCheck:

@@ -350,7 +350,7 @@ def _explained(
     findings = []
     if foreign:
         what = f"commits of others that changed its rows: {len(foreign):,}"
-        step = f"ask who did it; if it was meant to be, `{known.accept}` takes it as it is"
+        step = f"find out who wrote them; if intended, `{known.accept}` takes the table as it is"
         findings.append(TableFinding("foreign", what, _described(foreign), step))
     effects = [c.rows for c in (*under_way, *upkeep, *unknown, *foreign)]
     left = difference - sum(effect or 0 for effect in effects)
@@ -378,7 +378,7 @@ def _unexplained(known: WrittenTable, left: int, past: TableHistory | None) -> T
         blank = [str(commit.version) for commit in past.commits if commit.blank]
         evidence += [f"the commit of version {', '.join(blank)} is an empty file"] if blank else []
         if not past.complete:
-            evidence.append("older commits are no longer in its log, so who did it is not known")
+            evidence.append("older commits are no longer in its log, so the writer is unknown")
     what = f"{'missing' if left < 0 else 'surplus'} rows: {abs(left):,}"
     step = f"`distributary verify {known.table} --deep` says which; {_way_out(known)}"
     return TableFinding("rows", what, "; ".join(evidence), step)

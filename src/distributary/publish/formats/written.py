@@ -16,7 +16,7 @@ class KnownFile:
     size: int
     checksum: str | None
     held: str
-    """Rows and batches in it, as far as the table tells without it."""
+    """Rows and batches in it, as far as the table shows without it."""
 
 
 def rows_held(rows: object, batches: tuple[object, object]) -> str:

@@ -134,7 +134,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 def _stopped(evidence: str) -> DistributaryError:
     return DistributaryError(
-        "the answer exceeds its limits",
+        "the result exceeds its limits",
         code=ErrorCode.QUERY_STOPPED,
         where="SQL",
         evidence=evidence,
