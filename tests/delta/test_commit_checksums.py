@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from distributary.delta.commit import mend_lost_commit
 from distributary.delta.damage import TAG, commit_damage
 from distributary.delta.log import BrokenLogError, added_by, commits_back, follow, load
-from distributary.delta.tables import reaching
+from distributary.delta.tables import reaching_table
 from distributary.errors import LakeUnavailableError, PublishError
 from distributary.publish.direct import DirectPublisher
 from distributary.store.base import at
@@ -65,7 +65,7 @@ def test_whoever_reads_the_log_names_the_commit(
     for read in reads:
         with pytest.raises(BrokenLogError, match=name):
             read()
-    with pytest.raises(LakeUnavailableError, match="verify") as caught, reaching(str(folder)):
+    with pytest.raises(LakeUnavailableError, match="verify") as caught, reaching_table(str(folder)):
         load(at(folder))
     assert name in caught.value.evidence
 

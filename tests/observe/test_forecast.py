@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.observe.ledger.rows import BatchRow
-from distributary.observe.status import Trend, forecast, number
+from distributary.observe.status import Trend, forecast, short_number
 
 START = datetime(2026, 11, 15, 14, 0, tzinfo=UTC)
 
@@ -127,7 +127,7 @@ def test_sums_of_old_batches_are_not_rates():
     [(0, "0"), (999_999, "999,999"), (1_234_567, "1.2 M"), (4.2e9, "4.2 G"), (7e12, "7.0 T")],
 )
 def test_numbers_for_people(value, text):
-    assert number(value) == text
+    assert short_number(value) == text
 
 
 facts = st.tuples(

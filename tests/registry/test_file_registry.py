@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.errors import ErrorCode, InvalidSchemaError, RegistryUnavailableError
-from distributary.model.names import folder_name, printable
+from distributary.model.names import printable, subject_folder
 from distributary.registry import folder as files
 from distributary.registry.folder import FileRegistry
 from distributary.store.base import at
@@ -302,7 +302,7 @@ def test_a_writer_that_is_killed_holds_nobody_up(tmp_path: Path) -> None:
 
 @given(st.lists(st.text(max_size=120), unique=True, max_size=20))
 def test_folder_names_are_safe_and_never_shared(names: list[str]) -> None:
-    folders = [folder_name(name) for name in names]
+    folders = [subject_folder(name) for name in names]
     assert len({folder.lower() for folder in folders}) == len(names)
     for folder in folders:
         assert folder.isascii() and "/" not in folder and "\\" not in folder
@@ -310,8 +310,8 @@ def test_folder_names_are_safe_and_never_shared(names: list[str]) -> None:
 
 
 def test_a_plain_name_is_its_own_folder() -> None:
-    assert folder_name("chess-value") == "chess-value"
-    assert folder_name("a.b_c-1") == "a.b_c-1"
+    assert subject_folder("chess-value") == "chess-value"
+    assert subject_folder("a.b_c-1") == "a.b_c-1"
 
 
 @given(st.text(max_size=400))

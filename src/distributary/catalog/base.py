@@ -18,7 +18,7 @@ from typing import Protocol
 
 from distributary.config.catalog import CatalogConfig
 from distributary.delta.columns import Field, fields_in
-from distributary.delta.tables import open_table, reaching
+from distributary.delta.tables import open_table, reaching_table
 from distributary.errors import CatalogError, ErrorCode
 from distributary.store.base import is_remote
 
@@ -92,7 +92,7 @@ def entry_of(name: str, path: str, config: CatalogConfig) -> CatalogEntry | None
     table = open_table(path)
     if table is None:
         return None
-    with reaching(path):
+    with reaching_table(path):
         about = table.metadata()
         return CatalogEntry(
             name,

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from distributary.changes.apply import Part, Target, replacing, rewrite, written
 from distributary.changes.shape import MergeResult, shape
-from distributary.config.document import printable
+from distributary.config.document import clipped
 from distributary.delta.columns import columns_of, fields_of
 from distributary.delta.commit import Change, rewrite_files
 from distributary.delta.difference import FileRows, TableDifference, difference, read_rows
@@ -551,4 +551,4 @@ def verify_aggregates(order: AggregateOrder) -> AggregateCheck | None:
 def _example(row: dict[str, Any]) -> str:
     what = row.pop("_what")
     keys = ", ".join(f"{name}={value}" for name, value in row.items())
-    return printable(f"{what}: {keys}", longest=200)
+    return clipped(f"{what}: {keys}", longest=200)

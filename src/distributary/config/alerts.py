@@ -21,9 +21,9 @@ from distributary.config.base import (
     Section,
     Share,
     Text,
+    checked_line,
     is_http_url,
     matching,
-    one_line,
     unpaired_login,
 )
 
@@ -35,7 +35,7 @@ _MAILBOX = r"[A-Za-z0-9._%+'-]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63}){0,
 
 
 def _address(value: SecretStr) -> SecretStr:
-    text = one_line(value.get_secret_value())
+    text = checked_line(value.get_secret_value())
     if not is_http_url(text) or len(text) > _LONGEST_URL or not text.isascii():
         raise PydanticCustomError("url", "must be an address such as https://host/path")
     return SecretStr(text)

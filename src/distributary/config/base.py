@@ -243,7 +243,7 @@ def required(
     return AfterValidator(check)
 
 
-def one_line(value: str) -> str:
+def checked_line(value: str) -> str:
     """Strip a text; refuse it when empty, or with characters that could forge options or output."""
     stripped = value.strip()
     if not stripped:
@@ -324,7 +324,7 @@ def _http_url(value: str) -> str:
     return value
 
 
-Text = Annotated[str, AfterValidator(one_line)]
+Text = Annotated[str, AfterValidator(checked_line)]
 _TABLE_WORDS = "must start with a letter, then letters, digits and _ (120 at most)"
 TableName = Annotated[Text, matching(_TABLE, "table_name", _TABLE_WORDS)]
 TablePrefix = Annotated[str, matching(f"({_TABLE})?", "table_name", _TABLE_WORDS)]

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from pydantic import AfterValidator, SecretStr
 from pydantic_core import PydanticCustomError
 
-from distributary.config.base import one_line
+from distributary.config.base import checked_line
 from distributary.errors import ConfigError, ErrorCode
 
 PASSWORD_VARIABLES: Mapping[str, str] = {
@@ -95,7 +95,7 @@ def _unfit(evidence: str, where: str) -> ConfigError:
 
 
 def _with_slots(value: SecretStr) -> SecretStr:
-    text = one_line(value.get_secret_value())
+    text = checked_line(value.get_secret_value())
     if "${" in text:
         # a reference that this command does not need
         return SecretStr(text)

@@ -270,17 +270,17 @@ def problem_at(
 ) -> Problem:
     """Build a problem at the origin of a value."""
     return Problem(
-        file=printable(origin.name if origin.line else str(origin)),
+        file=clipped(origin.name if origin.line else str(origin)),
         line=origin.line,
         column=origin.column,
-        path=printable(path),
+        path=clipped(path),
         code=code,
-        message=printable(message, longest=_LONGEST_MESSAGE),
-        suggestion=printable(suggestion),
+        message=clipped(message, longest=_LONGEST_MESSAGE),
+        suggestion=clipped(suggestion),
     )
 
 
-def printable(text: str, *, longest: int = _LONGEST_NAME) -> str:
+def clipped(text: str, *, longest: int = _LONGEST_NAME) -> str:
     """Cut a text from outside, and escape characters that a terminal would interpret."""
     cut = text if len(text) <= longest else f"{text[: longest - 1]}…"
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in cut)
@@ -304,7 +304,7 @@ _PLAIN_TAG = re.compile(r"tag:yaml\.org,2002:(str|int|float|bool|null|seq|map)")
 
 def read(path: str | Path) -> tuple[str, str]:
     """Return the text of a pipeline file and the SHA-256 of its bytes."""
-    name = printable(str(path))
+    name = clipped(str(path))
     try:
         with open(path, "rb") as file:
             content = file.read(MAX_BYTES + 1)
@@ -333,7 +333,7 @@ def parse(text: str, *, file: str) -> tuple[Node, list[Problem]]:
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         at = builder.place(mark.line + 1, mark.column + 1) if mark else builder.place(1, 1)
-        why = printable(str(error.problem or error.context or "not YAML"))
+        why = clipped(str(error.problem or error.context or "not YAML"))
         tab = "a tab cannot indent YAML: use spaces" if r"'\t'" in why else ""
         raise builder.syntax(at, tab or why) from None
     except YAMLError:

@@ -23,10 +23,10 @@ from distributary.config.document import (
     PipelineFileError,
     Problem,
     SettingOrigin,
+    clipped,
     dotted,
     graft,
     parse,
-    printable,
     problem_at,
     read,
     refuse,
@@ -476,7 +476,7 @@ def load(
     such as `${file:PATH}`. All secrets are read when `needs` is left out.
     """
     text, sha256 = read(path)
-    file = printable(str(path))
+    file = clipped(str(path))
     loaded = load_text(text, file=file, overrides=overrides, environ=environ, needs=needs)
     return replace(loaded, path=FilePath(path), sha256=sha256)
 

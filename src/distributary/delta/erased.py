@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.delta.log import DataFile, Snapshot
-from distributary.delta.tables import reaching
+from distributary.delta.tables import reaching_table
 from distributary.errors import CheckpointError
 from distributary.model import layout
 from distributary.model.cache import Cache
@@ -154,14 +154,14 @@ def write_later(lake: str, name: str, records: Sequence[ErasedRecord]) -> None:
     """Write down the records of a batch that have an erased value; the same batch writes once."""
     text = json.dumps({"format": FORMAT, "records": _nested(records)}, separators=(",", ":"))
     folder = layout.erased(lake)
-    with reaching(folder):
+    with reaching_table(folder):
         at(folder).write(f"{_LATER}{name}{_DOCUMENT}", seal(text.encode()))
 
 
 def names_in(lake: str) -> tuple[str, ...]:
     """Return the names of all documents that keep something from coming back."""
     folder = layout.erased(lake)
-    with reaching(folder):
+    with reaching_table(folder):
         names = [info.name for info in at(folder).files()]
     return tuple(sorted(n for n in names if n.endswith(_DOCUMENT) and n != _KEY))
 
@@ -169,7 +169,7 @@ def names_in(lake: str) -> tuple[str, ...]:
 def is_done(lake: str, name: str) -> bool:
     """Return whether everything that a document names has left the tables."""
     folder = layout.erased(lake)
-    with reaching(folder):
+    with reaching_table(folder):
         return at(folder).look(_done(name)) is not None
 
 
@@ -426,6 +426,6 @@ def erased_plan(lake: str) -> ErasedPlan:
 
 def read_all(lake: str, names: Sequence[str]) -> KnownErased:
     """Read documents of a lake into one. Raises CheckpointError if one is damaged."""
-    with reaching(layout.erased(lake)):
+    with reaching_table(layout.erased(lake)):
         erasures = [read_erasure(lake, name) for name in names]
         return KnownErased(erasures, lake_key(lake) if any(e.values for e in erasures) else b"")

@@ -50,7 +50,7 @@ _FOREIGN = (DeltaError, OSError, pa.ArrowException, BrokenLogError)
 
 
 @contextmanager
-def reaching(path: str) -> Iterator[None]:
+def reaching_table(path: str) -> Iterator[None]:
     """Turn exceptions of the storage and of the table format into errors of ours."""
     try:
         yield
@@ -143,7 +143,7 @@ def open_table(path: str, *, version: int | None = None) -> DeltaTable | None:
     """Open a table at its newest version, or at `version`; None if there is no table."""
     refuse_links(path)
     try:
-        with reaching(path):
+        with reaching_table(path):
             return load_table(path, version=version)
     except LakeUnavailableError as error:
         if isinstance(error.__cause__, TableNotFoundError):
@@ -248,7 +248,7 @@ def read_rows(
 
     A caller that has the `files` of the table already passes them to save the time to list them.
     """
-    with reaching(table.table_uri):
+    with reaching_table(table.table_uri):
         names = None if columns is None else list(columns)
         scan = (
             scanner(table, names, where)

@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from distributary.config.deploy import OWN_TAG, Cluster, Databricks
-from distributary.config.document import printable
+from distributary.config.document import clipped
 from distributary.deploy import package
 from distributary.deploy.files import (
     DeployTarget,
@@ -318,7 +318,7 @@ class Files:
 def words(error: BaseException) -> str:
     """Return the first line of an error, for evidence."""
     lines = str(error).strip().splitlines()
-    return printable(f"{type(error).__name__}: {lines[0] if lines else ''}", longest=_LONGEST)
+    return clipped(f"{type(error).__name__}: {lines[0] if lines else ''}", longest=_LONGEST)
 
 
 NAME = "databricks"

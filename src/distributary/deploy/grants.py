@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from distributary.config.lake import Grant
 from distributary.config.pipeline import PipelineConfig
-from distributary.delta.tables import reaching
+from distributary.delta.tables import reaching_table
 from distributary.deploy.databricks_job import asking, words
 from distributary.errors import ConfigError, DeployError, DistributaryError, ErrorCode, SetupError
 from distributary.model import layout
@@ -301,7 +301,7 @@ class RightsBook:
         rows = [asdict(right) | {"standing": record[right]} for right in sorted(record)]
         content = {"format": FORMAT, "pipeline": self._pipeline, "rights": rows}
         data = json.dumps(content, indent=1).encode()
-        with reaching(self.path):
+        with reaching_table(self.path):
             at(self._folder).write(self._name, data)
 
     @contextmanager
@@ -311,14 +311,14 @@ class RightsBook:
         if record is None:
             yield
             return
-        with reaching(self.path):
+        with reaching_table(self.path):
             record.parent.mkdir(parents=True, exist_ok=True)
             lock = record.with_suffix(".lock").open("a")
         with lock, held(lock, waiting=waiting):
             yield
 
     def _bytes(self) -> bytes | None:
-        with reaching(self.path), suppress(FileNotFoundError):
+        with reaching_table(self.path), suppress(FileNotFoundError):
             return at(self._folder).read(self._name)
         return None
 

@@ -23,9 +23,9 @@ from distributary.config.document import (
     KeyPath,
     Node,
     PipelineFileError,
+    clipped,
     dotted,
     parse,
-    printable,
     read,
     refuse,
     to_yaml,
@@ -115,7 +115,7 @@ class Installable:
         if self.clear_secrets:
             raise ConfigError(
                 f"the file holds a secret in clear and would be copied to {to}",
-                where=printable(str(self.path)),
+                where=clipped(str(self.path)),
                 evidence=", ".join(self.clear_secrets),
                 next_step="write ${env:NAME}, ${file:PATH} or ${databricks:SCOPE/KEY} instead",
             )
@@ -128,7 +128,7 @@ def read_for_install(
 
     With `text` the file need not exist yet.
     """
-    text, file = read(path)[0] if text is None else text, printable(str(path))
+    text, file = read(path)[0] if text is None else text, clipped(str(path))
     loaded, unknown = _checked(text, file, environ)
     tree, _ = parse(text, file=file)
     layers = Layers(tree)

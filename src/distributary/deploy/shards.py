@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from distributary.config.document import PipelineFileError, dotted, parse, printable, to_yaml
+from distributary.config.document import PipelineFileError, clipped, dotted, parse, to_yaml
 from distributary.config.load import load_text
 from distributary.config.pipeline import PipelineConfig, with_envelope
 from distributary.config.shard import MOST_SHARDS, Part, job_name, unspreadable
@@ -88,7 +88,7 @@ def derived(pipeline: Installable, part: Part, *, shards: int) -> str:
 
 
 def _tree(pipeline: Installable) -> Tree:
-    tree, _ = parse(pipeline.text, file=printable(str(pipeline.path)))
+    tree, _ = parse(pipeline.text, file=clipped(str(pipeline.path)))
     # a job without tables per type also needs the setting of the types
     return dict(with_envelope(cast(Tree, tree.without_unset().plain())))
 

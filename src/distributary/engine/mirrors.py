@@ -24,7 +24,7 @@ from distributary.config.lake import LakeConfig
 from distributary.config.pipeline import PipelineConfig
 from distributary.delta.columns import ColumnConflictError, UnsupportedTypeError
 from distributary.delta.holds import KeptCuts, write_kept
-from distributary.delta.tables import committing, reaching
+from distributary.delta.tables import committing, reaching_table
 from distributary.engine.planning.table_book import format_for
 from distributary.errors import DistributaryError, PublishError, clean
 from distributary.iceberg.mirror import Mirror, Synced, UnmirroredError
@@ -200,7 +200,7 @@ class MirrorRounds:
 
 def keep_files(lake: str, pipeline: str, since: datetime | None) -> None:
     """Write down since when removed files may be needed by mirrors; None: no longer."""
-    with reaching(layout.cuts(lake)):
+    with reaching_table(layout.cuts(lake)):
         write_kept(lake, f"{pipeline}{_DOCUMENT}", KeptCuts(last_since=since))
 
 

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from distributary.config.alerts import Lineage
 from distributary.config.base import hide_credentials
-from distributary.config.document import printable
+from distributary.config.document import clipped
 from distributary.config.load import Loaded, load, load_settings
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.runtime import Trigger, TriggerKind
@@ -376,7 +376,7 @@ def _wrong_argument(name: str, value: object, what: str) -> ConfigError:
     return ConfigError(
         f"{name} {what}",
         where=f"argument {name}",
-        evidence=printable(repr(value))[:200],
+        evidence=clipped(repr(value))[:200],
         next_step="correct the call",
     )
 

@@ -405,7 +405,12 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)
 
 
-def folder_name(name: str) -> str:
+def quoted(name: str) -> str:
+    """Quote a name for SQL, as DuckDB, PostgreSQL and Trino do."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def subject_folder(name: str) -> str:
     """Return a readable folder name for any text; two texts never share one on any file system.
 
     A plain lower-case name is used unchanged. Any other text becomes its readable part, `~`, which

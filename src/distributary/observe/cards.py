@@ -14,11 +14,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import platformdirs
 
-from distributary.delta.tables import reaching
+from distributary.delta.tables import reaching_table
 from distributary.errors import CheckpointError, ConfigError, ErrorCode
 from distributary.model import layout
 from distributary.observe.documents import read_as
@@ -67,7 +67,7 @@ class Registration:
 def register(lake: str, registration: Registration) -> None:
     """Write or replace the pipeline's card; create the lake's folder if it is missing."""
     name = registration.name
-    with reaching(layout.pipeline_file(lake, name)):
+    with reaching_table(layout.pipeline_file(lake, name)):
         place = at(layout.pipeline(lake, name))
         place.write(_CARD, registration.to_json().encode(), durable=False)
 
@@ -75,7 +75,7 @@ def register(lake: str, registration: Registration) -> None:
 def registrations(lake: str) -> tuple[Registration, ...]:
     """Return the pipelines that have registered in this lake, sorted by name."""
     home, found = layout.pipelines(lake), []
-    with reaching(home):
+    with reaching_table(home):
         place = at(home)
         for folder in place.folders():
             path = f"{folder}/{_CARD}"
@@ -110,7 +110,7 @@ def unfinished_removal(lake: str, pipeline: str) -> bool:
 def refuse_half_restored(lake: str) -> None:
     """Raise RESTORE_UNFINISHED if a restore of this lake was interrupted."""
     home = at(layout.join(lake, layout.HOME))
-    with reaching(home.address):
+    with reaching_table(home.address):
         if home.look(RESTORE) is None:
             return
     raise CheckpointError(
@@ -122,7 +122,29 @@ def refuse_half_restored(lake: str) -> None:
     )
 
 
-# The state of a pipeline's tables in the catalog, stored in the lake for `status`.
+# States that are stored in the lake for `status`.
+
+_State = TypeVar("_State")
+
+
+def _write_state(folder: str, name: str, state: object) -> None:
+    """Replace a stored state; failures are ignored, because the state is only informative."""
+    content = json.dumps({"format": FORMAT, **plain(state)}).encode()
+    with suppress(OSError):
+        store = at(folder)
+        if store.exists():
+            store.write(name, content, durable=False)
+
+
+def _read_state(kind: type[_State], folder: str, name: str) -> _State | None:
+    """Return a stored state; None if there is none, or if it cannot be read."""
+    try:
+        return read_as(kind, json.loads(at(folder).read(name)))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+# The state of a pipeline's tables in the catalog.
 
 _CATALOG = "catalog.json"
 
@@ -175,20 +197,12 @@ class CatalogState:
 
 def write_catalog_state(folder: str, state: CatalogState) -> None:
     """Replace the stored state; failures are ignored, because the state is only informative."""
-    content = json.dumps({"format": FORMAT, **plain(state)}).encode()
-    with suppress(OSError):
-        store = at(folder)
-        if store.exists():
-            store.write(_CATALOG, content, durable=False)
+    _write_state(folder, _CATALOG, state)
 
 
 def read_catalog_state(lake: str, pipeline: str) -> CatalogState | None:
     """Return the stored state; None if there is none, or if it cannot be read."""
-    try:
-        content = json.loads(at(layout.pipeline(lake, pipeline)).read(_CATALOG))
-        return read_as(CatalogState, content)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+    return _read_state(CatalogState, layout.pipeline(lake, pipeline), _CATALOG)
 
 
 # The state of the Iceberg mirrors of a pipeline's tables, stored in the same way.
@@ -217,20 +231,12 @@ class MirrorState:
 
 def write_mirror_state(lake: str, pipeline: str, state: MirrorState) -> None:
     """Store the state; a lake that refuses it is no failure of the mirrors."""
-    content = json.dumps({"format": FORMAT, **plain(state)}).encode()
-    with suppress(OSError):
-        store = at(layout.pipeline(lake, pipeline))
-        if store.exists():
-            store.write(_MIRRORS, content, durable=False)
+    _write_state(layout.pipeline(lake, pipeline), _MIRRORS, state)
 
 
 def read_mirror_state(lake: str, pipeline: str) -> MirrorState | None:
     """Return the stored state; None if there is none, or if it cannot be read."""
-    try:
-        content = json.loads(at(layout.pipeline(lake, pipeline)).read(_MIRRORS))
-        return read_as(MirrorState, content)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+    return _read_state(MirrorState, layout.pipeline(lake, pipeline), _MIRRORS)
 
 
 # The result of the last maintenance of a pipeline's tables, stored in the same way.
@@ -266,20 +272,12 @@ class UpkeepState:
 
 def write_upkeep_state(lake: str, pipeline: str, state: UpkeepState) -> None:
     """Replace the stored state; failures are ignored, because the state is only informative."""
-    content = json.dumps({"format": FORMAT, **plain(state)}).encode()
-    with suppress(OSError):
-        store = at(layout.pipeline(lake, pipeline))
-        if store.exists():
-            store.write(_UPKEEP, content, durable=False)
+    _write_state(layout.pipeline(lake, pipeline), _UPKEEP, state)
 
 
 def read_upkeep_state(lake: str, pipeline: str) -> UpkeepState | None:
     """Return the stored state; None if there is none, or if it cannot be read."""
-    try:
-        content = json.loads(at(layout.pipeline(lake, pipeline)).read(_UPKEEP))
-        return read_as(UpkeepState, content)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+    return _read_state(UpkeepState, layout.pipeline(lake, pipeline), _UPKEEP)
 
 
 # Trust in pipeline files that a lake's cards name. Any writer of a lake can change its cards, and a
@@ -328,7 +326,7 @@ def load_trusted(
     command that names a file.
     """
     # imported here, because the import takes long and most commands need no settings
-    from distributary.config.document import printable, read
+    from distributary.config.document import clipped, read
     from distributary.config.load import load_text
 
     file = _file(card, option)
@@ -336,7 +334,7 @@ def load_trusted(
         raise ConfigError(
             f"the file of pipeline {card.name} is gone",
             code=ErrorCode.NOT_FOUND,
-            where=printable(card.file),
+            where=clipped(card.file),
             next_step=f"name where it is now with {option}",
         )
     known = _pin(card, lake)
@@ -351,13 +349,13 @@ def load_trusted(
     if sha256 != known.sha256:
         evidence = f"changed since its last run: sha256 {sha256[:12]}, run with {known.sha256[:12]}"
         raise _refusal(card, evidence=evidence, option=option)
-    loaded = load_text(text, file=printable(str(file)), needs=needs)
+    loaded = load_text(text, file=clipped(str(file)), needs=needs)
     loaded = replace(loaded, path=file, sha256=sha256)
     meant = loaded.config.lake.address
     if _address(meant) != _address(lake):
         raise ConfigError(
             f"the file of pipeline {card.name} names another lake when it is read from this folder",
-            where=printable(card.file),
+            where=clipped(card.file),
             evidence=f"{meant} instead of {lake}",
             next_step="go to the folder that the pipeline runs in: paths in the file start there",
         )
@@ -390,12 +388,12 @@ def _file(card: Registration, option: str) -> Path:
 
 
 def _refusal(card: Registration, *, evidence: str, option: str) -> ConfigError:
-    from distributary.config.document import printable
+    from distributary.config.document import clipped
 
     return ConfigError(
         f"the file of pipeline {card.name} is known by the lake alone, and is not loaded unasked",
         code=ErrorCode.FILE_NOT_TRUSTED,
-        where=printable(card.file) or "its card",
+        where=clipped(card.file) or "its card",
         evidence=evidence,
         next_step=f"look at it; if it is yours, name it with {option}, or run the pipeline again",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from distributary.model.cut import Cut, CutTable
+from distributary.model.names import quoted
 
 Quote = Callable[[str], str]
 
@@ -22,17 +23,13 @@ def _ticks(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _marks(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
 def _literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
 _SELECTS: Mapping[str, tuple[Quote, Callable[[CutTable], str]]] = {
     "spark": (_ticks, _spark),
-    "duckdb": (_marks, _duckdb),
+    "duckdb": (quoted, _duckdb),
 }
 ENGINES = (*_SELECTS, "trino")
 
@@ -45,10 +42,10 @@ def views(cut: Cut, engine: str, *, schema: str = "") -> list[str]:
     """
     tables = [table for table in cut.tables if table.version is not None]
     if engine == "trino":
-        place = _marks(schema or "default")
+        place = quoted(schema or "default")
         return [
-            f"CREATE OR REPLACE VIEW cut.{_marks(table.table)} AS SELECT * FROM "  # noqa: S608
-            f"{place}.{_marks(table.table)} FOR VERSION AS OF {table.version};"
+            f"CREATE OR REPLACE VIEW cut.{quoted(table.table)} AS SELECT * FROM "  # noqa: S608
+            f"{place}.{quoted(table.table)} FOR VERSION AS OF {table.version};"
             for table in tables
         ]
     quote, select = _SELECTS[engine]

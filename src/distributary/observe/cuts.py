@@ -32,7 +32,7 @@ from distributary.delta.log import (
     parse_commit,
     read_commit,
 )
-from distributary.delta.tables import reaching
+from distributary.delta.tables import reaching_table
 from distributary.errors import ConfigError, DistributaryError, ErrorCode
 from distributary.model import layout
 from distributary.model.cut import Cut, CutBatch, CutPoint, CutTable, is_batch
@@ -310,7 +310,7 @@ class Cuts:
         path = layout.place(self.lake, last.path)
         if local_folder(path):
             stay_inside(self.lake, path)
-        with reaching(path):
+        with reaching_table(path):
             seen = load(at(path), files=False)
         if seen is None:
             other = format_at(path)
@@ -318,7 +318,7 @@ class Cuts:
                 return None
             return CutTable(last.table, last.role, path, other, None)
         derived = any(commit.role in DERIVED for commit in commits)
-        with reaching(path):
+        with reaching_table(path):
             version = _TableLog(seen, point, derived=derived).version(start, commits)
         if version is None:
             return None
@@ -469,7 +469,7 @@ def measured(cuts: Cuts, point: CutPoint, table: CutTable) -> dict[str, Any]:
     found: Snapshot | None = None
     if table.version is not None:
         try:
-            with reaching(table.path):
+            with reaching_table(table.path):
                 found = load(at(table.path), version=table.version)
         except DistributaryError as error:
             cuts.refuse_lost(point, table, cause=error)

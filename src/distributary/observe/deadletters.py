@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.delta.tables import conflict_attempts, open_table, reaching, read_rows
+from distributary.delta.tables import conflict_attempts, open_table, reaching_table, read_rows
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.model import layout
 from distributary.model.deadletter import (
@@ -187,7 +187,7 @@ class DeadLetters:
 
     def forget(self, pipeline: str) -> None:
         """Remove all dead letters of a pipeline, for `clean`."""
-        with reaching(self.path):
+        with reaching_table(self.path):
             for attempt in conflict_attempts():
                 with attempt:
                     table = open_table(self.path)
@@ -198,7 +198,7 @@ class DeadLetters:
         self, rows: pa.Table, updates: dict[str, str], *, unless_tried_since: datetime | None = None
     ) -> int:
         """Mark any number of ids in one commit; retry while other commits come first."""
-        with reaching(self.path):
+        with reaching_table(self.path):
             for attempt in conflict_attempts():
                 with attempt:
                     table = open_table(self.path)

@@ -20,7 +20,7 @@ from distributary.delta.erased import (
 )
 from distributary.delta.log import Snapshot, load
 from distributary.delta.removal import matches_in
-from distributary.delta.tables import reaching
+from distributary.delta.tables import reaching_table
 from distributary.errors import CheckpointError
 from distributary.model import layout
 from distributary.model.table import Role
@@ -66,7 +66,7 @@ def open_delta(table: ErasableTable) -> tuple[Snapshot | None, str]:
         return None, ""
     if kind != DELTA:
         return None, f"it is a table of {TABLE_FORMATS[kind].label}"
-    with reaching(table.folder):
+    with reaching_table(table.folder):
         return load(at(table.folder)), ""
 
 
@@ -108,7 +108,7 @@ class ErasureCheck:
 
 def check_erasures(lake: str, *, deep: bool) -> ErasureCheck:
     """Check the documents of all erasures; a deep look reads the tables for rows that came back."""
-    with reaching(layout.erased(lake)):
+    with reaching_table(layout.erased(lake)):
         names = names_in(lake)
     done, findings = list[str](), list[ErasureFinding]()
     own = [name for name in names if not is_later(name)]
@@ -138,7 +138,7 @@ def _rows_that_are_back(lake: str, known: KnownErased) -> Sequence[ErasureFindin
         rows = None if state is None else erased_rows(state, table, known)
         if state is None or rows is None or not rows.columns:
             continue
-        with reaching(table.folder):
+        with reaching_table(table.folder):
             count = sum(match.gone for match in matches_in(state, rows))
         if count:
             what = f"rows of erased records that are in {table.table}: {count:,}"

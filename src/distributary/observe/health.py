@@ -16,7 +16,7 @@ import pyarrow.dataset as ds
 
 from distributary.delta.log import load
 from distributary.delta.tables import (
-    reaching,
+    reaching_table,
 )
 from distributary.errors import (
     DistributaryError,
@@ -194,7 +194,7 @@ def with_measures(lake: str, tables: Sequence[TableSummary]) -> tuple[TableSumma
         try:
             path = layout.place(lake, table.path)
             stay_inside(lake, path, f"{path}/_delta_log")
-            with reaching(path):
+            with reaching_table(path):
                 found = load(at(path))
         except (LakeUnavailableError, OutsideLakeError):
             # an unreadable table must not hide all others
@@ -215,7 +215,7 @@ def filled_rows(lake: str, table: TableSummary, column: str) -> tuple[int, int] 
     try:
         path = layout.place(lake, table.path)
         stay_inside(lake, path, f"{path}/_delta_log")
-        with reaching(path):
+        with reaching_table(path):
             found = load(at(path))
     except (LakeUnavailableError, OutsideLakeError):
         return None
@@ -292,7 +292,7 @@ def count_rows(table: ReadableTable, role: str, topic: str | None = None) -> Cou
         return None
     where = None if topic is None else pc.field("_topic") == topic
     counts: Counter[int] = Counter()
-    with reaching(table.path):
+    with reaching_table(table.path):
         for batch in files.scanner(columns=[name], filter=where).to_batches():
             for pair in pc.value_counts(batch.column(0)).to_pylist():
                 if pair["values"] is not None:

@@ -104,10 +104,10 @@ class Forecast:
 
     def words(self, *, now: datetime, tz: tzinfo | None = None) -> str:
         """Return one line for people; times are in `tz`, or in the time zone of this machine."""
-        behind = f"{number(self.lag_records or 0)} behind"
+        behind = f"{short_number(self.lag_records or 0)} behind"
         match self.trend:
             case Trend.UNKNOWN if self.unknown_since is not None:
-                then = f"; {number(self.last_known_records or 0)} behind then"
+                then = f"; {short_number(self.last_known_records or 0)} behind then"
                 since = _clock(self.unknown_since, now, tz, past=True)
                 return f"unknown since {since}, because the source does not answer{then}"
             case Trend.UNKNOWN:
@@ -117,10 +117,10 @@ class Forecast:
             case Trend.CATCHING_UP:
                 at = self.caught_up_at
                 end = f", caught up at {_clock(at, now, tz)}" if at else ""
-                return f"{behind}, catching up at {number(self.net_rate or 0)}/s{end}"
+                return f"{behind}, catching up at {short_number(self.net_rate or 0)}/s{end}"
             case Trend.FALLING_BEHIND:
-                rates = f"producer {number(self.producer_rate or 0)}/s"
-                rates += f", we {number(self.our_rate or 0)}/s"
+                rates = f"producer {short_number(self.producer_rate or 0)}/s"
+                rates += f", we {short_number(self.our_rate or 0)}/s"
                 step = f", step {self.slowest_step} takes {self.slowest_share * 100:.0f} %"
                 return f"falling behind: {rates}{step if self.slowest_step else ''}"
             case Trend.HOLDING:
@@ -188,7 +188,7 @@ def slowest(batches: Sequence[BatchRow]) -> tuple[str, float]:
     return (step, min(seconds / whole, 1.0)) if whole > 0 and seconds > 0 else ("", 0.0)
 
 
-def number(value: float) -> str:
+def short_number(value: float) -> str:
     """Format a number as `9,000`, or `1.2 M` for large ones."""
     for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
         if abs(value) >= limit:

@@ -18,7 +18,7 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pa_fs
 
 from distributary.delta.log import snapshot_of
-from distributary.delta.tables import lake_files, reaching
+from distributary.delta.tables import lake_files, reaching_table
 from distributary.errors import ConfigError, missing
 from distributary.evolve.types import fold
 from distributary.model import layout
@@ -361,7 +361,7 @@ def trace_offset(lake: str, source: Coordinates) -> Trace:
     if any(letter["status"] == "replayed" for letter in letters):
         jobs |= {letter["pipeline"] for letter in letters}
         rows += [r for name in sorted(jobs) for r in ledger.replayed_tables(name, offset)]
-    with reaching(lake):
+    with reaching_table(lake):
         places = _Search(lake, source, lake_files(lake)).places(rows)
     return Trace(source, _verdict(places, letters), batches, places, letters)
 

@@ -26,12 +26,12 @@ from distributary.delta.log import (
     file_key,
     load,
 )
-from distributary.delta.tables import reaching
+from distributary.delta.tables import reaching_table
 from distributary.errors import ConfigError, LakeUnavailableError
 from distributary.model.cut import CutPoint, CutTable
+from distributary.model.names import quoted
 from distributary.model.table import Role
 from distributary.observe.cuts import Cuts
-from distributary.operations.query import quoted
 from distributary.store.base import at
 
 CHANGE_TYPE = "_change_type"
@@ -103,7 +103,7 @@ class TableChanges:
     def _reading(self) -> Iterator[None]:
         """Name the version that was lost if a block cannot read the table."""
         try:
-            with reaching(self.table.path):
+            with reaching_table(self.table.path):
                 yield
         except LakeUnavailableError as failure:
             self.cuts.refuse_lost(self.until, self.table, cause=failure)

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types as kinds
 
-from distributary.config.document import printable, to_yaml
+from distributary.config.document import clipped, to_yaml
 from distributary.config.lake import Tables
 from distributary.decode.base import DecodeLimits, RefusedError
 from distributary.decode.change.base import Recognized, Sampled
@@ -592,7 +592,7 @@ def _left_over(count: int, total: int) -> Iterator[Finding]:
 
 def _listed(names: Iterable[object]) -> str:
     every = sorted({str(name) for name in names})
-    return listed((printable(name, longest=40) for name in every), most=_SHOWN)
+    return listed((clipped(name, longest=40) for name in every), most=_SHOWN)
 
 
 # The pipeline file.
@@ -664,4 +664,4 @@ def _inline(value: str | list[str]) -> str:
 
 def _comment(text: str) -> str:
     """Return a text on one line."""
-    return printable(text, longest=_LONGEST_COMMENT)
+    return clipped(text, longest=_LONGEST_COMMENT)

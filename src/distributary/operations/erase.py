@@ -45,7 +45,7 @@ from distributary.delta.erased import (
 )
 from distributary.delta.log import DataFile, Snapshot
 from distributary.delta.removal import matches_in, removal_refusal, rows_in
-from distributary.delta.tables import reaching
+from distributary.delta.tables import reaching_table
 from distributary.engine.kill_points import ErasePoint, reached
 from distributary.engine.progress.checkpoint import Manifests
 from distributary.engine.progress.claim import CLAIMS, Claim
@@ -317,7 +317,7 @@ class _Search:
         rule = MatchingRows(self.condition, have)
         places = table.places.names(column.name for column in have.values())
         own = {name: have[name].name for name in self.condition.columns if name in have}
-        with reaching(table.folder):
+        with reaching_table(table.folder):
             rows = rows_in(state, rule, tuple(dict.fromkeys([*places, *own.values()])))
         if not rows.num_rows:
             return
@@ -347,7 +347,7 @@ class _Search:
         for one in found:
             if one.table.role != Role.AGGREGATE:
                 continue
-            with reaching(one.table.folder):
+            with reaching_table(one.table.folder):
                 origin = origin_of(one.table.folder)
             if origin is not None and origin[0] in changed:
                 name, source = one.table.table, origin[0]
@@ -391,7 +391,7 @@ class _Search:
                 continue
             holding = _HoldingBytes.of(state, needles)
             places = table.places.names(column.name for column in table_columns(state.fields))
-            with reaching(table.folder):
+            with reaching_table(table.folder):
                 found |= set(_records(rows_in(state, holding, places), places))
         return found - self.records
 
@@ -404,7 +404,7 @@ class _Search:
         if state is None or table.role == Role.AGGREGATE:
             return FoundTable(table, refused=why)
         rows = erased_rows(state, table, known)
-        with reaching(table.folder):
+        with reaching_table(table.folder):
             matches = matches_in(state, rows) if rows.columns else []
         count = sum(match.gone for match in matches)
         if count and not why and table.role not in ERASED_FROM:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from distributary.delta.tables import reaching
+from distributary.delta.tables import reaching_table
 from distributary.errors import (
     ConfigError,
     DistributaryError,
@@ -298,7 +298,7 @@ class LakeTable:
         """Raise CUT_LOST if the files of the version are gone."""
         table = self._table
         try:
-            with reaching(table.path):
+            with reaching_table(table.path):
                 yield
         except LakeUnavailableError as error:
             self._questions.refuse_lost(self.name.casefold(), cause=error)

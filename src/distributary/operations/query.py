@@ -21,10 +21,11 @@ import pyarrow.compute as pc
 
 from distributary.config.base import nearest
 from distributary.config.rules.expressions import SHUT
-from distributary.delta.tables import reaching, refuse_damaged
+from distributary.delta.tables import reaching_table, refuse_damaged
 from distributary.errors import ConfigError, DistributaryError, ErrorCode, LakeUnavailableError
 from distributary.model import layout
 from distributary.model.cut import CutPoint, CutTable
+from distributary.model.names import quoted
 from distributary.model.table_format import TABLE_FORMATS
 from distributary.observe.cuts import AsOf, Cuts
 from distributary.observe.health import open_listed
@@ -273,14 +274,9 @@ class _Stream:
         return self.table.schema.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        with reaching(self.table.path):
+        with reaching_table(self.table.path):
             rows = self.table.batches(self.table.schema.names)
         return rows.__arrow_c_stream__(requested_schema)
-
-
-def quoted(name: str) -> str:
-    """Return a name quoted for SQL."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 # The newest rows of a table.
@@ -303,7 +299,7 @@ def newest(readable: ReadableTable, count: int) -> pa.Table:
     order = next((some for some in _ORDERS if some[0] in names), ())
     keys = [(name, "descending") for name in order if name in names]
     rows = readable.schema.empty_table()
-    with reaching(readable.path):
+    with reaching_table(readable.path):
         for batches, most in _by_age(readable, keys[0][0] if keys else None):
             full = len(rows) == count
             if full and (most is None or most < rows.column(keys[0][0])[-1].as_py()):

@@ -21,7 +21,7 @@ from typing import Any
 from uuid import UUID
 
 from distributary.errors import RegistryUnavailableError
-from distributary.model.names import folder_name, printable
+from distributary.model.names import printable, subject_folder
 from distributary.model.record import Format, SubjectVersion, WriterSchema
 from distributary.registry.base import SchemaRegistry, context_of
 from distributary.registry.files import encoded, read_json
@@ -162,7 +162,7 @@ class CachedRegistry:
 
 
 def _latest_name(subject: str) -> str:
-    return f"latest-{folder_name(subject)}"
+    return f"latest-{subject_folder(subject)}"
 
 
 def _encoded(schema: WriterSchema) -> dict[str, Any]:

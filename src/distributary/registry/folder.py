@@ -30,7 +30,7 @@ from distributary.errors import (
     IncompatibleSchemaError,
     InvalidSchemaError,
 )
-from distributary.model.names import folder_name, printable
+from distributary.model.names import printable, subject_folder
 from distributary.model.record import Compiled, Format, SubjectVersion, WriterSchema
 from distributary.registry.base import (
     LATEST,
@@ -211,7 +211,7 @@ class _FileStore:
 
     def versions(self, subject: str) -> tuple[StoredVersion, ...]:
         """Return every version that a subject has or had, oldest first."""
-        stored_subject, versions = self._subject(folder_name(subject))
+        stored_subject, versions = self._subject(subject_folder(subject))
         return versions if stored_subject == subject else ()
 
     def versions_of(
@@ -221,7 +221,7 @@ class _FileStore:
 
         One listing of files serves all subjects.
         """
-        folders = None if subjects is None else {*map(folder_name, subjects)}
+        folders = None if subjects is None else {*map(subject_folder, subjects)}
         names: dict[str, list[str]] = {}
         with unreachable(self._store):
             for file in self._store.files("subjects", recursive=True):
@@ -255,7 +255,7 @@ class _FileStore:
         def write(subject: str) -> None:
             version, schema_id = versions[subject]
             content = {"subject": subject, "version": version, "id": schema_id}
-            name = f"subjects/{folder_name(subject)}/{version}.json"
+            name = f"subjects/{subject_folder(subject)}/{version}.json"
             if not create(self._store, name, content, durable=self._durable):
                 raise FileExistsError(
                     f"version {version} was written by a process without the lock"
@@ -264,11 +264,11 @@ class _FileStore:
         with unreachable(self._store):
             in_parallel(write, versions)
             if versions:
-                homes = [(folder_name(subject), id) for subject, (_, id) in versions.items()]
+                homes = [(subject_folder(subject), id) for subject, (_, id) in versions.items()]
                 self._announce(homes)
 
     def delete_version(self, subject: str, *, version: int) -> None:
-        name = f"subjects/{folder_name(subject)}/{version}.deleted"
+        name = f"subjects/{subject_folder(subject)}/{version}.deleted"
         with unreachable(self._store):
             mark = {"subject": subject, "version": version}
             create(self._store, name, mark, durable=self._durable)
@@ -351,7 +351,7 @@ class _FileStore:
                 content = read_json(self._store, name) or {}
             subject, schema_id = content.get("subject"), content.get("id")
             # a folder that was copied or renamed by hand must not count as the subject in its files
-            if not isinstance(subject, str) or folder_name(subject) != folder:
+            if not isinstance(subject, str) or subject_folder(subject) != folder:
                 raise damaged(self._store, name)
             if not isinstance(schema_id, int) or content.get("version") != number:
                 raise damaged(self._store, name)
@@ -383,7 +383,7 @@ def id_name(schema_id: int) -> str:
 
 
 def _config(subject: str | None) -> str:
-    return "config.json" if subject is None else f"subjects/{folder_name(subject)}/config.json"
+    return "config.json" if subject is None else f"subjects/{subject_folder(subject)}/config.json"
 
 
 def _schema_from(content: dict[str, Any], schema_id: int) -> StoredSchema | None:

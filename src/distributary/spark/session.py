@@ -49,7 +49,7 @@ from distributary.spark.settings import (
     SPARK_VERSION,
     SparkSettings,
     launch_conf,
-    quoted,
+    quoted_option,
     secret_options,
     spark_conf,
 )
@@ -345,7 +345,9 @@ def options_file(options: Sequence[str]) -> Iterator[Path | None]:
         path = Path(folder) / "options"
         path.touch(mode=0o600)
         # A line break would end an option, even a quoted one.
-        lines = (quoted(option).replace("\n", "\\n").replace("\r", "\\r") for option in options)
+        lines = (
+            quoted_option(option).replace("\n", "\\n").replace("\r", "\\r") for option in options
+        )
         path.write_text("\n".join(lines), "utf-8")
         yield path
 

@@ -203,10 +203,10 @@ def launch_conf(
         hidden = _secret_options(conf, name, sealed)
         if hidden:
             options = [option for option in jvm_options(conf[name]) if option not in hidden]
-            shown[name] = " ".join(map(quoted, options))
+            shown[name] = " ".join(map(quoted_option, options))
     if options_file is not None:
         last = _DRIVER_OPTIONS[-1]
-        shown[last] = _joined(" ", shown.get(last, ""), quoted(f"@{options_file}"))
+        shown[last] = _joined(" ", shown.get(last, ""), quoted_option(f"@{options_file}"))
     return shown
 
 
@@ -233,7 +233,7 @@ def _refuse_secrets_of_executors(settings: SparkSettings) -> None:
                 )
 
 
-def quoted(option: str) -> str:
+def quoted_option(option: str) -> str:
     """Quote a JVM option for Spark's parser of option strings."""
     escaped = option.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
@@ -300,7 +300,7 @@ def _combined(settings: SparkSettings, java_options: Sequence[str]) -> dict[str,
     options = user.get("spark.driver.extraJavaOptions")
     if java_options or options:
         # The user's options come last: of two JVM options the later one wins.
-        ours = " ".join(quoted(option) for option in java_options)
+        ours = " ".join(quoted_option(option) for option in java_options)
         conf["spark.driver.extraJavaOptions"] = _joined(" ", ours, options)
     return conf
 

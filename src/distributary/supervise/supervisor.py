@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Self
 
-from distributary.config.document import printable
+from distributary.config.document import clipped
 from distributary.config.load import Loaded, load
 from distributary.config.pipeline import PipelineConfig
 from distributary.errors import ConfigError, DistributaryError, ErrorCode
@@ -320,13 +320,13 @@ def plan_of(files: Sequence[Path], command: Command) -> SupervisedPipelines:
                 # a name identifies one checkpoint in a lake, and one pipeline in logs
                 raise ConfigError(
                     f"two files have a pipeline named {name}",
-                    where=printable(str(file)),
-                    evidence=f"the other one is {printable(str(seen[name]))}",
+                    where=clipped(str(file)),
+                    evidence=f"the other one is {clipped(str(seen[name]))}",
                     next_step="give each pipeline a name of its own, and each file once",
                 )
         except DistributaryError as error:
             # its own name is unknown or taken
-            free = f"{printable(file.name)}#{len(specs) + 1}"
+            free = f"{clipped(file.name)}#{len(specs) + 1}"
             specs.append(Spec(free, str(file), (), refused=error))
             continue
         seen[name] = file

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from distributary.delta.tables import reaching
+from distributary.delta.tables import reaching_table
 from distributary.evolve.types import sql_name
 from distributary.model.change import OP_COLUMNS
 from distributary.observe.health import head
@@ -149,7 +149,7 @@ _BYTES = 24
 def preview(table: ReadableTable, *, limit: int) -> dict[str, Any]:
     """Return the newest rows, as far as files show which ones are new."""
     names = table.schema.names[:MOST_COLUMNS]
-    with reaching(table.path):
+    with reaching_table(table.path):
         rows, heavy = _newest(table, names, limit)
     columns = [
         {"name": name, "type": sql_name(kind), "kind": _kind(kind)}

@@ -23,6 +23,7 @@ from distributary.changes.source.base import (
 from distributary.config.database import Address
 from distributary.errors import ConfigError, ErrorCode, SourceError
 from distributary.model.change import Slot
+from distributary.model.names import quoted
 
 _PIECE_BYTES = 8 * 2**20
 _PRINTED = "case when {0} is not null then format('%s', {0}) end"
@@ -155,7 +156,7 @@ class PostgresDatabase:
             digits = (modifier - 4) & 0xFFFF
         elif kind in (ValueType.TIMESTAMP, ValueType.INSTANT, ValueType.TIME):
             digits = modifier if modifier >= 0 else 6
-        self._expressions[name] = expression.format(_quoted(name))
+        self._expressions[name] = expression.format(quoted(name))
         return SourceColumn(name, kind, digits)
 
     def open(self, patience: float) -> Moment:
@@ -201,10 +202,10 @@ class PostgresDatabase:
     ) -> Iterator[pa.Table]:
         """Read rows of the snapshot; the server sends them as it finds them."""
         known = [column for column in table.columns if column.type is not ValueType.UNKNOWN]
-        chosen = ", ".join(f"{self._expressions[c.name]} as {_quoted(c.name)}" for c in known)
-        place = f"{_quoted(table.schema)}.{_quoted(table.name)}"
+        chosen = ", ".join(f"{self._expressions[c.name]} as {quoted(c.name)}" for c in known)
+        place = f"{quoted(table.schema)}.{quoted(table.name)}"
         sample = f" tablesample bernoulli ({100 * part:.6f})" if part is not None else ""
-        key = ", ".join(map(_quoted, table.key))
+        key = ", ".join(map(quoted, table.key))
         where = ""
         if after is not None:
             values = ", ".join(_literal(after[name]) for name in table.key)
@@ -223,7 +224,7 @@ class PostgresDatabase:
 
     def count(self, table: SourceTable) -> int:
         """Return how many rows the snapshot has."""
-        place = f"{_quoted(table.schema)}.{_quoted(table.name)}"
+        place = f"{quoted(table.schema)}.{quoted(table.name)}"
         ((count,),) = self._rows(f"select count(*) from {place}")  # noqa: S608
         return int(count)
 
@@ -265,10 +266,6 @@ def _storage(rows: pa.Table) -> pa.Table:
         for column in rows.columns
     ]
     return pa.table(columns, names=rows.column_names)
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _literal(value: object) -> str:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from distributary.delta.commit import Change, rewrite_files, write_rows
 from distributary.delta.damage import damage_in, damaged
 from distributary.delta.log import DataFile, Snapshot, load
-from distributary.delta.tables import committing, reaching
+from distributary.delta.tables import committing, reaching_table
 from distributary.engine.planning.table_book import table_folder
 from distributary.engine.progress.checkpoint import Checkpoint
 from distributary.engine.progress.claim import Claim
@@ -89,7 +89,7 @@ def _tables(lake: str) -> Iterator[tuple[str, Snapshot]]:
 def _state(lake: str, name: str) -> Snapshot | None:
     """Load a table of the ledger. Raises LakeUnavailableError where its log cannot be read."""
     path = layout.ledger_table(lake, name)
-    with reaching(path):
+    with reaching_table(path):
         return load(at(path))
 
 

@@ -33,7 +33,7 @@ from distributary.delta.erased import (
 from distributary.delta.holds import read_holds
 from distributary.delta.log import Snapshot
 from distributary.delta.removal import RemovedRows, remove_rows
-from distributary.delta.tables import OvertakenError, as_publish_error, reaching
+from distributary.delta.tables import OvertakenError, as_publish_error, reaching_table
 from distributary.engine.kill_points import ErasePoint, reached
 from distributary.engine.progress.claim import Claim
 from distributary.errors import PublishError
@@ -76,7 +76,7 @@ def finish_erasures(lake: str, *, later: bool = False) -> list[str]:
     With `later` also records that came since, unless parked batches may hold them. Raises
     OwnedError while another process erases.
     """
-    with reaching(layout.erased(lake)):
+    with reaching_table(layout.erased(lake)):
         waiting = unfinished_in(lake)
     if not later or (waiting and Ledger(lake).parked()):
         waiting = [name for name in waiting if not is_later(name)]
@@ -132,7 +132,7 @@ def _remove(
     total = RemovedRows()
     for _ in range(_TRIES):
         try:
-            with reaching(table.folder):
+            with reaching_table(table.folder):
                 state, done = remove_rows(state, rows, ready=check)
         except UnsupportedTypeError as error:
             raise _refused(table, str(error)) from error

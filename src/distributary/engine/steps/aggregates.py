@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from distributary.changes.aggregates import AggregateOrder, merge_aggregates, origin_of
 from distributary.config.pipeline import PipelineConfig
-from distributary.delta.tables import reaching
+from distributary.delta.tables import reaching_table
 from distributary.engine.context import RunContext
 from distributary.engine.kill_points import KillPoint, reached
 from distributary.engine.planning.aggregate_plan import SOURCES, entry_of
@@ -164,7 +164,7 @@ def listed_order(
     config: PipelineConfig, table: TableSummary, *, whole: bool = False
 ) -> AggregateOrder:
     """Return the order for an aggregate table of the ledger. Raises DistributaryError."""
-    with reaching(table.path):
+    with reaching_table(table.path):
         origin = origin_of(table_folder(config, table.table))
     if origin is None:
         raise ConfigError(

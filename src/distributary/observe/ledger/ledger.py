@@ -49,7 +49,7 @@ from distributary.delta.tables import (
     dataset,
     load_table,
     open_table,
-    reaching,
+    reaching_table,
     read_rows,
     scanner,
     update_table,
@@ -217,7 +217,7 @@ class LedgerTable:
             if table is None:
                 return None
             try:
-                with reaching(self.path):
+                with reaching_table(self.path):
                     return LedgerVersion(
                         table, dataset(table), table.transaction_version(_SUMS_MARK)
                     )
@@ -234,7 +234,7 @@ class LedgerTable:
         version = self._held if self._holds else self._open()
         if version is None:
             return {name: view.schema.empty_table() for name, view in self._views.items()}
-        with reaching(self.path):
+        with reaching_table(self.path):
             found = self._summed(version)
         if self._holds:
             self._held_sums = found
@@ -401,13 +401,13 @@ class LedgerTable:
             # with null for columns that the stored table lacks
             nulls = ", ".join(f"{_NULLS[field.type]} AS {field.name}" for field in missing)
             sql = f"WITH ledger AS (SELECT *, {nulls} FROM stored) {sql}"  # noqa: S608
-        with reaching(self.path):
+        with reaching_table(self.path):
             query = QueryBuilder().register("stored" if missing else "ledger", table)
             return pa.table(query.execute(sql).read_all())
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        with self._lock, reaching(self.path):
+        with self._lock, reaching_table(self.path):
             try:
                 yield
             except BaseException:
@@ -644,7 +644,7 @@ class Ledger:
         table = open_table(self._batches.path)
         if table is None:
             return -1
-        with reaching(self._batches.path):
+        with reaching_table(self._batches.path):
             mark = table.transaction_version(app_id)
         if mark is not None:
             return int(mark)

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from distributary.delta.compact import REMOVED
 from distributary.delta.erased import names_in, read_erasure
-from distributary.delta.tables import reaching, refuse_damaged
+from distributary.delta.tables import reaching_table, refuse_damaged
 from distributary.errors import DamagedFileError, LakeUnavailableError, PublishError
 from distributary.model.table import Role
 from distributary.observe.ledger.ledger import Ledger
@@ -90,7 +90,7 @@ class CoordinateComparison:
             return check.with_more(findings=[unreadable(known, error)])
 
     def _checked(self, known: WrittenTable, check: TableCheck) -> TableCheck:
-        with reaching(known.path):
+        with reaching_table(known.path):
             loaded = self._load(known)
             if loaded is None:
                 return check

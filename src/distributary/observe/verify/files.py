@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from distributary.delta.damage import damage_in, damaged
-from distributary.delta.tables import reaching
+from distributary.delta.tables import reaching_table
 from distributary.errors import LakeUnavailableError, PublishError
 from distributary.observe.verify.tables import (
     TableCheck,
@@ -33,7 +33,7 @@ def check_files(known: WrittenTable, check: TableCheck) -> TableCheck:
     if check.version is None:
         return check
     try:
-        with reaching(known.path):
+        with reaching_table(known.path):
             return _checked(known, check)
     except (LakeUnavailableError, PublishError) as error:
         return check.with_more(findings=[unreadable(known, error)])

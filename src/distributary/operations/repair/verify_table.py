@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from distributary.changes.aggregates import AggregateCheck, verify_aggregates
 from distributary.changes.rebuild import Verified, verify
-from distributary.delta.tables import reaching
+from distributary.delta.tables import reaching_table
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.progress.checkpoint import Manifests
 from distributary.engine.progress.claim import state_of
@@ -68,7 +68,7 @@ def verify_aggregate(pipeline: Pipeline, known: TableSummary) -> AggregateCheck 
     check: AggregateCheck | None = None
     for _ in range(_TRIES):
         before = _between_batches(pipeline, manifests)
-        with reaching(order.path):
+        with reaching_table(order.path):
             check = verify_aggregates(order)
         if check is None or check.agrees:
             break

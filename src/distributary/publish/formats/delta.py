@@ -23,7 +23,7 @@ from distributary.delta.log import (
     parse_commit,
     read_commit,
 )
-from distributary.delta.tables import arrow_schema, open_table, reaching
+from distributary.delta.tables import arrow_schema, open_table, reaching_table
 from distributary.delta.vectors import BrokenVectorError
 from distributary.model.manifest import compact
 from distributary.model.table import is_below
@@ -75,7 +75,7 @@ class DeltaFormat(TableFormatEntry):
 
     def written(self, path: str) -> WrittenDelta | None:
         """Open a table for its commits and files; None if there is none."""
-        with reaching(path):
+        with reaching_table(path):
             table = load(at(path))
         return None if table is None else WrittenDelta(table)
 
@@ -131,7 +131,7 @@ class WrittenDelta:
         sizes |= {f.vector.path: None for f in files if f.vector and f.vector.path}
         # files of a shallow clone are in the folder of another table
         own = {name: size for name, size in sizes.items() if "://" not in name and name[:1] != "/"}
-        with reaching(self.table.folder):
+        with reaching_table(self.table.folder):
             return len(sizes), *compared_sizes(own, self.table.store.sizes())
 
     def contents(self) -> list[KnownFile]:
@@ -152,13 +152,13 @@ class WrittenDelta:
 
     def log_damage(self) -> tuple[str, str] | None:
         """Return the newest checkpoint and what differs, if the commits say something else."""
-        with reaching(self.table.folder):
+        with reaching_table(self.table.folder):
             return checkpoint_damage(self.table.store)
 
     def past(self) -> TableHistory:
         """Return what every commit did that the log still has."""
         store = self.table.store
-        with reaching(store.address):
+        with reaching_table(store.address):
             names = log_names(store)
             versions = list(names.commits)
             gaps = [after for before, after in pairwise(versions) if after != before + 1]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from distributary.delta.commit import APP, BATCH
 from distributary.delta.damage import TAG
-from distributary.delta.tables import only_below, reaching
+from distributary.delta.tables import only_below, reaching_table
 from distributary.model.table import commented_schema
 from distributary.publish.base import Held, Publisher
 from distributary.publish.formats.entry import TableFormatEntry
@@ -103,7 +103,7 @@ class WrittenParquet:
 
     def rows(self) -> tuple[int | None, str]:
         """Return the number of rows; or None, and why it is not known."""
-        with reaching(self.table.folder):
+        with reaching_table(self.table.folder):
             return int(self.table.dataset(self.record).count_rows()), ""
 
     def files(self) -> tuple[int, list[str], list[str]]:

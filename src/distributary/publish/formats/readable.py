@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
-from distributary.delta.tables import dataset, reaching, read_rows, scanner
+from distributary.delta.tables import dataset, reaching_table, read_rows, scanner
 from distributary.evolve.types import sql_name
 
 
@@ -122,7 +122,7 @@ class ReadableFiles(ReadableTable):
 
     def rows(self, *, where: pc.Expression, limit: int) -> pa.Table:
         """Read rows that satisfy `where`, an expression and never a text."""
-        with reaching(self.path):
+        with reaching_table(self.path):
             return self.source.scanner(filter=where).head(limit)
 
     def some_rows(self, columns: Sequence[str], limit: int) -> pa.Table:

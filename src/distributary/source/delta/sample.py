@@ -8,7 +8,7 @@ from itertools import islice
 import pyarrow as pa
 from pyarrow import types as kinds
 
-from distributary.delta.tables import reaching
+from distributary.delta.tables import reaching_table
 from distributary.errors import SourceUnavailableError
 from distributary.observe.health import head
 from distributary.publish.formats.entry import open_readable
@@ -29,7 +29,7 @@ def sample_table(path: str) -> Sample:
     columns = _columns(found.schema)
     names = [column for name, column in columns.items() if name != "timestamp"]
     count = MOST_RECORDS // 2
-    with reaching(path):
+    with reaching_table(path):
         files = found.files
         if files is None:
             rows = pa.Table.from_batches(islice(found.batches(names), 1)).slice(0, MOST_RECORDS)
