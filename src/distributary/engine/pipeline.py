@@ -250,10 +250,12 @@ class Pipeline:
         """Claim a lane of the checkpoint, and build the context of its batches."""
         self.ready(lane)
         claim = Claim.take(self._claimed(lane), lease=self.config.run.lease.total_seconds())
-        if lane == "stream":
-            begin_pulse(self.checkpoint)
         context: RunContext | None = None
         try:
+            # a restore that began since `ready` was called may not have seen this claim
+            refuse_half_restored(self.lake)
+            if lane == "stream":
+                begin_pulse(self.checkpoint)
             context = self._context(spark, self._checkpoint(lane), claim, lane)
             yield context
         finally:
