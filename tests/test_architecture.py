@@ -175,6 +175,22 @@ def _top(module: str) -> str:
     return module.partition(".")[0]
 
 
+def test_tests_of_a_module_are_in_the_folder_of_the_module() -> None:
+    """A test file with the name of one module is where that module is; so is each folder."""
+    folders: dict[str, set[str]] = {}
+    for path in SOURCE.rglob("*.py"):
+        folders.setdefault(path.stem, set()).add(path.parent.relative_to(SOURCE).as_posix())
+    known = set().union(*folders.values())
+    free = {"attack", "benchmarks", "docs", "faults", "lab", "servers"}
+    places = [path.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")]
+    mirrored = [place for place in places if place.parts[0] not in free and len(place.parts) > 1]
+    assert len(mirrored) > 200
+    assert not [place for place in mirrored if place.parent.as_posix() not in known]
+    for place in mirrored:
+        homes = folders.get(place.stem.removeprefix("test_"), set())
+        assert len(homes) != 1 or place.parent.as_posix() in homes, place
+
+
 def test_a_source_is_one_entry_in_one_table() -> None:
     """No module but its own asks which source it is; each type has settings and an entry."""
     from distributary.config.sources.source_types import SOURCES, settings_of, type_of

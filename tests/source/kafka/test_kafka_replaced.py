@@ -18,7 +18,7 @@ from distributary.source.kafka.consumer import ConsumerReader, read
 from distributary.source.kafka.source import Broker, KafkaSource
 from distributary_lab.services.services import Services
 from tests.services.shared import unique
-from tests.source.kafka.test_kafka import offsets, source, values
+from tests.source.kafka.test_kafka_source import offsets, source, values
 from tests.topics import Topics
 from tests.waiting import patiently
 

@@ -1,4 +1,4 @@
-"""A whole run, told to Prometheus and as lineage."""
+"""A whole run, reported to Prometheus and as lineage."""
 
 from __future__ import annotations
 
