@@ -22,8 +22,10 @@ from tests.faults.forkserver import ForkedProcess, ForkServer
 COMMAND = Path(sys.executable).with_name("distributary")
 _TIED = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
 """The end of the harness, however it comes, is the end of what it started."""
-_LIMIT = 240.0
-"""Seconds after which a run that should have ended by itself is called stuck."""
+_SILENCE = 600.0
+"""Seconds without an event after which a run that should have ended by itself is called stuck."""
+_LIMIT = 3600.0
+"""Seconds after which it is called stuck whatever happens, on a busy machine too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,18 +127,15 @@ class Driver:
         self.signal(signal.SIGKILL, group=group)
         return self.end()
 
-    def stop(self, seconds: float = 120.0) -> Outcome:
+    def stop(self, seconds: float = 600.0) -> Outcome:
         """As Ctrl-C does: it may finish its batch."""
         self.signal(signal.SIGTERM)
         return self.end(seconds)
 
     def end(self, seconds: float = _LIMIT) -> Outcome:
         """Wait until it is gone; what it started may live on, as after any crash."""
-        stuck = False
-        try:
-            self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            stuck = True
+        stuck = not self._ends_within(seconds)
+        if stuck:
             os.killpg(self.pid, signal.SIGKILL)
             self.process.wait()
         text = self._err.read_text("utf-8", "replace")
@@ -151,6 +150,20 @@ class Driver:
             traceback="Traceback (most recent call last)" in text,
             said=words if error else "\n".join(text.splitlines()[-5:]),
         )
+
+    def _ends_within(self, seconds: float) -> bool:
+        """Wait for the end, as long as the process goes on to report events."""
+        deadline, said, last = time.monotonic() + seconds, -1, time.monotonic()
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(1.0)
+                return True
+            # a run says that it is there, also while its batch hangs
+            now, events = time.monotonic(), sum(e.get("event") != "beat" for e in self.events())
+            if events != said:
+                said, last = events, now
+            if now > deadline or now - last > _SILENCE:
+                return False
 
     def sweep(self) -> None:
         """End what is left of its session: a JVM and its workers, which end by themselves later."""
