@@ -174,6 +174,52 @@ def test_a_lost_checkpoint_is_named_and_taken_up_from_the_lake(
     assert recover(pipeline) is None
 
 
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_damaged_newest_manifest_is_written_again_from_the_lake(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, settled: bool
+) -> None:
+    games = Games(tmp_path, PLAN)
+    games.send_round()
+    pipeline = games.pipeline()
+    pipeline.run(spark=spark)
+    games.send_round()
+    if settled:
+        games.pipeline().run(spark=spark)
+    else:
+        killed_before_settle(pipeline, spark, monkeypatch)
+    games.send_round()
+    newest = max(Path(pipeline.checkpoint.address).glob("manifests/*.json"))
+    text = newest.read_text()
+    newest.write_text(text.replace('"batch":1', '"batch":3'))
+    with pytest.raises(CheckpointError) as caught:
+        games.pipeline().run(spark=spark)
+    assert "`distributary recover FILE`" in caught.value.next_step
+    planned, done = plan_recovery(pipeline), recover(pipeline)
+    assert planned == done
+    assert done is not None and (done.batch, done.settled, done.rewrites) == (1, settled, True)
+    assert newest.read_text() == text
+    games.pipeline().run(spark=spark)
+    games.assert_each_record_once()
+    assert recover(pipeline) is None
+
+
+def test_a_damaged_manifest_that_the_lake_lacks_is_no_intact_checkpoint(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    games = Games(tmp_path, PLAN)
+    games.send_round()
+    pipeline = games.pipeline()
+    pipeline.run(spark=spark)
+    forget_copy(pipeline)
+    newest = max(Path(pipeline.checkpoint.address).glob("manifests/*.json"))
+    newest.write_text(newest.read_text().replace('"batch":0', '"batch":3'))
+    for look in (plan_recovery, recover):
+        with pytest.raises(CheckpointError) as caught:
+            look(pipeline)
+        assert caught.value.code is ErrorCode.CHECKPOINT_INVALID
+        assert "recover" not in caught.value.next_step
+
+
 def test_the_newest_life_is_taken_up_also_when_an_earlier_one_had_more_batches(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -270,7 +270,8 @@ def recover(call: Invocation, file: File, dry_run: DryRun = False) -> int:
 
     The next run continues where the tables are: nothing is read twice, and an unfinished batch is
     finished. If an older copy of the lake was put back, the checkpoint forgets the batches that the
-    lake lacks. A checkpoint that agrees with the lake is not changed.
+    lake lacks. If only the newest manifest is damaged, it is written again from the lake's copy. A
+    checkpoint that agrees with the lake is not changed.
 
     Damaged files of the ledger are replaced first: their rows are written again from the manifests
     of the checkpoint.
@@ -311,6 +312,12 @@ def _draw_recovery(
     if found is None:
         if not repairs:
             paper.line("the checkpoint is there: nothing is lost")
+        return
+    if found.rewrites:
+        verb = "would be" if dry_run else "was"
+        paper.line(
+            f"the damaged manifest of batch {found.batch} {verb} written again from the lake's copy"
+        )
         return
     verb = "would go on" if dry_run else "goes on"
     if found.back_from is not None:

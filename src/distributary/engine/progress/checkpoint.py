@@ -37,7 +37,10 @@ from distributary.store.seal import seal, unseal
 _NAME = re.compile(r"([0-9]{20})\.json(\.zst)?")
 _SETTLED = re.compile(r"([0-9]{20})\.settled")
 _ASIDE = re.compile(r"([0-9]{20})\.broken-.*")
-_PUT_BACK = "restore the checkpoint from a copy; do not delete the manifest"
+_PUT_BACK = (
+    "restore the checkpoint from a copy; do not delete the manifest. If it is the newest one, "
+    "`distributary recover FILE` writes it again from the lake's copy"
+)
 _PRUNED_EVERY = 10
 """Batches, where each look costs a request."""
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from distributary.config.pipeline import PipelineConfig
 from distributary.engine.planning.table_book import log_of, merge_config, table_folder
-from distributary.engine.progress.checkpoint import Checkpoint, ManifestCopy
+from distributary.engine.progress.checkpoint import Checkpoint, ManifestCopy, Manifests
 from distributary.engine.progress.claim import Claim
 from distributary.engine.progress.removal import finish_removal
 from distributary.engine.seams import make_source
@@ -60,6 +60,8 @@ class Recovery:
     """The origin of these facts: `manifest` or `ledger`."""
     back_from: int | None = None
     """The newest settled batch of a checkpoint that is ahead of the lake; None if it was lost."""
+    rewrites: bool = False
+    """Whether only the newest manifest is damaged, and is written again from the lake's copy."""
 
 
 def refuse_lost(pipeline: Pipeline) -> None:
@@ -133,7 +135,8 @@ def _ahead(pipeline: Pipeline, lane: str, copy: Manifest | None) -> _Ahead | Non
 def plan_recovery(pipeline: Pipeline) -> Recovery | None:
     """Return the actions of `recover`; None if nothing is lost."""
     if _is_there(pipeline):
-        return _way_back(pipeline)[0]
+        damaged = _damaged_manifest(pipeline)
+        return _way_back(pipeline)[0] if damaged is None else _rewriting(*damaged)
     return _recovery(pipeline)[0]
 
 
@@ -142,6 +145,9 @@ def recover(pipeline: Pipeline) -> Recovery | None:
     refuse_half_restored(pipeline.lake)
     finish_removal(pipeline)
     if _is_there(pipeline):
+        damaged = _damaged_manifest(pipeline)
+        if damaged is not None:
+            return _rewritten(pipeline, *damaged)
         return _taken_back(pipeline)
     claim = Claim.take(pipeline.checkpoint, lease=pipeline.config.run.lease.total_seconds())
     try:
@@ -158,6 +164,51 @@ def recover(pipeline: Pipeline) -> Recovery | None:
     finally:
         claim.release()
     return found
+
+
+def _damaged_manifest(pipeline: Pipeline) -> tuple[Manifests, Manifest] | None:
+    """Return the manifests of a lane whose newest one is damaged, with the lake's copy of it.
+
+    Raises CheckpointError if the lake has no copy of that batch.
+    """
+    name = pipeline.config.name
+    checkpoint = Checkpoint.find(pipeline.checkpoint, pipeline=name)
+    if checkpoint is None:
+        return None
+    for lane in LANES:
+        manifests = checkpoint.manifests(lane)
+        newest = manifests.newest()
+        if newest < 0:
+            continue
+        try:
+            manifests.read(newest)
+        except CheckpointError as error:
+            copy = ManifestCopy(pipeline.lake, name, lane).read()
+            if copy is not None and (copy.life, copy.batch) == (checkpoint.life, newest):
+                return manifests, copy
+            raise CheckpointError(
+                error.what,
+                where=error.where,
+                evidence=f"{error.evidence}; the lake has no copy of batch {newest}",
+                next_step="restore the checkpoint from a copy; do not delete the manifest",
+            ) from error
+    return None
+
+
+def _rewriting(manifests: Manifests, copy: Manifest) -> Recovery:
+    settled = manifests.settled() >= copy.batch
+    position = copy.source_state
+    return Recovery(copy.life, copy.batch, settled, position, "manifest", rewrites=True)
+
+
+def _rewritten(pipeline: Pipeline, manifests: Manifests, copy: Manifest) -> Recovery:
+    """Write a damaged manifest again from the lake's copy."""
+    claim = Claim.take(pipeline.checkpoint, lease=pipeline.config.run.lease.total_seconds())
+    try:
+        manifests.replace(copy)
+    finally:
+        claim.release()
+    return _rewriting(manifests, copy)
 
 
 def _taken_back(pipeline: Pipeline) -> Recovery | None:
