@@ -24,7 +24,7 @@ from benchmarks.delta import prepared as prepared_table
 from benchmarks.engine import ingested
 from benchmarks.ledgers import LIFE, PIPELINE, TOPIC, grow_ledger
 from benchmarks.order import Order, Row, Suite, summarised
-from distributary.model.manifest import Mark, StagedFile, TableEntry
+from distributary.model.manifest import Mark, StagedFile, TableEntry, app_id
 from distributary.model.table import Role, TablePlan
 from distributary.observe.ledger.ledger import Ledger
 from distributary.observe.status import settled_status
@@ -148,7 +148,7 @@ def _started(lake: str) -> None:
     ledger = Ledger(lake)
     ledger.last_commits(PIPELINE)
     ledger.tables(schema_ids=False)
-    ledger.newest_batch(PIPELINE, LIFE, "stream")
+    ledger.newest_settled(app_id(PIPELINE, LIFE, "stream"))
     ledger.parked(PIPELINE)
 
 
