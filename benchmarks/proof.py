@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from deltalake import write_deltalake
 
 from distributary.changes.apply import merge_table
-from distributary.changes.shape import MergeOrder
+from distributary.changes.merge_order import MergeOrder
 from distributary.changes.source.base import Moment, connect
 from distributary.changes.source.compare import Comparison
 from distributary.changes.source.lake import MergedTable

@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from distributary.changes.apply import merge_table
-from distributary.changes.shape import MergeOrder
+from distributary.changes.merge_order import MergeOrder
 from distributary.delta.tables import read_rows
 from distributary.model.change import CHANGE_COLUMNS, SEQ
 from distributary.model.manifest import app_id

@@ -20,8 +20,8 @@ from distributary.changes import apply, history, tombstones
 from distributary.changes import events as reading
 from distributary.changes.apply import compaction, merge_table
 from distributary.changes.history import merge_history
+from distributary.changes.merge_order import MergeOrder, MergeResult
 from distributary.changes.rebuild import rebuild, verify
-from distributary.changes.shape import MergeOrder, MergeResult
 from distributary.changes.spark import needs_spark
 from distributary.delta import checkpoint, log, parquet
 from distributary.delta import commit as writing
@@ -370,10 +370,10 @@ def test_events_that_memory_should_not_hold_at_once_are_merged_in_turn(
     monkeypatch.setattr(reading, "EVENT_BYTES", 1)
     merge_table(shop.order(FIRST))
     order = shop.order(SECOND, files=3)
-    real = apply.Target
+    real = apply.MergeTarget
     tried = iter(range(9))
 
-    def dying(*told: Any) -> apply.Target:
+    def dying(*told: Any) -> apply.MergeTarget:
         # with the first part committed
         if next(tried) == 1:
             raise Crash

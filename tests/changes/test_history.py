@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from distributary.changes import history
 from distributary.changes.history import merge_history
-from distributary.changes.shape import MergeOrder, MergeResult
+from distributary.changes.merge_order import MergeOrder, MergeResult
 from distributary.delta import checkpoint
 from distributary.errors import PublishError
 from distributary.model.table import Column

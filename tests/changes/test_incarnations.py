@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from distributary.changes.apply import merge_table
 from distributary.changes.history import merge_history
 from distributary.changes.incarnations import incarnations_of
+from distributary.changes.merge_order import MergeOrder
 from distributary.changes.rebuild import merge_in_order, rebuild, verify
-from distributary.changes.shape import MergeOrder
 from distributary.decode.change.envelope import log_name, transaction_of
 from distributary.errors import ErrorCode, SourceWentBackError
 from tests.changes.logs import Event, Shop, plain

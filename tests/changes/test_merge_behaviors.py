@@ -18,7 +18,7 @@ from deltalake import DeltaTable, write_deltalake
 from distributary.changes import events as reading
 from distributary.changes import tombstones
 from distributary.changes.apply import merge_table
-from distributary.changes.shape import MergeOrder, MergeResult
+from distributary.changes.merge_order import MergeOrder, MergeResult
 from distributary.delta.commit import facts_in
 from distributary.errors import PublishError
 from distributary.model.table import Column

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from distributary.changes.apply import merge_table
+from distributary.changes.merge_order import MergeOrder, TombstonesBehindError
 from distributary.changes.rebuild import merge_in_order
-from distributary.changes.shape import MergeOrder, TombstonesBehindError
 from distributary.changes.tombstones import take_as_they_are
 from distributary.delta.log import snapshot_of
 from tests.changes.logs import LIFE, Shop, event, plain

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from distributary.changes.aggregates import AggregateOrder
-from distributary.changes.shape import MergeResult
+from distributary.changes.merge_order import MergeResult
 from distributary.config.runtime import AVAILABLE_NOW
 from distributary.engine import batch
 from distributary.engine.kill_points import KillPoint

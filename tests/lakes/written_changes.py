@@ -13,7 +13,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from distributary.changes.apply import merge_table
-from distributary.changes.shape import MergeOrder
+from distributary.changes.merge_order import MergeOrder
 from distributary.model import layout
 from distributary.model.change import CHANGE_COLUMNS, ChangeFacts
 from distributary.model.manifest import Counts, Manifest, SourceRange, StagedFile, TableEntry

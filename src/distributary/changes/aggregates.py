@@ -20,8 +20,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.changes.apply import Part, Target, replacing, rewrite, written
-from distributary.changes.shape import MergeResult, shape
+from distributary.changes.apply import MergeTarget, Part, replacing, rewrite, written
+from distributary.changes.merge_order import MergeResult, shape
 from distributary.config.document import clipped
 from distributary.delta.columns import columns_of, fields_of
 from distributary.delta.commit import Change, rewrite_files
@@ -69,7 +69,7 @@ class AggregateOrder:
     """Whether all rows are grouped again."""
 
 
-class Groups:
+class GroupSums:
     """Adds up the rows of a table, group by group."""
 
     def __init__(self, aggregates: Aggregates) -> None:
@@ -330,7 +330,7 @@ def _attempt(order: AggregateOrder) -> MergeResult:
 
 
 def _grouped(work: _Work, files: Iterable[FileRows]) -> pa.Table:
-    groups = Groups(work.aggregates)
+    groups = GroupSums(work.aggregates)
     for rows in files:
         for piece in read_rows(work.source, rows, work.aggregates.inputs):
             groups.add(piece)
@@ -393,7 +393,7 @@ def _added(work: _Work, before: Snapshot, changes: TableDifference) -> int:
         return _commit(work, _change(work, 0, [], []))
     keys = net.select(work.aggregates.keys)
     columns = shape(before.fields, work.aggregates.columns, system=(), evolution="none")
-    target = Target(before, columns)
+    target = MergeTarget(before, columns)
     parts, old = _known(work, before, target, keys)
     rows = _new_rows(work, net, statements.states(old), once=once)
     gone = np.ones(old.num_rows, np.bool_)
@@ -404,7 +404,7 @@ def _added(work: _Work, before: Snapshot, changes: TableDifference) -> int:
 
 
 def _known(
-    work: _Work, before: Snapshot, target: Target, keys: pa.Table
+    work: _Work, before: Snapshot, target: MergeTarget, keys: pa.Table
 ) -> tuple[list[Part], pa.Table]:
     """Return where the rows of some groups are in the table, and these rows."""
     statements = _Statements.of(work.aggregates)
@@ -470,7 +470,7 @@ def _with_bounds(work: _Work, groups: pa.Table) -> pa.Table:
     keys = again.select(work.aggregates.keys)
     statements = _Statements.of(work.aggregates)
     files = list(work.source.files.values())
-    sums = Groups(work.aggregates)
+    sums = GroupSums(work.aggregates)
     for file in _candidates(files, keys, _prunable(work)):
         for piece in read_rows(work.source, FileRows(file), work.aggregates.inputs):
             if piece.num_rows:

@@ -32,8 +32,8 @@ from distributary.changes.decide import (
 from distributary.changes.events import (
     CHANGE_SCHEMA,
     PROPERTY,
+    ChangeEvents,
     Definition,
-    Events,
     Flags,
     Ints,
     KeyIndex,
@@ -51,13 +51,13 @@ from distributary.changes.events import (
     to_text,
 )
 from distributary.changes.incarnations import find_starts, with_starts
-from distributary.changes.shape import (
+from distributary.changes.merge_order import (
     TIME_COLUMN,
     MergeCounts,
     MergeOrder,
     MergeResult,
     RebuildNeededError,
-    Shape,
+    TableShape,
     shape,
 )
 from distributary.changes.tombstones import (
@@ -117,10 +117,10 @@ def at_once(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
         return list(pool.map(work, items))
 
 
-class Target:
+class MergeTarget:
     """A merged table at one version: its rows, in the columns that it will have."""
 
-    def __init__(self, snapshot: Snapshot | None, shape: Shape) -> None:
+    def __init__(self, snapshot: Snapshot | None, shape: TableShape) -> None:
         self.snapshot = snapshot
         self._shape = shape
         self._whole = snapshot is not None and snapshot.size <= READ_WHOLE
@@ -275,7 +275,7 @@ def _known(
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MergePlan:
     """The change of a table, before anything is written."""
 
     decision: Decision
@@ -292,7 +292,7 @@ class Plan:
         return bool(self.decision.gone[numbers].any() or self.decision.marked[numbers].any())
 
 
-def replacing(parts: list[Part], rows: pa.Table, *, gone: Flags, key: Definition) -> Plan:
+def replacing(parts: list[Part], rows: pa.Table, *, gone: Flags, key: Definition) -> MergePlan:
     """Return the plan that puts rows in place of known rows, without events."""
     nobody = np.zeros(0, np.int64)
     decision = Decision(
@@ -306,26 +306,26 @@ def replacing(parts: list[Part], rows: pa.Table, *, gone: Flags, key: Definition
         emptied=None,
         counts=MergeCounts(0, 0, 0, 0),
     )
-    return Plan(decision, parts, rows, rows.slice(0, 0), (Span(key),), Incarnations())
+    return MergePlan(decision, parts, rows, rows.slice(0, 0), (Span(key),), Incarnations())
 
 
 def plan(
-    events: Events,
-    target: Target | MemoryTarget,
+    events: ChangeEvents,
+    target: MergeTarget | MemoryTarget,
     tombstones: Tombstones,
     *,
     order: MergeOrder,
-    shape: Shape,
+    shape: TableShape,
     spans: tuple[Span, ...],
     incarnations: Incarnations,
-) -> Plan:
+) -> MergePlan:
     """Find the rows that events are about, and decide which events win.
 
     If events show that another server has taken over, they are decided again as events of that
     server.
     """
     while True:
-        numbered = Events(incarnations.applied(events.rows))
+        numbered = ChangeEvents(incarnations.applied(events.rows))
         matched = _match(numbered, target, tombstones, order, shape, spans)
         if not matched.starts:
             return _plan(matched, target, order, shape, spans, incarnations)
@@ -336,9 +336,9 @@ def plan(
 class _Match:
     """Events, the rows and tombstones with their keys, and the servers that take over in them."""
 
-    events: Events
+    events: ChangeEvents
     """The events, followed by the positions at which earlier values are looked up."""
-    given: Events
+    given: ChangeEvents
     """The events without these positions."""
     moves: Moves
     owner: Ints
@@ -350,11 +350,11 @@ class _Match:
 
 
 def _match(
-    given: Events,
-    target: Target | MemoryTarget,
+    given: ChangeEvents,
+    target: MergeTarget | MemoryTarget,
     tombstones: Tombstones,
     order: MergeOrder,
-    shape: Shape,
+    shape: TableShape,
     spans: tuple[Span, ...],
 ) -> _Match:
     events, moves = with_looks(given, tombstones)
@@ -386,12 +386,12 @@ def _match(
 
 def _plan(
     matched: _Match,
-    target: Target | MemoryTarget,
+    target: MergeTarget | MemoryTarget,
     order: MergeOrder,
-    shape: Shape,
+    shape: TableShape,
     spans: tuple[Span, ...],
     incarnations: Incarnations,
-) -> Plan:
+) -> MergePlan:
     events, moves, owner, definitions, contest, values = (
         matched.events,
         matched.moves,
@@ -405,7 +405,7 @@ def _plan(
     behind = moves.behind(values)
     made_now = _tombstones(events, values, decision, definitions, now_us=now_us)
     kept = _kept(events, behind, decision, moves, owner, definitions, now_us=now_us)
-    return Plan(
+    return MergePlan(
         decision=decision,
         parts=matched.parts,
         winners=_winners(events, behind, decision, shape),
@@ -416,14 +416,16 @@ def _plan(
 
 
 def _definitions(
-    found: Sequence[Definition], spans: Sequence[Span], shape: Shape
+    found: Sequence[Definition], spans: Sequence[Span], shape: TableShape
 ) -> list[Definition]:
     have = set(shape.names)
     earlier = {span.key for span in spans if have.issuperset(span.key)}
     return sorted({*found, *earlier}) if found else []
 
 
-def _winners(events: Events, values: pa.Table, decision: Decision, shape: Shape) -> pa.Table:
+def _winners(
+    events: ChangeEvents, values: pa.Table, decision: Decision, shape: TableShape
+) -> pa.Table:
     columns: list[pa.ChunkedArray | pa.Array] = []
     for field in shape.schema:
         if field.name in decision.sources:
@@ -438,7 +440,7 @@ def _winners(events: Events, values: pa.Table, decision: Decision, shape: Shape)
 
 
 def _kept(
-    events: Events,
+    events: ChangeEvents,
     values: pa.Table,
     decision: Decision,
     moves: Moves,
@@ -468,7 +470,7 @@ def _kept(
 
 
 def _tombstones(
-    events: Events,
+    events: ChangeEvents,
     values: pa.Table,
     decision: Decision,
     definitions: Sequence[Definition],
@@ -490,7 +492,7 @@ def _tombstones(
 
 
 def _spans(
-    spans: tuple[Span, ...], events: Events, target: Target | MemoryTarget
+    spans: tuple[Span, ...], events: ChangeEvents, target: MergeTarget | MemoryTarget
 ) -> tuple[Span, ...]:
     found, numbers = events.keys
     seq = events.seq.filter(pa.array(numbers >= 0))
@@ -528,7 +530,7 @@ class Rewritten:
 
 
 def rewrite(
-    target: Target, made: Plan, shape: Shape, *, folder: str, vectors: bool = False
+    target: MergeTarget, made: MergePlan, shape: TableShape, *, folder: str, vectors: bool = False
 ) -> Rewritten:
     """Write the rows of changed files and the winners; `vectors` avoids most rewrites."""
     winners = made.winners
@@ -559,7 +561,7 @@ def rewrite(
     return Rewritten([part.file for part in (*own, *few)], added, _named(target, stay, made))
 
 
-def _may_stay(part: Part, made: Plan) -> bool:
+def _may_stay(part: Part, made: MergePlan) -> bool:
     """Return whether a file may get a vector: none of its rows is replaced in place.
 
     A vector needs the number of rows that were written to the file.
@@ -570,7 +572,9 @@ def _may_stay(part: Part, made: Plan) -> bool:
     return whole is not None and lost <= whole * MOST_LOST and not here.marked[part.known].any()
 
 
-def _named(target: Target, parts: Sequence[Part], made: Plan) -> list[tuple[DataFile, Vector]]:
+def _named(
+    target: MergeTarget, parts: Sequence[Part], made: MergePlan
+) -> list[tuple[DataFile, Vector]]:
     """Write vectors of all rows that are deleted from files so far."""
     before = target.snapshot
     if before is None or not parts:
@@ -678,7 +682,7 @@ def _placed(
     return places, np.flatnonzero(free)
 
 
-def _kept_pieces(target: Target, part: Part, made: Plan) -> Iterator[pa.Table]:
+def _kept_pieces(target: MergeTarget, part: Part, made: MergePlan) -> Iterator[pa.Table]:
     drop = target.forgotten(part.file)
     at = 0
     for rows in target.pieces(part.file):
@@ -711,7 +715,7 @@ def merge_table(order: MergeOrder) -> MergeResult:
         return until_not_overtaken(lambda: _attempt(order))
 
 
-def open_target(order: MergeOrder) -> tuple[Snapshot | None, Shape]:
+def open_target(order: MergeOrder) -> tuple[Snapshot | None, TableShape]:
     """Open a merged table, and plan the columns that it will have."""
     before, columns = look_at(order)
     if before is not None:
@@ -719,7 +723,7 @@ def open_target(order: MergeOrder) -> tuple[Snapshot | None, Shape]:
     return before, columns
 
 
-def look_at(order: MergeOrder) -> tuple[Snapshot | None, Shape]:
+def look_at(order: MergeOrder) -> tuple[Snapshot | None, TableShape]:
     """Open a merged table as `open_target` does, also one that only another engine may change."""
     before = snapshot_of(order.path)
     wanted, payload = order.wanted(), len(order.columns)
@@ -728,7 +732,7 @@ def look_at(order: MergeOrder) -> tuple[Snapshot | None, Shape]:
     return before, shape(have, wanted[:payload], system=system, evolution=order.evolution)
 
 
-def events_schema(columns: Shape) -> pa.Schema:
+def events_schema(columns: TableShape) -> pa.Schema:
     """Return the columns to read from a log for a table with these columns."""
     own = [field for field in columns.schema if field.name not in CHANGE_SCHEMA.names]
     return pa.schema(own)
@@ -740,7 +744,7 @@ def _attempt(order: MergeOrder) -> MergeResult:
         return MergeResult(order.table, before.version, skipped=True)
     version = -1
     for events, last in read_in_turn(order.files, events_schema(columns)):
-        target = Target(before, columns)
+        target = MergeTarget(before, columns)
         made, properties, marks = prepare(order, before, columns, events, target)
         mark = order.mark if last else None
         version = _commit(
@@ -754,10 +758,10 @@ def _attempt(order: MergeOrder) -> MergeResult:
 def prepare(
     order: MergeOrder,
     before: Snapshot | None,
-    columns: Shape,
-    events: Events,
-    target: Target | MemoryTarget,
-) -> tuple[Plan, dict[str, str], dict[str, int]]:
+    columns: TableShape,
+    events: ChangeEvents,
+    target: MergeTarget | MemoryTarget,
+) -> tuple[MergePlan, dict[str, str], dict[str, int]]:
     """Plan the changes that events make to a table, and store tombstones of removed rows.
 
     Also return the properties and the marks of tombstones that the table gets.
@@ -790,9 +794,9 @@ def prepare(
 
 def _commit(
     order: MergeOrder,
-    target: Target,
-    columns: Shape,
-    made: Plan,
+    target: MergeTarget,
+    columns: TableShape,
+    made: MergePlan,
     *,
     properties: dict[str, str],
     marks: dict[str, int],

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from distributary.changes.events import Events, Flags, Ints, KeyIndex, ranks
+from distributary.changes.events import ChangeEvents, Flags, Ints, KeyIndex, ranks
 
 NO_MEMBER = -1
 
@@ -66,7 +66,7 @@ class Contest:
 
     def __init__(
         self,
-        events: Events,
+        events: ChangeEvents,
         *,
         keys: Sequence[KeyIndex],
         owner: Ints,

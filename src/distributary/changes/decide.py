@@ -18,15 +18,15 @@ import pyarrow.compute as pc
 from distributary.changes.contest import NO_MEMBER, Contest, highest_by
 from distributary.changes.events import (
     OLD_KEY,
+    ChangeEvents,
     Definition,
     EarlierKeys,
-    Events,
     Flags,
     Ints,
     key_texts,
     read_old_keys,
 )
-from distributary.changes.shape import MergeCounts
+from distributary.changes.merge_order import MergeCounts
 from distributary.changes.tombstones import MOVED, Tombstones, definition_text
 from distributary.decode.base import truths
 from distributary.delta.parquet import conform
@@ -77,7 +77,7 @@ class Moves:
         return pa.concat_tables([values, more])
 
 
-def with_looks(events: Events, tombstones: Tombstones) -> tuple[Events, Moves]:
+def with_looks(events: ChangeEvents, tombstones: Tombstones) -> tuple[ChangeEvents, Moves]:
     """Return the events followed by the positions to look up, and the lookups."""
     away = _away(events)
     if not len(events.asking):
@@ -93,7 +93,9 @@ def with_looks(events: Events, tombstones: Tombstones) -> tuple[Events, Moves]:
     numbers = np.concatenate([_none(), *asking])
     kept, rows = _kept(tombstones, texts)
     looks = size + np.arange(len(numbers))
-    return Events(pa.concat_tables(parts)), Moves(numbers, looks, kept=kept, rows=rows, away=away)
+    return ChangeEvents(pa.concat_tables(parts)), Moves(
+        numbers, looks, kept=kept, rows=rows, away=away
+    )
 
 
 def just_before(seq: pa.StructArray) -> pa.StructArray:
@@ -113,14 +115,14 @@ def memory_keys(keys: pa.Table, definition: Definition, before: pa.StructArray) 
     return [json.dumps([name, *each]) for each in zip(texts, at, strict=True)]
 
 
-def leaving(events: Events) -> Ints:
+def leaving(events: ChangeEvents) -> Ints:
     """Return the deletes that begin a change of key, for sources that omit values."""
     half: Ints = events.seq.field("half").fill_null(1).to_numpy(zero_copy_only=False)
     says_little = truths(pc.greater(pc.list_value_length(events.rows.column("_unchanged")), 0))
     return np.flatnonzero(events.deletes & (half == 0) & says_little & (events.keys[1] >= 0))
 
 
-def _away(events: Events) -> Ints:
+def _away(events: ChangeEvents) -> Ints:
     """Return the events whose other half is not among the events."""
     first = leaving(events)
     if not len(first):

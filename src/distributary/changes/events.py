@@ -518,7 +518,7 @@ _NOT_OWN = frozenset((*CHANGE_SCHEMA.names, OLD_KEY.name))
 
 
 @dataclass(frozen=True)
-class Events:
+class ChangeEvents:
     """Events: rows of a log with CHANGE_SCHEMA, columns of the source table, and old keys."""
 
     rows: pa.Table
@@ -608,13 +608,13 @@ EVENT_BYTES = 2**30
 commits, which gives the same table."""
 
 
-def read_events(files: Sequence[str], columns: pa.Schema) -> Events:
+def read_events(files: Sequence[str], columns: pa.Schema) -> ChangeEvents:
     """Read the events of Parquet files, with the given columns of the source table."""
     schema = pa.schema([*CHANGE_SCHEMA, *columns])
-    return Events(_together([_with_old_keys(file, schema) for file in files], schema))
+    return ChangeEvents(_together([_with_old_keys(file, schema) for file in files], schema))
 
 
-def read_in_turn(files: Sequence[str], columns: pa.Schema) -> Iterator[tuple[Events, bool]]:
+def read_in_turn(files: Sequence[str], columns: pa.Schema) -> Iterator[tuple[ChangeEvents, bool]]:
     """Yield the events of as many files as fit into memory, and whether they are the last."""
     schema = pa.schema([*CHANGE_SCHEMA, *columns])
     waiting: list[pa.Table] = []
@@ -622,11 +622,11 @@ def read_in_turn(files: Sequence[str], columns: pa.Schema) -> Iterator[tuple[Eve
     for file in files:
         rows = _with_old_keys(file, schema)
         if waiting and size + rows.nbytes > EVENT_BYTES:
-            yield Events(_together(waiting, schema)), False
+            yield ChangeEvents(_together(waiting, schema)), False
             waiting, size = [], 0
         waiting.append(rows)
         size += rows.nbytes
-    yield Events(_together(waiting, schema)), True
+    yield ChangeEvents(_together(waiting, schema)), True
 
 
 def _together(rows: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:

@@ -23,8 +23,8 @@ from distributary.changes.decide import LastValues, followed, gathered, just_bef
 from distributary.changes.events import (
     OLD_KEY,
     PROPERTY,
+    ChangeEvents,
     Definition,
-    Events,
     Flags,
     Ints,
     KeyIndex,
@@ -44,12 +44,12 @@ from distributary.changes.events import (
     without_times,
 )
 from distributary.changes.incarnations import incarnations_of
-from distributary.changes.shape import (
+from distributary.changes.merge_order import (
     SEQ_COLUMN,
     TIME_COLUMN,
     MergeOrder,
     MergeResult,
-    Shape,
+    TableShape,
     shape,
 )
 from distributary.decode.base import truths
@@ -345,7 +345,7 @@ def payload_columns(order: MergeOrder) -> tuple[Column, ...]:
     return order.columns
 
 
-def truncates_in(events: Events) -> list[Truncate]:
+def truncates_in(events: ChangeEvents) -> list[Truncate]:
     """Return the truncates of the source table among the events."""
     rows = events.rows.filter(pa.array(events.truncates))
     times = rows.column("_source_ts").cast(pa.int64()).to_pylist()
@@ -353,7 +353,7 @@ def truncates_in(events: Events) -> list[Truncate]:
     return [Truncate(place, time) for place, time in zip(found, times, strict=True)]
 
 
-def versions_of(events: Events, schema: pa.Schema) -> pa.Table:
+def versions_of(events: ChangeEvents, schema: pa.Schema) -> pa.Table:
     """Build the versions of events with a key, in the columns of a history, without bounds."""
     keys, owner = events.keys
     wanted = np.flatnonzero((owner >= 0) & ~_twins(events.rows, events.keys, events.preference))
@@ -506,7 +506,7 @@ def _attempt(order: MergeOrder) -> MergeResult:
     return MergeResult(order.table, version)
 
 
-def _open(order: MergeOrder) -> tuple[Snapshot | None, Shape]:
+def _open(order: MergeOrder) -> tuple[Snapshot | None, TableShape]:
     before = snapshot_of(order.path)
     if before is not None:
         before.refuse_unusable(order.table)
@@ -522,12 +522,12 @@ def _open(order: MergeOrder) -> tuple[Snapshot | None, Shape]:
 def _apply(
     order: MergeOrder,
     before: Snapshot | None,
-    columns: Shape,
-    arrived: Events,
+    columns: TableShape,
+    arrived: ChangeEvents,
     incarnations: Incarnations,
     mark: Mark | None,
 ) -> int:
-    events = Events(incarnations.applied(arrived.rows))
+    events = ChangeEvents(incarnations.applied(arrived.rows))
     new, truncates = versions_of(events, columns.schema), truncates_in(events)
     past = past_of(before)
     known = Incarnations.from_text(before.property(INCARNATIONS) if before else None)
@@ -558,7 +558,7 @@ def _apply(
 
 def _settle(
     before: Snapshot | None,
-    columns: Shape,
+    columns: TableShape,
     new: pa.Table,
     ends: Sequence[Truncate],
     *,
@@ -661,7 +661,7 @@ def _with_bounds(rows: pa.Table, chain: Chain) -> pa.Table:
 def _commit(
     order: MergeOrder,
     before: Snapshot | None,
-    columns: Shape,
+    columns: TableShape,
     settled: _Settled,
     properties: dict[str, str],
     events: int,

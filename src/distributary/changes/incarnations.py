@@ -23,8 +23,8 @@ import pyarrow.compute as pc
 
 from distributary.changes.contest import Contest
 from distributary.changes.events import Definition, Flags, Ints, combined
+from distributary.changes.merge_order import TIME_COLUMN, MergeOrder, RebuildNeededError
 from distributary.changes.repeats import STATEMENT_US, Findings, GoingBack, look_up
-from distributary.changes.shape import TIME_COLUMN, MergeOrder, RebuildNeededError
 from distributary.decode.base import truths
 from distributary.delta.log import snapshot_of
 from distributary.errors import SourceWentBackError

@@ -24,7 +24,7 @@ from distributary.changes.checksum import Checksum, equal_values
 from distributary.changes.events import (
     CHANGE_SCHEMA,
     PROPERTY,
-    Events,
+    ChangeEvents,
     Flags,
     Ints,
     KeyIndex,
@@ -38,11 +38,11 @@ from distributary.changes.events import (
     to_text,
     without_times,
 )
-from distributary.changes.shape import (
+from distributary.changes.merge_order import (
     MergeOrder,
     MergeResult,
     RebuildNeededError,
-    Shape,
+    TableShape,
     TombstonesBehindError,
 )
 from distributary.changes.tombstones import SCHEMA as TOMBSTONES
@@ -72,7 +72,7 @@ _log = logging.getLogger(__name__)
 
 CHUNK_ROWS = 1_000_000
 """The number of log rows that are merged at once."""
-Choose = Callable[[Events], Events]
+Choose = Callable[[ChangeEvents], ChangeEvents]
 """A function that selects events of a log."""
 
 
@@ -157,7 +157,7 @@ class _Survey:
 def replay(
     log_path: str,
     order: MergeOrder,
-    shape: Shape,
+    shape: TableShape,
     *,
     before: Snapshot | None,
     chosen: Choose | None = None,
@@ -182,7 +182,7 @@ def replay(
 def _replay(
     survey: _Survey,
     order: MergeOrder,
-    shape: Shape,
+    shape: TableShape,
     incarnations: Incarnations,
     *,
     chosen: Choose | None,
@@ -195,7 +195,7 @@ def _replay(
     for numbers in _chunks(survey.rows):
         events = _events(survey, numbers, narrow.schema, file_name, row_name)
         if survey.positional:
-            events = Events(without_times(events.rows))
+            events = ChangeEvents(without_times(events.rows))
         events = events if chosen is None else chosen(events)
         made = plan(
             events,
@@ -215,7 +215,7 @@ def _replay(
     return Replayed(rows, survey.files, tombstones.rows, spans, incarnations, file_name, row_name)
 
 
-def _survey(log_path: str, order: MergeOrder, shape: Shape) -> _Survey:
+def _survey(log_path: str, order: MergeOrder, shape: TableShape) -> _Survey:
     snapshot = snapshot_of(log_path)
     if snapshot is None:
         raise PublishError(
@@ -260,11 +260,11 @@ def _is_positional(log: Snapshot) -> bool:
     return False
 
 
-def _narrow(shape: Shape, survey: _Survey, file_name: str, row_name: str) -> Shape:
+def _narrow(shape: TableShape, survey: _Survey, file_name: str, row_name: str) -> TableShape:
     kept = {*survey.columns, "_seq", "_source_ts", "_deleted"}
     fields = [field for field in shape.schema if field.name in kept]
     where = [pa.field(file_name, pa.int32()), pa.field(row_name, pa.int64())]
-    return Shape([], pa.schema([*fields, *where]), changed=False)
+    return TableShape([], pa.schema([*fields, *where]), changed=False)
 
 
 def _chunks(rows: Sequence[int]) -> Iterator[list[int]]:
@@ -282,7 +282,7 @@ def _chunks(rows: Sequence[int]) -> Iterator[list[int]]:
 
 def _events(
     survey: _Survey, numbers: Sequence[int], narrow: pa.Schema, file_name: str, row_name: str
-) -> Events:
+) -> ChangeEvents:
     where = (file_name, row_name)
     own = [f for f in narrow if f.name not in CHANGE_SCHEMA.names and f.name not in where]
     tables = []
@@ -293,7 +293,7 @@ def _events(
             narrow.field(file_name), pa.repeat(pa.scalar(number, pa.int32()), size)
         )
         tables.append(rows.append_column(narrow.field(row_name), pa.array(np.arange(size))))
-    return Events(pa.concat_tables(tables))
+    return ChangeEvents(pa.concat_tables(tables))
 
 
 def _until(as_of_us: int | None) -> Choose | None:
@@ -302,9 +302,9 @@ def _until(as_of_us: int | None) -> Choose | None:
         return None
     moment = pa.scalar(as_of_us, pa.int64()).cast(CHANGE_SCHEMA.field("_source_ts").type)
 
-    def choose(events: Events) -> Events:
+    def choose(events: ChangeEvents) -> ChangeEvents:
         before = pc.less_equal(events.rows.column("_source_ts"), moment).fill_null(True)
-        return Events(events.rows.filter(before))
+        return ChangeEvents(events.rows.filter(before))
 
     return choose
 
@@ -371,7 +371,7 @@ _UNPACKED = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class RebuildDifference:
     """A value that differs from the log, or a whole row, with an empty `column`."""
 
     key: str
@@ -393,7 +393,7 @@ class Verified:
     extra: int
     different: int
     """The number of rows with other values."""
-    differences: tuple[Difference, ...]
+    differences: tuple[RebuildDifference, ...]
     """The first differences."""
     expected_checksum: str
     """The checksum of all rows by the log."""
@@ -461,21 +461,21 @@ def _pairs(replayed: Replayed, before: Snapshot | None, schema: pa.Schema) -> _P
     return _Pairs(expected, found, expected_keys, found_keys, names)
 
 
-def _unpaired(pairs: _Pairs) -> Iterator[Difference]:
+def _unpaired(pairs: _Pairs) -> Iterator[RebuildDifference]:
     for at in np.flatnonzero(pairs.expected < 0):
-        yield Difference(_key(pairs.expected_keys, int(at), pairs.names), "", "a row", None)
+        yield RebuildDifference(_key(pairs.expected_keys, int(at), pairs.names), "", "a row", None)
     for at in np.flatnonzero(pairs.found < 0):
-        yield Difference(_key(pairs.found_keys, int(at), pairs.names), "", None, "a row")
+        yield RebuildDifference(_key(pairs.found_keys, int(at), pairs.names), "", None, "a row")
 
 
 def _compare(
     replayed: Replayed, before: Snapshot | None, schema: pa.Schema, pairs: _Pairs
-) -> tuple[Flags, list[Difference], tuple[Checksum, Checksum]]:
+) -> tuple[Flags, list[RebuildDifference], tuple[Checksum, Checksum]]:
     """Return the pairs with different values, the first differences, and both checksums."""
     expected_at = np.flatnonzero(pairs.expected >= 0)
     found_at = pairs.expected[expected_at]
     unlike = np.zeros(len(expected_at), np.bool_)
-    differences: list[Difference] = []
+    differences: list[RebuildDifference] = []
     sums = Checksum(len(pairs.expected)), Checksum(len(pairs.found))
     for names in _turns(schema.names, before):
         fields = pa.schema([schema.field(name) for name in names])
@@ -490,7 +490,9 @@ def _compare(
             for at in np.flatnonzero(here)[: MOST_DIFFERENCES - len(differences)]:
                 number = int(at)
                 key = _key(pairs.expected_keys, int(expected_at[at]), pairs.names)
-                differences.append(Difference(key, name, _text(one[number]), _text(other[number])))
+                differences.append(
+                    RebuildDifference(key, name, _text(one[number]), _text(other[number]))
+                )
     return unlike, differences, sums
 
 

@@ -19,10 +19,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from distributary.changes.apply import MemoryTarget, Part, Plan, events_schema, look_at, prepare
+from distributary.changes.apply import (
+    MemoryTarget,
+    MergePlan,
+    Part,
+    events_schema,
+    look_at,
+    prepare,
+)
 from distributary.changes.contest import Known
 from distributary.changes.events import KeyIndex, Span, read_in_turn
-from distributary.changes.shape import MergeOrder, MergeResult, Shape
+from distributary.changes.merge_order import MergeOrder, MergeResult, TableShape
 from distributary.delta.columns import merge_fields, schema_string
 from distributary.delta.commit import facts
 from distributary.delta.log import Snapshot, snapshot_of
@@ -84,7 +91,7 @@ def _attempt(session: SparkSession, order: MergeOrder) -> MergeResult:
 class SparkTarget(MemoryTarget):
     """A table's rows, read by Spark on request."""
 
-    def __init__(self, session: SparkSession, path: str, columns: Shape) -> None:
+    def __init__(self, session: SparkSession, path: str, columns: TableShape) -> None:
         super().__init__(columns.schema.empty_table())
         self._session = session
         self._path = path
@@ -142,7 +149,7 @@ def _frame(session: SparkSession, rows: pa.Table) -> DataFrame:
     return session.createDataFrame(rows.combine_chunks())
 
 
-def _give_columns(session: SparkSession, before: Snapshot, columns: Shape) -> None:
+def _give_columns(session: SparkSession, before: Snapshot, columns: TableShape) -> None:
     """Add columns in a separate commit, which is harmless without the merge."""
     path = before.folder
     if merge_fields(before.fields, columns.fields).widened:
@@ -161,9 +168,9 @@ def _merge(
     session: SparkSession,
     order: MergeOrder,
     before: Snapshot,
-    columns: Shape,
+    columns: TableShape,
     target: SparkTarget,
-    made: Plan,
+    made: MergePlan,
     mark: Mark | None,
 ) -> None:
     if any(_has_map(columns.schema.field(name).type) for name in target.identity):
@@ -188,7 +195,7 @@ def _has_map(type_: pa.DataType) -> bool:
     return is_map(type_) or any(_has_map(field.type) for field in fields)
 
 
-def _changes(target: SparkTarget, made: Plan) -> pa.Table:
+def _changes(target: SparkTarget, made: MergePlan) -> pa.Table:
     """Return the changes of rows, identified by keys `k0`, `k1` and so on, and `place`.
 
     A changed row has its new values in `c0`, `c1` and so on; a new row has no key.

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from distributary.changes.contest import Memory
 from distributary.changes.events import (
+    ChangeEvents,
     Definition,
-    Events,
     Flags,
     KeyIndex,
     combined,
@@ -27,7 +27,7 @@ from distributary.changes.events import (
     shortened,
     whole,
 )
-from distributary.changes.shape import SEQ_COLUMN, TombstonesBehindError
+from distributary.changes.merge_order import SEQ_COLUMN, TombstonesBehindError
 from distributary.delta.columns import Field, fields_of
 from distributary.delta.commit import Change, rewrite_files, write_rows
 from distributary.delta.log import DataFile, Snapshot, snapshot_of
@@ -72,7 +72,7 @@ class Tombstones:
     table: Snapshot | None = None
     """The version from which the tombstones were read."""
 
-    def memory(self, events: Events, keys: Sequence[KeyIndex]) -> Memory:
+    def memory(self, events: ChangeEvents, keys: Sequence[KeyIndex]) -> Memory:
         """Return the tombstones of the rows that events concern."""
         parts = [_met(self.rows, events, index) for index in keys] if self.rows.num_rows else []
         owners = [np.full(len(groups), number) for number, (_, groups) in enumerate(parts)]
@@ -285,7 +285,7 @@ def latest(rows: pa.Table) -> pa.Table:
     return rows.take(np.sort(order[last]))
 
 
-def _met(rows: pa.Table, events: Events, index: KeyIndex) -> tuple[pa.Array, np.ndarray]:
+def _met(rows: pa.Table, events: ChangeEvents, index: KeyIndex) -> tuple[pa.Array, np.ndarray]:
     """Return the tombstones with the key of an event, and the group of each."""
     text = definition_text(index.definition)
     of_rows = pc.equal(rows.column("kind"), ROW)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from pyspark.errors import PySparkException
 
-from distributary.changes.shape import Undecided
+from distributary.changes.merge_order import Undecided
 from distributary.config.runtime import Trigger, TriggerKind
 from distributary.engine.batch import ReadAhead, run_batch
 from distributary.engine.context import RunContext

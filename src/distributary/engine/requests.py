@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from distributary.changes.aggregates import merge_aggregates
+from distributary.changes.merge_order import MergeOrder, Undecided
 from distributary.changes.rebuild import rebuild
-from distributary.changes.shape import MergeOrder, Undecided
 from distributary.config.cdc import MergeConfig
 from distributary.config.pipeline import PipelineConfig
 from distributary.delta.log import snapshot_of

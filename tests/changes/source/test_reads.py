@@ -11,8 +11,8 @@ from deltalake import write_deltalake
 from distributary.changes.apply import merge_table
 from distributary.changes.history import merge_history
 from distributary.changes.incarnations import incarnations_of
+from distributary.changes.merge_order import Arrival
 from distributary.changes.rebuild import rebuild
-from distributary.changes.shape import Arrival
 from distributary.model.change import READ_TIE
 from distributary.model.table import Role
 from tests.changes.logs import Event, Shop, plain

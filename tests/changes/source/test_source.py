@@ -16,8 +16,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from distributary.changes.apply import merge_table
+from distributary.changes.merge_order import MergeOrder
 from distributary.changes.rebuild import rebuild, verify
-from distributary.changes.shape import MergeOrder
 from distributary.changes.source import compare
 from distributary.changes.source.base import Database, Moment, Position, connect
 from distributary.changes.source.compare import Comparison, SourceCheck, Wrong

@@ -12,9 +12,16 @@ import pyarrow.compute as pc
 
 from distributary.changes.apply import open_target
 from distributary.changes.checksum import Words, hash_rows
-from distributary.changes.events import PROPERTY, Definition, Events, by_time, combined, from_text
+from distributary.changes.events import (
+    PROPERTY,
+    ChangeEvents,
+    Definition,
+    by_time,
+    combined,
+    from_text,
+)
+from distributary.changes.merge_order import MergeOrder
 from distributary.changes.rebuild import replay
-from distributary.changes.shape import MergeOrder
 from distributary.changes.source.base import Moment, Position
 from distributary.decode.base import truths
 from distributary.delta.log import Snapshot, snapshot_of
@@ -175,12 +182,12 @@ class MergedTable:
         """Compute from the log what rows with some keys were just before a snapshot."""
         sorted_keys = np.unique(keys)
 
-        def chosen(events: Events) -> Events:
+        def chosen(events: ChangeEvents) -> ChangeEvents:
             rows = self._incarnations.applied(events.rows)
             early = ~_Placed(rows, moment, self.incarnation).later
             hashes = hash_rows(rows, self.key)
             wanted = events.truncates | is_among(hashes, sorted_keys)
-            return Events(events.rows.filter(pa.array(early & wanted)))
+            return ChangeEvents(events.rows.filter(pa.array(early & wanted)))
 
         replayed = replay(self._log_path, self.order, self._shape, before=self.table, chosen=chosen)
         soft = "_deleted" in self._shape.names

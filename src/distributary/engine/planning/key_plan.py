@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
-from distributary.changes.shape import SEQ_COLUMN
+from distributary.changes.merge_order import SEQ_COLUMN
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.rules.keys import KeyedTables, keyed_table
 from distributary.engine.planning.table_book import (

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from distributary.changes.history import HISTORY_COLUMNS
-from distributary.changes.shape import DELETED_COLUMN, SEQ_COLUMN, TIME_COLUMN
+from distributary.changes.merge_order import DELETED_COLUMN, SEQ_COLUMN, TIME_COLUMN
 from distributary.config.base import placeholders
 from distributary.config.cdc import MergeConfig
 from distributary.config.lake import Tables

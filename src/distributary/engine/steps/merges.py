@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, TypeVar
 import pyarrow as pa
 
 from distributary.changes.history import merge_history
+from distributary.changes.merge_order import Arrival, MergeOrder, Undecided
 from distributary.changes.rebuild import merge_in_order
-from distributary.changes.shape import Arrival, MergeOrder, Undecided
 from distributary.changes.spark import merge_table_with_spark, needs_spark
 from distributary.config.cdc import MergeConfig
 from distributary.config.lake import LakeConfig

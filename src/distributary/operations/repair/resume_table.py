@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from distributary.changes.shape import Undecided
+from distributary.changes.merge_order import Undecided
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.progress.checkpoint import Checkpoint
 from distributary.engine.progress.claim import Claim

@@ -127,7 +127,7 @@ class MergeResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TableShape:
     """A table's columns after a commit."""
 
     fields: list[Field]
@@ -149,7 +149,7 @@ def shape(
     *,
     system: Sequence[Column],
     evolution: Evolution,
-) -> Shape:
+) -> TableShape:
     """Return the columns of a table after an order; `have` is None if there is no table.
 
     `system` are the columns that every merged table needs: they come last, and evolution never
@@ -168,7 +168,7 @@ def shape(
     return _shape(list(fields), changed=merged.changed)
 
 
-def _overwritten(have: Sequence[Field], want: Sequence[Field]) -> Shape:
+def _overwritten(have: Sequence[Field], want: Sequence[Field]) -> TableShape:
     by_name = {f["name"]: f for f in have}
     # a comment that a user has written is kept, and is no reason to change the table
     fields = [
@@ -192,7 +192,7 @@ def _holds(old: Field, new: Field) -> bool:
     return bool(merged.fields[0]["type"] == new["type"])
 
 
-def _shape(fields: list[Field], *, changed: bool, rewritten: bool = False) -> Shape:
+def _shape(fields: list[Field], *, changed: bool, rewritten: bool = False) -> TableShape:
     columns = columns_of(fields)
     schema = pa.schema([pa.field(column.name, column.type) for column in columns])
-    return Shape(fields, schema, changed, rewritten)
+    return TableShape(fields, schema, changed, rewritten)
