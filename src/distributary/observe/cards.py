@@ -95,7 +95,7 @@ def _read(text: bytes, where: str) -> Registration:
         evidence = type(error).__name__
     # an error and not skipped: the files of an unknown pipeline could be deleted
     raise CheckpointError(
-        "what a pipeline says of itself cannot be read",
+        "the card of a pipeline cannot be read",
         where=where,
         evidence=evidence,
         next_step="run the pipeline, which writes it; if there is no such pipeline, remove it",

@@ -171,7 +171,7 @@ STATE = _gauge(
 FAILING = _gauge("pipeline_failing", "1 from a failure until a batch succeeds or none is due.")
 RETRYING = _gauge(
     "pipeline_retrying",
-    "1 while what failed with this error code is tried again, 0 when it works again.",
+    "1 while an operation that failed with this error code is retried, 0 when it works again.",
     ("pipeline", "code"),
 )
 RETRYING_SINCE = _gauge(
@@ -180,7 +180,7 @@ RETRYING_SINCE = _gauge(
 )
 NEXT_TRY = _gauge(
     "pipeline_next_try_timestamp_seconds",
-    "When what failed is tried next, a moment that has passed: just now; 0 where nothing failed.",
+    "Time of the next retry, in the past while it runs; 0 if nothing failed.",
 )
 FAILURES = _counter(
     "failures_total", "Batches and runs that failed.", ("pipeline", "code", "retried")

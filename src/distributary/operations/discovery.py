@@ -146,7 +146,7 @@ def discover_files(sample: Sample) -> tuple[Finding, ...]:
             "these files could not be read",
             looked_at=sample.looked_at,
             evidence="; ".join(sample.faults[:2]) or "no file has a record",
-            next_step="compare the suffixes of the files with what is in them",
+            next_step="compare the suffixes of the files with their contents",
         )
     format_ = str(sample.settings.get("format"))
     folders = [path.partition("/")[0] for record in sample.records if "/" in (path := record.topic)]

@@ -198,7 +198,7 @@ class Email(AlertTarget):
             why = f"no recipient is taken ({', '.join(map(str, codes))})"
             return DeliveryOutcome(False, why, again=later)
         except smtplib.SMTPNotSupportedError:
-            return DeliveryOutcome(False, "the server does not offer what tls and username ask for")
+            return DeliveryOutcome(False, "the server does not support what tls and username need")
         except (OSError, smtplib.SMTPException) as error:
             return DeliveryOutcome(False, _kind(error), again=True)
         # some recipients have it already, and would get it twice

@@ -186,7 +186,7 @@ def check_balance(manifest: Manifest, counts: Counts) -> None:
             "a batch does not add up",
             where=f"{manifest.pipeline}, batch {manifest.batch}",
             evidence=counts.equation(),
-            next_step="nothing of this batch counts; run again, and report it if it stays",
+            next_step="the ledger has nothing of this batch; run again, and report it if it stays",
         )
 
 

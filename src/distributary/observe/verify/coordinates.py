@@ -280,7 +280,7 @@ class CoordinateComparison:
             wanted, values = "x.k = ?", [known.type]
             if not self._ask(f"SELECT 1 FROM {raw.name} x WHERE {wanted} LIMIT 1", values):  # noqa: S608
                 note = f"{bronze.table} does not say which of its records are of {known.type}"
-                return check.with_more(notes=[f"{note}: what may be missing was only counted"])
+                return check.with_more(notes=[f"{note}: missing records were only counted"])
         places = [loaded.name, *self._same_type(known)]
         letters = [t for t in self.tables if t.role == Role.DEAD_LETTERS]
         kept = [self._load_other(t) for t in letters]
@@ -452,5 +452,5 @@ def _accepted(known: WrittenTable) -> int:
 def _step(known: WrittenTable) -> str:
     return (
         "`distributary trace TOPIC/PARTITION/OFFSET` says where a record is; put "
-        f"{known.table} back from a copy; if it was meant to be, `{known.accept}` takes it as it is"
+        f"{known.table} back from a copy; if it was intended, `{known.accept}` takes it as it is"
     )

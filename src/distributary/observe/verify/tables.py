@@ -309,7 +309,7 @@ def _files(known: WrittenTable, gone: Sequence[str], changed: Sequence[str]) -> 
 def _way_out(known: WrittenTable) -> str:
     rebuild = f"`distributary rebuild {known.table}` makes it again from its log; "
     first = rebuild if known.role == Role.MERGED else f"{_COPY}; "
-    return f"{first}if it was meant to be, `{known.accept}` takes it as it is"
+    return f"{first}if it was intended, `{known.accept}` takes it as it is"
 
 
 def _explained(

@@ -665,7 +665,7 @@ class DeltaSource:
                 "the source table could not be read in the middle of a batch",
                 where=self._log.path,
                 evidence=line_with("seen:", text),
-                next_step="the batch is tried again: nothing of it is half done",
+                next_step="the batch is tried again: no part of it was written",
             )
         if not missing:
             return None

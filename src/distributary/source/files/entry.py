@@ -71,5 +71,5 @@ def _files(source: FilesSourceConfig, lake: LakeConfig) -> Check:
         if others
         else f"{source.root} has no file yet",
         needed,
-        "compare path, format, include, exclude and start_date of source with what lies there",
+        "compare path, format, include, exclude and start_date of source with the files",
     )

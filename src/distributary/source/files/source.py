@@ -367,7 +367,7 @@ class FilesSource:
                 "the store of change files stopped answering in the middle of a batch",
                 where=self._config.root,
                 evidence=line_with("SOURCE_UNAVAILABLE", text),
-                next_step="the batch is tried again: nothing of it is half done",
+                next_step="the batch is tried again: no part of it was written",
             )
         if "RegistryUnavailableError" in text:
             return LakeUnavailableError(
@@ -424,7 +424,7 @@ class FilesSource:
             "the checkpoint has read files that are not in its list of files",
             where=str(self._folder),
             evidence=evidence,
-            next_step="the checkpoint is a mixture of two backups: restore one of them whole",
+            next_step="the checkpoint mixes files of two backups: restore one backup completely",
         )
 
     def _offset(self, files: int) -> int:

@@ -500,7 +500,7 @@ class KafkaSource:
             "the broker stopped answering in the middle of a batch",
             where=self._config.bootstrap_servers,
             evidence=_evidence(text),
-            next_step="the batch is tried again: nothing of it is half done",
+            next_step="the batch is tried again: no part of it was written",
         )
 
     def _topics(self) -> dict[str, Topic]:
