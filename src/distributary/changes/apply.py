@@ -50,7 +50,7 @@ from distributary.changes.events import (
     read_in_turn,
     to_text,
 )
-from distributary.changes.incarnations import find_starts, with_starts
+from distributary.changes.incarnations import find_starts, needs_times, with_starts
 from distributary.changes.merge_order import (
     TIME_COLUMN,
     MergeCounts,
@@ -368,7 +368,8 @@ def _match(
     everything = bool(events.truncates.any())
     memory = tombstones.memory(events, keys)
     # times of known rows are read only if a decision needs them
-    for columns in (extra, [*extra, TIME_COLUMN.name]):
+    timed = [*extra, TIME_COLUMN.name]
+    for columns in (timed,) if needs_times(events.rows, order) else (extra, timed):
         known, parts, values = target.find(keys, spans=spans, extra=columns, everything=everything)
         if by_position(events.seq).any() and by_time(known.seq).any():
             raise RebuildNeededError(
@@ -377,7 +378,7 @@ def _match(
                 next_step=f"`distributary rebuild {order.table}` makes it again from its log",
             )
         contest = Contest(events, keys=keys, owner=owner, known=known, memory=memory)
-        times = values.column(TIME_COLUMN.name) if columns is not extra else None
+        times = values.column(TIME_COLUMN.name) if columns is timed else None
         starts = find_starts(contest, definitions, order, times)
         if starts is not None:
             break
@@ -480,10 +481,13 @@ def _tombstones(
     size = events.rows.num_rows
     parts = []
     for number, members in decision.remember:
-        names = [*definitions[number], "_seq"]
+        names = [*definitions[number], "_seq", TIME_COLUMN.name]
         rows = [events.rows.select(names).take(members[members < size])]
         if (members >= size).any():
-            rows.append(values.select(names).take(members[members >= size] - size))
+            some = values.take(members[members >= size] - size)
+            if TIME_COLUMN.name not in some.column_names:
+                some = some.append_column(TIME_COLUMN.name, pa.nulls(len(some), TIME_COLUMN.type))
+            rows.append(some.select(names))
         parts.append(made(pa.concat_tables(rows), definitions[number], now_us=now_us))
     if decision.emptied is not None:
         parts.append(made(events.rows.slice(decision.emptied, 1), None, now_us=now_us))

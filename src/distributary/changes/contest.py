@@ -39,6 +39,8 @@ class Memory:
     owner: Ints
     groups: Ints
     """By the key definition of each tombstone: its group."""
+    time: Ints
+    """The source's time of each removal in microseconds, or UNKNOWN."""
     truncated: pa.StructArray
     """The positions of truncates: the whole table was emptied there."""
 

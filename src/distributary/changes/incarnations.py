@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.changes.contest import Contest
+from distributary.changes.copies import bounds_of
 from distributary.changes.events import Definition, Flags, Ints, combined
 from distributary.changes.merge_order import TIME_COLUMN, MergeOrder, RebuildNeededError
 from distributary.changes.repeats import STATEMENT_US, Findings, GoingBack, look_up
@@ -102,14 +103,16 @@ def find_starts(
     if order.arrival == "unknown" or (order.arrival == "partitions" and _in_order(contest)):
         return []
     table = _Places.of(contest, known_times)
+    if order.arrival == "files":
+        return _starts_in_files(contest, table, order, times_known=known_times is not None)
     starts: list[Start] = []
     for number, definition in enumerate(definitions):
-        pair = _going_back(contest, table, number, in_files=order.arrival == "files")
+        pair = _going_back(contest, table, number)
         if not len(pair.event):
             continue
         if known_times is None:
             return None
-        for some in _in_turn(contest, pair, order):
+        for some in _in_turn(contest, pair):
             begun = list(_judged(contest, table, some, definition, order))
             starts += begun
             if begun:
@@ -118,11 +121,8 @@ def find_starts(
     return _first_of_each(starts)
 
 
-def _in_turn(contest: Contest, pair: _Pair, order: MergeOrder) -> Iterator[_Pair]:
+def _in_turn(contest: Contest, pair: _Pair) -> Iterator[_Pair]:
     """Yield pairs in the order of their offsets; the first few often show a new server."""
-    if order.arrival == "files":
-        yield pair
-        return
     by = np.argsort(integers(contest.events.rows, "_offset")[pair.event], kind="stable")
     first, size = 0, _FIRST_PAIRS
     while first < len(by):
@@ -186,7 +186,8 @@ class _Places:
         times = [
             integers(rows, "_source_ts"),
             np.full(sizes[1], UNKNOWN) if known_times is None else as_integers(known_times),
-            np.full(sizes[2] + sizes[3], UNKNOWN),
+            memory.time,
+            np.full(sizes[3], UNKNOWN),
         ]
         ranks = contest.rank, contest.known_rank, contest.memory_rank, contest.truncated_rank
         return cls(
@@ -225,34 +226,28 @@ class _Places:
         return placed
 
 
-def _going_back(contest: Contest, table: _Places, number: int, *, in_files: bool) -> _Pair:
-    """Find the events under one key that go back."""
+def _going_back(contest: Contest, table: _Places, number: int) -> _Pair:
+    """Find the events of a topic under one key that go back."""
     index = contest.keys[number]
     own = contest.valid & ~contest.twins & (contest.owner == number)
     # rows that were read beside the stream do not show the order of the stream
     own = np.flatnonzero(own & ~table.aside[: len(own)])
     groups = index.groups[own]
     pairs = [
-        _behind_known(contest, table, number, own, groups, in_files=in_files),
-        _behind_events(contest, table, own, groups, in_files=in_files),
+        _behind_known(contest, table, number, own, groups),
+        _behind_events(contest, table, own, groups),
+        _behind_truncates(contest, table, own),
     ]
-    if not in_files:
-        pairs.append(_behind_truncates(contest, table, own))
     pair = _Pair(*(np.concatenate(parts) for parts in zip(*pairs, strict=True)))
-    return pair.only(table.lower(pair) if in_files else table.behind(pair))
+    return pair.only(table.behind(pair))
 
 
-def _behind_known(
-    contest: Contest, table: _Places, number: int, own: Ints, groups: Ints, *, in_files: bool
-) -> _Pair:
+def _behind_known(contest: Contest, table: _Places, number: int, own: Ints, groups: Ints) -> _Pair:
     """Pair events with the row or the tombstone from before the batch."""
     rows = np.flatnonzero(contest.known.groups[number] >= 0)
     gone = np.flatnonzero(contest.memory.owner == number)
     there = np.concatenate([table.events + rows, table.events + table.known + gone])
     of_there = np.concatenate([contest.known.groups[number][rows], contest.memory.groups[gone]])
-    if in_files:
-        changes = table.change[there]
-        there, of_there = there[changes], of_there[changes]
     if not len(there) or not len(own):
         return _Pair(own[:0], own[:0])
     best = np.full(contest.keys[number].count, -1, np.int64)
@@ -297,20 +292,15 @@ def _arrival(tie: str | None) -> tuple[int, int]:
     return (int(partition or 0), int(offset)) if known else (-1, -1)
 
 
-def _behind_events(
-    contest: Contest, table: _Places, own: Ints, groups: Ints, *, in_files: bool
-) -> _Pair:
+def _behind_events(contest: Contest, table: _Places, own: Ints, groups: Ints) -> _Pair:
     """Pair events with the latest change of the same row that arrived before them."""
     rows = contest.events.rows
     topics = pc.dictionary_encode(combined(rows.column("_topic")).fill_null("")).indices
     lines = topics.to_numpy().astype(np.int64)[own]
     partitions = integers(rows, "_partition")[own]
-    arrival = [integers(rows, "_offset")[own], partitions, integers(rows, "_batch")[own]]
-    if not in_files:
-        # offsets of different partitions cannot be compared
-        lines = lines * (int(partitions.max(initial=0)) + 2) + np.maximum(partitions, -1)
-        arrival = arrival[:1]
-    order = np.lexsort([*arrival, lines, groups])
+    # offsets of different partitions cannot be compared
+    lines = lines * (int(partitions.max(initial=0)) + 2) + np.maximum(partitions, -1)
+    order = np.lexsort([integers(rows, "_offset")[own], lines, groups])
     rank = table.rank[own[order]]
     if not len(order):
         return _Pair(own, own)
@@ -320,14 +310,10 @@ def _behind_events(
     if not (same[1:] & (rank[1:] < rank[:-1])).any():
         # in the source's order: the changes of a row one after the other
         return _Pair(own[:0], own[:0])
-    stretch = np.cumsum(~same) * (int(rank.max()) + 2)
-    counts = table.change[own[order]] if in_files else np.ones(len(order), np.bool_)
-    height = stretch + np.where(counts, rank, -1)
-    top = np.maximum.accumulate(height)
-    at = np.arange(len(order))
-    setter = np.maximum.accumulate(np.where(np.append(True, height[1:] > top[:-1]), at, 0))
+    height = np.cumsum(~same) * (int(rank.max()) + 1) + rank
+    setter = _highest_until(height)
     before = np.append(0, setter[:-1])
-    behind = same & (top[before] > stretch + rank) & counts[before]
+    behind = same & (height[before] > height)
     return _Pair(own[order[behind]], own[order[before[behind]]])
 
 
@@ -343,13 +329,8 @@ def _judged(
     # the stream may be behind a row that was read; in one log, no earlier event has a later time
     late = table.aside[pair.before] & ~((mine != UNKNOWN) & (mine - other > CLOCK_US))
     pair, mine, other = pair.only(~late), mine[~late], other[~late]
-    if order.arrival == "files" and order.log:
-        other = _with_times_of_removals(table, pair, other, order.log)
     timed = (mine != UNKNOWN) & (other != UNKNOWN)
     since = np.where(timed, mine - other, 0)
-    if order.arrival == "files":
-        yield from _judged_files(table, pair, since, timed, order)
-        return
     if order.log:
         found = _look_up(contest, table, pair, definition, order.log)
         # rows that were read again, but not in a whole snapshot, always lose
@@ -373,57 +354,165 @@ def _judged(
         yield Start(number, topics[event].as_py(), int(partitions[event]), int(offsets[event]))
 
 
-def _with_times_of_removals(table: _Places, pair: _Pair, times: Ints, log_path: str) -> Ints:
-    """Return times with those of removed rows, which tombstones do not have, from the log."""
-    unknown = (times == UNKNOWN) & (pair.before >= table.events + table.known)
-    if not unknown.any():
-        return times
-    removals = table.positions[pair.before[unknown]]
-    rows = _log_places(log_path)
-    places, known = positions(rows), integers(rows, TIME_COLUMN.name)
-    near = (known != UNKNOWN) & np.isin(places[:, 0], removals[:, 1])
-    near &= np.isin(places[:, 1], removals[:, 2])
-    at: dict[tuple[int, ...], list[int]] = {}
-    for place, time in zip(places[near].tolist(), known[near].tolist(), strict=True):
-        at.setdefault(tuple(place), []).append(time)
-    found = times.copy()
-    for number, (server, *place) in zip(
-        np.flatnonzero(unknown).tolist(), removals.tolist(), strict=True
-    ):
-        # a server that took over may have another change at the same position
-        choose = max if server else min
-        found[number] = choose(at.get(tuple(place), [UNKNOWN]))
-    return found
+def _highest_until(heights: Ints) -> Ints:
+    """Return for each number where the highest of those up to it is."""
+    top = np.maximum.accumulate(heights)
+    is_higher = np.append(True, heights[1:] > top[:-1])[: len(heights)]
+    highest: Ints = np.maximum.accumulate(np.where(is_higher, np.arange(len(heights)), 0))
+    return highest
 
 
-def _judged_files(
-    table: _Places, pair: _Pair, since: Ints, timed: Flags, order: MergeOrder
-) -> Iterator[Start]:
-    """Decide for files, which arrive in any order, by the times of the source.
+def needs_times(events: pa.Table, order: MergeOrder) -> bool:
+    """Return whether the times of known rows are certainly needed to compare files with them.
 
-    In one log, a change at a lower position is older, except for the duration of a statement.
+    They are needed if an event is older than the newest event of earlier batches: it may be of a
+    server that has been replaced since.
     """
-    apart = table.positions[pair.before, 1] - table.positions[pair.event, 1] > _NEIGHBOURS
-    new = timed & (since > np.where(apart, CLOCK_US, STATEMENT_US))
-    if not new.any():
-        return
-    first = pair.event[new][np.argmin(table.time[pair.event[new]])]
-    before = pair.before[new]
-    number = int(table.positions[before, 0].max()) + 1
+    if order.arrival != "files" or not order.log:
+        return False
+    if order.batch < 0:
+        return True
+    log = snapshot_of(order.log)
+    times = integers(events, "_source_ts")
+    times = times[times != UNKNOWN]
+    if log is None or not len(times):
+        return False
+    bounds = bounds_of(log)
+    batches = [file.bounds("_batch")[0] for file in bounds.files]
+    earlier = np.array([batch is None or batch < order.batch for batch in batches], np.bool_)
+    return bool((bounds.high[earlier] > int(times.min()) + CLOCK_US).any())
+
+
+def _starts_in_files(
+    contest: Contest, table: _Places, order: MergeOrder, *, times_known: bool
+) -> list[Start] | None:
+    """Find the incarnations that files begin, which arrive in any order.
+
+    In one log, a change at a lower position is older, except for the duration of a statement. If it
+    is newer, another server has made it.
+    """
+    pairs = []
+    for number in range(len(contest.keys)):
+        members = _Members.of(contest, table, number)
+        if not times_known and members.has_event_below_row(table):
+            return None
+        pairs.append(members.newer_below(table))
+        far = members.newer_below(table, apart=True)
+        pairs.append(far.only(_arrived_behind(contest, table, far)))
+    pair = _Pair(*(np.concatenate(parts) for parts in zip(*pairs, strict=True)))
+    return [_start_in_files(table, pair, order)] if len(pair.event) else []
+
+
+def _arrived_behind(contest: Contest, table: _Places, pair: _Pair) -> Flags:
+    """Mark the pairs whose event arrived after the change with a higher position.
+
+    In the other order, the second one may be a statement that waited for a lock while the log went
+    on by several files.
+    """
+    rows = contest.events.rows
+    columns = [integers(rows, name) for name in ("_batch", "_partition", "_offset")]
+    arrival = np.full(len(table.time), -1)
+    arrival[np.lexsort(columns[::-1])] = np.arange(rows.num_rows)
+    later: Flags = arrival[pair.event] > arrival[pair.before]
+    return later
+
+
+class _Members(NamedTuple):
+    """The changes of rows under one key, in the order of row, incarnation and position."""
+
+    number: Ints
+    """The number of each change in `_Places`."""
+    line: Ints
+    """The row and the incarnation of each change, as one number."""
+
+    @classmethod
+    def of(cls, contest: Contest, table: _Places, number: int) -> _Members:
+        """Return the events, the known rows and the tombstones under a key."""
+        index, first_row = contest.keys[number], table.events
+        own = np.flatnonzero(contest.valid & ~contest.twins & (contest.owner == number))
+        rows = np.flatnonzero(contest.known.groups[number] >= 0)
+        gone = np.flatnonzero(contest.memory.owner == number)
+        members = np.concatenate([own, first_row + rows, first_row + table.known + gone])
+        known_groups = contest.known.groups[number][rows]
+        groups = np.concatenate([index.groups[own], known_groups, contest.memory.groups[gone]])
+        # rows that were read beside the stream do not show the order of the stream
+        counts = table.change[members] & ~table.aside[members]
+        counts &= (table.positions[members, 1:] != 0).any(axis=1)
+        members, groups = members[counts], groups[counts]
+        servers = table.positions[members, 0]
+        by = np.lexsort([table.rank[members], servers, groups])
+        changed = (np.diff(groups[by]) != 0) | (np.diff(servers[by]) != 0)
+        lines = np.cumsum(np.append(True, changed)[: len(by)])
+        return cls(members[by], lines)
+
+    def has_event_below_row(self, table: _Places) -> bool:
+        """Return whether an event has a lower position than the known row, whose time is needed."""
+        own = self.number < table.events
+        known = ~own & (self.number < table.events + table.known)
+        before = np.cumsum(own) - own
+        first = np.searchsorted(self.line, self.line)
+        return bool((known & (before > before[first])).any()) if len(own) else False
+
+    def newer_below(self, table: _Places, *, apart: bool = False) -> _Pair:
+        """Pair each change with the newest one at a lower position, if that is clearly newer.
+
+        With `apart`, only positions that are in files of the binary log that are not neighbours, or
+        not in the same file of a log without numbers, are compared.
+        """
+        timed = table.time[self.number] != UNKNOWN
+        number, line = self.number[timed], self.line[timed]
+        if not len(number):
+            return _Pair(number, number)
+        time, file = table.time[number], table.positions[number, 1]
+        _, age = np.unique(time, return_inverse=True)
+        newest = _highest_until(line * (len(number) + 1) + age)
+        below = np.arange(len(number))
+        if apart:
+            files = np.unique(file)
+            width = len(files) + 1
+            places = line * width + np.searchsorted(files, file)
+            below = np.searchsorted(
+                places, line * width + np.searchsorted(files, file - _NEIGHBOURS)
+            )
+        other = newest[np.maximum(below - 1, 0)]
+        slack = CLOCK_US if apart else STATEMENT_US
+        newer = (below > 0) & (line[other] == line) & (time[other] - time > slack)
+        newer &= (number < table.events) | (number[other] < table.events)
+        return _Pair(number[other[newer]], number[newer])
+
+
+def _start_in_files(table: _Places, pair: _Pair, order: MergeOrder) -> Start:
+    """Return the beginning of the incarnation of changes that are newer than those before them."""
+    first = pair.event[np.argmin(table.time[pair.event])]
+    number = int(table.positions[pair.before, 0].max()) + 1
     at, position = int(table.time[first]), tuple(table.positions[first, 1:].tolist())
-    times, places = table.time[before], table.positions[before, 1:]
+    times, places = table.time[pair.before], table.positions[pair.before, 1:]
+    latest = int(times[times < at].max())
     rows = _log_places(order.log) if order.log else None
     if rows is not None:
         times, places = integers(rows, TIME_COLUMN.name), positions(rows)
     # earlier events with a higher position than the new server had reached belong to the old server
     old = (times < at) & ~below(places, position) & (places != 0).any(axis=1)
-    after = int(times[old].max(initial=int(table.time[before].max())))
+    after, at = _outage(latest, times[old], at)
     earlier = places[times <= after]
     highest = earlier[np.lexsort(earlier.T[::-1])[-1]]
     start = Start(number, None, -1, at, after, tuple(highest.tolist()))
     if rows is not None and order.batch >= 0:
         _refuse_merged(start, rows, order)
-    yield start
+    return start
+
+
+def _outage(latest: int, times: Ints, at: int) -> tuple[int, int]:
+    """Return the last time of a server and the first of the next one, the longest time apart.
+
+    `times` are those of events that may be of either server, and `latest` is certainly of the first
+    one. The next server's events are up to a statement earlier than `at`, where it was detected.
+    """
+    latest = int(times[times <= at - STATEMENT_US].max(initial=latest))
+    between = np.unique(times[(times > latest) & (times < at)])
+    moments = np.array([latest, *between, at], np.int64)
+    longest = int(np.argmax(np.diff(moments)))
+    return int(moments[longest]), int(moments[longest + 1])
 
 
 def _refuse_merged(start: Start, rows: pa.Table, order: MergeOrder) -> None:

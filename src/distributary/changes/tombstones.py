@@ -19,6 +19,7 @@ from distributary.changes.events import (
     ChangeEvents,
     Definition,
     Flags,
+    Ints,
     KeyIndex,
     combined,
     fractional,
@@ -27,12 +28,13 @@ from distributary.changes.events import (
     shortened,
     whole,
 )
-from distributary.changes.merge_order import SEQ_COLUMN, TombstonesBehindError
+from distributary.changes.merge_order import SEQ_COLUMN, TIME_COLUMN, TombstonesBehindError
 from distributary.delta.columns import Field, fields_of
 from distributary.delta.commit import Change, rewrite_files, write_rows
 from distributary.delta.log import DataFile, Snapshot, snapshot_of
 from distributary.delta.tables import committing, until_not_overtaken
 from distributary.model.change import SEQ
+from distributary.model.incarnation import integers
 from distributary.model.manifest import Mark
 from distributary.model.record import TIMESTAMP
 from distributary.model.table import Column
@@ -49,6 +51,7 @@ TOMBSTONE_COLUMNS = (
     SEQ_COLUMN,
     Column("removed_at", TIMESTAMP, "when it was removed here: it is forgotten after a while"),
     Column("row", pa.binary(), "of a row that got another key, what it had: a stream of Arrow"),
+    Column("source_ts", TIMESTAMP, "the source's time of the removal"),
 )
 SCHEMA = pa.schema([pa.field(column.name, column.type) for column in TOMBSTONE_COLUMNS])
 MOST_FILES = 2
@@ -75,13 +78,14 @@ class Tombstones:
     def memory(self, events: ChangeEvents, keys: Sequence[KeyIndex]) -> Memory:
         """Return the tombstones of the rows that events concern."""
         parts = [_met(self.rows, events, index) for index in keys] if self.rows.num_rows else []
-        owners = [np.full(len(groups), number) for number, (_, groups) in enumerate(parts)]
+        owners = [np.full(len(groups), number) for number, (_, groups, _) in enumerate(parts)]
         none = np.zeros(0, np.int64)
         found = pc.equal(self.rows.column("kind"), TRUNCATE)
         return Memory(
-            seq=whole([seq for seq, _ in parts]),
+            seq=whole([seq for seq, _, _ in parts]),
             owner=np.concatenate([none, *owners]),
-            groups=np.concatenate([none, *(groups for _, groups in parts)]),
+            groups=np.concatenate([none, *(groups for _, groups, _ in parts)]),
+            time=np.concatenate([none, *(times for _, _, times in parts)]),
             truncated=combined(self.rows.column("_seq").filter(found)),
         )
 
@@ -162,6 +166,7 @@ def made(rows: pa.Table, definition: Definition | None, *, now_us: int) -> pa.Ta
             rows.column("_seq"),
             pa.repeat(pa.scalar(now_us, pa.int64()).cast(TIMESTAMP), size),
             pa.nulls(size, pa.binary()),
+            rows.column(TIME_COLUMN.name),
         ],
         schema=SCHEMA,
     )
@@ -178,6 +183,7 @@ def kept_as(keys: Sequence[str], seq: pa.StructArray, rows: pa.Table, *, now_us:
             seq,
             pa.repeat(pa.scalar(now_us, pa.int64()).cast(TIMESTAMP), size),
             pa.array([_stream(rows.slice(at, 1)) for at in range(size)], pa.binary()),
+            pa.nulls(size, TIMESTAMP),
         ],
         schema=SCHEMA,
     )
@@ -285,17 +291,18 @@ def latest(rows: pa.Table) -> pa.Table:
     return rows.take(np.sort(order[last]))
 
 
-def _met(rows: pa.Table, events: ChangeEvents, index: KeyIndex) -> tuple[pa.Array, np.ndarray]:
-    """Return the tombstones with the key of an event, and the group of each."""
+def _met(rows: pa.Table, events: ChangeEvents, index: KeyIndex) -> tuple[pa.Array, Ints, Ints]:
+    """Return the tombstones with the key of an event, and the group and the time of each."""
     text = definition_text(index.definition)
     of_rows = pc.equal(rows.column("kind"), ROW)
     mine = rows.filter(pc.and_(of_rows, pc.equal(rows.column("definition"), text)))
     if mine.num_rows == 0:
-        return pa.array([], SEQ), np.zeros(0, np.int64)
+        return pa.array([], SEQ), np.zeros(0, np.int64), np.zeros(0, np.int64)
     texts = key_texts(events.rows, index.definition)
     # earlier versions kept trailing zeros
     kept = shortened(mine.column("key"), fractional(events.rows.schema, index.definition))
     found = pc.index_in(kept, value_set=texts)
     met = pc.is_valid(found)
     numbers = found.filter(met).to_numpy()
-    return combined(mine.column("_seq").filter(met)), index.groups[numbers]
+    mine = mine.filter(met)
+    return combined(mine.column("_seq")), index.groups[numbers], integers(mine, "source_ts")
