@@ -32,6 +32,8 @@ class Bounds:
     high: Ints
     no_time: Flags
     """Whether a file has no bounds, or events without a time."""
+    batch: Ints
+    """The lowest batch in each file; -1 if unknown."""
     ids: tuple[tuple[str | None, str | None], ...]
     """The lowest and the highest id in each file."""
 
@@ -52,6 +54,7 @@ def bounds_of(log: Snapshot) -> Bounds:
         low=np.concatenate([known.low, new.low]),
         high=np.concatenate([known.high, new.high]),
         no_time=np.concatenate([known.no_time, new.no_time]),
+        batch=np.concatenate([known.batch, new.batch]),
         ids=known.ids + new.ids,
     )
     _known.keep(log.folder, found)
@@ -61,12 +64,14 @@ def bounds_of(log: Snapshot) -> Bounds:
 def _bounds(files: Sequence[DataFile]) -> Bounds:
     times = [[microseconds(end) for end in file.bounds("_source_ts")] for file in files]
     nulls = [(file.statistics().get("nullCount") or {}).get("_source_ts") for file in files]
+    batches = [file.bounds("_batch")[0] for file in files]
     unbounded = [None in ends or count != 0 for ends, count in zip(times, nulls, strict=True)]
     return Bounds(
         files=tuple(files),
         low=np.array([low or 0 for low, _ in times], np.int64),
         high=np.array([(high or 0) + SLACK_US for _, high in times], np.int64),
         no_time=np.array(unbounded, np.bool_),
+        batch=np.array([-1 if batch is None else batch for batch in batches], np.int64),
         ids=tuple(file.bounds("_uuid") for file in files),
     )
 

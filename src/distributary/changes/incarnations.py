@@ -378,8 +378,7 @@ def needs_times(events: pa.Table, order: MergeOrder) -> bool:
     if log is None or not len(times):
         return False
     bounds = bounds_of(log)
-    batches = [file.bounds("_batch")[0] for file in bounds.files]
-    earlier = np.array([batch is None or batch < order.batch for batch in batches], np.bool_)
+    earlier = bounds.batch < order.batch
     return bool((bounds.high[earlier] > int(times.min()) + CLOCK_US).any())
 
 
@@ -410,9 +409,13 @@ def _arrived_behind(contest: Contest, table: _Places, pair: _Pair) -> Flags:
     on by several files.
     """
     rows = contest.events.rows
-    columns = [integers(rows, name) for name in ("_batch", "_partition", "_offset")]
+    batch, partition, offset = (
+        integers(rows, name) for name in ("_batch", "_partition", "_offset")
+    )
+    # files of one batch are in the order of their paths
+    path = pc.rank(combined(rows.column("_topic")).fill_null(""), tiebreaker="dense").to_numpy()
     arrival = np.full(len(table.time), -1)
-    arrival[np.lexsort(columns[::-1])] = np.arange(rows.num_rows)
+    arrival[np.lexsort([offset, partition, path, batch])] = np.arange(rows.num_rows)
     later: Flags = arrival[pair.event] > arrival[pair.before]
     return later
 
@@ -449,7 +452,7 @@ class _Members(NamedTuple):
         """Return whether an event has a lower position than the known row, whose time is needed."""
         own = self.number < table.events
         known = ~own & (self.number < table.events + table.known)
-        before = np.cumsum(own) - own
+        before: Ints = np.cumsum(own) - own
         first = np.searchsorted(self.line, self.line)
         return bool((known & (before > before[first])).any()) if len(own) else False
 
