@@ -395,9 +395,13 @@ def _starts_in_files(
         members = _Members.of(contest, table, number)
         if not times_known and members.has_event_below_row(table):
             return None
-        pairs.append(members.newer_below(table))
-        far = members.newer_below(table, apart=True)
+        if not len(members.newer_below(table, CLOCK_US).event):
+            continue
+        pairs.append(members.newer_below(table, STATEMENT_US))
+        far = members.newer_below(table, CLOCK_US, apart=True)
         pairs.append(far.only(_arrived_behind(contest, table, far)))
+    if not pairs:
+        return []
     pair = _Pair(*(np.concatenate(parts) for parts in zip(*pairs, strict=True)))
     return [_start_in_files(table, pair, order)] if len(pair.event) else []
 
@@ -456,8 +460,8 @@ class _Members(NamedTuple):
         first = np.searchsorted(self.line, self.line)
         return bool((known & (before > before[first])).any()) if len(own) else False
 
-    def newer_below(self, table: _Places, *, apart: bool = False) -> _Pair:
-        """Pair each change with the newest one at a lower position, if that is clearly newer.
+    def newer_below(self, table: _Places, slack: int, *, apart: bool = False) -> _Pair:
+        """Pair each change with the newest one at a lower position, if newer by more than `slack`.
 
         With `apart`, only positions that are in files of the binary log that are not neighbours, or
         not in the same file of a log without numbers, are compared.
@@ -478,7 +482,6 @@ class _Members(NamedTuple):
                 places, line * width + np.searchsorted(files, file - _NEIGHBOURS)
             )
         other = newest[np.maximum(below - 1, 0)]
-        slack = CLOCK_US if apart else STATEMENT_US
         newer = (below > 0) & (line[other] == line) & (time[other] - time > slack)
         newer &= (number < table.events) | (number[other] < table.events)
         return _Pair(number[other[newer]], number[newer])
