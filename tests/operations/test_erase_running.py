@@ -7,8 +7,12 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
-from typing import Never
+from typing import Any, Never
+
+import pytest
+from deltalake import DeltaTable
 
 from distributary.config.lake import Maintain
 from distributary.config.runtime import AVAILABLE_NOW
@@ -16,20 +20,27 @@ from distributary.delta.erased import is_done, names_in
 from distributary.engine.kill_points import KILL, ErasePoint
 from distributary.engine.loop import StreamRun
 from distributary.engine.pipeline import Pipeline
+from distributary.engine.progress import erasure as carrying
 from distributary.engine.seams import make_source
 from distributary.model.manifest import Counts
 from distributary.observe.erasures import check_erasures
 from distributary.observe.verify.coordinates import coordinates
 from distributary.observe.verify.tables import check_table, written_tables
+from distributary.operations import erase as erasing
 from distributary.operations.erase import erase, find, where
 from distributary.operations.maintain import UpkeepStep, Wishes, jobs_of, maintain
 from distributary.operations.repair.reset_clean import plan_reset, remove
+from distributary.operations.repair.verify_table import verify_table
 from distributary.spark.in_process import in_process
 from tests.engine.test_object_store import Store, server, store
 from tests.engine.test_shape import Orders, order
 
 __all__ = ["server", "store"]
 UNIFIED = ", unified: gold"
+
+
+class _Killed(BaseException):
+    """Ends an erasure at a step."""
 
 
 def _no_spark() -> Never:
@@ -134,6 +145,134 @@ def test_killed_erasures_are_finished_by_the_next_run(tmp_path: Path) -> None:
         for table in ("silver_orders", "gold", "bronze"):
             assert len(orders.rows(table)) == (3, 0)[user]
         assert_proven(orders)
+
+
+KEYED = """keys: [{key: [id], order: [n], history: true, delete_when: "op = 'D'"}]
+aggregates:
+  - {tables: [silver_orders], name: gold_mails, group_by: [email], columns: {c: "count(*)"}}
+"""
+
+
+def event(key: int, number: int, email: str, op: str = "U") -> dict[str, Any]:
+    return {"id": key, "n": number, "email": f"{email}@x.org", "op": op}
+
+
+def keyed_rows(orders: Orders, table: str) -> list[tuple[Any, ...]]:
+    rows = DeltaTable(str(orders.lake / table)).to_pyarrow_table().to_pylist()
+    return sorted(tuple(row[n] for n in ("id", "n", "email", "op")) for row in rows)
+
+
+def assert_left(orders: Orders, pipeline: Pipeline, left: list[dict[str, Any]]) -> None:
+    """Compare every layer with the events that are left, and let `verify` compare as well."""
+    events = sorted((e["id"], e["n"], e["email"], e["op"]) for e in left)
+    for table in ("silver_orders_log", "silver_orders_history", "gold"):
+        assert keyed_rows(orders, table) == events
+    assert len(orders.rows("bronze")) == len(events)
+    newest = {key: row for key, *row in events}
+    rows = [(key, *row) for key, row in sorted(newest.items()) if row[-1] != "D"]
+    assert keyed_rows(orders, "silver_orders") == rows
+    (known,) = (t for t in pipeline.ledger().tables() if t.table == "silver_orders")
+    assert verify_table(pipeline, known).verified.agrees
+    assert_proven(orders)
+
+
+EVENTS = [
+    event(1, 1, "ada"),
+    event(1, 2, "bob"),
+    event(2, 1, "bob"),
+    event(3, 1, "ada"),
+    event(3, 5, "ada", "D"),
+    event(4, 1, "cy"),
+    event(4, 2, "cy", "D"),
+]
+
+
+def test_all_events_of_a_key_go_with_its_row_and_versions(tmp_path: Path) -> None:
+    orders = Orders(tmp_path)
+    pipeline = orders.pipeline(tables=UNIFIED, extra=KEYED)
+    for number in range(0, len(EVENTS), 2):
+        orders.send(*EVENTS[number : number + 2])
+        counts_of(pipeline)
+    lake = str(orders.lake)
+    left = [e for e in EVENTS if e["id"] in (2, 4)]
+    found = find(lake, where("email = 'ada@x.org'"))
+    assert len(found.records) == 4 and not found.refused
+    # the row of key 1 has another email by now: its first event names the person
+    rows = {t.table.table: t.rows for t in found.tables}
+    assert (rows["silver_orders"], rows["silver_orders_history"]) == (1, 4)
+    erase(lake, where("email = 'ada@x.org'"))
+    assert_left(orders, pipeline, left)
+    folder = tmp_path / "lake/_distributary/tombstones/silver_orders"
+    keys = DeltaTable(str(folder)).to_pyarrow_table()["key"].to_pylist()
+    assert keys and not any('"id":3' in key for key in keys)
+
+    # neither an older event nor a new one with the value comes in; others of the key do
+    orders.send(event(1, 9, "ada"), event(3, 4, "ada"), event(5, 1, "dan"))
+    assert counts_of(pipeline) == Counts(read=3, written=1, skipped=2)
+    maintain(lake, jobs_of(lake), Wishes(Maintain(), [UpkeepStep.EXPIRE]))
+    left.append(event(5, 1, "dan"))
+    assert_left(orders, pipeline, left)
+    remove(pipeline, plan_reset(pipeline))
+    counts = counts_of(orders.pipeline(tables=UNIFIED, extra=KEYED))
+    assert counts.skipped == 6 + len(left) and counts.balanced
+    assert keyed_rows(orders, "silver_orders") == [
+        (2, 1, "bob@x.org", "U"),
+        (5, 1, "dan@x.org", "U"),
+    ]
+
+
+ITEMS = (
+    {"explode": "items"},
+    {
+        "set": {
+            "id": "CAST(items->>'id' AS INT)",
+            "n": "CAST(items->>'n' AS INT)",
+            "email": "items->>'email'",
+            "op": "items->>'op'",
+        },
+        "drop": ["items"],
+    },
+)
+
+
+def test_a_record_with_rows_of_several_keys_takes_all_of_them(tmp_path: Path) -> None:
+    orders = Orders(tmp_path)
+    for events in (
+        [event(1, 1, "ada"), event(2, 1, "bob")],
+        [event(2, 2, "cy"), event(4, 1, "cy")],
+        [event(3, 1, "cy")],
+    ):
+        orders.send({"items": events})
+    pipeline = orders.pipeline(*ITEMS, tables=UNIFIED, extra=KEYED)
+    counts_of(pipeline)
+    found, _ = erase(str(orders.lake), where("email = 'ada@x.org'"))
+    assert len(found.records) == 2
+    assert_left(orders, pipeline, [event(3, 1, "cy")])
+
+
+@pytest.mark.parametrize("after", range(9))
+def test_killed_anywhere_the_tables_of_a_log_are_finished(
+    after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = Orders(tmp_path)
+    orders.send(*EVENTS)
+    pipeline = orders.pipeline(tables=UNIFIED, extra=KEYED)
+    counts_of(pipeline)
+    moments: list[str] = []
+
+    def stop(moment: str, _: int) -> None:
+        moments.append(moment)
+        if len(moments) == after + 1:
+            raise _Killed
+
+    with monkeypatch.context() as patch:
+        for module in (carrying, erasing):
+            patch.setattr(module, "reached", stop)
+        with suppress(_Killed):
+            erase(str(orders.lake), where("email = 'ada@x.org'"))
+    assert len(moments) == min(after + 1, 8)
+    assert counts_of(pipeline) == Counts()
+    assert_left(orders, pipeline, [e for e in EVENTS if e["id"] in (2, 4)])
 
 
 def test_in_a_bucket(store: Store) -> None:

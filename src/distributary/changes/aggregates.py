@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from distributary.changes.apply import MergeTarget, Part, replacing, rewrite, written
 from distributary.changes.merge_order import MergeResult, shape
 from distributary.config.document import clipped
+from distributary.config.rules.aggregates import AggregateConfig
 from distributary.delta.columns import columns_of, fields_of
 from distributary.delta.commit import Change, rewrite_files
 from distributary.delta.difference import FileRows, TableDifference, difference, read_rows
@@ -41,6 +42,8 @@ from distributary.store.base import at
 
 DEFINITION = "distributary.aggregate"
 """The table property that says what an aggregate table is computed by."""
+RULE = "distributary.aggregate.rule"
+"""The table property with the groups and columns as the pipeline file has them, in JSON."""
 _VERSION = "distributary-aggregate/"
 """The application of the mark that holds the version of the source table; its id follows."""
 _MOST_WAITING = 500_000
@@ -246,6 +249,30 @@ def origin_of(path: str) -> tuple[str, str] | None:
     return str(source), str(entry)
 
 
+def recorded_rule(path: str) -> AggregateRule | None:
+    """Return the rule by which an aggregate table was computed; None if it does not say.
+
+    Tables that an earlier release wrote last do not.
+    """
+    table = snapshot_of(path)
+    text = None if table is None else table.property(RULE)
+    if text is None:
+        return None
+    recorded = json.loads(text)
+    # whether the name fits other tables was settled when the table was made
+    entry = AggregateConfig.model_validate(recorded | {"name": "{table}"})
+    return replace(entry.rule(), name=recorded["name"])
+
+
+def _rule_text(rule: AggregateRule) -> str:
+    """Return a rule as a table property; `recorded_rule` reads it."""
+    groups = {name: expression.text for name, expression in rule.group_by}
+    columns = {column.name: column.text for column in rule.columns}
+    return json.dumps(
+        {"name": rule.name, "group_by": groups, "columns": columns}, ensure_ascii=False
+    )
+
+
 def _opened(order: AggregateOrder, version: int | None = None) -> _Work | None:
     """Open both tables, the source table last; None if it is not there.
 
@@ -357,12 +384,13 @@ def _computed(work: _Work) -> int:
 def _change(
     work: _Work, groups: int, removed: Sequence[DataFile], added: Sequence[StagedFile]
 ) -> Change:
-    known = work.before is not None and work.before.property(DEFINITION) == work.definition
+    properties = {DEFINITION: work.definition, RULE: _rule_text(work.order.rule)}
+    before = {} if work.before is None else {n: work.before.property(n) for n in properties}
     return Change(
         "MERGE",
         work.order.table,
         comment=work.order.comment,
-        properties={} if known else {DEFINITION: work.definition},
+        properties={} if before == properties else properties,
         removed=removed,
         added=added,
         mark=work.order.mark,

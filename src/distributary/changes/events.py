@@ -415,13 +415,13 @@ def _bound(values: list[int | str] | None) -> Bound | None:
 
 OLD_KEY = pa.field("_old_key", pa.string())
 """A JSON object with the columns of the old key; null for most events."""
-_MEMBER = '"old_key":'
+OLD_KEY_MEMBER = '"old_key":'
 
 
 def old_keys_in(envelopes: pa.Array, asked: Ints) -> pa.Array:
     """Read the old key from each of the given envelopes; null if there is none."""
     some = envelopes.take(pa.array(asked))
-    with_keys = asked[truths(pc.match_substring(some, _MEMBER))]
+    with_keys = asked[truths(pc.match_substring(some, OLD_KEY_MEMBER))]
     found: list[str | None] = [None] * len(envelopes)
     for row, text in zip(
         with_keys.tolist(), envelopes.take(pa.array(with_keys)).to_pylist(), strict=True

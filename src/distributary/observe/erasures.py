@@ -30,7 +30,9 @@ from distributary.publish.formats.entry import format_at
 from distributary.store.base import at, is_remote
 
 ERASED_FROM = frozenset({Role.BRONZE, Role.EACH, Role.UNIFIED, Role.DEAD_LETTERS})
-"""The roles of tables that an erasure removes rows from."""
+"""The roles of tables whose rows an erasure removes by their records and values."""
+BY_KEY = frozenset({Role.LOG, Role.MERGED, Role.HISTORY})
+"""The roles of tables that are made of one log, from which an erasure removes whole keys."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """`erase`: removes records that match a condition from every layer of a lake, for good.
 
 Rows are found by the condition in the tables that have its columns, and from there by their
-coordinates (topic, partition, offset) everywhere else: bronze, the unified table, dead letters.
+coordinates (topic, partition, offset) everywhere else: bronze, the unified table, dead letters. Of
+tables that are made of a log, whole keys go (`changes/erased.py`).
 What was found is written down first (`delta/erased.py`); `engine/progress/erasure.py` removes it.
 Pipelines of the lake must not run meanwhile, because the batch that they work on has been read.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import csv
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.changes.aggregates import origin_of
+from distributary.changes.erased import LogKeys, RowsOfKeys
 from distributary.config.base import hide_credentials
 from distributary.config.rules.expressions import (
     ExpressionError,
@@ -44,12 +46,14 @@ from distributary.delta.erased import (
     write_erasure,
 )
 from distributary.delta.log import DataFile, Snapshot
-from distributary.delta.removal import matches_in, removal_refusal, rows_in
+from distributary.delta.removal import RowSelection, matches_in, removal_refusal, rows_in
 from distributary.delta.tables import reaching_table
 from distributary.engine.kill_points import ErasePoint, reached
 from distributary.engine.progress.checkpoint import Manifests
 from distributary.engine.progress.claim import CLAIMS, Claim
 from distributary.engine.progress.erasure import (
+    LogFamily,
+    aggregate_order,
     carry_out,
     deleted_after,
     erasing,
@@ -63,7 +67,7 @@ from distributary.model.table import Column, Role
 from distributary.observe.cards import Registration, registrations, trusted_checkpoint
 from distributary.observe.deadletters import unfinished
 from distributary.observe.erasures import (
-    ERASED_FROM,
+    BY_KEY,
     ErasableTable,
     erased_rows,
     open_delta,
@@ -267,6 +271,10 @@ class _Search:
     records: set[ErasedRecord] = field(default_factory=set)
     texts: set[tuple[str, ...]] = field(default_factory=set)
     refused: dict[str, str] = field(default_factory=dict)
+    families: set[str] = field(default_factory=set)
+    """The folders of logs that are kept, and of the tables that are made of them."""
+    keys: dict[str, RowsOfKeys] = field(default_factory=dict)
+    """The rows that go from tables that are made of a log, by folder."""
     matching: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
 
@@ -274,11 +282,23 @@ class _Search:
         tables = tables_of(self.lake)
         states = {table.folder: self._open(table) for table in tables}
         self.texts |= self.condition.values
+        by_folder = {table.folder: table for table in tables}
+        logs = [LogFamily.of(self.lake, t, by_folder) for t in tables if t.role == Role.LOG]
         for table in tables:
-            self._by_condition(table, states[table.folder])
+            if table.role not in BY_KEY:
+                self._by_condition(table, states[table.folder])
+        for family in logs:
+            self._by_key(family, states)
+        for table in tables:
+            if table.role in BY_KEY and table.folder not in self.families:
+                self._without_log(table, states[table.folder])
+        for family in logs:
+            self._complete(family, states)
         extra = self._raw_records(tables, states)
-        if self.raw:
+        if self.raw and extra:
             self.records |= extra
+            for family in logs:
+                self._complete(family, states)
         values = self._values()
         known = KnownErased([Erasure("", "", tuple(self.records), values)], self.key)
         found = [self._measured(t, states[t.folder], known) for t in tables]
@@ -321,11 +341,6 @@ class _Search:
             rows = rows_in(state, rule, tuple(dict.fromkeys([*places, *own.values()])))
         if not rows.num_rows:
             return
-        if table.role not in ERASED_FROM:
-            self.refused[table.folder] = (
-                f"its rows by key ({table.role}) cannot be erased yet: {rows.num_rows:,} match"
-            )
-            return
         if not places:
             if not self.condition.values:
                 self.refused[table.folder] = _NO_PLACES
@@ -333,27 +348,106 @@ class _Search:
                 self.refused[table.folder] = f"{_NO_PLACES}, so that bronze cannot be searched"
         else:
             self.records |= set(_records(rows, places))
-        if self.condition.values:
-            try:
-                columns = [rows.column(own[name]) for name in self.condition.columns]
-                texts = [texts_of(column).to_pylist() for column in columns]
-                self.texts |= set(zip(*texts, strict=True))
-            except pa.ArrowException:
-                self.refused[table.folder] = "values of a column of the condition are no texts"
+        self._remember_texts(table, rows, own)
+
+    def _remember_texts(self, table: ErasableTable, rows: pa.Table, own: Mapping[str, str]) -> None:
+        """Add the values of matching rows, as their columns spell them."""
+        if not self.condition.values:
+            return
+        try:
+            columns = [rows.column(own[name]) for name in self.condition.columns]
+            texts = [texts_of(column).to_pylist() for column in columns]
+            self.texts |= set(zip(*texts, strict=True))
+        except pa.ArrowException:
+            self.refused[table.folder] = "values of a column of the condition are no texts"
+
+    def _by_key(self, family: LogFamily, states: Mapping[str, Snapshot | None]) -> None:
+        """Add the keys of matching events and rows of a log's tables."""
+        members = (family.log, *family.merged)
+        self.families |= {table.folder for table in members}
+        state = states[family.log.folder]
+        found = [(t, rule) for t in members if (rule := self._matching(t, states[t.folder]))]
+        if state is None or not found:
+            return
+        with reaching_table(family.log.folder):
+            keys = self._keys_of(family.log, state)
+            for table, rule in found if keys.definition else ():
+                if (own := states[table.folder]) is not None:
+                    self._add_keys(family, keys, keys.texts(own, rule))
+
+    def _keys_of(self, log: ErasableTable, state: Snapshot) -> LogKeys:
+        keys = LogKeys.of(state)
+        if not log.places.names(column.name for column in table_columns(state.fields)):
+            keys = LogKeys(refused=_NO_PLACES)
+        if keys.refused:
+            self.refused[log.folder] = keys.refused
+        return keys
+
+    def _add_keys(self, family: LogFamily, keys: LogKeys, texts: frozenset[str]) -> bool:
+        """Add keys to those whose rows go; return whether there was a new one."""
+        known = self.keys.get(family.log.folder, RowsOfKeys((), frozenset())).keys
+        chosen = RowsOfKeys(keys.definition, known | texts)
+        self.keys |= dict.fromkeys((t.folder for t in (family.log, *family.merged)), chosen)
+        return not texts <= known
+
+    def _complete(self, family: LogFamily, states: Mapping[str, Snapshot | None]) -> None:
+        """Add all records of each key that has an erased record, and all keys of these records.
+
+        A record whose payload is an array may have events of several keys.
+        """
+        log, state = family.log, states[family.log.folder]
+        if state is None or log.folder in self.refused:
+            return
+        with reaching_table(log.folder):
+            known = KnownErased([Erasure("", "", tuple(self.records))])
+            if log.folder not in self.keys and not matches_in(
+                state, erased_rows(state, log, known)
+            ):
+                return
+            keys = self._keys_of(log, state)
+            places = log.places.names(column.name for column in table_columns(state.fields))
+            more = bool(keys.definition)
+            while more:
+                if log.folder in self.keys:
+                    self.records |= set(
+                        _records(rows_in(state, self.keys[log.folder], places), places)
+                    )
+                known = KnownErased([Erasure("", "", tuple(self.records))])
+                texts = keys.texts(state, erased_rows(state, log, known))
+                more = self._add_keys(family, keys, texts)
+
+    def _matching(self, table: ErasableTable, state: Snapshot | None) -> MatchingRows | None:
+        """Return the matching rows of a table of a log; None if it has none."""
+        have = {} if state is None else {c.name.lower(): c for c in table_columns(state.fields)}
+        if state is None or not self.condition.named() <= have.keys():
+            return None
+        self.matching.add(table.folder)
+        rule = MatchingRows(self.condition, have)
+        own = {name: have[name].name for name in self.condition.columns if name in have}
+        rows = rows_in(state, rule, tuple(own.values()) or rule.columns)
+        if not rows.num_rows:
+            return None
+        self._remember_texts(table, rows, own)
+        return rule
+
+    def _without_log(self, table: ErasableTable, state: Snapshot | None) -> None:
+        """Refuse a table with matching rows that is made of a log which is not kept."""
+        if self._matching(table, state) is not None:
+            self.refused[table.folder] = "it is made of a log that is not kept (cdc.log)"
 
     def _aggregates(self, found: Sequence[FoundTable]) -> None:
-        """Add a note for each table of aggregates that follows a table with rows to erase."""
+        """Add a note for each aggregate table that an erasure cannot bring up to date."""
+        tables = [one.table for one in found]
         changed = {one.table.table for one in found if one.rows}
-        for one in found:
-            if one.table.role != Role.AGGREGATE:
+        for table in tables:
+            if table.role != Role.AGGREGATE or aggregate_order(table, tables) is not None:
                 continue
-            with reaching_table(one.table.folder):
-                origin = origin_of(one.table.folder)
+            with reaching_table(table.folder):
+                origin = origin_of(table.folder)
             if origin is not None and origin[0] in changed:
-                name, source = one.table.table, origin[0]
                 self.notes.append(
-                    f"{name} holds groups of these rows until the next batch of {source}: "
-                    f"`distributary rebuild {name}` removes them at once"
+                    f"{table.table} holds groups of these rows until the next batch of "
+                    f"{origin[0]}: `distributary rebuild {table.table}` removes them at once"
                 )
 
     def _has_raw_layers(self, table: ErasableTable) -> bool:
@@ -403,12 +497,12 @@ class _Search:
         by_condition = table.folder in self.matching
         if state is None or table.role == Role.AGGREGATE:
             return FoundTable(table, refused=why)
-        rows = erased_rows(state, table, known)
+        rows: RowSelection = erased_rows(state, table, known)
+        if table.role in BY_KEY - {Role.LOG}:
+            rows = self.keys.get(table.folder, RowsOfKeys((), frozenset()))
         with reaching_table(table.folder):
             matches = matches_in(state, rows) if rows.columns else []
         count = sum(match.gone for match in matches)
-        if count and not why and table.role not in ERASED_FROM:
-            why = f"its rows by key ({table.role}) cannot be erased yet"
         if count and not why:
             why = removal_refusal(state)
         return FoundTable(

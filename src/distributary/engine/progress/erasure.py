@@ -4,20 +4,32 @@ The erasure is written first (`delta/erased.py`): from then on nothing that it n
 Then its rows leave the tables, one commit a table, and the certificate is written last. A process
 that is killed in between is finished by the next `erase`, by the next run of a pipeline of the
 lake, and by `maintain`: an erasure without a certificate is done again from its beginning, and rows
-that are gone are not found.
+that are gone are not found. Of tables that are made of a log, the log loses its events last: it
+says which keys the erased records have.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
+import pyarrow as pa
+
+from distributary.changes.aggregates import (
+    AggregateOrder,
+    merge_aggregates,
+    origin_of,
+    recorded_rule,
+)
+from distributary.changes.erased import LogKeys, RowsOfKeys, TombstonesOfKeys
 from distributary.delta.checkpoint import retention_of
 from distributary.delta.columns import UnsupportedTypeError
+from distributary.delta.columns import columns_of as table_columns
 from distributary.delta.compact import BusyError
 from distributary.delta.erased import (
     Erasure,
@@ -32,12 +44,14 @@ from distributary.delta.erased import (
 )
 from distributary.delta.holds import read_holds
 from distributary.delta.log import Snapshot
-from distributary.delta.removal import RemovedRows, remove_rows
+from distributary.delta.removal import RemovedRows, RowSelection, matches_in, remove_rows
 from distributary.delta.tables import OvertakenError, as_publish_error, reaching_table
 from distributary.engine.kill_points import ErasePoint, reached
 from distributary.engine.progress.claim import Claim
+from distributary.engine.tables import relatives
 from distributary.errors import PublishError
 from distributary.model import layout
+from distributary.model.table import Role
 from distributary.observe.erasures import (
     ERASED_FROM,
     ErasableTable,
@@ -95,12 +109,17 @@ def carry_out(lake: str, name: str, check: Callable[[], None]) -> dict[str, Any]
     erasure = read_erasure(lake, name)
     known = KnownErased([erasure], lake_key(lake) if erasure.values else b"")
     gone = []
-    for number, table in enumerate(tables_of(lake)):
-        if table.role in ERASED_FROM:
+    tables = tables_of(lake)
+    for number, (table, rows) in enumerate(_selections(lake, tables, known)):
+        check()
+        done = _remove(table, rows, check)
+        reached(ErasePoint.AFTER_TABLE, number)
+        if done is not None and table.role:
+            gone.append(_entry(lake, table, erasure, *done))
+    for table in tables:
+        if (order := aggregate_order(table, tables)) is not None:
             check()
-            done = _remove(table, known, check)
-            reached(ErasePoint.AFTER_TABLE, number)
-            gone += [] if done is None else [_entry(lake, table, erasure, *done)]
+            merge_aggregates(order)
     reached(ErasePoint.BEFORE_CERTIFICATE, 0)
     certificate = {
         "format": 1,
@@ -117,8 +136,98 @@ def carry_out(lake: str, name: str, check: Callable[[], None]) -> dict[str, Any]
     return certificate_of(lake, name)
 
 
+def aggregate_order(table: ErasableTable, tables: Sequence[ErasableTable]) -> AggregateOrder | None:
+    """Return the order that brings an aggregate table up to date; None if it cannot be made.
+
+    A table that an earlier release wrote last does not record its rule.
+    """
+    if table.role != Role.AGGREGATE:
+        return None
+    with reaching_table(table.folder):
+        origin, rule = origin_of(table.folder), recorded_rule(table.folder)
+    source = next((one for one in tables if origin and one.table == origin[0]), None)
+    if rule is None or source is None:
+        return None
+    return AggregateOrder(
+        table=table.table,
+        path=table.folder,
+        source=source.table,
+        source_path=source.folder,
+        role=Role(source.role),
+        rule=rule,
+    )
+
+
+Selection = Callable[[Snapshot], RowSelection]
+"""Returns the rows to remove of the newest state of a table."""
+
+
+def _selections(
+    lake: str, tables: Sequence[ErasableTable], known: KnownErased
+) -> Iterator[tuple[ErasableTable, Selection]]:
+    """Yield each table with the rows that go; what is made of a log comes before the log."""
+    by_folder = {table.folder: table for table in tables}
+    for table in tables:
+        if table.role in ERASED_FROM:
+            yield table, partial(erased_rows, table=table, known=known)
+        elif table.role == Role.LOG:
+            family = LogFamily.of(lake, table, by_folder)
+            keys, texts = family.erased_keys(known)
+            yield from family.selections(keys, texts)
+            yield table, partial(erased_rows, table=table, known=known)
+
+
+@dataclass(frozen=True, slots=True)
+class LogFamily:
+    """A log, the tables that are made of it, and the tombstones of their rows."""
+
+    log: ErasableTable
+    merged: tuple[ErasableTable, ...]
+    tombstones: str
+    """The folder of the tombstones."""
+
+    @classmethod
+    def of(cls, lake: str, log: ErasableTable, by_folder: Mapping[str, ErasableTable]) -> LogFamily:
+        """Return the family of a log."""
+        folders = relatives(log.folder)[1:]
+        merged = tuple(by_folder[folder] for folder in folders if folder in by_folder)
+        name = relatives(log.table)[1]
+        return cls(log, merged, layout.tombstones(lake, name))
+
+    def erased_keys(self, known: KnownErased) -> tuple[LogKeys, frozenset[str]]:
+        """Return the key of the log, and the keys of its erased events."""
+        state, _ = open_delta(self.log)
+        if state is None:
+            return LogKeys(), frozenset()
+        rows = erased_rows(state, self.log, known)
+        with reaching_table(self.log.folder):
+            if not matches_in(state, rows):
+                return LogKeys(), frozenset()
+            keys = LogKeys.of(state)
+            if keys.refused:
+                raise _refused(self.log, keys.refused)
+            return keys, keys.texts(state, rows)
+
+    def selections(
+        self, keys: LogKeys, texts: frozenset[str]
+    ) -> Iterator[tuple[ErasableTable, Selection]]:
+        """Yield the tables that are made of the log, and their tombstones, with the rows that go.
+
+        The tombstones have no role: the ledger does not know them as a table.
+        """
+        for table in self.merged:
+            yield table, lambda state: RowsOfKeys(keys.definition, texts)
+        state = open_delta(self.log)[0] if texts else None
+        if state is not None and at(self.tombstones).exists():
+            columns = table_columns(state.fields)
+            schema = pa.schema([pa.field(column.name, column.type) for column in columns])
+            rows = TombstonesOfKeys(keys.definition, texts, schema)
+            table = ErasableTable(self.log.table, "", self.tombstones, self.log.pipelines)
+            yield table, lambda state: rows
+
+
 def _remove(
-    table: ErasableTable, known: KnownErased, check: Callable[[], None]
+    table: ErasableTable, selection: Selection, check: Callable[[], None]
 ) -> tuple[Snapshot, RemovedRows] | None:
     """Remove the erased rows of a table, as often as another writer comes between."""
     state, why = open_delta(table)
@@ -126,7 +235,7 @@ def _remove(
         if why:
             raise _refused(table, why)
         return None
-    rows = erased_rows(state, table, known)
+    rows = selection(state)
     if not rows.columns:
         return state, RemovedRows()
     total = RemovedRows()
