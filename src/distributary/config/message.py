@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import (
+    AfterValidator,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 
 from distributary.config.base import (
     Conflict,
@@ -16,10 +22,26 @@ from distributary.config.base import (
     Text,
     TypePlace,
 )
+from distributary.config.plugged import FORMATS_GROUP, plugged
 
 Framing = Literal["none", "confluent", "auto"]
-SCHEMALESS = frozenset({"json", "msgpack"})
-"""Formats whose records need no schema."""
+WITH_SCHEMA = frozenset({"protobuf", "avro"})
+"""Formats whose records need a schema."""
+
+
+def _or_plugged(value: object, validate: ValidatorFunctionWrapHandler) -> object:
+    """Accept the name of a payload format that an installed package brings."""
+    try:
+        return validate(value)
+    except ValidationError:
+        if isinstance(value, str) and value in plugged(FORMATS_GROUP):
+            return value
+        raise
+
+
+PayloadFormatName = Annotated[
+    Literal["protobuf", "avro", "json", "msgpack"], WrapValidator(_or_plugged)
+]
 
 
 def _default_field(name: str) -> Callable[[dict[str, Any]], str | None]:
@@ -111,8 +133,8 @@ class Envelope(Section):
 class PayloadConfig(Section):
     """The message inside the envelope, or the whole record."""
 
-    format: Literal["protobuf", "avro", "json", "msgpack"]
-    """Encoding of the payload."""
+    format: PayloadFormatName
+    """Encoding of the payload, or the name of a format that another package brings."""
     framing: Framing = "confluent"
     """Whether the schema registry's header precedes the payload: none, confluent, or auto for
     either. When left out: none for a payload in a field of an envelope; for json and

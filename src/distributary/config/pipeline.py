@@ -13,7 +13,7 @@ from distributary.config.catalog import catalog_conflicts, format_conflicts
 from distributary.config.cdc import Cdc
 from distributary.config.deploy import Deploy
 from distributary.config.lake import Evolution, Grant, LakeConfig, Maintain, NarrowEvolution, Tables
-from distributary.config.message import SCHEMALESS, Envelope, Framing, PayloadConfig
+from distributary.config.message import WITH_SCHEMA, Envelope, Framing, PayloadConfig
 from distributary.config.registry import RegistryConfig
 from distributary.config.rules.aggregates import AggregateConfig, aggregate_conflicts
 from distributary.config.rules.expectations import Expectation, expectation_conflicts
@@ -50,7 +50,7 @@ def with_envelope(data: Mapping[str, Any]) -> Mapping[str, Any]:
     short = f"{each[: match.start()]}{{type}}{each[match.end() :]}"
     payload = data.get("payload")
     format = payload.get("format") if isinstance(payload, Mapping) else None
-    envelope = {"format": format if format in SCHEMALESS else "json", "type": place}
+    envelope = {"format": format if format in ("json", "msgpack") else "json", "type": place}
     return {**data, "envelope": envelope, "tables": {**tables, "each": short}}
 
 
@@ -145,7 +145,7 @@ class PipelineConfig(Section):
         envelope = info.data.get("envelope")
         if envelope is not None and envelope.payload is not None:
             framing = "none"
-        elif payload.format in SCHEMALESS:
+        elif payload.format not in WITH_SCHEMA:
             framing = "auto" if info.data.get("registry") is not None else "none"
         return payload.model_copy(update={"framing": framing})
 
@@ -258,7 +258,7 @@ class PipelineConfig(Section):
     def infers(self) -> bool:
         """Return true when records may come without a schema, which is then inferred from them."""
         payload, envelope = self.records, self.envelope
-        if payload.format not in SCHEMALESS or (
+        if payload.format in WITH_SCHEMA or (
             envelope is not None and envelope.schema_id is not None
         ):
             return False
@@ -274,7 +274,7 @@ class PipelineConfig(Section):
         ids = envelope is not None and (envelope.has_schema or envelope.schema_id is not None)
         return payload is not None and (
             ids
-            or payload.format not in SCHEMALESS
+            or payload.format in WITH_SCHEMA
             or (payload.framing, payload.validation) != ("none", "none")
         )
 

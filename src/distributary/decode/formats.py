@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from distributary.config.plugged import FORMATS_GROUP, load_plugged
 from distributary.decode.avro.format import AVRO
 from distributary.decode.base import DecodeLimits, Decoder
 from distributary.decode.change.base import ChangeDecoder
@@ -16,9 +17,19 @@ from distributary.model.cache import Cache
 from distributary.model.change import ChangeSettings
 from distributary.model.record import Format, WriterSchema
 
-FORMATS: Mapping[str, PayloadFormat] = {
-    entry.name: entry for entry in (PROTOBUF, AVRO, JSON, MSGPACK)
-}
+
+class _Formats(dict[str, PayloadFormat]):
+    """Payload formats by name; those of other packages are loaded when they are asked for."""
+
+    def __missing__(self, name: str) -> PayloadFormat:
+        entry: PayloadFormat = load_plugged(FORMATS_GROUP, name)
+        self[name] = entry
+        return entry
+
+
+FORMATS: Mapping[str, PayloadFormat] = _Formats(
+    {entry.name: entry for entry in (PROTOBUF, AVRO, JSON, MSGPACK)}
+)
 """Payload formats by their name in a pipeline file. A language of schemas has the name of the
 format that it belongs to, so that `FORMATS[schema.format]` reads the payloads of a schema."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from distributary.config.pipeline import PipelineConfig
 from distributary.config.sources.base import SourceConfig
-from distributary.config.sources.source_types import SOURCES
+from distributary.config.sources.source_types import entry_module_of
 from distributary.errors import ConfigError
 from distributary.model.check import Check
 from distributary.model.record import Partition
@@ -87,5 +87,5 @@ class SourceEntry(ABC, Generic[Settings]):
 
 def entry_of(settings: SourceConfig) -> SourceEntry[Any]:
     """Return the implementation of the source with these settings."""
-    entry: SourceEntry[Any] = import_module(SOURCES[type(settings)]).ENTRY
+    entry: SourceEntry[Any] = import_module(entry_module_of(type(settings))).ENTRY
     return entry

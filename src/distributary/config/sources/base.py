@@ -42,6 +42,8 @@ class SourceConfig(Section):
     """Sections that complete a file of which only the source is known."""
     task_module: ClassVar[str] = ""
     """The module that tasks read with, which workers import before their first task; or empty."""
+    entry_module: ClassVar[str] = ""
+    """The module with the `ENTRY` of a source that another package brings."""
     irrecoverable: ClassVar[Refusal | None] = None
     """Why a lost checkpoint cannot be made again from the ledger; None if it can."""
     no_flows: ClassVar[str] = ""

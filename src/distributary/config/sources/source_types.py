@@ -1,6 +1,7 @@
 """The table of sources: the settings of each, and the module that reads it.
 
 A new source is its settings beside this module, its implementation in `source/`, and one line here.
+Other packages bring theirs by entry points (`config/plugged.py`).
 """
 
 from __future__ import annotations
@@ -8,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
-from pydantic import Field
+from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator
 
 from distributary.config.cdc import CARRIERS
+from distributary.config.plugged import SOURCES_GROUP, load_plugged, plugged
 from distributary.config.sources.base import SourceConfig
 from distributary.config.sources.delta import DeltaSourceConfig
 from distributary.config.sources.files import FilesSourceConfig
@@ -25,11 +27,22 @@ SOURCES: Mapping[type[SourceConfig], str] = {
 }
 """By the settings of a source: the module with its `ENTRY`, which is imported when it is used."""
 
+
+def _or_plugged(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    """Validate the settings of a source that an installed package brings by its own class."""
+    if isinstance(value, Mapping) and isinstance(name := value.get("type"), str):
+        if name not in map(type_of, SOURCES) and name in plugged(SOURCES_GROUP):
+            return settings_of(name).model_validate(value)
+    return validate(value)
+
+
 if TYPE_CHECKING:
     # code outside of a source's own modules knows what all sources have in common
     Source = SourceConfig
 else:
-    Source = Annotated[reduce(or_, SOURCES), Field(discriminator="type")]
+    Source = Annotated[
+        Annotated[reduce(or_, SOURCES), Field(discriminator="type")], WrapValidator(_or_plugged)
+    ]
 
 
 def types_bringing(change_format: str) -> tuple[str, ...]:
@@ -45,4 +58,10 @@ def type_of(settings: type[SourceConfig]) -> str:
 
 def settings_of(type_: str) -> type[SourceConfig]:
     """Return the settings of the sources of this type."""
-    return next(settings for settings in SOURCES if type_of(settings) == type_)
+    known = (settings for settings in SOURCES if type_of(settings) == type_)
+    return next(known, None) or load_plugged(SOURCES_GROUP, type_)
+
+
+def entry_module_of(settings: type[SourceConfig]) -> str:
+    """Return the module with the `ENTRY` of the sources with these settings."""
+    return SOURCES.get(settings) or settings.entry_module

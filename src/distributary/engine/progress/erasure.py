@@ -47,8 +47,8 @@ from distributary.delta.log import Snapshot
 from distributary.delta.removal import RemovedRows, RowSelection, matches_in, remove_rows
 from distributary.delta.tables import OvertakenError, as_publish_error, reaching_table
 from distributary.engine.kill_points import ErasePoint, reached
+from distributary.engine.planning.table_book import relatives
 from distributary.engine.progress.claim import Claim
-from distributary.engine.tables import relatives
 from distributary.errors import PublishError
 from distributary.model import layout
 from distributary.model.table import Role

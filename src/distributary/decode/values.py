@@ -1,0 +1,84 @@
+"""A payload format of one's own: a function that reads a payload to Python's values.
+
+Its records have no schema: columns come from the values, as those of JSON without a schema do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from distributary.decode.base import RefusedError, iterated, printable_lines
+from distributary.decode.format import PayloadFormat
+from distributary.decode.json.decoder import JsonDecoder
+from distributary.decode.json.format import JSON
+from distributary.errors import ErrorCode
+from distributary.model.deadletter import Failure
+from distributary.model.record import Format
+
+Read = Callable[[bytes], Mapping[str, Any]]
+"""Reads one payload; what it raises makes the record a dead letter."""
+
+_OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_NAIVE_UTC
+_MOST_CHARACTERS = 200_000
+"""The most characters of a view; the rest is cut off."""
+
+
+def values_format(name: str, title: str, read: Read) -> PayloadFormat:
+    """Return the entry of a format whose payloads a function reads.
+
+    Values are what JSON has, and times and dates, which become texts. `title` is for people.
+    """
+    return PayloadFormat(
+        name=name,
+        title=title,
+        language=Format.JSON,
+        suffix="",
+        decoder=JsonDecoder,
+        view=partial(_view, read, title),
+        as_json=partial(_json_texts, read, title),
+        parse=partial(_parse, read, title),
+        needs_schema=False,
+        names_records=False,
+    )
+
+
+def _json_texts(
+    read: Read, title: str, payloads: pa.BinaryArray, max_depth: int
+) -> tuple[pa.BinaryArray, list[Failure]]:
+    texts: list[bytes | None] = []
+    failures: list[Failure] = []
+    for index, data in enumerate(iterated(payloads)):
+        try:
+            texts.append(_json_text(read, title, data))
+        except RefusedError as refused:
+            texts.append(None)
+            failures.append(Failure(index, refused.code, refused.reason, refused.position))
+    return pa.array(texts, pa.binary()), failures
+
+
+def _parse(read: Read, title: str, data: bytes, *, max_depth: int) -> Any:
+    if JSON.parse is None:
+        raise AssertionError("JSON is read without a schema")
+    return JSON.parse(_json_text(read, title, data), max_depth=max_depth)
+
+
+def _json_text(read: Read, title: str, data: bytes) -> bytes:
+    try:
+        return orjson.dumps(read(data), option=_OPTIONS)
+    except Exception as error:
+        # the text of an exception may quote the payload, which messages must not
+        reason = f"the payload is not {title}: {type(error).__name__}"
+        raise RefusedError(ErrorCode.PAYLOAD_MISMATCH, reason) from error
+
+
+def _view(read: Read, title: str, body: bytes | None, message: str, payload: bytes) -> str:
+    try:
+        text = orjson.dumps(read(payload), option=_OPTIONS | orjson.OPT_INDENT_2).decode()
+    except Exception as error:
+        text = f"{payload[: _MOST_CHARACTERS // 3].hex(' ')}\n# cannot be read: {error}"
+    return printable_lines(f"{text[:_MOST_CHARACTERS]}\n")
