@@ -212,7 +212,8 @@ def _decide(
 
     begun = ahead.take(source) if ahead is not None else None
     if stage is None:
-        stages = stage_records(context, batch, source, begun)
+        decided_us = None if reach is None else reach.batch_us
+        stages = stage_records(context, batch, source, begun, now_us=decided_us)
     else:
         stages = stage(context, batch, source)
     clock.stages = stages.tries

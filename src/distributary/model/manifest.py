@@ -208,6 +208,9 @@ class Manifest:
     heartbeats: Mapping[str, int] = field(default_factory=dict)
     """Time of the newest heartbeat of each Debezium connector, by topic, in microseconds since
     1970."""
+    batch_us: int | None = None
+    """The time of the batch, in microseconds since 1970: the same if it is staged again. None in
+    manifests of the previous version."""
     erased: tuple[tuple[str, int, int, int | None], ...] = ()
     """Records with an erased value, which are in bronze alone: topic, partition, offset, time."""
 

@@ -278,7 +278,7 @@ def _stage(context: RunContext, batch: int, source: BatchInput) -> Stages:
     staged = Staged(seen=rows.num_rows, records=Counter({name: rows.num_rows}))
     staged.files[name] = [file]
     staged.changes[name] = count_events(name, rows).events
-    return Stages(staged, 1, time.monotonic() - began)
+    return Stages(staged, 1, time.monotonic() - began, order.now_us)
 
 
 def _no_records(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from distributary.config.rules.expressions import enclosed
 from distributary.model.cache import Cache
-from distributary.model.rules.shape_plan import ShapePlan
+from distributary.model.rules.shape_plan import BATCH_TIME, ShapePlan
 from distributary.model.rules.shape_rule import SqlExpression
 from distributary.shape.checks import Flags
 from distributary.shape.evaluation import Evaluation, as_arrow, input_schema
@@ -64,12 +64,14 @@ class Shaper:
             ]
         )
 
-    def __call__(self, batch: pa.RecordBatch, raw: pa.Table, key: bytes = b"") -> ShapedRows:
+    def __call__(
+        self, batch: pa.RecordBatch, raw: pa.Table, key: bytes = b"", now_us: int = 0
+    ) -> ShapedRows:
         """Apply the shape to decoded rows; `raw` has the raw record of each row.
 
-        `key` is that of the masks.
+        `key` is that of the masks, `now_us` the time of the batch in microseconds since 1970.
         """
-        inputs = self._values(batch, raw)
+        inputs = self._values(batch, raw, now_us)
         kept = np.ones(batch.num_rows, np.bool_)
         answers = self._answers(inputs) if batch.num_rows else []
         failed = []
@@ -92,12 +94,15 @@ class Shaper:
             columns[mask.column] = masked(columns[mask.column], mask, key)
         return pa.RecordBatch.from_arrays(list(columns.values()), schema=self._schema)
 
-    def _values(self, batch: pa.RecordBatch, raw: pa.Table) -> pa.Table:
+    def _values(self, batch: pa.RecordBatch, raw: pa.Table, now_us: int) -> pa.Table:
         there = set(batch.schema.names)
         columns = []
         for one in self._shape.inputs:
             if one.name in there:
                 columns.append(batch.column(one.name))
+            elif one.name == BATCH_TIME:
+                moment = pa.scalar(now_us, pa.int64()).cast(one.type)
+                columns.append(pa.repeat(moment, batch.num_rows))
             elif one.name.startswith("_"):
                 columns.append(raw.column(one.name.removeprefix("_")))
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -376,15 +377,23 @@ class KeyTrial(NamedTuple):
     filtered: int
 
 
-_NO_ORDER = StageOrder(
-    pipeline="", lane="stream", batch=0, attempt="", now_us=0, folder="", mask_key=b"of a trial"
-)
+def _trial_order() -> StageOrder:
+    return StageOrder(
+        pipeline="",
+        lane="stream",
+        batch=0,
+        attempt="",
+        now_us=time.time_ns() // 1000,
+        folder="",
+        mask_key=b"of a trial",
+    )
 
 
 def tried(
     raw: pa.RecordBatch, unwrapped: Unwrapped, groups: RecordGroups, plan: TaskPlan
 ) -> Iterator[KeyTrial]:
     """Decode and shape the records of each key that has a table, and count what fails."""
+    order = _trial_order()
     for key, rows in zip(groups.keys, positions(groups.codes, len(groups.keys)), strict=True):
         route = plan.routing.routes.get(key)
         if isinstance(route, Route):
@@ -394,7 +403,7 @@ def tried(
             codes: Counter[str] = Counter()
             filtered = 0
             for some, decoded in _decoded_slices(payloads, same, decoder, plan):
-                for part, letters in _parts(some, decoded, decoder, plan, _NO_ORDER):
+                for part, letters in _parts(some, decoded, decoder, plan, order):
                     filtered += 0 if part is None else part.filtered
                     dead = [code for rows in letters for code in rows["error_code"].to_pylist()]
                     codes.update(dead)

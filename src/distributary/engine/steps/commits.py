@@ -43,6 +43,8 @@ class Reach:
     """The entries that no table has; their files will never be committed."""
     dead_letters: Mapping[str, int] | None
     """Dead letters by reason, if their entry is kept."""
+    batch_us: int | None
+    """The time of the batch, which stays."""
 
 
 def reach_of(context: RunContext, manifest: Manifest) -> Reach:
@@ -67,7 +69,7 @@ def reach_of(context: RunContext, manifest: Manifest) -> Reach:
             kept[entry.table.name] = entry
         if entry.table.role is Role.DEAD_LETTERS:
             dead = manifest.dead_letters
-    return Reach(kept, tuple(free), dead)
+    return Reach(kept, tuple(free), dead, manifest.batch_us)
 
 
 def publish_all(context: RunContext, manifest: Manifest, *, fresh: bool) -> tuple[Published, ...]:

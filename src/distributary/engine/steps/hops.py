@@ -78,6 +78,8 @@ class Stages:
     staged: Staged
     tries: int
     seconds: float
+    now_us: int
+    """The time of the batch in microseconds since 1970."""
 
     def manifest(
         self,
@@ -146,6 +148,7 @@ class Stages:
             if context.progress.lane == "stream"
             else None,
             heartbeats=self._heartbeats(context),
+            batch_us=self.now_us,
             erased=tuple(sorted(self.staged.erased, key=lambda r: (*r[:3], r[3] or 0))),
         )
         counts = Counts(
@@ -188,11 +191,19 @@ class Stages:
 
 
 def stage_records(
-    context: RunContext, batch: int, source: BatchInput, begun: Begun | None = None
+    context: RunContext,
+    batch: int,
+    source: BatchInput,
+    begun: Begun | None = None,
+    *,
+    now_us: int | None = None,
 ) -> Stages:
-    """Stage a batch; remove the files between the two hops afterwards, also after an error."""
+    """Stage a batch; remove the files between the two hops afterwards, also after an error.
+
+    `now_us` is the time of a batch that was decided before.
+    """
     began = time.monotonic()
-    order = begun.order if begun is not None else stage_order(context, batch, source)
+    order = stage_order(context, batch, source, now_us=now_us) if begun is None else begun.order
     staged: Staged | None = None
     try:
         if order.folder:
@@ -215,7 +226,7 @@ def stage_records(
     finally:
         if order.folder:
             shutil.rmtree(order.folder, ignore_errors=True)
-    return Stages(staged, tries, time.monotonic() - began)
+    return Stages(staged, tries, time.monotonic() - began, order.now_us)
 
 
 def choose_exchange(wanted: str, spark: SparkSession, folder: Path) -> Exchange:
@@ -518,15 +529,17 @@ def drop_undecided(context: RunContext) -> None:
         shutil.rmtree(attempt, ignore_errors=True)
 
 
-def stage_order(context: RunContext, batch: int, source: BatchInput) -> StageOrder:
-    """Return the stage order for the tasks of a batch."""
+def stage_order(
+    context: RunContext, batch: int, source: BatchInput, *, now_us: int | None = None
+) -> StageOrder:
+    """Return the stage order for the tasks of a batch; `now_us` is its time if it was decided."""
     attempt = new_attempt(context.config.name)
     return StageOrder(
         pipeline=context.config.name,
         lane=context.progress.lane,
         batch=batch,
         attempt=attempt,
-        now_us=time.time_ns() // 1000,
+        now_us=time.time_ns() // 1000 if now_us is None else now_us,
         folder=""
         if context.staging.exchange == "spark"
         else str(context.progress.checkpoint.runs(context.progress.lane) / attempt),

@@ -16,8 +16,11 @@ RECORD_COLUMNS = {
     "_partition": pa.int32(),
     "_offset": pa.int64(),
     "_timestamp": TIMESTAMP,
+    "_batch_time": TIMESTAMP,
 }
 """The columns about the record that expressions may name, whatever `tables.metadata` says."""
+BATCH_TIME = "_batch_time"
+"""The time of the batch: the same for all of its rows, also if it is staged again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ def _evaluated(
     """Return the rows that fulfil the condition of a shape, with its columns."""
     if shape.function is not None:
         return _called(part, shape.function, shape.columns, order, dead, single=single)
-    result = shaper_of(shape)(part.batch, part.raw, order.mask_key)
+    result = shaper_of(shape)(part.batch, part.raw, order.mask_key, order.now_us)
     if not result.failed and result.kept.all():
         return replace(part, batch=result.rows)
     stay, letters = result.kept, 0
