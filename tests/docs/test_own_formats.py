@@ -14,11 +14,11 @@ PAGE = Path("docs/howto/own-formats.md").read_text()
 RUN = """
 import threading
 from deltalake import DeltaTable
-from distributary.config.engine import AVAILABLE_NOW
+from distributary.config.runtime import AVAILABLE_NOW
 from distributary.engine.loop import StreamRun
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.seams import make_source
-from distributary.operations.proposed import preview
+from distributary.operations.trial_registry import preview
 from distributary.source.entry import entry_of
 from distributary.spark.in_process import in_process
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from distributary.config.engine import AVAILABLE_NOW
+from distributary.config.runtime import AVAILABLE_NOW
 from distributary.engine import batch
 from distributary.engine.kill_points import KillPoint
 from distributary.engine.loop import StreamRun

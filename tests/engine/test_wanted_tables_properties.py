@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributary.config.engine import AVAILABLE_NOW
+from distributary.config.runtime import AVAILABLE_NOW
 from distributary.engine import batch
 from distributary.engine.kill_points import KillPoint
 from distributary.engine.loop import StreamRun
