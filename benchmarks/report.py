@@ -32,6 +32,10 @@ _WANTED = {
     "avro_vs_from_avro_1": ">= 1",
     "merge_vs_spark_merge_1": ">= 1",
     "merge_vs_spark_merge_100": ">= 15",
+    "upsert_vs_spark_merge_200": ">= 15",
+    "shaped_cpu_vs_plain": "<= 1.15",
+    "counted_cpu_vs_plain": "<= 1.15",
+    "large_cpu_vs_small": "<= 1.2",
 }
 _COLUMNS = {
     "per second": ("rate", "{:,}"),

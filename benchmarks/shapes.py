@@ -6,23 +6,13 @@ The same records go through two pipelines by turns, in one process and without S
 from __future__ import annotations
 
 import random
-import statistics
-import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
-from pyspark.sql import SparkSession
-
 from benchmarks.order import Order, Row, Suite
-from distributary.config.load import load_text
-from distributary.config.runtime import AVAILABLE_NOW
-from distributary.engine.loop import StreamRun
-from distributary.engine.pipeline import Pipeline
-from distributary.source.base import Position
-from distributary.spark.in_process import in_process
-from distributary.testing import Record, RecordSource
+from benchmarks.turns import cpu_by_turns
+from distributary.testing import Record
 
 _FILE = """\
 name: {name}
@@ -46,49 +36,24 @@ def prepared(order: Order) -> Iterator[Order]:
     yield order
 
 
-class _Arriving(RecordSource):
-    """Records of which only the first ones have arrived."""
-
-    arrived = 0
-
-    def newest(self) -> Position:
-        """Return the position after the last record that has arrived."""
-        return {"record": self.arrived}
-
-
 def by_turns(order: Order) -> Row:
     """CPU seconds of the same batches with and without a shape, in turns."""
-    size = order.records
-    records = [
-        Record(_order(batch, number, order.tables))
-        for batch in range(order.all_batches)
-        for number in range(size)
-    ]
-    spent: dict[str, list[float]] = {name: [] for name in _FILES}
-    with ExitStack() as stack:
-        runs: dict[str, tuple[StreamRun, _Arriving]] = {}
-        for name, text in _FILES.items():
-            pipeline = Pipeline(load_text(text.format(name=name, root=order.root)))
-            source = _Arriving(records, ("orders",), size)
-            context = stack.enter_context(pipeline.open(in_process(_no_spark)))
-            runs[name] = StreamRun(context, source, stop=threading.Event()), source
-        for batch in range(order.all_batches):
-            for name in sorted(runs, reverse=batch % 2 == 0):
-                run, source = runs[name]
-                source.arrived += size
-                began = time.process_time()
-                run.run(AVAILABLE_NOW)
-                spent[name].append(time.process_time() - began)
-    plain, shaped = (statistics.median(spent[name][order.warm :]) for name in _FILES)
+    files = {name: text.format(name=name, root=order.root) for name, text in _FILES.items()}
+    spent = cpu_by_turns(order, files, orders(order))
     return {
         "batches": order.batches,
-        "plain_cpu_seconds": round(plain, 3),
-        "shaped_cpu_seconds": round(shaped, 3),
+        "plain_cpu_seconds": round(spent["plain"], 3),
+        "shaped_cpu_seconds": round(spent["shaped"], 3),
     }
 
 
-def _no_spark() -> SparkSession:
-    raise AssertionError("this suite has no Spark")
+def orders(order: Order) -> list[Record]:
+    """The records of all batches."""
+    return [
+        Record(_order(batch, number, order.tables))
+        for batch in range(order.all_batches)
+        for number in range(order.records)
+    ]
 
 
 def _order(batch: int, number: int, tables: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from benchmarks import (
     avro,
     changes,
     cluster,
+    counts,
     delta,
     events,
     evolution,
@@ -20,6 +21,7 @@ from benchmarks import (
     skew,
     startup,
     upkeep,
+    upserts,
     wide,
 )
 
@@ -42,6 +44,9 @@ SUITES = {
         age.LEDGER_SUITE,
         upkeep.SUITE,
         shapes.SUITE,
+        counts.SUITE,
+        counts.SIZE_SUITE,
+        upserts.SUITE,
         cluster.SUITE,
         cluster.APART_SUITE,
         cluster.APART_CHANGES_SUITE,
