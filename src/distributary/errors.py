@@ -16,6 +16,7 @@ DistributaryError
 ├── CheckpointError
 │   ├── FencedError        another process has taken over this checkpoint
 │   ├── OwnedError         another process is running on this checkpoint         exit 75
+│   ├── PausedError        a person has paused the pipeline                      exit 75
 │   ├── DivergedError      the checkpoint and the tables disagree
 │   └── TableBehindError   a table lacks batches that were settled
 ├── ExpectationError       rows break a rule whose action is `fail`
@@ -98,6 +99,7 @@ class ErrorCode(StrEnum):
     CATALOG_CONFLICT = "CATALOG_CONFLICT"
 
     # About one run.
+    PIPELINE_PAUSED = "PIPELINE_PAUSED"
     CHECKPOINT_OWNED = "CHECKPOINT_OWNED"
     CHECKPOINT_FENCED = "CHECKPOINT_FENCED"
     CHECKPOINT_DIVERGED = "CHECKPOINT_DIVERGED"
@@ -346,6 +348,13 @@ class OwnedError(CheckpointError):
     """A checkpoint that another live process uses."""
 
     code = ErrorCode.CHECKPOINT_OWNED
+    exit_code = 75
+
+
+class PausedError(CheckpointError):
+    """A run to the end of the source of a pipeline that a person has paused."""
+
+    code = ErrorCode.PIPELINE_PAUSED
     exit_code = 75
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import threading
 from pathlib import Path
 from typing import Any
 
-import fastavro
 import pytest
 from pyspark.sql import SparkSession
 
@@ -19,37 +17,12 @@ from distributary.model.record import Format
 from distributary.observe.events import Event
 from distributary.operations.replay import replay
 from distributary.registry.wire import VALUE_HEADER
+from tests.lakes.orders import ORDER, avro, avro_stream, order
 from tests.lakes.streams import Stream
 from tests.registry.frames import frame
 from tests.services.secured import SecuredServices
 from tests.waiting import until_read
 
-ORDER = {
-    "type": "array",
-    "items": {
-        "type": "record",
-        "name": "Order",
-        "namespace": "shop",
-        "fields": [
-            {"name": "order_id", "type": "long"},
-            {"name": "customer", "type": "string"},
-            {
-                "name": "products",
-                "type": {
-                    "type": "array",
-                    "items": {
-                        "type": "record",
-                        "name": "Product",
-                        "fields": [
-                            {"name": "name", "type": "string"},
-                            {"name": "price", "type": "double"},
-                        ],
-                    },
-                },
-            },
-        ],
-    },
-}
 CUSTOMER = {
     "type": "record",
     "name": "Customer",
@@ -62,25 +35,6 @@ PRODUCT = {
     "namespace": "shop",
     "fields": [{"name": "product_id", "type": "int"}, {"name": "price", "type": "double"}],
 }
-
-
-def avro(schema: Any, datum: Any) -> bytes:
-    out = io.BytesIO()
-    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), datum)
-    return out.getvalue()
-
-
-def order(number: int, customer: str = "Zoë") -> dict[str, Any]:
-    return {
-        "order_id": number,
-        "customer": customer,
-        "products": [{"name": "čaj", "price": 1.5}],
-    }
-
-
-def avro_stream(services: SecuredServices, root: Path, **settings: str) -> Stream:
-    payload = settings.pop("payload", "{format: avro, framing: confluent, validate: registry}")
-    return Stream(services, root, payload=payload, **settings)  # type: ignore[arg-type]
 
 
 def test_orders_are_a_row_per_element_and_what_does_not_match_is_a_dead_letter(

@@ -1,4 +1,4 @@
-"""How a run ended is seen by `status`: done, stopped or failed."""
+"""The states of a pipeline in `status`: done, stopped, failed, and paused."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from pyspark.sql import SparkSession
 from distributary.engine.loop import StreamRun
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.progress.claim import liveness
-from distributary.errors import ConfigError, DistributaryError, ErrorCode
-from distributary.observe.events import Event, Idle
+from distributary.errors import ConfigError, DistributaryError, ErrorCode, PausedError
+from distributary.observe.events import Event, Idle, Paused
+from distributary.observe.pause import LONGEST_NOTE, Pause, end_pause, read_pause, write_pause
 from distributary.observe.status import PipelineStatus, status
+from distributary.store.base import at
 from distributary_lab.simulate.game_records import GamesPlan
 from tests.lakes.games import Games
 
@@ -103,3 +105,64 @@ def test_other_wrong_arguments_are_errors_of_ours(tmp_path: Path) -> None:
     for call in calls:
         with pytest.raises(ConfigError):
             call()
+
+
+def test_a_paused_pipeline_waits_and_goes_on_where_it_stopped(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    games = Games(tmp_path, GamesPlan(games=2, versions=2, records=10))
+    file = games.write_file()
+    games.send_round()
+    pipeline = Pipeline.load(file)
+    store = pipeline.checkpoint
+    states: list[tuple[str, int]] = []
+
+    def follow(event: Event) -> None:
+        found = now(pipeline)
+        if isinstance(event, Paused):
+            states.append((found.state, found.totals.read))
+            assert found.pause is not None and found.pause.note == "the registry moves"
+            end_pause(store)
+        elif isinstance(event, Idle):
+            states.append((found.state, found.totals.read))
+            if found.totals.read == 10:
+                games.send_round()
+                write_pause(store, "the registry moves")
+            else:
+                pipeline.stop.set()
+
+    pipeline.bus.subscribe(follow)
+    pipeline.run(trigger="continuous", spark=spark)
+    assert states == [("running", 10), ("paused", 10), ("running", 20)]
+
+
+def test_a_pause_refuses_a_run_to_the_end_of_the_source_and_is_no_failure(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    games = Games(tmp_path, GamesPlan(games=2, versions=2, records=10))
+    file = games.write_file()
+    games.send_round()
+    Pipeline.load(file).run(trigger="available_now", spark=spark)
+    games.send_round()
+    store = Pipeline.load(file).checkpoint
+    write_pause(store, "x" * 10_000)
+    with pytest.raises(PausedError) as caught:
+        Pipeline.load(file).run(trigger="available_now", spark=spark)
+    assert caught.value.exit_code == 75
+    found = now(Pipeline.load(file))
+    # the earlier run was done, and the refused one changed nothing
+    assert (found.totals.read, found.failure) == (10, None)
+    assert found.pause is not None and len(found.pause.note) == LONGEST_NOTE
+    assert end_pause(store) is not None and end_pause(store) is None
+    Pipeline.load(file).run(trigger="available_now", spark=spark)
+    assert now(Pipeline.load(file)).totals.read == 20
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"since": 5}', b"\xff", b"[" * 100_000])
+def test_a_damaged_pause_still_pauses(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "pause.json").write_bytes(content)
+    assert read_pause(str(tmp_path)) == Pause()
+    first = write_pause(at(str(tmp_path)), "why")
+    assert first.since is not None and first.note == "why"
+    # a pause that exists keeps its beginning
+    assert write_pause(at(str(tmp_path))) == Pause(first.since)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from distributary.engine.pipeline import Pipeline
-from distributary.operations.replay import look_inside
+from distributary.operations.insight import look_inside
 from distributary.operations.trial_registry import preview
 from distributary.registry.folder import FileRegistry
 

@@ -36,6 +36,8 @@ ADDRESSES = {
     "schemas": "/schemas",
     "schema": "/schemas/silver_chess",
     "query": "/query",
+    "lineage": "/lineage",
+    "lineage-filter": "/lineage?q=chess",
     "errors": "/errors",
     "error": "/errors/UNKNOWN_SCHEMA_ID",
     "search": "/search?q=chess",

@@ -56,10 +56,10 @@ def test_no_value_becomes_an_option(
     assert parsed["dry_run"] is dry_run
     if action is JobAction.RESUME:
         assert parsed["table"] == table
-    else:
+    elif action not in (JobAction.PAUSE, JobAction.CONTINUE):
         assert (parsed["reason"] or "", parsed["type"] or "") == (reason, kind)
         assert parsed["yes"] is not dry_run
-    if action is JobAction.DISCARD:
+    if action in (JobAction.DISCARD, JobAction.PAUSE):
         assert parsed["note"] == note
 
 

@@ -31,12 +31,13 @@ from distributary.engine.requests import (
     wanted,
 )
 from distributary.engine.steps.merged_events import forget_all_merged
-from distributary.errors import CheckpointError, DistributaryError, ErrorCode
+from distributary.errors import CheckpointError, DistributaryError, ErrorCode, PausedError
 from distributary.model.manifest import Counts
 from distributary.model.table import Role, counts_records
 from distributary.observe.cards import CatalogState
-from distributary.observe.events import Failed, Idle, Recovered, Stopped, TableResumed
+from distributary.observe.events import Failed, Idle, Paused, Recovered, Stopped, TableResumed
 from distributary.observe.notebook import html_table
+from distributary.observe.pause import Pause, PauseWatch
 from distributary.observe.pulse import clear_failure
 from distributary.publish.base import Outcome, Published
 from distributary.publish.parking import ParkedBatch, parked
@@ -126,6 +127,9 @@ class StreamRun:
         """The end of the source when the current draining began; no batch goes beyond it."""
         self._ahead = ReadAhead(context, self._opened)
         self._patience = RetryAges(context.publishing.parking, context.config)
+        self._pauses = PauseWatch(context.progress.checkpoint.store)
+        self._endless = False
+        """Whether the run goes on at the end of the source."""
         self._since: int | None = None
         """The first batch of this run."""
         self._failed_at: float | None = None
@@ -236,11 +240,14 @@ class StreamRun:
             raise disk_failed(error) or error from error
 
     def _loop(self, trigger: Trigger) -> None:
+        self._endless = trigger.kind is not TriggerKind.AVAILABLE_NOW
+        self._wait_while_paused()
         self._finish_decided()
         forget_all_merged(self._context)
         while not self._stop.is_set():
             # an idle run must also stop when its claim is lost
             self._context.progress.claim.check()
+            self._wait_while_paused()
             began = time.monotonic()
             self._drain(self._source.newest())
             if trigger.kind is TriggerKind.AVAILABLE_NOW:
@@ -252,6 +259,9 @@ class StreamRun:
         """Run batches up to the end that the source had at the beginning."""
         self._until = until
         while not self._stop.is_set():
+            if self._pauses.look() is not None:
+                self._wait_while_paused()
+                return
             self._resume_on_request()
             self._resume_parked()
             batch = self._context.progress.manifests.newest() + 1
@@ -266,9 +276,43 @@ class StreamRun:
                 return
             self._run(batch, start, end)
 
+    def _wait_while_paused(self) -> None:
+        """Wait until a pause ends; a run that would end by itself is refused instead.
+
+        Only what a person requests is done meanwhile: `resume` and `rebuild` of a table.
+        """
+        pause = self._pauses.look()
+        if pause is None or self._stop.is_set():
+            return
+        if not self._endless:
+            raise _paused(pause, self._summary.batches)
+        reported_at = -math.inf
+        while pause is not None and not self._stop.is_set():
+            self._context.progress.claim.check()
+            self._resume_on_request()
+            if time.monotonic() - reported_at > _HEARTBEAT_SECONDS:
+                self._round_worked()
+                self._report_pause(pause)
+                reported_at = time.monotonic()
+            self._stop.wait(_POLL_SECONDS)
+            pause = self._pauses.look()
+        # the end of the pause is reported at once, by a batch or as idle
+        self._last_event = -math.inf
+
+    def _report_pause(self, pause: Pause) -> None:
+        newest = self._context.progress.manifests.newest()
+        self._context.reports.bus.publish(
+            Paused(
+                pipeline=self._context.config.name,
+                batch=newest if newest >= 0 else None,
+                since=pause.since,
+                note=pause.note,
+            )
+        )
+
     def _opened(self, batch: int, start: Position) -> BatchInput | None:
-        """Open the batch that begins at a position; None without records."""
-        if self._until is None or self._stop.is_set():
+        """Open the batch that begins at a position; None without records, or during a pause."""
+        if self._until is None or self._stop.is_set() or self._pauses.look() is not None:
             return None
         end = self._end_of(batch, start, self._until)
         return None if end is None else self._open(start, end)
@@ -360,6 +404,8 @@ class StreamRun:
         """Wait until a moment, or until the source may have new records."""
         self._stop.wait(_POLL_SECONDS)
         while time.monotonic() < until and not self._stop.is_set():
+            if self._pauses.look() is not None:
+                return
             self._resume_on_request()
             self._resume_parked()
             self._stop.wait(min(_POLL_SECONDS, max(0.0, until - time.monotonic())))
@@ -434,6 +480,17 @@ def settled_now(
     waiting = sum(p.entry.records for p in mine if counts_records(p.entry.table.role, role))
     resumed = counts.parked - min(counts.parked, waiting)
     return counts + Counts(written=resumed, parked=-resumed)
+
+
+def _paused(pause: Pause, batches: int) -> PausedError:
+    since = "" if pause.since is None else f"since {pause.since.isoformat(timespec='seconds')}"
+    note = f"note: {pause.note}" if pause.note else ""
+    done = f"{batches:,} batches were settled before the pause began" if batches else ""
+    return PausedError(
+        "the pipeline is paused",
+        evidence="; ".join(part for part in (since, note, done) if part),
+        next_step="`distributary continue FILE` ends the pause; run the pipeline again then",
+    )
 
 
 def _unexpected(error: Exception, batch: int) -> DistributaryError:

@@ -27,6 +27,7 @@ from distributary.observe.events import (
     EventBus,
     Failed,
     Idle,
+    Paused,
     Recovered,
     RegistryAsked,
     StepFinished,
@@ -203,7 +204,7 @@ class Monitor:
                 # the newest look may be older than the last batch, whose records are read by now
                 moment, ends = self._looks[-1]
                 left = self._left(ends, self._position)
-                self._pulse = replace(self._pulse, backlog=_backlog(moment, left))
+                self._pulse = replace(self._pulse, backlog=_backlog(moment, left, ends))
         if self._is_owner():
             self._write()
 
@@ -265,7 +266,7 @@ class Monitor:
                     self._tell_at_once()
                 case Stopped():
                     self._pulse = replace(now, ended=event.reason)
-                case BatchSettled() | Idle() | Recovered():
+                case BatchSettled() | Idle() | Paused() | Recovered():
                     batch_now = now.under_way if isinstance(event, Recovered) else None
                     self._pulse = replace(now, trouble=None, under_way=batch_now)
                     if isinstance(event, BatchSettled) and event.heartbeats:
@@ -342,7 +343,7 @@ class Monitor:
             if left is not None:
                 beats = looked_for(self._pulse.heartbeats, left, moment)
                 self._pulse = replace(self._pulse, heartbeats=beats)
-            self._pulse = replace(self._pulse, backlog=_backlog(moment, left))
+            self._pulse = replace(self._pulse, backlog=_backlog(moment, left, ends))
             over = self._pulse.trouble if self._noticed else None
         if over is not None:
             seconds = (datetime.now(UTC) - over.since).total_seconds()
@@ -405,11 +406,13 @@ class Monitor:
         write_pulse(self._checkpoint, pulse)
 
 
-def _backlog(at: datetime, left: Mapping[str, int] | None) -> Backlog | None:
+def _backlog(
+    at: datetime, left: Mapping[str, int] | None, ends: Mapping[str, int]
+) -> Backlog | None:
     if left is None:
         return None
-    worst = sorted(left.items(), key=lambda each: -each[1])[:MOST_PARTITIONS]
-    return Backlog(at, sum(left.values()), dict(worst))
+    worst = dict(sorted(left.items(), key=lambda each: -each[1])[:MOST_PARTITIONS])
+    return Backlog(at, sum(left.values()), worst, {place: ends[place] for place in worst})
 
 
 def _ended_by(kind: type[BaseException] | None) -> str:

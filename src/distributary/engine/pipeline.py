@@ -57,6 +57,7 @@ from distributary.errors import (
     ErrorCode,
     FencedError,
     OwnedError,
+    PausedError,
     SetupError,
 )
 from distributary.model import layout
@@ -218,8 +219,8 @@ class Pipeline:
         """Store the error that ends a run, so that `status` shows it."""
         try:
             yield
-        except (FencedError, OwnedError):
-            # these errors concern this process, not the pipeline
+        except (FencedError, OwnedError, PausedError):
+            # these errors concern this process or a person's decision, not a fault of the pipeline
             raise
         except DistributaryError as error:
             write_failure(self.checkpoint, error)
@@ -250,12 +251,10 @@ class Pipeline:
         """Claim a lane of the checkpoint, and build the context of its batches."""
         self.ready(lane)
         claim = Claim.take(self._claimed(lane), lease=self.config.run.lease.total_seconds())
+        if lane == "stream":
+            begin_pulse(self.checkpoint)
         context: RunContext | None = None
         try:
-            # a restore that began since `ready` was called may not have seen this claim
-            refuse_half_restored(self.lake)
-            if lane == "stream":
-                begin_pulse(self.checkpoint)
             context = self._context(spark, self._checkpoint(lane), claim, lane)
             yield context
         finally:

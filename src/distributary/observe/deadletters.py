@@ -343,6 +343,7 @@ def find_letter(tables: dict[str, DeadLetters], id: str, *, lake: str) -> dict[s
 _PER_LINE = 16
 _HEAD = 16
 _AROUND = 4
+_LONGEST_SHOWN = 200
 """The number of lines shown at the beginning, and on each side of the marked byte."""
 
 
@@ -372,3 +373,15 @@ def hexdump(
         yield f"... {len(data) - (total - skipped) * _PER_LINE:,} bytes more"
     if mark is not None and mark >= len(data):
         yield f"the data ends before byte {mark}"
+
+
+def short_bytes(data: bytes | None) -> dict[str, Any] | None:
+    """Return bytes as text if they are text, else as hex."""
+    if data is None:
+        return None
+    try:
+        shown = data[:_LONGEST_SHOWN].decode("utf-8")
+        kind = "text"
+    except UnicodeDecodeError:
+        shown, kind = data[: _LONGEST_SHOWN // 2].hex(" "), "hex"
+    return {"bytes": len(data), "kind": kind, "shown": shown}

@@ -225,6 +225,18 @@ class Idle(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Paused(Event):
+    """The run reads nothing, because a person has paused the pipeline."""
+
+    batch: int | None = None
+    """The last settled batch."""
+    since: datetime | None = None
+    """The beginning of the pause; None if its file cannot be read."""
+    note: str = ""
+    """The reason, in the words of the person."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failed(Event):
     """A batch or the whole run failed."""
 

@@ -66,6 +66,9 @@ def _content(event: events.Event) -> tuple[str, str, dict[str, Any]]:
             return INFO, f"works again after {event.seconds:.0f} s", _some(event, "seconds")
         case events.Beat():
             return INFO, "running", _some(event, "lag_records", "lag_at")
+        case events.Paused():
+            note = f": {event.note}" if event.note else ""
+            return INFO, f"paused{note}", _some(event, "since")
         case events.Idle():
             return INFO, "nothing new at the source", {}
         case events.TableResumed():

@@ -162,10 +162,11 @@ CATALOG_WAITING = _gauge(
 )
 
 RUNNING = _gauge("pipeline_running", "1 while it runs, 0 after its end.")
-STATES = ("running", "retrying", "done", "stopped", "failed")
+STATES = ("running", "paused", "retrying", "done", "stopped", "failed")
 STATE = _gauge(
     "pipeline_state",
-    "1 for the state that it is in, 0 for the others: running, retrying, done, stopped, failed.",
+    "1 for the state that it is in, 0 for the others: running, paused, retrying, done, stopped, "
+    "failed.",
     ("pipeline", "state"),
 )
 FAILING = _gauge("pipeline_failing", "1 from a failure until a batch succeeds or none is due.")
@@ -313,6 +314,8 @@ def _key(metric: Metric, labels: Labels) -> Labels:
 
 
 _EQUATION = (READ, WRITTEN, DEAD_LETTERED, PARKED, SKIPPED, FILTERED)
+_WORKING = (events.BatchSettled, events.Idle, events.Paused, events.Recovered)
+"""Events after which nothing is being retried."""
 MOST_TABLES = 200
 _MOST_PARTITIONS = 1000
 _FEW = frozenset((Role.BRONZE, Role.UNIFIED, Role.DEAD_LETTERS))
@@ -414,9 +417,9 @@ class Metrics(_Series):
         )
         self._set(RUNNING, event.pipeline, value=0 if ended else 1)
         self._become(event)
-        if ended or isinstance(event, events.BatchSettled | events.Idle | events.Recovered):
+        if ended or isinstance(event, _WORKING):
             self._retry_over(event.pipeline)
-        if isinstance(event, events.BatchSettled | events.Idle | events.Recovered | events.Stopped):
+        if isinstance(event, (*_WORKING, events.Stopped)):
             self._set(FAILING, event.pipeline, value=0)
 
     def _become(self, event: events.Event) -> None:
@@ -426,15 +429,21 @@ class Metrics(_Series):
                 state = "failed" if event.retry_in is None else "retrying"
             case events.Stopped():
                 state = event.reason if event.reason in STATES else "stopped"
+            case events.Paused():
+                state = "paused"
             case events.BatchSettled() | events.Idle() | events.Recovered():
                 state = "running"
+            case events.Beat() if self._is(event.pipeline, "paused"):
+                return
             case events.ProcessStarted() | events.BatchStarted() | events.Beat():
-                retries = self._numbers[STATE].get(_key(STATE, (event.pipeline, "retrying")), 0)
-                state = "retrying" if retries else "running"
+                state = "retrying" if self._is(event.pipeline, "retrying") else "running"
             case _:
                 return
         for each in STATES:
             self._set(STATE, event.pipeline, each, value=int(each == state))
+
+    def _is(self, pipeline: str, state: str) -> bool:
+        return bool(self._numbers[STATE].get(_key(STATE, (pipeline, state)), 0))
 
     def _retry(self, event: events.Failed) -> None:
         name = event.pipeline

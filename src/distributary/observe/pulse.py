@@ -40,6 +40,8 @@ class Backlog:
     records: int
     partitions: Mapping[str, int] = field(default_factory=dict)
     """The unread records by `topic/partition`, the most first."""
+    ends: Mapping[str, int] = field(default_factory=dict)
+    """The ends of the same partitions: the offset that their next record will have."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ from distributary.observe.ledger.rows import (
     rule_statuses,
 )
 from distributary.observe.log_format import plain
+from distributary.observe.pause import Pause, read_pause
 from distributary.observe.pulse import Backlog, Pulse, UnderWay, read_failure, read_pulse
 from distributary.observe.verify.gaps import current_life, lost_parking, parking_folder
 from distributary.registry.files import has_inferred, inferred_folder, read_doubts
@@ -315,7 +316,7 @@ def _source_table(
     )
 
 
-RUNS = ("running", "retrying")
+RUNS = ("running", "paused", "retrying")
 """States of a process that is there."""
 _ENDS = ("done", "stopped", "failed")
 """The ways in which a run ends that is not killed."""
@@ -392,7 +393,7 @@ class PipelineStatus:
 
     name: str
     state: str
-    """running, retrying, done, stopped, failed, crashed, new or unknown."""
+    """running, paused, retrying, done, stopped, failed, crashed, new or unknown."""
     file: str
     checkpoint: str
     as_of: datetime | None
@@ -435,6 +436,8 @@ class PipelineStatus:
     """Of Debezium connectors that have sent any, the longest silent first."""
     slots: SourceSlots | None = None
     """The replication slots of the source; None without `cdc.source_url`."""
+    pause: Pause | None = None
+    """The pause of the pipeline, whether or not it runs; None: it is not paused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -546,19 +549,30 @@ class Live:
     state: str = "unknown"
     failure: dict[str, Any] | None = None
     pulse: Pulse | None = None
+    pause: Pause | None = None
 
 
 def live_of(checkpoint: str, liveness: Liveness) -> Live:
     """Return the state of a checkpoint's process, from the checkpoint alone."""
     if not checkpoint:
         return Live()
-    state, pulse = liveness(checkpoint), read_pulse(checkpoint)
+    state, pulse, pause = liveness(checkpoint), read_pulse(checkpoint), _pause_of(checkpoint)
     if state == "running" and pulse is not None and pulse.trouble is not None:
-        return Live("retrying", pulse.trouble.as_failure(), pulse)
+        return Live("retrying", pulse.trouble.as_failure(), pulse, pause)
     failure = read_failure(checkpoint)
     if state == "stopped":
         state = _end_of_run(pulse, failure)
-    return Live(state, failure, pulse)
+    if state == "running" and pause is not None:
+        state = "paused"
+    return Live(state, failure, pulse, pause)
+
+
+def _pause_of(checkpoint: str) -> Pause | None:
+    """Return the pause; None also for a checkpoint that cannot be reached."""
+    try:
+        return read_pause(checkpoint)
+    except OSError:
+        return None
 
 
 def _end_of_run(pulse: Pulse | None, failure: Mapping[str, Any] | None) -> str:
@@ -606,6 +620,7 @@ def now_with(
         under_way=pulse.under_way if live.state in RUNS and pulse is not None else None,
         heartbeats=() if pulse is None else _heartbeats(pulse),
         slots=None if pulse is None else pulse.slots,
+        pause=live.pause,
     )
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -20,6 +22,7 @@ from distributary.model.record import Partition
 from distributary.registry.base import SchemaRegistry
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from distributary.source.base import Position, Source
@@ -41,6 +44,31 @@ class SourceEnds(Protocol):
     def reached(self, position: Position) -> dict[str, int]:
         """Return the offset after the last record before a position, by `topic/partition`."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Browsing:
+    """The messages that a person wants to look at."""
+
+    partition: Partition | None = None
+    """Topic and partition; None: the first of the source."""
+    start: int | datetime | None = None
+    """The offset or the time of the first one; None: the newest ones."""
+    most: int = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """A few messages of one partition as they are at the source."""
+
+    bounds: Mapping[Partition, tuple[int, int]]
+    """The oldest offset and the end of each partition that the pipeline reads."""
+    partition: Partition | None
+    """The one that was read; None if the source has none yet."""
+    start: int
+    """The offset from which it was read."""
+    rows: pa.Table
+    """The messages as raw records, in order."""
 
 
 class SourceEntry(ABC, Generic[Settings]):
@@ -72,6 +100,14 @@ class SourceEntry(ABC, Generic[Settings]):
     ) -> tuple[Mapping[Partition, int], Mapping[Partition, int]] | None:
         """Ask the server for the oldest and newest offset of each partition; None without one."""
         return None
+
+    def browse(self, settings: Settings, wanted: Browsing) -> Messages:
+        """Read single messages by offset or time, without any progress of a pipeline."""
+        raise ConfigError(
+            f"a source of type {settings.type} has no messages to look at one by one",
+            where="source.type",
+            next_step="`distributary query` and `trace` show its records as the lake has them",
+        )
 
     def schemas(self, settings: Settings, config: PipelineConfig) -> SchemaRegistry | None:
         """Return the schemas that the source brings along; None if it brings none."""

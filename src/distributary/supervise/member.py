@@ -23,6 +23,7 @@ from distributary.observe.events import (
     Event,
     Failed,
     Idle,
+    Paused,
     ProcessStarted,
     Recovered,
     decode,
@@ -176,6 +177,8 @@ class MemberState(StrEnum):
     STARTING = "starting"
     """Its process runs and has sent no event yet."""
     RUNNING = "running"
+    PAUSED = "paused"
+    """Its process runs and reads nothing, because a person has paused the pipeline."""
     RETRYING = "retrying"
     """Something failed, and its process retries it."""
     BACKOFF = "backoff"
@@ -224,7 +227,7 @@ class MemberStatus:
         """Return whether the pipeline is done, or has recovered from its last failure."""
         if self.state is MemberState.DONE:
             return True
-        return self.state is MemberState.RUNNING and self.error is None
+        return self.state in (MemberState.RUNNING, MemberState.PAUSED) and self.error is None
 
     @property
     def why(self) -> str:
@@ -241,6 +244,10 @@ class MemberStatus:
                 return self._well(batch=None, settled=event, counts=counts, batches=batches)
             case Idle():
                 return self._well(batch=None)
+            case Paused():
+                calm = self._well(batch=None)
+                running = calm.state is MemberState.RUNNING
+                return replace(calm, state=MemberState.PAUSED) if running else calm
             case Failed() if event.retry_in is not None:
                 at = event.at + timedelta(seconds=event.retry_in)
                 state = (

@@ -25,7 +25,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.web.access import Access, Guard, Hosts, Tell, is_api
 from distributary.web.answers import not_found, refuse, routes_of
-from distributary.web.api import letters, pipelines, search, session, tables
+from distributary.web.api import letters, lineage, messages, pipelines, search, session, tables
 from distributary.web.api.query import Queries
 from distributary.web.jobs import Jobs
 from distributary.web.reading import LakeReader
@@ -180,6 +180,8 @@ def make_dashboard(settings: Settings, *, tell: Tell = lambda line: None) -> Das
         *routes_of(pipelines.reads(lake)),
         *routes_of(tables.reads(lake)),
         *routes_of(letters.reads(lake)),
+        *routes_of(messages.reads(lake)),
+        *routes_of(lineage.reads(lake)),
         *routes_of(search.reads(lake)),
         *page.routes(),
     ]
@@ -216,6 +218,7 @@ PAGES = (
     *("/", "/login", "/search", "/tables", "/tables/{name:path}", "/pipelines/{name:path}"),
     *("/batches", "/batches/{pipeline:path}/{number:int}", "/dead-letters", "/dead-letters/{id}"),
     *("/schemas", "/schemas/{table:path}", "/errors", "/errors/{code}", "/query"),
+    *("/messages/{pipeline:path}", "/lineage"),
 )
 """Every address of the page; the script in the browser distinguishes them."""
 

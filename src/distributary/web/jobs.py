@@ -35,6 +35,8 @@ class JobAction(StrEnum):
     REPLAY = "replay"
     DISCARD = "discard"
     RESUME = "resume"
+    PAUSE = "pause"
+    CONTINUE = "continue"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,13 @@ class Wish:
 
     def command(self, *, lake: str, file: str | None, dry_run: bool) -> list[str]:
         """Return the words after `distributary`; none of them can be taken for an option."""
-        if self.action is JobAction.RESUME:
+        last: list[str] = []
+        if self.action in (JobAction.PAUSE, JobAction.CONTINUE):
+            words = [str(self.action)]
+            words += option("note", self.note) if self.action is JobAction.PAUSE else []
+            last = [file] if file else []
+        elif self.action is JobAction.RESUME:
+            last = [self.table]
             words = ["resume", *option("file", file), *option("source-was", self.source_was)]
         else:
             words = ["dlq", str(self.action)]
@@ -64,7 +72,7 @@ class Wish:
             words += [] if dry_run else ["--yes"]
         words += ["--json", f"--lake={lake}", f"--pipeline={self.pipeline}"]
         words += ["--dry-run"] if dry_run else []
-        return [*words, "--", self.table] if self.action is JobAction.RESUME else words
+        return [*words, "--", *last] if last else words
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,16 +6,13 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
-from distributary.engine import pipeline as pipeline_module
 from distributary.engine.pipeline import Pipeline
-from distributary.engine.progress.claim import Claim
 from distributary.errors import CheckpointError, DistributaryError, ErrorCode
-from distributary.observe.cards import RESTORE, refuse_half_restored, registrations
+from distributary.observe.cards import RESTORE, registrations
 from distributary.operations.backup import find, state, table_versions
 from distributary.operations.backup import restore as restore_module
 from distributary.operations.backup import take as take_module
@@ -23,7 +20,7 @@ from distributary.operations.backup.points import point_ids
 from distributary.operations.backup.restore import choose_point
 from distributary.operations.backup.take import Taken
 from distributary.store import base
-from distributary.store.base import Store, at, introduce
+from distributary.store.base import at, introduce
 from tests.lakes.backups import (
     STEPS,
     Live,
@@ -263,51 +260,6 @@ def test_nothing_is_put_back_over_something(live: Live, tmp_path: Path) -> None:
         assert refused.value.code is ErrorCode.RESTORE_REFUSED
     assert contents(live.lake) == before
     assert contents(tmp_path / "b") == {}
-
-
-def test_a_restore_notices_a_run_that_begins_at_the_same_time(
-    live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    back_up(live, tmp_path / "backup")
-    lake = tmp_path / "b"
-    look = restore_module._refuse_taken
-
-    def claimed_after(*arguments: Any) -> bool:
-        found = look(*arguments)
-        Claim.take(at(lake / "_checkpoints" / "games"), lease=60.0).release()
-        return found
-
-    monkeypatch.setattr(restore_module, "_refuse_taken", claimed_after)
-    with pytest.raises(DistributaryError) as refused:
-        put_back(tmp_path / "backup", lake)
-    assert refused.value.code is ErrorCode.RESTORE_REFUSED
-    assert not list(lake.rglob("*.parquet"))
-    # the run goes on
-    refuse_half_restored(str(lake))
-
-
-def test_a_run_notices_a_restore_that_begins_at_the_same_time(
-    live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    point = back_up(live, tmp_path / "backup").point
-    lake = tmp_path / "b"
-    file = tmp_path / "b.yaml"
-    file.write_text(live.file.read_text().replace(str(live.lake), str(lake)))
-    take = Claim.take
-
-    def claimed_late(place: Store, *, lease: float) -> Claim:
-        with monkeypatch.context() as patch, pytest.raises(Killed):
-            killed_after(patch, restore_module, "copy_files", 0)
-            put_back(tmp_path / "backup", lake)
-        return take(place, lease=lease)
-
-    monkeypatch.setattr(pipeline_module.Claim, "take", claimed_late)
-    with pytest.raises(CheckpointError) as refused, Pipeline.load(file).open():
-        pytest.fail("the run began in a lake that is being restored")
-    assert refused.value.code is ErrorCode.RESTORE_UNFINISHED
-    monkeypatch.setattr(pipeline_module.Claim, "take", take)
-    assert put_back(tmp_path / "backup", lake, point.id).continued
-    assert_exact(live, lake, finish(live, lake))
 
 
 def test_a_backup_inside_of_the_lake_is_refused(live: Live) -> None:

@@ -52,6 +52,7 @@ from distributary.observe.events import (
     Event,
     Failed,
     Idle,
+    Paused,
     ProcessStarted,
     Recovered,
     SchemaSeen,
@@ -247,7 +248,7 @@ class Lines:
                 same = before is not None and before.error.code is event.error.code
                 if same and event.retry_in is not None and not quiet:
                     return False
-            case BatchSettled() | Recovered() | Idle():
+            case BatchSettled() | Recovered() | Idle() | Paused():
                 self._failed = None
             case BatchStarted() | StepFinished() | SchemaSeen():
                 return True
@@ -276,6 +277,8 @@ class Lines:
             case TableParked():
                 waiting = counted(event.records, "record")
                 self._note(f"parked {event.table}: {waiting} wait: {event.error}")
+            case Paused():
+                self._say(_paused_line(event))
             case Idle():
                 last = "" if event.batch is None else f", last batch {event.batch}"
                 self._say(f"idle at {clock(event.at)}{last}")
@@ -295,6 +298,12 @@ class Lines:
 
 def _catalog_line(event: CatalogUpdated) -> str:
     return f"{counted(event.waiting, 'table')} are not in the catalog yet: {cut(event.error, 300)}"
+
+
+def _paused_line(event: Paused) -> str:
+    since = "" if event.since is None else f" since {clock(event.since)}"
+    note = f": {cut(event.note, _LONGEST)}" if event.note else ""
+    return f"paused{since}{note}; to go on: distributary continue"
 
 
 def _failed_line(event: Failed) -> str:
@@ -368,6 +377,9 @@ class LiveView:
                 self._doing = "waiting for records"
                 self._batches.append(event)
                 self._counts += event.counts
+            case Paused():
+                self._batch = None
+                self._doing = _paused_line(event)
             case Idle():
                 self._doing = f"nothing new since {clock(event.at)}"
             case Failed() if event.retry_in is not None:
@@ -531,6 +543,7 @@ _LONGEST_NEWS = 160
 _COLOURS = {
     MemberState.RUNNING: "green",
     MemberState.DONE: "green",
+    MemberState.PAUSED: "yellow",
     MemberState.RETRYING: "yellow",
     MemberState.BACKOFF: "yellow",
     MemberState.FAILED: "bold red",

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from distributary.observe.cards import CatalogState, MirrorState, UpkeepState
     from distributary.observe.health import Ranking
     from distributary.observe.ledger.rows import RuleStatus
+    from distributary.observe.pause import Pause
     from distributary.observe.pulse import UnderWay
     from distributary.observe.status import (
         Forecast,
@@ -60,6 +61,7 @@ app = single(LOOK)
 
 _STATE_COLOURS = {
     "running": "green",
+    "paused": "yellow",
     "retrying": "bold red",
     "crashed": "bold red",
     "failed": "bold red",
@@ -157,6 +159,7 @@ def _show_without_lake(call: Invocation, lake: FoundLake, error: LakeUnavailable
         "state": live.state,
         "checkpoint": lake.checkpoint,
         "failure": live.failure,
+        "pause": live.pause,
         "backlog": live.pulse.backlog if live.pulse else None,
         "under_way": under_way,
     }
@@ -170,6 +173,8 @@ def _show_without_lake(call: Invocation, lake: FoundLake, error: LakeUnavailable
             "  ",
             styled(live.state, _STATE_COLOURS.get(live.state, "")),
         )
+        if live.pause is not None:
+            _draw_pause(paper, live.pause, now)
         if live.failure is not None:
             _draw_failure(paper, live.failure, now)
         if under_way is not None:
@@ -191,6 +196,8 @@ def _draw_pipeline(
         styled(each.state, _STATE_COLOURS.get(each.state, "")),
         f"  {as_of if each.as_of else 'no batch finished yet'}",
     )
+    if each.pause is not None:
+        _draw_pause(paper, each.pause, now)
     if each.failure is not None:
         _draw_failure(paper, each.failure, now)
     rate = f", {number(each.records_per_second)} records/s" if each.records_per_second else ""
@@ -217,6 +224,13 @@ def _draw_pipeline(
         _draw_source_tables(paper, each.changes, now)
     elif each.tables.shown:
         _draw_tables(paper, each.tables, now)
+
+
+def _draw_pause(paper: Paper, pause: Pause, now: datetime) -> None:
+    when = "" if pause.since is None else f"since {since(pause.since, now=now)}"
+    note = cut(pause.note, 200)
+    paper.row("paused", "; ".join(part for part in (when, note) if part) or "its file is damaged")
+    paper.row("", "no batch is read; to go on: distributary continue")
 
 
 def _draw_failure(paper: Paper, failure: Mapping[str, Any], now: datetime) -> None:

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from distributary.observe.deadletters import DeadLetters, Reason
-    from distributary.operations.replay import Insight, ReplayResult
+    from distributary.operations.insight import Insight
+    from distributary.operations.replay import ReplayResult
 
 
 app = group("dlq", "Dead letters: list, show, replay, discard.", panel=LOOK)
@@ -135,7 +136,7 @@ def show(
     """Show a dead letter: the record, its bytes, and the fields that can be decoded."""
     from distributary.observe.cards import DECODING
     from distributary.observe.deadletters import find_letter
-    from distributary.operations.replay import look_inside
+    from distributary.operations.insight import look_inside
 
     found = find_lake(call, lake, file)
     letter = find_letter(_letters_in(found), id, lake=found.path)

@@ -11,7 +11,7 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -92,9 +92,7 @@ def restore(
     places = _places(point, lake, checkpoints)
     with reaching(lake):
         continued = _refuse_taken(point, source, lake, places)
-    work = _Restoring(
-        at(source), point, lake, places, dict(files or {}), dry_run=dry_run, continued=continued
-    )
+    work = _Restoring(at(source), point, lake, places, dict(files or {}), dry_run=dry_run)
     work.run(on_table)
     return Restored(
         point=point,
@@ -139,28 +137,15 @@ def _refuse_taken(point: Point, source: str, lake: str, places: Mapping[str, str
     if before == (point.id, at(source).address):
         return True
     taken = [home.address] if home.exists() else []
-    taken += _taken(point, lake, places)
+    folders = [layout.join(lake, table.state.folder) for table in point.tables]
+    taken += [place for place in (*folders, *places.values()) if at(place).exists()]
     if not taken and before is None:
         return False
-    raise _not_empty(lake, f"begun earlier: {before[0]}" if before else _named(taken))
-
-
-def _taken(point: Point, lake: str, places: Mapping[str, str]) -> list[str]:
-    """Return the tables and checkpoints of a restore point that exist already."""
-    folders = [layout.join(lake, table.state.folder) for table in point.tables]
-    return [place for place in (*folders, *places.values()) if at(place).exists()]
-
-
-def _named(taken: Sequence[str]) -> str:
-    return f"there is {', '.join(taken[:3])}"
-
-
-def _not_empty(lake: str, evidence: str) -> DistributaryError:
-    return DistributaryError(
+    raise DistributaryError(
         "a backup can be restored into an empty place only",
         code=ErrorCode.RESTORE_REFUSED,
         where=lake,
-        evidence=evidence,
+        evidence=f"begun earlier: {before[0]}" if before else f"there is {', '.join(taken[:3])}",
         next_step="name another lake in the pipeline file or with --lake, or move the existing "
         "files away; an interrupted restore continues with the same backup and the same --at",
     )
@@ -178,10 +163,9 @@ class _Restoring:
         named: Mapping[str, str],
         *,
         dry_run: bool,
-        continued: bool,
     ) -> None:
         self.backup, self.point, self.lake, self.places = backup, point, lake, places
-        self.named, self.dry_run, self.continued = named, dry_run, continued
+        self.named, self.dry_run = named, dry_run
         self.files = self.bytes = self.copied = 0
         self._counting = threading.Lock()
 
@@ -216,11 +200,6 @@ class _Restoring:
             "begun_at": datetime.now(UTC).isoformat(),
         }
         home.write(RESTORE, json.dumps(progress).encode())
-        # a run looks for this document after it has claimed its checkpoint: if both begin at the
-        # same time, at least one of them notices the other
-        if not self.continued and (taken := _taken(self.point, self.lake, self.places)):
-            home.remove(RESTORE)
-            raise _not_empty(self.lake, f"{_named(taken)}, made a moment ago")
 
     def _table(self, table: StoredTable) -> None:
         stored, state = self.backup.below(table.stored), table.state

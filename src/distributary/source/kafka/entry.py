@@ -16,7 +16,8 @@ from distributary.errors import SourceUnavailableError
 from distributary.model.check import Check, CheckState
 from distributary.model.record import RAW, Partition
 from distributary.observe.log_format import counted, listed
-from distributary.source.entry import SourceEntry
+from distributary.source.entry import Browsing, Messages, SourceEntry
+from distributary.source.kafka.browse import browse_topic
 from distributary.source.kafka.sample import sample_topic
 from distributary.source.kafka.source import Broker, KafkaEnds, KafkaSource
 from distributary.source.sample import Sample
@@ -61,6 +62,10 @@ class KafkaEntry(SourceEntry[KafkaSourceConfig]):
         broker = Broker(settings.client_options())
         partitions = broker.partitions(settings.topics, settings.topic_pattern)
         return broker.earliest(partitions), broker.latest(partitions)
+
+    def browse(self, settings: KafkaSourceConfig, wanted: Browsing) -> Messages:
+        """Read single messages of one partition."""
+        return browse_topic(settings, wanted)
 
     def stream(self, spark: SparkSession, settings: KafkaSourceConfig) -> DataFrame:
         """Return the topics as a stream of Spark's."""

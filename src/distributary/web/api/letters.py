@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from distributary.errors import DistributaryError
 from distributary.model.deadletter import DeadLetterStatus
-from distributary.observe.deadletters import find_letter, hexdump
+from distributary.observe.deadletters import find_letter, hexdump, short_bytes
 from distributary.web.answers import Reads, parts_of, some, text, whole, wrong
 from distributary.web.reading import LakeReader
 
@@ -94,7 +94,7 @@ def _letters(
 def _whole(lake: LakeReader, letter: Mapping[str, Any]) -> dict[str, Any]:
     # these import Spark, without starting it
     from distributary.engine.pipeline import Pipeline
-    from distributary.operations.replay import look_inside
+    from distributary.operations.insight import look_inside
 
     value, why = letter["value"], None
     try:
@@ -104,9 +104,9 @@ def _whole(lake: LakeReader, letter: Mapping[str, Any]) -> dict[str, Any]:
         seen, why = look_inside(None, letter), parts_of(error)
     return {
         "letter": {name: letter[name] for name in (*_COLUMNS, "timestamp", "error_position")},
-        "key": _short(letter["key"]),
+        "key": short_bytes(letter["key"]),
         "headers": [
-            {"key": header["key"], "value": _short(header["value"])}
+            {"key": header["key"], "value": short_bytes(header["value"])}
             for header in (letter["headers"] or ())[:50]
         ],
         "bytes": None if value is None else len(value),
@@ -125,18 +125,6 @@ def _warm_up() -> None:
     """Import slow modules in the background: after the list, a record is usually opened."""
 
     def load() -> None:
-        from distributary.operations import replay as insight  # noqa: F401
+        from distributary.operations import insight  # noqa: F401
 
     threading.Thread(target=load, name="warm-up", daemon=True).start()
-
-
-def _short(data: bytes | None) -> dict[str, Any] | None:
-    """Return bytes as text if they are text, else as hex."""
-    if data is None:
-        return None
-    try:
-        shown = data[:_SHORT].decode("utf-8")
-        kind = "text"
-    except UnicodeDecodeError:
-        shown, kind = data[: _SHORT // 2].hex(" "), "hex"
-    return {"bytes": len(data), "kind": kind, "shown": shown}

@@ -176,8 +176,10 @@ def _short(status: PipelineStatus) -> dict[str, Any]:
 def _some_partitions(found: Backlog | None) -> Backlog | None:
     if found is None:
         return None
-    worst = list(found.partitions.items())[:_MOST_RANGES]
-    return replace(found, partitions=dict(worst))
+    worst = dict(list(found.partitions.items())[:_MOST_RANGES])
+    # a pulse of an earlier version has no ends
+    ends = {place: found.ends[place] for place in worst if place in found.ends}
+    return replace(found, partitions=worst, ends=ends)
 
 
 def _short_batch(batch: BatchRow) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-// Replay, discard, resume: a dry run shows the effects, then the user confirms.
+// Replay, discard, resume, pause, continue: a dry run shows the effects, then the user confirms.
 
 import { get, post, Refused } from "./api.js";
 import { h, put } from "./dom.js";
 import { counted, number } from "./format.js";
 import { badge, facts, problem } from "./parts.js";
 
-const NAMES = { replay: "Replay", discard: "Discard", resume: "Resume" };
+const NAMES = { replay: "Replay", discard: "Discard", resume: "Resume", pause: "Pause", continue: "Continue" };
 const LOOK_MILLISECONDS = 600;
 
 // why a source went back in its log, as for `resume --source-was`: the button and its meaning
@@ -29,8 +29,13 @@ export function parkedReason(pipeline, table, error, writable) {
     h("div", { class: "buttons" }, Object.entries(ANSWERS).map(([word, [words]]) => button(words, { source_was: word }, null))));
 }
 
+function isPause(wish) {
+  return wish.action === "pause" || wish.action === "continue";
+}
+
 export function about(wish) {
   if (wish.action === "resume") return `table ${wish.table}`;
+  if (isPause(wish)) return `pipeline ${wish.pipeline}`;
   const what = wish.id ? `dead letter ${wish.id}` : wish.reason ? `dead letters with ${wish.reason}` : "all open dead letters";
   return wish.type ? `${what} of type ${wish.type}` : what;
 }
@@ -51,10 +56,22 @@ export function outcome(job) {
   if (job.wish.action === "discard") {
     return job.dry_run ? `${counted(found.selected || 0, "dead letter")} would be discarded.` : `${number(found.discarded || 0)} discarded.`;
   }
+  if (isPause(job.wish)) return pausing(job, found);
   const waiting = found.waiting || { batches: 0, records: 0 };
   if (!waiting.batches) return "No batch of this table is parked.";
   const much = `${counted(waiting.batches, "batch", "batches")} with ${counted(waiting.records, "record")}`;
   return job.dry_run ? `${much} would be published.` : `${number(found.published)} of ${much} published.`;
+}
+
+function pausing(job, found) {
+  const goes = found.runs ? "" : " It does not run now.";
+  if (job.wish.action === "continue") {
+    if (!found.was_paused) return "The pipeline is not paused.";
+    return job.dry_run ? `The pause would end.${goes}` : `The pause has ended.${goes}`;
+  }
+  if (found.was_paused) return "The pipeline is paused already.";
+  const when = found.runs ? "after its current batch" : "at its next start";
+  return `It ${job.dry_run ? "would read" : "reads"} nothing more ${when}, until somebody continues it.`;
 }
 
 // a command whose attempt failed has ended, but is not done
@@ -67,6 +84,7 @@ function worth(job) {
   const found = job.result || {};
   if (job.wish.action === "replay") return found.replayed || 0;
   if (job.wish.action === "discard") return found.selected || 0;
+  if (isPause(job.wish)) return Number(found.was_paused === (job.wish.action === "continue"));
   return (found.waiting || {}).batches || 0;
 }
 
@@ -74,12 +92,12 @@ export function propose(wish) {
   const body = h("div", { class: "steps" });
   const dialog = h("dialog", { class: "ask", "aria-labelledby": "ask-title" },
     h("h2", { id: "ask-title" }, `${NAMES[wish.action]} ${about(wish)}`),
-    facts([["pipeline", wish.pipeline], ["answer", ANSWERS[wish.source_was]?.[1]]]),
+    facts([["pipeline", isPause(wish) ? null : wish.pipeline], ["answer", ANSWERS[wish.source_was]?.[1]]]),
     wish.source_was ? h("p", { class: "muted" }, ANSWERS[wish.source_was][2]) : null, body);
   dialog.addEventListener("close", () => dialog.remove());
   document.body.append(dialog);
   dialog.showModal();
-  if (wish.action === "discard") askNote(dialog, body, wish);
+  if (NOTES[wish.action]) askNote(dialog, body, wish);
   else tryOut(dialog, body, wish);
 }
 
@@ -88,14 +106,21 @@ function close(dialog, word = "Cancel") {
   return h("button", { type: "button", class: "plain", onclick: (event) => { if (event.detail < 2) dialog.close(); } }, word);
 }
 
+// the actions that take a note: the question, and whether it must be answered
+const NOTES = {
+  discard: ["Why are they discarded? The records stay in the table, with this note.", true],
+  pause: ["Why is it paused? This page and `status` show the note; it may be empty.", false],
+};
+
 function askNote(dialog, body, wish) {
-  const note = h("input", { id: "note", maxlength: "300", required: true, autocomplete: "off" });
+  const [question, required] = NOTES[wish.action];
+  const note = h("input", { id: "note", maxlength: "300", required, autocomplete: "off" });
   put(body, h("form", {
     onsubmit: (event) => {
       event.preventDefault();
-      if (note.value.trim()) tryOut(dialog, body, { ...wish, note: note.value.trim() });
+      if (note.value.trim() || !required) tryOut(dialog, body, { ...wish, note: note.value.trim() });
     },
-  }, h("label", { for: "note" }, "Why are they discarded? The records stay in the table, with this note."), note,
+  }, h("label", { for: "note" }, question), note,
   h("div", { class: "buttons" }, close(dialog), h("button", { type: "submit" }, "Preview"))));
   note.focus();
 }

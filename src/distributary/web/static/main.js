@@ -9,7 +9,9 @@ import { problem } from "./parts.js";
 import { batch, batches } from "./views/batches.js";
 import { error, errors } from "./views/errors.js";
 import { letter, letters } from "./views/letters.js";
+import { lineage } from "./views/lineage.js";
 import { login } from "./views/login.js";
+import { messages } from "./views/messages.js";
 import { overview } from "./views/overview.js";
 import { pipeline } from "./views/pipeline.js";
 import { query } from "./views/query.js";
@@ -33,6 +35,8 @@ const ROUTES = [
   [/^\/schemas$/, schemas],
   [/^\/schemas\/(.+)$/, schema],
   [/^\/query$/, query],
+  [/^\/messages\/(.+)$/, messages],
+  [/^\/lineage$/, lineage],
   [/^\/errors$/, errors],
   [/^\/errors\/([^/]+)$/, error],
 ];
@@ -141,7 +145,7 @@ function skeleton() {
 function markPlace() {
   for (const each of document.querySelectorAll(".nav a")) {
     const path = each.getAttribute("href");
-    const here = path === "/" ? location.pathname === "/" || location.pathname.startsWith("/pipelines") : location.pathname.startsWith(path);
+    const here = path === "/" ? ["/", "/pipelines", "/messages"].some((each) => (each === "/" ? location.pathname === "/" : location.pathname.startsWith(each))) : location.pathname.startsWith(path);
     if (here) each.setAttribute("aria-current", "page");
     else each.removeAttribute("aria-current");
   }

@@ -4,7 +4,7 @@ import { address, h, link } from "./dom.js";
 import { ago, clock, counted, duration, number } from "./format.js";
 
 const WORDS = {
-  running: "ok", retrying: "bad", done: "ok", stopped: "quiet", failed: "bad", crashed: "bad", new: "quiet", unknown: "quiet",
+  running: "ok", paused: "warn", retrying: "bad", done: "ok", stopped: "quiet", failed: "bad", crashed: "bad", new: "quiet", unknown: "quiet",
   healthy: "ok", stale: "warn", parked: "bad", missing: "bad", behind: "bad", absent: "quiet", "new column": "ok",
   open: "warn", replayed: "ok", discarded: "quiet",
   published: "ok", resumed: "ok", skipped: "quiet", already: "quiet", accepted: "quiet",
@@ -24,6 +24,12 @@ export function since(moment, { absent = "never" } = {}) {
 
 export function code(word) {
   return h("a", { class: "code", href: address("errors", word) }, word || "unknown");
+}
+
+// the beginning of a key or a header, as text or as hex
+export function shownBytes(found) {
+  if (!found) return null;
+  return h("span", {}, h("code", {}, found.kind === "hex" ? `0x ${found.shown}` : found.shown), h("span", { class: "muted" }, ` ${counted(found.bytes, "byte")}`));
 }
 
 // a text of the documentation: parts between backticks are code

@@ -4,7 +4,7 @@ import { asked, get } from "../api.js";
 import { address, h, link } from "../dom.js";
 import { clock, counted, number, shellQuoted, spelled } from "../format.js";
 import { propose } from "../jobs.js";
-import { badge, batchLink, code, command, empty, facts, grid, heading, section, select, since } from "../parts.js";
+import { badge, batchLink, code, command, empty, facts, grid, heading, section, select, shownBytes, since } from "../parts.js";
 import { readOnly } from "./overview.js";
 
 export const letters = {
@@ -49,8 +49,8 @@ export const letter = {
         ["type", spelled(each.type) || "unknown"], ["schema", data.schema || "unknown"], ["failed in", `step ${each.stage}`],
         ["first seen", since(each.first_seen)], ["last tried", h("span", {}, since(each.last_seen), `, ${counted(each.attempts || 0, "attempt")}`)],
         ["note", each.note],
-        ["key", bytes(data.key)],
-        ...data.headers.map((header) => [`header ${header.key}`, bytes(header.value)]),
+        ["key", shownBytes(data.key)],
+        ...data.headers.map((header) => [`header ${header.key}`, shownBytes(header.value)]),
       ]),
       section("Decoded, as far as possible", data.with_schema ? null : h("span", { class: "muted" }, `without its schema: ${data.without_schema.what}; ${data.without_schema.next_step}`),
         data.decoded ? h("pre", { class: "decoded", tabindex: "0" }, data.decoded) : empty("The record cannot be decoded.", "The bytes are below.")),
@@ -108,9 +108,4 @@ function list(found) {
 function none(data, all) {
   if (all) return empty(`No ${data.status === "all" ? "" : data.status} dead letters here.`, "Another status or fewer filters may show some.");
   return empty("There are no dead letters.", "Every record that was read is in a table.");
-}
-
-function bytes(found) {
-  if (!found) return null;
-  return h("span", {}, h("code", {}, found.kind === "hex" ? `0x ${found.shown}` : found.shown), h("span", { class: "muted" }, ` ${counted(found.bytes, "byte")}`));
 }

@@ -34,7 +34,7 @@ export const overview = {
 };
 
 export function readOnly(data) {
-  return data.writable ? null : h("p", { class: "banner warn" }, h("b", {}, "This lake is read-only here."), " You can view everything; replay, discard and resume would fail.");
+  return data.writable ? null : h("p", { class: "banner warn" }, h("b", {}, "This lake is read-only here."), " You can view everything; actions would fail.");
 }
 
 function unavailable(data) {
@@ -53,7 +53,7 @@ function nothing(data) {
 
 function tiles(pipelines) {
   const sum = (of) => pipelines.reduce((total, each) => total + (of(each) || 0), 0);
-  const states = ["failed", "crashed", "retrying", "running", "done", "stopped", "unknown"].map((state) => [state, pipelines.filter((each) => each.state === state).length]).filter(([, count]) => count);
+  const states = ["failed", "crashed", "retrying", "paused", "running", "done", "stopped", "unknown"].map((state) => [state, pipelines.filter((each) => each.state === state).length]).filter(([, count]) => count);
   const bad = states.some(([state]) => ["failed", "crashed", "retrying"].includes(state));
   const fast = pipelines.filter((each) => each.records_per_second !== null);
   const open = sum((each) => each.dead_letters.by_status.open);

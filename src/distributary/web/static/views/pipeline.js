@@ -25,6 +25,7 @@ export const pipeline = {
     return h("div", { class: "page" },
       heading("pipeline", each.name, badge(each.state), each.as_of ? h("span", { class: "muted" }, "as of ", since(each.as_of)) : null),
       readOnly(data),
+      paused(each, data.writable),
       each.state === "retrying" ? retrying(each.failure) : each.failure ? problem(each.failure) : null,
       equation(each.totals, each.balanced),
       facts([
@@ -42,16 +43,27 @@ export const pipeline = {
       ]),
       ENDS[each.state] ? h("p", { class: "muted" }, `${ENDS[each.state]} To start it: `, command(`distributary run ${shellQuoted(each.file || "pipeline.yaml")}`)) : null,
       section("Over time", windowChoice(data.series.window, page), plots(data.series, [each])),
-      each.backlog && data.partitions ? section("Lag by partition", h("span", { class: "muted" }, "measured ", since(each.backlog.at)), partitions(each.backlog, data.partitions)) : null,
+      each.backlog && data.partitions ? section("Partitions", [h("span", { class: "muted" }, "measured ", since(each.backlog.at)), " ", link(address("messages", each.name), "look at messages")], partitions(each.backlog, data.partitions)) : null,
       each.parked.length ? section("Parked tables", null, h("ul", { class: "attention" }, each.parked.map((table) => parked(each, table, data.writable)))) : null,
       section("Dead letters", link(`/dead-letters?pipeline=${encodeURIComponent(each.name)}`, "all"), hint, reasons(each)),
       each.expectations.length ? section("Expectations", null, rules(each.expectations)) : null,
       section("Tables", link(`/tables?pipeline=${encodeURIComponent(each.name)}`, counted(each.tables.total, "table")), worst(each)),
       section("Batches", link(`/batches?pipeline=${encodeURIComponent(each.name)}`, "more"), batchGrid(data.batches, each.name)),
-      section("Log", h("span", { class: "muted" }, "its last lines"), log(data.lines)),
+      section("Log", h("span", { class: "muted" }, "its last lines"), log(data.lines, each.name)),
       section("Settings", each.file ? h("span", { class: "path muted" }, each.file) : null, settings(each)));
   },
 };
+
+// a pause with the button that ends it, or the button that begins one
+function paused(each, writable) {
+  const button = (action, words, kind) => h("button", { type: "button", class: kind, disabled: !writable,
+    onclick: () => propose({ action, pipeline: each.name }) }, words);
+  if (!each.pause) return RUNS.includes(each.state) ? h("p", {}, button("pause", "Pause…", null)) : null;
+  return h("p", { class: "banner warn", role: "status" }, h("b", {}, "Paused."), each.pause.since ? [" Since ", since(each.pause.since)] : null,
+    each.pause.note ? `: ${each.pause.note}` : null, ". It reads nothing and writes no table. ", button("continue", "Continue…", "primary"));
+}
+
+const RUNS = ["running", "retrying"];
 
 // the last heartbeat of each connector, the longest silent first
 function heartbeats(all) {
@@ -101,20 +113,36 @@ const ENDS = {
 
 function partitions(backlog, all) {
   const rows = Object.entries(backlog.partitions);
+  const ends = backlog.ends || {};
   return h("div", {}, grid([
     { label: "Topic", cell: ([place]) => place.slice(0, place.lastIndexOf("/")) },
     { label: "Partition", right: true, cell: ([place]) => place.slice(place.lastIndexOf("/") + 1) },
+    { label: "Next offset", right: true, cell: ([place, count]) => number(place in ends ? ends[place] - count : null) },
+    { label: "End", right: true, cell: ([place]) => number(ends[place]) },
     { label: "Not read yet", right: true, cell: ([, count]) => counted(count, "record") },
-  ], rows, { caption: "Lag by partition, the furthest behind first" }),
+  ], rows, { caption: "Offsets by partition, the furthest behind first" }),
   all > rows.length ? h("p", { class: "muted" }, `and ${counted(all - rows.length, "more partition")}`) : null);
 }
 
-function log(lines) {
+// the filter of each pipeline's log stays while the page is open
+const filters = new Map();
+
+function log(lines, name) {
   if (!lines.length) return empty("Nothing was logged yet.", "A run writes its last lines here while it runs.");
-  const text = h("pre", { class: "log", tabindex: "0", role: "region", "aria-label": "Log", "data-scroll": "log" }, lines.join("\n"));
+  const text = h("pre", { class: "log", tabindex: "0", role: "region", "aria-label": "Log", "data-scroll": "log" });
+  const count = h("span", { class: "muted", role: "status" });
+  const show = () => {
+    const wanted = (filters.get(name) || "").toLowerCase().split(/\s+/).filter(Boolean);
+    const shown = lines.filter((line) => wanted.every((word) => line.toLowerCase().includes(word)));
+    text.textContent = shown.length ? shown.join("\n") : "No line has all of these words.";
+    count.textContent = wanted.length ? `${shown.length} of ${counted(lines.length, "line")}` : "";
+  };
+  const filter = h("input", { id: "log-filter", type: "search", value: filters.get(name) || "", autocomplete: "off", spellcheck: "false",
+    maxlength: "200", placeholder: "words, such as ERROR or chess", oninput: (event) => { filters.set(name, event.target.value); show(); } });
+  show();
   // the newest line is at the end; a scrolled position stays
   requestAnimationFrame(() => { if (!text.scrollTop) text.scrollTop = text.scrollHeight; });
-  return text;
+  return h("div", {}, h("p", { class: "filters" }, h("label", { class: "choice" }, h("span", {}, "Lines with"), filter), " ", count), text);
 }
 
 // settings are loaded once, when they are opened
