@@ -381,7 +381,7 @@ def test_events_that_memory_should_not_hold_at_once_are_merged_in_turn(
 
     before = shop.version()
     with monkeypatch.context() as patch:
-        patch.setattr(apply, "Target", dying)
+        patch.setattr(apply, "MergeTarget", dying)
         with pytest.raises(Crash):
             merge_table(order)
     assert shop.version() > before

@@ -36,7 +36,7 @@ def test_what_is_written_is_read(sets: list[set[int]], tmp_path_factory: Any) ->
     vectors._kept.clear()
     for rows, vector in zip(sets, written, strict=True):
         assert vector.cardinality == len(rows)
-        again = Vector.told(vector.spelled())
+        again = Vector.parse(vector.spelled())
         assert again == vector
         assert read_vector(at(folder), vector).tolist() == sorted(rows)
 

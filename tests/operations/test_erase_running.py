@@ -33,7 +33,7 @@ from distributary.operations.repair.reset_clean import plan_reset, remove
 from distributary.operations.repair.verify_table import verify_table
 from distributary.spark.in_process import in_process
 from tests.engine.test_object_store import Store, server, store
-from tests.engine.test_shape import Orders, order
+from tests.engine.test_shaped_tables import Orders, order
 
 __all__ = ["server", "store"]
 UNIFIED = ", unified: gold"

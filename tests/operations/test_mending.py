@@ -275,11 +275,11 @@ def test_a_batch_stays_decided_until_it_is_decided_anew(
         (Path(entry.table.path) / entry.files[0].path).unlink()
         return publish(context, manifest, fresh=fresh)
 
-    def die(*args: Any) -> Any:
+    def die(*args: Any, **settings: Any) -> Any:
         if lost:
             raise KeyboardInterrupt
         lost.append(True)
-        return stage(*args)
+        return stage(*args, **settings)
 
     lost: list[bool] = []
     with monkeypatch.context() as patch:

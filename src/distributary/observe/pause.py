@@ -37,7 +37,8 @@ def write_pause(checkpoint: Store, note: str = "") -> Pause:
     with reaching(checkpoint.address):
         before = read_pause(checkpoint)
         since = before.since if before is not None else None
-        pause = Pause(since or datetime.now(UTC), note[:LONGEST_NOTE])
+        now = datetime.now(UTC).replace(microsecond=0)
+        pause = Pause(since or now, note[:LONGEST_NOTE])
         checkpoint.write(_PAUSE, json.dumps({"format": FORMAT, **plain(pause)}).encode())
     return pause
 

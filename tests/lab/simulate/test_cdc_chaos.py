@@ -113,17 +113,17 @@ def test_columns_and_tables_come_and_go(mysql: Told) -> None:
 
 
 def test_names_are_odd(mysql: Told) -> None:
-    claims = {table.shape.claim for table in mysql.stream.model.told}
+    claims = {table.shape.claim for table in mysql.stream.model.seen}
     databases = {database for database, _, table in claims if table == "orders"}
     assert databases == {"shop", "ea-main"}
     assert {"order", "my table", "prices-eu"} <= {claim.table for claim in claims}
-    columns = {name for table in mysql.stream.model.told for name in table.columns}
+    columns = {name for table in mysql.stream.model.seen for name in table.columns}
     assert {"group", "select"} <= columns
     assert not any(" " in name for name in columns)
 
 
 def test_names_of_columns_are_as_odd_as_the_format_allows(sqlserver: Told) -> None:
-    columns = {name for table in sqlserver.stream.model.told for name in table.columns}
+    columns = {name for table in sqlserver.stream.model.seen for name in table.columns}
     assert "unit price" in columns
 
 
@@ -132,14 +132,14 @@ def test_keys_have_nulls_only_where_the_database_allows_it(sqlserver: Told, mysq
     assert not any(None in change.key for change in mysql.happened)
     # a unique index takes null for a value: there is one row of each key
     for claim, rows in sqlserver.stream.model.truth().items():
-        keys = {t.shape.claim: t.shape.key for t in sqlserver.stream.model.told}[claim]
+        keys = {t.shape.claim: t.shape.key for t in sqlserver.stream.model.seen}[claim]
         assert len({tuple(row[name] for name in keys) for row in rows}) == len(rows)
 
 
 def test_keys_are_stated_in_other_letters(sqlserver: Told) -> None:
-    stated = {name for table in sqlserver.stream.model.told for name in table.shape.stated_key}
+    stated = {name for table in sqlserver.stream.model.seen for name in table.shape.stated_key}
     assert stated and all(name.isupper() for name in stated)
-    assert not stated & {name for table in sqlserver.stream.model.told for name in table.columns}
+    assert not stated & {name for table in sqlserver.stream.model.seen for name in table.columns}
 
 
 def test_what_comes_again_is_the_same_bytes() -> None:

@@ -98,7 +98,7 @@ def test_truth_is_what_a_naive_replay_finds(source_type: SourceType) -> None:
     stream, messages, _ = told(source_type=source_type)
     found, truth = replay(messages), stream.model.truth()
     assert set(found) == set(truth)
-    for table in stream.model.told:
+    for table in stream.model.seen:
         if not table.shape.key:
             continue
         columns = table.columns

@@ -40,7 +40,7 @@ def assert_true(stream: FileStream, reads: list[Read], *, backfill: Any = "befor
     found = replay(reads, backfill=backfill)
     truth = stream.model.truth(backfill=backfill)
     assert set(found) == set(truth)
-    for table in stream.model.told:
+    for table in stream.model.seen:
         if table.shape.key:
             claim = table.shape.claim
             carried = {name: str(column.carried) for name, column in table.columns.items()}
