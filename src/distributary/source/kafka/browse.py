@@ -1,4 +1,4 @@
-"""Single messages of one partition, read in this process for a person who looks at them."""
+"""Single messages of one partition, read in this process for the page and the terminal."""
 
 from __future__ import annotations
 
