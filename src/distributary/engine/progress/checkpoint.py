@@ -101,11 +101,14 @@ class Checkpoint:
             "put the file back from a copy; if no batch was decided yet, start over with "
             "`distributary reset`"
         )
+        with reaching(self.store.address):
+            try:
+                sealed = self.store.read("first.json")
+            except FileNotFoundError:
+                return None
         try:
-            data = unseal(self.store.read("first.json"), where=where, next_step=next_step)
+            data = unseal(sealed, where=where, next_step=next_step)
             found: Mapping[str, Any] = json.loads(data)
-        except FileNotFoundError:
-            return None
         except ValueError as error:
             raise CheckpointError(
                 "the start of this life of the pipeline cannot be read",
