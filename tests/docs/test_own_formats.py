@@ -21,6 +21,7 @@ from distributary.engine.seams import make_source
 from distributary.operations.trial_registry import preview
 from distributary.source.entry import entry_of
 from distributary.spark.in_process import in_process
+from distributary.threads import end_process
 
 def no_spark():
     raise AssertionError("nothing here needs a JVM")
@@ -43,6 +44,8 @@ for row in rows:
     print(row["id"], row["speed"], row["state"], row["_offset"])
 (letter,) = DeltaTable("lake/dead_letters").to_pyarrow_table().to_pylist()
 print(letter["error_code"], letter["error_message"])
+# Arrow's threads may still use Python files while Python is taken down, see the page about reading
+end_process(0)
 """
 
 

@@ -123,7 +123,8 @@ class WriterSchema:
         """Return the version of this schema under a subject; None when it has none."""
         return next((s.version for s in self.subjects if s.subject == subject), None)
 
-    def label(self) -> str:
-        """Return subject and version, such as `chess-value v3`."""
-        first = self.subjects[0] if self.subjects else None
+    def label(self, topic: str = "") -> str:
+        """Return subject and version, such as `chess-value v3`; of several the topic's own."""
+        own = (place for place in self.subjects if place.subject.startswith(f"{topic}-"))
+        first = next(own, self.subjects[0] if self.subjects else None)
         return f"{first.subject} v{first.version}" if first else f"id {self.id}"

@@ -73,7 +73,7 @@ def look_inside(
     text = _readable(writer, message, payload or value[start:]) if value else ""
     position = letter["error_position"]
     return Insight(
-        schema=_named(letter["schema_id"], schema),
+        schema=_named(letter, schema),
         payload_start=place if place >= 0 else None,
         mark=None if position is None or not value or (payload and place < 0) else start + position,
         label=""
@@ -138,7 +138,9 @@ def _envelope(pipeline: Pipeline, registry: SchemaRegistry) -> WriterSchema | No
         return None
 
 
-def _named(schema_id: int | None, schema: WriterSchema | None) -> str:
+def _named(letter: Mapping[str, Any], schema: WriterSchema | None) -> str:
+    schema_id = letter["schema_id"]
     if schema_id is None:
         return "unknown"
-    return f"{schema_id} ({schema.label()})" if schema else f"{schema_id} (not in the registry)"
+    known = schema.label(letter["topic"]) if schema else "not in the registry"
+    return f"{schema_id} ({known})"
