@@ -18,9 +18,13 @@ import pyarrow as pa
 from benchmarks.order import Order, Row, Suite
 from benchmarks.shapes import orders, prepared
 from benchmarks.turns import cpu_by_turns
-from distributary.changes.aggregates import AggregateOrder, merge_aggregates, verify_aggregates
+from distributary.changes.aggregate_tables import (
+    AggregateOrder,
+    merge_aggregates,
+    verify_aggregates,
+)
 from distributary.config.rules.aggregates import AggregateConfig
-from distributary.delta.columns import fields_of
+from distributary.delta.column_merge import fields_of
 from distributary.delta.commit import Change, rewrite_files, write_rows
 from distributary.delta.log import Snapshot, snapshot_of
 from distributary.model.table import Column, Role

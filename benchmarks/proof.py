@@ -30,7 +30,7 @@ from distributary.changes.apply import merge_table
 from distributary.changes.merge_order import MergeOrder
 from distributary.changes.source.base import Moment, connect
 from distributary.changes.source.compare import Comparison
-from distributary.changes.source.lake import MergedTable
+from distributary.changes.source.lake_side import MergedTable
 from distributary.config.database import parse_address
 from distributary.model.change import CHANGE_COLUMNS, SEQ
 from distributary.model.table import Column

@@ -26,9 +26,9 @@ from benchmarks.clock import timed
 from benchmarks.engine import bare_session
 from benchmarks.order import Order, Pair, Row, Suite, summarised
 from distributary.changes.apply import merge_table, written
-from distributary.changes.events import PROPERTY, Span, to_text
+from distributary.changes.log_events import PROPERTY, Span, to_text
 from distributary.changes.merge_order import SEQ_COLUMN, TIME_COLUMN, DeletesAs, MergeOrder
-from distributary.delta.columns import fields_of
+from distributary.delta.column_merge import fields_of
 from distributary.delta.commit import Change, rewrite_files
 from distributary.delta.log import load
 from distributary.model.change import SEQ

@@ -18,9 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.order import Order
 from distributary.config.registry import RegistryConfig
-from distributary.registry.http.registry import HttpRegistry
+from distributary.registry.http.http_registry import HttpRegistry
 from distributary_lab.services.services import Services
-from distributary_lab.simulate.kafka import Topics
+from distributary_lab.simulate.kafka_sink import Topics
 
 PARTITIONS = 4
 _TOPIC = "bench"

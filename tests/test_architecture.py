@@ -123,7 +123,8 @@ def test_a_run_needs_no_extra() -> None:
     code = (
         "import sys\n"
         f"sys.modules |= dict.fromkeys({extras!r})\n"
-        "import distributary.cli.app, distributary.operations.replay, distributary.web.app\n"
+        "import distributary.cli.command_line, distributary.web.dashboard\n"
+        "import distributary.operations.replay\n"
         "from distributary import Pipeline\n"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -191,10 +192,34 @@ def test_tests_of_a_module_are_in_the_folder_of_the_module() -> None:
         assert len(homes) != 1 or place.parent.as_posix() in homes, place
 
 
+PARTS_OF_ENTRIES = {
+    "source": {"entry", "sample", "source"},
+    "decode": {"decoder", "fast_decoder", "format", "schema"},
+}
+"""Files that each entry of a seam has, by the folder of the seam."""
+
+
+def test_the_name_of_a_file_occurs_once() -> None:
+    """Or a search mixes them up; ARCHITECTURE.md names those that may share their name."""
+    places: dict[str, list[str]] = {}
+    for path in MODULES:
+        if path.stem not in {"__init__", "base"}:
+            places.setdefault(path.stem, []).append(name_of(path))
+    assert len(places) > 350
+    mixed_up = {}
+    for stem, names in places.items():
+        below = [name for name in names if not name.startswith(("cli/", "web/"))]
+        seams = {name.split("/")[0] for name in below if name.count("/") > 1}
+        parts = len(seams) == 1 and stem in PARTS_OF_ENTRIES.get(seams.pop(), ())
+        if len(below) > 1 and not parts:
+            mixed_up[stem] = below
+    assert not mixed_up
+
+
 def test_a_source_is_one_entry_in_one_table() -> None:
     """No module but its own asks which source it is; each type has settings and an entry."""
     from distributary.config.sources.source_types import SOURCES, settings_of, type_of
-    from distributary.source.entry import SourceEntry, entry_of
+    from distributary.source.source_entry import SourceEntry, entry_of
 
     names = {settings.__name__ for settings in SOURCES}
     seam = ("config/", "source/")
@@ -250,7 +275,7 @@ def test_a_catalog_is_one_entry_in_one_table() -> None:
 def test_a_table_format_is_one_entry_in_one_table() -> None:
     """No module but its own asks which format a table has; each name has facts and an entry."""
     from distributary.model.table_format import DELTA, TABLE_FORMATS
-    from distributary.publish.formats.entry import TableFormatEntry, format_entry
+    from distributary.publish.formats.table_format_entry import TableFormatEntry, format_entry
 
     names = set(TABLE_FORMATS) - {DELTA}
     seam = ("model/table_format.py", "publish/", "source/files/", "config/sources/", "lab/")
@@ -276,7 +301,7 @@ def _texts_compared(path: Path) -> Iterator[str]:
 def test_a_deploy_target_is_one_entry_in_one_table() -> None:
     """No module but its own asks which target it is; each name has an entry and a section."""
     from distributary.config.deploy import Deploy
-    from distributary.deploy.targets.entry import TargetEntry
+    from distributary.deploy.targets.target_entry import TargetEntry
     from distributary.deploy.targets.target_types import TARGETS, target_entry
 
     seam = ("deploy/targets/", "config/")

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from distributary.config.deploy import Kubernetes
-from distributary.deploy.files import template
+from distributary.deploy.file_targets import template
 from distributary.deploy.kubernetes_files import dockerfile
 from distributary.deploy.package import WHEEL, write_wheel
 

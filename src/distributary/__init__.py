@@ -10,8 +10,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from distributary.engine.loop import RunSummary
     from distributary.errors import DistributaryError, ErrorCode
-    from distributary.operations.lake import Lake
-    from distributary.supervise.pipeline import Pipeline
+    from distributary.operations.public_lake import Lake
+    from distributary.supervise.public_pipeline import Pipeline
 
 __all__ = ["DistributaryError", "ErrorCode", "Lake", "Pipeline", "RunSummary", "__version__"]
 
@@ -19,8 +19,8 @@ __all__ = ["DistributaryError", "ErrorCode", "Lake", "Pipeline", "RunSummary", "
 _HOMES = {
     "DistributaryError": "distributary.errors",
     "ErrorCode": "distributary.errors",
-    "Lake": "distributary.operations.lake",
-    "Pipeline": "distributary.supervise.pipeline",
+    "Lake": "distributary.operations.public_lake",
+    "Pipeline": "distributary.supervise.public_pipeline",
     "RunSummary": "distributary.engine.loop",
 }
 

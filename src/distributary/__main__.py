@@ -2,7 +2,7 @@
 
 import sys
 
-from distributary.cli.app import program, return_freed_memory
+from distributary.cli.command_line import program, return_freed_memory
 
 if __name__ == "__main__":
     return_freed_memory(sys.argv[1:])

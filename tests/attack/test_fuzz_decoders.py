@@ -14,7 +14,7 @@ from distributary.decode.formats import FORMATS
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.model.deadletter import Decoded
 from distributary.model.record import HEADER, Format
-from distributary.registry.wire import BadFrame, parse, split
+from distributary.registry.frames import BadFrame, parse, split
 from tests.attack.mutations import mutated, replanted
 from tests.decode import datastream_samples, debezium_samples
 from tests.decode.conftest import compiled

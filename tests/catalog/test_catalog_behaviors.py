@@ -20,7 +20,7 @@ from distributary.catalog.base import (
     text_type,
 )
 from distributary.catalog.glue import GlueTables
-from distributary.catalog.spark import SessionCatalog
+from distributary.catalog.spark_catalog import SessionCatalog
 from distributary.catalog.unity import UnityTables
 from distributary.config.catalog import CatalogConfig
 from distributary.errors import CatalogError, CatalogUnavailableError, ErrorCode

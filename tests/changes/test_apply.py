@@ -17,14 +17,14 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from distributary.changes import apply, history, tombstones
-from distributary.changes import events as reading
+from distributary.changes import log_events as reading
 from distributary.changes.apply import compaction, merge_table
 from distributary.changes.history import merge_history
 from distributary.changes.merge_order import MergeOrder, MergeResult
 from distributary.changes.rebuild import rebuild, verify
-from distributary.changes.spark import needs_spark
-from distributary.delta import checkpoint, log, parquet
+from distributary.changes.spark_target import needs_spark
 from distributary.delta import commit as writing
+from distributary.delta import log, log_checkpoint, parquet
 from distributary.delta.commit import rewrite_files
 from distributary.delta.compact import Sizes, compact
 from distributary.delta.log import DataFile, Snapshot, snapshot_of
@@ -289,7 +289,7 @@ def test_a_table_made_again_behind_us(shop: Shop) -> None:
 
 
 def test_many_commits_are_followed_over_checkpoints(shop: Shop) -> None:
-    for number in range(2 * checkpoint.OFTEN + 5):
+    for number in range(2 * log_checkpoint.OFTEN + 5):
         merge_table(shop.order([event(number, "insert", id=number % 7, price=float(number))]))
     assert list((shop.folder / "orders/_delta_log").glob("*.checkpoint.parquet"))
     assert len(shop.rows()) == 7
@@ -496,7 +496,7 @@ def test_files_that_were_replaced_do_not_stay_for_ever(
     monkeypatch.setattr(
         writing, "RETENTION", {"delta.deletedFileRetentionDuration": "interval 0 hours"}
     )
-    monkeypatch.setattr(checkpoint, "OFTEN", 3)
+    monkeypatch.setattr(log_checkpoint, "OFTEN", 3)
     for number in range(9):
         merge_table(shop.order([event(number, id=1)]))
     assert len(list((shop.folder / "orders").glob("*.parquet"))) < 5

@@ -19,12 +19,12 @@ from deltalake import DeltaTable, QueryBuilder
 from distributary.changes import apply, tombstones
 from distributary.changes.apply import merge_table
 from distributary.changes.rebuild import rebuild, verify
-from distributary.changes.spark import needs_spark
+from distributary.changes.spark_target import needs_spark
 from distributary.delta import commit as writing
 from distributary.delta import log, vectors
-from distributary.delta.checkpoint import write_checkpoint
 from distributary.delta.compact import Sizes, compact, planned
 from distributary.delta.log import Snapshot, load
+from distributary.delta.log_checkpoint import write_checkpoint
 from distributary.delta.vacuum import Keepers, vacuum
 from distributary.errors import PublishError
 from distributary.store import base

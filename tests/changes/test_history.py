@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from distributary.changes import history
 from distributary.changes.history import merge_history
 from distributary.changes.merge_order import MergeOrder, MergeResult
-from distributary.delta import checkpoint
+from distributary.delta import log_checkpoint
 from distributary.errors import PublishError
 from distributary.model.table import Column
 from tests.changes.logs import COLUMNS, Event, Row, Shop, at, event, history_truth, last_commit
@@ -143,7 +143,7 @@ def test_a_column_with_the_name_of_one_of_ours_is_refused(shop: Shop) -> None:
 
 
 def test_a_long_history_is_followed_over_checkpoints(shop: Shop) -> None:
-    events = [event(number, id=1) for number in range(checkpoint.OFTEN + 8)]
+    events = [event(number, id=1) for number in range(log_checkpoint.OFTEN + 8)]
     for each in events:
         keep(shop, [each])
     assert shop.history() == history_truth([events], COLUMNS)

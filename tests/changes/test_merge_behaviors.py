@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from distributary.changes import events as reading
+from distributary.changes import log_events as reading
 from distributary.changes import tombstones
 from distributary.changes.apply import merge_table
 from distributary.changes.merge_order import MergeOrder, MergeResult
@@ -37,7 +37,7 @@ def merge(request: pytest.FixtureRequest) -> Merge:
     """Into a table of ours, and into one with a constraint, which only Spark may write."""
     if request.param == "arrow":
         return merge_table
-    from distributary.changes.spark import merge_table_with_spark, needs_spark
+    from distributary.changes.spark_target import merge_table_with_spark, needs_spark
 
     spark: SparkSession = request.getfixturevalue("spark")
 
@@ -421,7 +421,7 @@ def test_names_from_outside(merge: Merge, shop: Shop, names: tuple[str, ...]) ->
 
 @pytest.mark.slow
 def test_a_change_data_feed_tells_an_update_from_an_insert(spark: SparkSession, shop: Shop) -> None:
-    from distributary.changes.spark import merge_table_with_spark
+    from distributary.changes.spark_target import merge_table_with_spark
 
     feed = {"delta.enableChangeDataFeed": "true"}
     write_deltalake(shop.folder / "orders", pa.table({"id": [1, 2, 3]}), configuration=feed)
@@ -456,7 +456,7 @@ def test_a_change_data_feed_tells_an_update_from_an_insert(spark: SparkSession, 
 def test_a_key_is_defined_anew_in_a_table_that_only_spark_writes(
     spark: SparkSession, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from distributary.changes.spark import merge_table_with_spark
+    from distributary.changes.spark_target import merge_table_with_spark
 
     monkeypatch.setattr(reading, "EVENT_BYTES", 1)
     merge_table(shop.order(batch := [event(1, "insert", id=n, region="EU") for n in range(3)]))

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributary.changes import apply, events
+from distributary.changes import apply, log_events
 from distributary.changes.apply import compaction, merge_table
 from distributary.changes.history import merge_history
 from distributary.delta import log
@@ -128,7 +128,7 @@ def test_any_delivery_gives_the_rows_of_the_source(
 @given(batches=moving_histories().flatmap(deliveries), files=st.integers(2, 4))
 def test_a_batch_in_parts_is_as_good_as_several(batches: Batches, files: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(events, "EVENT_BYTES", 1)
+        patch.setattr(log_events, "EVENT_BYTES", 1)
         shop = Shop(Path(folder))
         for batch in batches:
             order = shop.order(batch, files=files)

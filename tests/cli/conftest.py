@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from distributary.cli.app import main
+from distributary.cli.command_line import main
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import typer
 
-from distributary.cli.app import PLUGGED, VERBS, application
 from distributary.cli.command.verb import DEPLOY, FIX, LOOK, RUN, START
+from distributary.cli.command_line import PLUGGED, VERBS, application
 from tests.cli.conftest import Cli
 
 

@@ -13,7 +13,7 @@ from distributary.cli.doctor import _start_registry, registry_check
 from distributary.config.registry import RegistryConfig
 from distributary.model.record import Format
 from distributary.registry.compatibility.levels import Level
-from distributary.registry.http.registry import HttpRegistry
+from distributary.registry.http.http_registry import HttpRegistry
 from distributary.source.kafka.entry import start_broker
 from tests.cli.conftest import Cli
 from tests.lakes.written import make_lake

@@ -256,7 +256,7 @@ def imported(
 ) -> tuple[str, set[str]]:
     """What a command says in a process of its own, and which of the slow packages it imported."""
     code = (
-        "import atexit, sys; from distributary.cli.app import program; "
+        "import atexit, sys; from distributary.cli.command_line import program; "
         f"slow = lambda: sys.modules.keys() & {set(of)!r}; "
         "atexit.register(lambda: print('imported', *slow(), file=sys.stderr)); program()"
     )
@@ -292,9 +292,14 @@ def test_looking_imports_nothing_that_only_writing_needs(own_folder: Path) -> No
     lake.settle(0, {"silver_chess": "chess"})
     # what compiles schemas, tries again, computes with SQL, and what a run tells its listeners
     slow = {"google.protobuf", "grpc_tools", "jsonschema_rs", "tenacity", "asyncio", "duckdb"}
-    slow |= {"distributary.observe.events", "distributary.config.pipeline", "pyspark", "pandas"}
+    slow |= {
+        "distributary.observe.events",
+        "distributary.config.pipeline_config",
+        "pyspark",
+        "pandas",
+    }
     # what checks a pipeline file, and a process that runs; masked arrays; another verb's options
-    slow |= {"pydantic", "psutil", "numpy.ma", "distributary.cli.upkeep.source"}
+    slow |= {"pydantic", "psutil", "numpy.ma", "distributary.cli.upkeep.source_comparison"}
     for line in (("status",), ("status", "--json"), ("trace", "wrapper/0/3")):
         said, found = imported(*line, "--lake", lake.path, of=slow)
         assert found == set(), (line, said)
@@ -304,7 +309,12 @@ def test_looking_by_a_file_imports_what_reads_the_file_and_no_more(file: Path) -
     run_before(file)
     # what could heal its dead letters is imported besides, if there are any: not named here
     slow = {"tenacity", "asyncio", "duckdb", "psutil", "numpy.ma"}
-    slow |= {"distributary.observe.events", "pyspark", "pandas", "distributary.cli.upkeep.source"}
+    slow |= {
+        "distributary.observe.events",
+        "pyspark",
+        "pandas",
+        "distributary.cli.upkeep.source_comparison",
+    }
     said, found = imported("status", file, of={*slow, "pydantic"})
     assert found == {"pydantic"}, said
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from distributary.config.document import Problem
 from distributary.config.load import Loaded
+from distributary.config.sources.file_pattern import PathPattern
 from distributary.config.sources.files import FilesSourceConfig
-from distributary.config.sources.pattern import PathPattern
 
 Load = Callable[..., Loaded]
 Problems = Callable[..., list[Problem]]

@@ -24,7 +24,7 @@ from distributary.decode.json.infer import infer
 from distributary.model.change import ChangeSettings
 from distributary.model.deadletter import Decoded
 from distributary.model.record import RAW, Format, WriterSchema
-from distributary.registry.compile.avro import compile_avro
+from distributary.registry.compile.avro_compiler import compile_avro
 from tests.decode.json_samples import writer_schema
 
 SETTINGS = ChangeSettings(format="debezium")

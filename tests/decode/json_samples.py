@@ -6,7 +6,7 @@ import json
 
 from distributary.decode.json.infer import Shape
 from distributary.model.record import Format, WriterSchema
-from distributary.registry.compile.json import compile_json
+from distributary.registry.compile.json_compiler import compile_json
 
 
 def writer_schema(shape: Shape) -> WriterSchema:

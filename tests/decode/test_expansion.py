@@ -22,7 +22,7 @@ from distributary.errors import ErrorCode
 from distributary.model.change import ChangeSettings
 from distributary.model.deadletter import Decoded
 from distributary.model.record import Format, WriterSchema
-from distributary.registry.compile.avro import payload_name
+from distributary.registry.compile.avro_compiler import payload_name
 from distributary.registry.compile.avro_schema import parse_avro
 from tests.decode.avro_samples import zigzag
 from tests.decode.debezium_samples import raw_table

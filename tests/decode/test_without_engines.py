@@ -18,7 +18,7 @@ from distributary.decode.base import DecodeLimits
 from distributary.decode.protobuf import fast_decoder as protobuf_engine
 from distributary.decode.protobuf.decoder import ProtobufDecoder
 from distributary.model.check import CheckState
-from distributary.registry.compile.avro import compile_avro
+from distributary.registry.compile.avro_compiler import compile_avro
 from tests.decode.avro_samples import encode
 
 PERSON = {

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from distributary.delta import checkpoint, commit
+from distributary.delta import commit, log_checkpoint
 from distributary.model.manifest import StagedFile, TableEntry
 from distributary.model.table import Role, TablePlan
 from distributary.publish.direct import DirectPublisher
@@ -31,7 +31,7 @@ def server() -> Iterator[S3Server]:
 def table(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(base, "_OPTIONS", {})
     introduce(f"s3://{BUCKET}", server.options)
-    for module in (checkpoint, commit):
+    for module in (log_checkpoint, commit):
         monkeypatch.setattr(module, "OFTEN", 4)
     return f"s3://{BUCKET}/{unique('table')}"
 

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from distributary.delta.checkpoint import write_checkpoint
 from distributary.delta.damage import footer_damage
 from distributary.delta.log import Snapshot, checkpoint_damage, load
+from distributary.delta.log_checkpoint import write_checkpoint
 from distributary.errors import DamagedFileError
 from distributary.publish.direct import DirectPublisher
 from distributary.store.base import at

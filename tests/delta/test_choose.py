@@ -9,9 +9,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.delta.checkpoint import parse_interval
 from distributary.delta.compact import Sizes, bins, in_order, joined, name_after
 from distributary.delta.log import DataFile
+from distributary.delta.log_checkpoint import parse_interval
 from distributary.delta.parquet import statistics
 
 SIZES = Sizes(target=1000, min_files=3)

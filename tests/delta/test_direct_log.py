@@ -15,7 +15,7 @@ from deltalake import DeltaTable, TableFeatures, write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.delta import checkpoint, log
+from distributary.delta import log, log_checkpoint
 from distributary.delta.commit import lane_of, pipeline_of
 from distributary.delta.log import DataFile, Snapshot
 from distributary.errors import LakeUnavailableError, PublishError
@@ -251,8 +251,8 @@ def test_damaged_log_is_told(folder: Path) -> None:
 
 
 def test_checkpoints_are_written_and_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "CHECKPOINT_EVERY", 4)
-    monkeypatch.setattr(checkpoint, "CLEAN_EVERY", 2)
+    monkeypatch.setattr(log_checkpoint, "CHECKPOINT_EVERY", 4)
+    monkeypatch.setattr(log_checkpoint, "CLEAN_EVERY", 2)
     publisher = DirectPublisher()
     for batch in range(10):
         publish(publisher, folder, batch)
@@ -362,9 +362,9 @@ def test_spark_reads_what_we_wrote(folder: Path, spark: SparkSession) -> None:
 
 
 def test_old_tables_write_checkpoints_less_often_but_never_rarely() -> None:
-    assert checkpoint.checkpoint_interval(0, 50) == 50
+    assert log_checkpoint.checkpoint_interval(0, 50) == 50
     for version in range(0, 50_000, 997):
-        every = checkpoint.checkpoint_interval(version, 50)
+        every = log_checkpoint.checkpoint_interval(version, 50)
         # a reader replays at most a twentieth of the log beyond its newest checkpoint
         assert every == 50 or every * 20 <= version
         assert every * 40 > version
@@ -378,7 +378,7 @@ def test_spark_reads_our_checkpoints(folder: Path, spark: SparkSession) -> None:
         publish(publisher, folder, batch)
     seen = log.load(at(folder))
     assert seen is not None
-    checkpoint.write_checkpoint(seen)
+    log_checkpoint.write_checkpoint(seen)
     for version in range(4):
         (folder / "_delta_log" / f"{version:020d}.json").unlink()
     publish(publisher, folder, 4)

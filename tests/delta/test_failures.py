@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from deltalake.exceptions import DeltaError
 
-from distributary.delta.columns import ColumnConflictError
+from distributary.delta.column_merge import ColumnConflictError
 from distributary.delta.log import BrokenLogError
 from distributary.delta.tables import OvertakenError, as_publish_error
 from distributary.errors import (

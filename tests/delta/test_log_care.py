@@ -12,9 +12,9 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from distributary.delta.checkpoint import care_for_log
 from distributary.delta.commit import mend_lost_commit
 from distributary.delta.log import BrokenLogError, Snapshot, follow, load, log_names
+from distributary.delta.log_checkpoint import care_for_log
 from distributary.publish.base import CommittedMark
 from distributary.publish.direct import DirectPublisher
 from distributary.store.base import at

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from deltalake import write_deltalake
 
-from distributary.delta import checkpoint, commit
+from distributary.delta import commit, log_checkpoint
 from distributary.model.manifest import TableEntry
 from distributary.publish.base import Outcome
 from distributary.publish.direct import DirectPublisher
@@ -110,10 +110,10 @@ def test_where_no_name_can_be_given_commits_are_made_in_the_usual_way(
 
 
 def test_checkpoints_are_written_at_the_end(publisher: DirectPublisher, tmp_path: Path) -> None:
-    for batch in range(1, 2 * checkpoint.CHECKPOINT_EVERY + 1):
+    for batch in range(1, 2 * log_checkpoint.CHECKPOINT_EVERY + 1):
         entries = tables(tmp_path, 1, batch)
         publisher.prepare(entries, mark(batch))
         publisher.publish(entries[0], mark(batch))
         publisher.finish(threads=1)
     assert len(list((tmp_path / "t0" / "_delta_log").glob("*.checkpoint.parquet"))) in (1, 2)
-    assert len(values(tmp_path / "t0")) == 2 * checkpoint.CHECKPOINT_EVERY + 1
+    assert len(values(tmp_path / "t0")) == 2 * log_checkpoint.CHECKPOINT_EVERY + 1

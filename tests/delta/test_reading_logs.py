@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributary.delta import log, tables
-from distributary.delta.columns import UnsupportedTypeError, fields_of
+from distributary.delta.column_merge import UnsupportedTypeError, fields_of
 from distributary.delta.commit import Change, rewrite_files, write_rows
 from distributary.delta.log import Snapshot, snapshot_of
 from distributary.delta.parquet import write_file

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, TableFeatures
 
-from distributary.delta.checkpoint import retention_of, write_checkpoint
 from distributary.delta.compact import Sizes, compact
 from distributary.delta.log import Snapshot, load
+from distributary.delta.log_checkpoint import retention_of, write_checkpoint
 from distributary.delta.vacuum import Keepers, Vacuumed, vacuum, vacuum_staging
 from distributary.publish.direct import DirectPublisher
 from distributary.store.base import at

@@ -15,7 +15,7 @@ from databricks.sdk.service.jobs import JobSettings
 
 from distributary.config.deploy import Databricks
 from distributary.deploy.databricks_job import Places, job_settings, like
-from distributary.deploy.files import marked
+from distributary.deploy.file_targets import marked
 from distributary.deploy.package import WHEEL
 from tests.cli.conftest import Cli
 from tests.deploy.conftest import Write

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.deploy.files import InstallStep, StepAction, marked, read_mark
+from distributary.deploy.file_targets import InstallStep, StepAction, marked, read_mark
 
 BODIES = st.one_of(
     st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=200),

@@ -13,7 +13,7 @@ import yaml
 from deltalake import DeltaTable
 from pyarrow.fs import FileSelector
 
-from distributary.deploy.files import FileTarget
+from distributary.deploy.file_targets import FileTarget
 from distributary.deploy.kubernetes_files import kubernetes_target
 from distributary.deploy.pipeline_file import read_for_install
 from distributary.spark.jars import ensure_connectors

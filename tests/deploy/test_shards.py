@@ -11,7 +11,7 @@ import pytest
 
 from distributary.config.load import load_text
 from distributary.config.shard import Part, job_name
-from distributary.deploy.files import StepAction, refuse_conflicts
+from distributary.deploy.file_targets import StepAction, refuse_conflicts
 from distributary.deploy.pipeline_file import Installable, read_for_install
 from distributary.deploy.shards import (
     ShardsTarget,

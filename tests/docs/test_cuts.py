@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from distributary.cli.app import main
+from distributary.cli.command_line import main
 from tests.docs.pages import DOCS, blocks
 from tests.lakes.settled import SettledLake
 

@@ -15,7 +15,7 @@ import pytest
 import typer
 from ruamel.yaml import YAML
 
-from distributary.cli.app import application
+from distributary.cli.command_line import application
 from distributary.config.load import Loaded, load_text
 from tests.docs.pages import (
     DOCS,

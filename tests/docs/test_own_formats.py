@@ -19,7 +19,7 @@ from distributary.engine.loop import StreamRun
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.seams import make_source
 from distributary.operations.trial_registry import preview
-from distributary.source.entry import entry_of
+from distributary.source.source_entry import entry_of
 from distributary.spark.in_process import in_process
 from distributary.threads import end_process
 

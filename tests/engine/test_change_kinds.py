@@ -14,7 +14,7 @@ from distributary.engine.pipeline import Pipeline
 from distributary.engine.steps import merges
 from distributary.model.manifest import Counts
 from distributary.observe.health import with_measures
-from distributary.observe.verify.tables import check_table, written_tables
+from distributary.observe.verify.row_counts import check_table, written_tables
 from distributary.operations.query import Questions
 from distributary_lab.simulate.cdc.shapes import CHAOS, CdcPlan, Feature, SourceType
 from tests.decode.datastream_samples import COLUMNS, TS, event

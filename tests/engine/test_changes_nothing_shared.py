@@ -16,7 +16,7 @@ import pytest
 from distributary.engine.kill_points import KILL, PAUSE, KillPoint
 from distributary.model.table import Role
 from distributary.store.base import at
-from distributary_lab.simulate.cdc.files import FileRound
+from distributary_lab.simulate.cdc.datastream_files import FileRound
 from distributary_lab.simulate.cdc.shapes import CHAOS, CdcPlan
 from tests.lakes.changes import EACH, BucketFeed
 from tests.services.shared import unique

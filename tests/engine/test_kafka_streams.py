@@ -16,7 +16,7 @@ from distributary.model.manifest import Counts
 from distributary.model.record import Format
 from distributary.observe.events import Event
 from distributary.operations.replay import replay
-from distributary.registry.wire import VALUE_HEADER
+from distributary.registry.frames import VALUE_HEADER
 from tests.lakes.orders import ORDER, avro, avro_stream, order
 from tests.lakes.streams import Stream
 from tests.registry.frames import frame

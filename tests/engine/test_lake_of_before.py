@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from distributary.cli.app import application
+from distributary.cli.command_line import application
 from distributary.engine.pipeline import Pipeline
 from distributary.model.table import Role
 from distributary_lab.simulate.base import Round, Sent

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from distributary.catalog.base import CatalogEntry
-from distributary.catalog.spark import SessionCatalog
+from distributary.catalog.spark_catalog import SessionCatalog
 from distributary.cli.doctor import tables_with_expiring_marks
 from distributary.config.catalog import SparkCatalogConfig
 from distributary.engine.kill_points import KILL, KillPoint
@@ -26,7 +26,7 @@ from distributary.operations.repair.reset_clean import plan_clean, remove
 from distributary.operations.repair.resume_table import resume, waiting
 from distributary.operations.replay import LANE, replay
 from distributary.operations.trial_registry import preview
-from distributary.publish.formats.entry import format_at
+from distributary.publish.formats.table_format_entry import format_at
 from distributary.publish.parquet_publisher import ParquetPublisher
 from distributary.store.base import same_place
 from distributary_lab.simulate.game_records import GamesPlan

@@ -15,7 +15,7 @@ from distributary.engine.progress.removal import dead_letters_of
 from distributary.errors import ErrorCode
 from distributary.model.manifest import Counts
 from distributary.observe.verify.coordinates import coordinates
-from distributary.observe.verify.tables import check_table, written_tables
+from distributary.observe.verify.row_counts import check_table, written_tables
 from distributary.operations.replay import LANE, replay
 from distributary.operations.trial_registry import preview
 

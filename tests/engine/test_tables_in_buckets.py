@@ -18,7 +18,7 @@ from distributary.observe.trace import Coordinates, trace_offset
 from distributary.operations.repair.reset_clean import plan_clean, remove
 from distributary.operations.repair.resume_table import resume, waiting
 from distributary.publish.base import Outcome
-from distributary.publish.formats.entry import format_at
+from distributary.publish.formats.table_format_entry import format_at
 from distributary.publish.parquet_publisher import ParquetTable, open_parquet
 from distributary_lab.simulate.game_records import GamesPlan
 from tests.engine.shards.test_shards_running import Spread

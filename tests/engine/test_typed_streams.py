@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from distributary import Pipeline
-from distributary.cli.app import application
+from distributary.cli.command_line import application
 from distributary.engine.progress.removal import dead_letters_of
 from distributary.model.manifest import Counts
 from distributary.operations.replay import replay

@@ -21,11 +21,11 @@ from distributary.engine.kill_points import KillPoint
 from distributary.engine.loop import StreamRun
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.progress.removal import dead_letters_of
-from distributary.engine.steps import aggregates, commits, merges
+from distributary.engine.steps import aggregate_commits, commits, merges
 from distributary.model.manifest import Counts
-from distributary.observe.ledger.rows import TableSummary
+from distributary.observe.ledger.ledger_rows import TableSummary
 from distributary.observe.verify.coordinates import coordinates
-from distributary.observe.verify.tables import check_table, written_tables
+from distributary.observe.verify.row_counts import check_table, written_tables
 from distributary.operations.repair.verify_table import verify_aggregate, verify_table
 from distributary.operations.replay import LANE, replay
 from distributary.spark.in_process import in_process
@@ -231,7 +231,7 @@ def killed(moment: KillPoint | None) -> Iterator[None]:
             raise _Killed
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (batch, commits, merges, aggregates):
+        for module in (batch, commits, merges, aggregate_commits):
             patch.setattr(module, "reached", die)
         try:
             yield

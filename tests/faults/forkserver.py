@@ -202,7 +202,7 @@ def _command(context: Any, arguments: list[str], variables: dict[str, str]) -> N
     client.deque.clear()
     client.thread_connection = threading.local()
     sys.argv = ["distributary", *arguments]
-    from distributary.cli.app import program
+    from distributary.cli.command_line import program
 
     program()
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
-from distributary.delta.checkpoint import write_checkpoint
 from distributary.delta.log import load
+from distributary.delta.log_checkpoint import write_checkpoint
 from distributary.engine.kill_points import KillPoint
 from distributary.store.base import at
 from tests.faults.feeds import Shape

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from pyiceberg.table import StaticTable
 
-from distributary.delta.columns import Field, fields_of, merge_fields
+from distributary.delta.column_merge import Field, fields_of, merge_fields
 from distributary.delta.commit import Change, commit, write_rows
 from distributary.delta.log import Snapshot, load
 from distributary.delta.parquet import write_file

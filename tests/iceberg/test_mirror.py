@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.delta.columns import ColumnConflictError
+from distributary.delta.column_merge import ColumnConflictError
 from distributary.delta.log import load
 from distributary.errors import OutsideLakeError
 from distributary.iceberg import mirror as mirrors
@@ -244,7 +244,7 @@ def test_commits_that_are_no_longer_in_the_log_are_not_needed(tmp_path: Path) ->
     table.append(2)
     state = load(table.store)
     assert state is not None
-    from distributary.delta.checkpoint import write_checkpoint
+    from distributary.delta.log_checkpoint import write_checkpoint
 
     write_checkpoint(state)
     Path(table.folder, "_delta_log", f"{0:020d}.json").unlink()

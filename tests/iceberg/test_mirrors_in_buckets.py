@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from pyiceberg.table import StaticTable
 
-from distributary.delta.columns import fields_of
+from distributary.delta.column_merge import fields_of
 from distributary.delta.commit import Change, rewrite_files, write_rows
 from distributary.delta.log import load
 from distributary.iceberg import mirror as mirrors

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import StaticTable
 
-from distributary.delta.columns import UnsupportedTypeError, fields_of
+from distributary.delta.column_merge import UnsupportedTypeError, fields_of
 from distributary.delta.commit import Change, commit
 from distributary.delta.parquet import write_file
 from distributary.iceberg.mirror import Mirror

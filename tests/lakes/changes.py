@@ -21,7 +21,7 @@ from distributary.model.table import Role
 from distributary.operations.repair.verify_table import verify_table
 from distributary.store import disk
 from distributary.store.base import at, introduce
-from distributary_lab.simulate.cdc.files import FileRound, FileStream
+from distributary_lab.simulate.cdc.datastream_files import FileRound, FileStream
 from distributary_lab.simulate.cdc.shapes import CdcPlan, TableClaim, interval_text
 from tests.decode.datastream_samples import COLUMNS, avro_schema
 from tests.source.change_files import MINUTE, avro

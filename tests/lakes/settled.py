@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from distributary.config.load import load
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline_config import PipelineConfig
 from distributary.delta.parquet import write_file
 from distributary.model.deadletter import DEAD_LETTER_SCHEMA, dead_letter_id
 from distributary.model.manifest import Counts, Manifest, Mark, SourceRange, StagedFile, TableEntry

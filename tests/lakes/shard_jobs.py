@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from distributary.config.lake import LakeConfig
 from distributary.config.load import load_text
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline_config import PipelineConfig
 from distributary.config.shard import Part, job_name
 from distributary.engine.progress.checkpoint import Checkpoint
 from distributary.engine.seams import make_source

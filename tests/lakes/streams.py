@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from distributary.config.registry import RegistryConfig
 from distributary.engine.pipeline import Pipeline
-from distributary.registry.http.registry import HttpRegistry
+from distributary.registry.http.http_registry import HttpRegistry
 from distributary_lab.services.services import Services
 from tests.services.shared import unique
 from tests.topics import Topics

@@ -19,7 +19,7 @@ from distributary.observe.ledger.ledger import Ledger
 from distributary.observe.ledger.recording import TABLES
 from distributary.observe.status import status
 from distributary.publish.base import Outcome, Published
-from distributary.stage.files import count_events
+from distributary.stage.task_outputs import count_events
 from tests.changes.logs import NOW, event
 from tests.lakes.written_changes import BEGUN, LOG, MERGED, ChangeLake
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from distributary.observe.health import Health, assess, losses_of, rank
-from distributary.observe.ledger.rows import TableSummary
+from distributary.observe.ledger.ledger_rows import TableSummary
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 

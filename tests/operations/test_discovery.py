@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.config.load import load_text
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline_config import PipelineConfig
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.model.record import Format
 from distributary.operations.discovery import (
@@ -23,7 +23,7 @@ from distributary.operations.discovery import (
     document,
     pipeline_text,
 )
-from distributary.source.sample import Sample, SampledRecord
+from distributary.source.source_sample import Sample, SampledRecord
 from tests.decode.packer import pack
 from tests.registry.frames import frame
 from tests.registry.scratch import ScratchRegistry

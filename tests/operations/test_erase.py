@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from distributary.config.lake import Maintain
-from distributary.delta.erased import (
+from distributary.delta.erased_records import (
     IN_TABLES,
     erased_plan,
     is_done,
@@ -29,9 +29,9 @@ from distributary.engine.progress.erasure import finish_erasures
 from distributary.errors import CheckpointError, ConfigError, ErrorCode, OwnedError
 from distributary.model import layout
 from distributary.observe.cuts import Cuts
+from distributary.observe.verify.checksums import check_files
 from distributary.observe.verify.coordinates import coordinates
-from distributary.observe.verify.files import check_files
-from distributary.observe.verify.tables import check_table, written_tables
+from distributary.observe.verify.row_counts import check_table, written_tables
 from distributary.operations import erase as erasing
 from distributary.operations.erase import EraseCondition, erase, find, keys_in, where
 from distributary.operations.maintain import UpkeepStep, Wishes, jobs_of, maintain

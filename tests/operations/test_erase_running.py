@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from distributary.config.lake import Maintain
 from distributary.config.runtime import AVAILABLE_NOW
-from distributary.delta.erased import is_done, names_in
+from distributary.delta.erased_records import is_done, names_in
 from distributary.engine.kill_points import KILL, ErasePoint
 from distributary.engine.loop import StreamRun
 from distributary.engine.pipeline import Pipeline
@@ -25,7 +25,7 @@ from distributary.engine.seams import make_source
 from distributary.model.manifest import Counts
 from distributary.observe.erasures import check_erasures
 from distributary.observe.verify.coordinates import coordinates
-from distributary.observe.verify.tables import check_table, written_tables
+from distributary.observe.verify.row_counts import check_table, written_tables
 from distributary.operations import erase as erasing
 from distributary.operations.erase import erase, find, where
 from distributary.operations.maintain import UpkeepStep, Wishes, jobs_of, maintain

@@ -28,7 +28,7 @@ from distributary.observe.cards import Registration, register
 from distributary.operations.maintain import UpkeepStep, Wishes, jobs_of, maintain
 from distributary.operations.repair.reset_clean import plan_clean, plan_reset, remove
 from distributary.operations.repair.resume_table import resume
-from distributary.publish.formats.entry import open_readable
+from distributary.publish.formats.table_format_entry import open_readable
 from distributary.publish.parking import in_lake, parked
 from distributary.publish.parquet_publisher import ParquetPublisher
 from distributary.web.drawing import preview

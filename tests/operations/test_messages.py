@@ -1,83 +1,99 @@
-"""What is said before a run, and after one, about payloads of a file with several messages."""
+"""Messages of a topic for people: of a real broker, decoded with schemas of a real registry."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
-from deltalake import write_deltalake
+import pytest
 
-from distributary.engine.pipeline import Pipeline
-from distributary.operations.insight import look_inside
-from distributary.operations.trial_registry import preview
-from distributary.registry.folder import FileRegistry
-
-WRAPPER = "message wrapper { optional string kind=1; optional int32 id=2; optional bytes body=3; }"
-TRACE = "message Trace { optional string id = 9; }"
-ITEM = "message Item { string sku = 1; int32 pieces = 2; }"
-EVENT = "message event { string user = 1; string note = 2; repeated Item items = 3; }"
-OTHER = "message Other { string name = 1; }"
-PAYLOAD = b"\x0a\x02me\x12\x02hi\x1a\x05\x0a\x01s\x10\x02"
+from distributary.errors import ConfigError, ErrorCode
+from distributary.model.record import Format
+from distributary.operations.messages import MessagePage, browse
+from distributary.source.source_entry import Browsing
+from distributary_lab.simulate.game_records import GamesPlan
+from tests.lakes.games import Games
+from tests.lakes.orders import ORDER, avro, avro_stream, order
+from tests.lakes.streams import Stream
+from tests.registry.frames import frame
+from tests.services.secured import SecuredServices
 
 
-def pipeline(root: Path, *messages: str) -> tuple[Pipeline, bytes]:
-    """A pipeline with one unread record, and that record."""
-    registry = FileRegistry(root / "schemas", durable=False)
-    registry.register("wrapper-value", f"{TRACE} {WRAPPER}")
-    number = registry.register("chess-value", f'syntax = "proto3"; {" ".join(messages)}')
-    value = b"\x0a\x05chess\x10" + bytes([number, 0x1A, len(PAYLOAD)]) + PAYLOAD
-    write_deltalake(str(root / "wrapper"), pa.table({"wrapper": pa.array([value], pa.binary())}))
-    file = root / "games.yaml"
-    file.write_text(f"""
-name: games
-source: {{type: delta, path: {root}/wrapper, value: wrapper}}
-registry: {{path: {root}/schemas}}
-envelope: {{format: protobuf, subject: wrapper-value, type: kind, schema_id: id, payload: body}}
-payload: {{format: protobuf}}
-tables: {{each: 'silver_{{type}}'}}
-lake: {{path: {root}/lake}}
-""")
-    return Pipeline.load(file), value
+@pytest.fixture
+def stream(services: SecuredServices, tmp_path: Path) -> Stream:
+    """Thirty orders, a message without a value, and two that nobody can read."""
+    made = avro_stream(services, tmp_path)
+    made.registry.register(made.subject, json.dumps(ORDER), format=Format.AVRO)
+    known = made.registry.latest(made.subject).id
+    orders = [
+        frame(avro(ORDER, [order(number)]), schema_id=known, indexes=None) for number in range(30)
+    ]
+    missing = frame(b"\x00", schema_id=999_999, indexes=None)
+    keys = [str(number).encode() for number in range(30)]
+    made.topics.send(made.topic, [*orders, b"plain", missing], keys=[*keys, b"\xff", None])
+    return made
 
 
-def letter(value: bytes) -> dict[str, Any]:
-    return {
-        "key": None,
-        "value": value,
-        "headers": None,
-        "topic": "wrapper",
-        "partition": 0,
-        "offset": 0,
-        "timestamp": datetime(2024, 1, 1, tzinfo=UTC),
-        "schema_id": 2,
-        "error_position": None,
-        "stage": "decode",
-    }
+def offsets(page: MessagePage) -> list[int]:
+    return [message.offset for message in page.messages]
 
 
-def test_a_plan_names_the_columns_of_the_message_that_payloads_are(tmp_path: Path) -> None:
-    found = preview(pipeline(tmp_path, ITEM, EVENT)[0])
-    assert not found.dead_letters
-    table = next(table for table in found.tables if table.name == "silver_chess")
-    text = " ".join(change.describe() for change in table.changes)
-    assert "user" in text
-    assert "pieces int," not in text
+def test_the_newest_messages_come_without_a_run(stream: Stream) -> None:
+    page = browse(stream.pipeline(), Browsing(most=4))
+    assert offsets(page) == [28, 29, 30, 31]
+    assert page.source.bounds == {(stream.topic, 0): (0, 32)}
+    good, _, plain, unknown = page.messages
+    assert good.key == b"28" and not good.error and good.type == stream.topic
+    assert "order_id: 28" in good.insight.text and "Zoë" in good.insight.text
+    assert f"{stream.subject} v1" in good.insight.schema
+    assert plain.error.startswith("BAD_MAGIC") and plain.value == b"plain"
+    assert "999999 (not in the registry)" in unknown.insight.schema
+    shown = page.as_dict()
+    assert (shown["start"], shown["next"], shown["end"]) == (28, 32, 32)
+    assert shown["messages"][2]["key"]["kind"] == "hex"
+    # only the cache of schemas is there: no claim, no ledger, no table
+    left = [each.relative_to(stream.lake) for each in stream.lake.rglob("*") if each.is_file()]
+    assert left and {each.parts[2] for each in left} == {"schemas"}
 
 
-def test_a_plan_foresees_the_dead_letters_of_a_message_that_nobody_can_tell(tmp_path: Path) -> None:
-    found = preview(pipeline(tmp_path, OTHER, ITEM, EVENT)[0])
-    assert dict(found.dead_letters) == {"AMBIGUOUS_MESSAGE": 1}
-    assert "silver_chess" not in {table.name for table in found.tables}
+@pytest.mark.parametrize(
+    ("start", "found"),
+    [(0, [0, 1]), (29, [29, 30]), (31, [31]), (32, []), (10**18, [])],
+)
+def test_messages_from_an_offset_on(stream: Stream, start: int, found: list[int]) -> None:
+    wanted = Browsing((stream.topic, 0), start, most=2)
+    assert offsets(browse(stream.pipeline(), wanted)) == found
 
 
-def test_a_dead_letter_is_shown_as_the_message_that_it_is(tmp_path: Path) -> None:
-    one, value = pipeline(tmp_path, ITEM, EVENT)
-    assert 'user: "me"' in look_inside(one, letter(value)).text
+def test_messages_from_a_time_on(stream: Stream) -> None:
+    every = browse(stream.pipeline(), Browsing(start=0, most=100)).messages
+    newest = every[-1].timestamp
+    assert newest is not None
+    for moment, first in (
+        (datetime(2000, 1, 1, tzinfo=UTC), 0),
+        (newest, next(each.offset for each in every if each.timestamp == newest)),
+        (newest + timedelta(days=1), None),
+    ):
+        page = browse(stream.pipeline(), Browsing(start=moment, most=1))
+        assert offsets(page) == ([] if first is None else [first])
 
 
-def test_a_dead_letter_of_no_known_message_is_shown_by_numbers(tmp_path: Path) -> None:
-    one, value = pipeline(tmp_path, OTHER, ITEM, EVENT)
-    assert '1: "me"' in look_inside(one, letter(value)).text
-    assert '"user": "me"' in look_inside(None, letter(b'{"user":"me"}')).text
+def test_only_partitions_of_the_pipeline_can_be_read(stream: Stream) -> None:
+    for place in ((stream.topic, 1), ("__consumer_offsets", 0)):
+        with pytest.raises(ConfigError) as caught:
+            browse(stream.pipeline(), Browsing(place))
+        assert caught.value.code is ErrorCode.NOT_FOUND
+
+
+def test_an_empty_topic_has_no_messages(services: SecuredServices, tmp_path: Path) -> None:
+    stream = avro_stream(services, tmp_path)
+    page = browse(stream.pipeline(), Browsing())
+    assert page.messages == () and page.as_dict()["messages"] == []
+    assert (page.as_dict()["start"], page.as_dict()["end"]) == (0, 0)
+
+
+def test_a_source_without_offsets_says_so(tmp_path: Path) -> None:
+    pipeline = Games(tmp_path, GamesPlan(games=1, versions=1, records=1)).pipeline()
+    with pytest.raises(ConfigError, match="no messages to look at"):
+        browse(pipeline, Browsing())

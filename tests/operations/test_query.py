@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.operations import query
 from distributary.operations.query import QueryLimits, Questions, json_value, newest
-from distributary.publish.formats.entry import open_readable
+from distributary.publish.formats.table_format_entry import open_readable
 from tests.lakes.written import make_lake
 
 

@@ -14,7 +14,7 @@ from distributary.errors import ConfigError, SetupError
 from distributary.model.manifest import Counts
 from distributary.observe.trace import Coordinates, TraceVerdict, trace_offset
 from distributary.observe.verify.coordinates import coordinates
-from distributary.observe.verify.tables import check_table, written_tables
+from distributary.observe.verify.row_counts import check_table, written_tables
 from distributary.operations.replay import LANE, ReplayResult, replay, try_replay
 from distributary.spark.in_process import in_process
 from distributary.testing import run

@@ -11,9 +11,9 @@ from deltalake import DeltaTable
 
 from distributary.config.lake import Maintain
 from distributary.observe.cards import read_upkeep_state
+from distributary.observe.verify.checksums import check_files
 from distributary.observe.verify.coordinates import coordinates
-from distributary.observe.verify.files import check_files
-from distributary.observe.verify.tables import TableCheck, check_table, written_tables
+from distributary.observe.verify.row_counts import TableCheck, check_table, written_tables
 from distributary.operations import maintain as maintaining
 from distributary.operations.maintain import (
     Report,

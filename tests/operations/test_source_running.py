@@ -13,8 +13,8 @@ from distributary.config.database import parse_address
 from distributary.engine import batch
 from distributary.engine.pipeline import Pipeline
 from distributary.observe.ledger.ledger import Ledger
-from distributary.observe.ledger.rows import TableSummary
-from distributary.operations.source import LANE, comparison, finish, heal, read_again
+from distributary.observe.ledger.ledger_rows import TableSummary
+from distributary.operations.source_comparison import LANE, comparison, finish, heal, read_again
 from distributary_lab.services.services import Services
 from tests.lakes.debezium import Shop
 from tests.services.debezium import Debezium, avro_events, json_events

@@ -10,8 +10,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from distributary.errors import ConfigError, ErrorCode, RegistryUnavailableError, SetupError
-from distributary.pipelines import known as assumed
-from distributary.pipelines.known import known, settings
+from distributary.pipelines import known_types as assumed
+from distributary.pipelines.known_types import known, settings
 from distributary.pipelines.update import (
     Project,
     failure,

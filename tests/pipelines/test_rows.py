@@ -13,7 +13,7 @@ import pytest
 from distributary.errors import ConfigError, ErrorCode, SchemaGrewError
 from distributary.pipelines import decoded, types
 from distributary.pipelines.flows import LETTERS, DeadLetterRows, TypeRows
-from distributary.pipelines.known import KnownTypes, known, settings
+from distributary.pipelines.known_types import KnownTypes, known, settings
 from distributary_lab.simulate.game_records import GamesPlan
 from tests.pipelines.games import FILE, Games, as_it_is, raw
 

@@ -10,7 +10,7 @@ import pytest
 from distributary.config.load import load_text
 from distributary.model.record import Format
 from distributary.pipelines.flows import DeadLetterRows, TypeRows
-from distributary.pipelines.known import known, settings, types
+from distributary.pipelines.known_types import known, settings, types
 from distributary.registry.folder import FileRegistry
 from distributary.source.delta import entry as delta
 from distributary.source.kafka import entry as kafka

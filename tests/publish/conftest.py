@@ -214,7 +214,7 @@ def make_publisher(way: str, request: pytest.FixtureRequest, tmp_path: Path) -> 
         base.introduce(f"s3://{BUCKET}", server.options)
         root = f"s3://{BUCKET}/{uuid.uuid4().hex}"
         return lambda: InBucket(root)
-    from distributary.publish.spark import SparkPublisher
+    from distributary.publish.spark_publisher import SparkPublisher
 
     spark: SparkSession = request.getfixturevalue("spark")
     if way == "spark":

@@ -15,7 +15,7 @@ from distributary.model.manifest import StagedFile, TableEntry, app_id
 from distributary.model.table import STAGED, STAGING, Column, Role, TablePlan
 from distributary.publish import parquet_publisher as parquet
 from distributary.publish.base import CommittedMark, Outcome
-from distributary.publish.formats.entry import format_at
+from distributary.publish.formats.table_format_entry import format_at
 from distributary.publish.parquet_publisher import (
     COLUMNS_FILE,
     HOME,

@@ -22,7 +22,7 @@ from distributary.model.manifest import TableEntry, app_id
 from distributary.model.table import Column
 from distributary.publish import parquet_publisher as parquet
 from distributary.publish.base import CommittedMark, Outcome
-from distributary.publish.formats.entry import format_at
+from distributary.publish.formats.table_format_entry import format_at
 from distributary.publish.parking import park, parked, resume
 from distributary.publish.parquet_publisher import HOME, ParquetPublisher, ParquetTable
 from tests.publish import staged

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from distributary.registry.compile.avro_schema import zigzag
-from distributary.registry.wire import FIRST_MESSAGE, SplitFrames
+from distributary.registry.frames import FIRST_MESSAGE, SplitFrames
 
 
 def frame(

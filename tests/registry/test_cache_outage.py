@@ -10,7 +10,7 @@ import pytest
 
 from distributary.errors import ErrorCode, RegistryError, RegistryUnavailableError
 from distributary.errors import SchemaNotFoundError as NotFound
-from distributary.registry.cache import CachedRegistry
+from distributary.registry.cached_registry import CachedRegistry
 from tests.registry.loopback import Asked, Says, by_path, registry, serving
 from tests.registry.test_registry_cache import V1, V2, Clock, Slow
 

@@ -12,7 +12,7 @@ import pytest
 from distributary.errors import RegistryUnavailableError, SchemaNotFoundError
 from distributary.model.record import WriterSchema
 from distributary.registry.base import SchemaRegistry
-from distributary.registry.cache import CachedRegistry
+from distributary.registry.cached_registry import CachedRegistry
 from tests.registry.scratch import ScratchRegistry
 
 PROTO3 = 'syntax = "proto3";'

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.errors import ErrorCode
-from distributary.registry.messages import subject_verdict
+from distributary.registry.message_choice import subject_verdict
 
 WRONG = ErrorCode.WRONG_SUBJECT
 

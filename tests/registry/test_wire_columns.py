@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.errors import ErrorCode
-from distributary.registry.wire import (
+from distributary.registry.frames import (
     FIRST_MESSAGE,
     BadFrame,
     SplitFrames,

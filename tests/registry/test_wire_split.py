@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from distributary.errors import ErrorCode
 from distributary.model.record import HEADER
-from distributary.registry.wire import (
+from distributary.registry.frames import (
     FIRST_MESSAGE,
     VALUE_HEADER,
     BadFrame,

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from distributary.deploy.files import template
+from distributary.deploy.file_targets import template
 from distributary.deploy.kubernetes_files import USER
 
 HOST = "127.0.0.1"

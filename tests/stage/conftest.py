@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from distributary.config.load import load_text
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline_config import PipelineConfig
 from distributary.engine.planning.planner import Planner
 from distributary.model.record import RAW
 from distributary.model.routing import StageOrder

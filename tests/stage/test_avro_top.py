@@ -12,7 +12,7 @@ from distributary.model.record import Format
 from tests.decode.avro_samples import zigzag
 from tests.lab.simulate.serializers import avro_serializer
 from tests.registry.frames import frame
-from tests.stage.test_frames import make, raw
+from tests.stage.test_schema_references import make, raw
 
 TABLE = "{each: '{topic}'}"
 

@@ -17,8 +17,8 @@ from distributary.config.load import load_text
 from distributary.engine.planning.planner import Planner
 from distributary.model.record import RAW
 from distributary.registry.record_schemas import InferredSchemas
-from distributary.source.files import json as files_json
-from distributary.source.files.bytes import LocalFiles
+from distributary.source.files import json_files as files_json
+from distributary.source.files.file_bytes import LocalFiles
 from distributary.source.files.file_list import ListedFile
 from distributary.source.files.source import FilesReader
 from distributary.stage import job

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from distributary.config.load import load_text
 from distributary.decode.base import RefusedError
 from distributary.decode.json.infer import infer
-from distributary.decode.json.text import parse
+from distributary.decode.json.json_text import parse
 from distributary.engine.planning.planner import Planner
 from distributary.engine.planning.table_names import Entries, Names, WantedName
 from distributary.errors import ConfigError
@@ -27,8 +27,8 @@ from distributary.model.record import RAW, Format
 from distributary.model.routing import EnvelopePlan
 from distributary.registry.record_schemas import InferredSchemas
 from distributary.stage.envelopes import OpenedEnvelopes, open_messages
-from distributary.stage.files import Letter
 from distributary.stage.job import Staged
+from distributary.stage.task_outputs import Letter
 from tests.lab.simulate.serializers import avro_serializer
 from tests.registry.frames import frame
 from tests.registry.scratch import ScratchRegistry

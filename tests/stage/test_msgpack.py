@@ -20,7 +20,7 @@ from distributary.engine.planning.planner import Planner
 from distributary.errors import ConfigError
 from distributary.model.record import RAW
 from distributary.registry.record_schemas import InferredSchemas
-from tests.decode.msgpack.test_text import VALUES, WORDS, expected, packable
+from tests.decode.msgpack.test_msgpack_text import VALUES, WORDS, expected, packable
 from tests.decode.packer import Ext, pack
 from tests.registry.scratch import ScratchRegistry
 from tests.stage.conftest import Bench

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from distributary.engine.shards.source import BronzeReader
+from distributary.engine.shards.share_source import BronzeReader
 from distributary.model.record import RAW
 from distributary.source.delta.source import SourceFile
 from distributary.stage.unwrap import MARKED, ShardFilter

@@ -7,7 +7,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from distributary.config.load import load_text
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline_config import PipelineConfig
 from distributary.observe.events import EventBus, decode, encode
 from distributary.supervise.supervisor import counting
 from tests.observe.conftest import NOON, Lake

@@ -15,7 +15,7 @@ import distributary
 from distributary.config.load import load_text
 from distributary.engine import pipeline as engine
 from distributary.operations.maintain import Report
-from distributary.supervise.pipeline import Pipeline
+from distributary.supervise.public_pipeline import Pipeline
 from distributary.supervise.upkeep import summary
 
 TEXT = """

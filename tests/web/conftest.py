@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-from distributary.web.app import Dashboard, Settings, make_dashboard
+from distributary.web.dashboard import Dashboard, Settings, make_dashboard
 from distributary.web.serve import Server, bind
 from tests.waiting import eventually
 from tests.web.lakes import WebLake, busy_lake, wide_lake

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-import distributary.web.app
+import distributary.web.dashboard
 from distributary.web.access import WRONG_ALLOWED
 from tests.web.conftest import TOKEN, Running, Start
 from tests.web.lakes import WebLake
@@ -57,7 +57,7 @@ def test_files_come_from_the_package_only(page_of_busy: Running) -> None:
 
 def test_the_page_names_all_of_its_scripts(page_of_busy: Running) -> None:
     """A browser that finds them one in another asks many times over."""
-    static = Path(distributary.web.app.__file__).parent / "static"
+    static = Path(distributary.web.dashboard.__file__).parent / "static"
     scripts = {str(p.relative_to(static)) for p in static.rglob("*.js")}
     with page_of_busy.client() as client:
         text = client.get("/").text

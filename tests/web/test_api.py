@@ -12,7 +12,7 @@ import pytest
 
 from distributary.errors import ErrorCode, meanings
 from distributary.model.deadletter import dead_letter_id
-from distributary.web import app
+from distributary.web import dashboard
 from distributary.web.reading import LakeReader
 from tests.waiting import eventually
 from tests.web.conftest import Running, Start
@@ -283,7 +283,7 @@ def test_events_say_that_something_changed(tmp_path: Path, start: Start) -> None
 def test_more_live_pages_than_allowed_are_asked_to_come_back(
     page_of_busy: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "_MOST_LISTENERS", 2)
+    monkeypatch.setattr(dashboard, "_MOST_LISTENERS", 2)
     with page_of_busy.client() as client:
         with ExitStack() as stack:
             for _ in range(2):

@@ -15,7 +15,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from distributary.cli.app import main
+from distributary.cli.command_line import main
 from distributary.web.serve import bind
 from tests.web.lakes import WebLake
 

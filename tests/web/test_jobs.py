@@ -12,7 +12,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.cli.app import application
+from distributary.cli.command_line import application
 from distributary.web.jobs import JobAction, Wish
 from tests.waiting import eventually
 from tests.web.conftest import Running, Start

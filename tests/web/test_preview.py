@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from distributary.publish.formats.entry import open_readable
 from distributary.publish.formats.readable import ReadableTable
+from distributary.publish.formats.table_format_entry import open_readable
 from distributary.web import drawing as module
 from distributary.web.drawing import preview
 

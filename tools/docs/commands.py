@@ -9,8 +9,8 @@ from typing import Any
 
 import typer
 
-from distributary.cli.app import PROGRAM, application
 from distributary.cli.command.verb import DEPLOY, FIX, LOOK, RUN, START
+from distributary.cli.command_line import PROGRAM, application
 
 _GROUPS = (START, RUN, LOOK, FIX, DEPLOY)
 _SHARED = "Output"

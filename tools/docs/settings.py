@@ -17,7 +17,7 @@ from distributary.config.load import (
     settings,
     tag_of,
 )
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline_config import PipelineConfig
 from distributary.config.show import descriptions
 
 _INTRODUCTION = """\

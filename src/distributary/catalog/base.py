@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from distributary.config.catalog import CatalogConfig
-from distributary.delta.columns import Field, fields_in
+from distributary.delta.column_merge import Field, fields_in
 from distributary.delta.tables import open_table, reaching_table
 from distributary.errors import CatalogError, ErrorCode
 from distributary.store.base import is_remote

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from distributary.catalog.base import TableCatalog
 from distributary.catalog.glue import GlueTables
-from distributary.catalog.spark import SessionCatalog
+from distributary.catalog.spark_catalog import SessionCatalog
 from distributary.catalog.unity import UnityTables
 from distributary.config.catalog import (
     GlueCatalogConfig,
@@ -19,7 +19,7 @@ from distributary.config.catalog import (
     UnityCatalogConfig,
 )
 from distributary.config.lake import LakeConfig
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline_config import PipelineConfig
 from distributary.errors import ConfigError
 
 if TYPE_CHECKING:

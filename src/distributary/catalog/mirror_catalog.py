@@ -25,7 +25,7 @@ from distributary.errors import (
     ErrorCode,
     clean,
 )
-from distributary.iceberg.columns import Json
+from distributary.iceberg.iceberg_columns import Json
 from distributary.iceberg.metadata import BrokenMirrorError, check_metadata, logged
 from distributary.iceberg.pointer import FOLDER, Current, MirrorCommit, Pointer, VersionHint
 from distributary.store.base import Store, same_place

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from distributary.catalog.base import FINGERPRINT, CatalogEntry, Found, text_type, uri_of
 from distributary.config.catalog import UnityCatalogConfig
 from distributary.config.registry import RegistryConfig
-from distributary.delta.columns import Field
+from distributary.delta.column_merge import Field
 from distributary.errors import CatalogError, CatalogUnavailableError, ConfigError
 from distributary.registry.http.transport import Secrets, Silence, Transport, clients, trust
 

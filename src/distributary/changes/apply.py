@@ -29,7 +29,8 @@ from distributary.changes.decide import (
     memory_keys,
     with_looks,
 )
-from distributary.changes.events import (
+from distributary.changes.incarnations import find_starts, needs_times, with_starts
+from distributary.changes.log_events import (
     CHANGE_SCHEMA,
     PROPERTY,
     ChangeEvents,
@@ -50,7 +51,6 @@ from distributary.changes.events import (
     read_in_turn,
     to_text,
 )
-from distributary.changes.incarnations import find_starts, needs_times, with_starts
 from distributary.changes.merge_order import (
     TIME_COLUMN,
     MergeCounts,

@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 from distributary.changes.apply import MOST_SMALL_FILES, clustering, small_files, written
 from distributary.changes.contest import highest_by
 from distributary.changes.decide import LastValues, followed, gathered, just_before
-from distributary.changes.events import (
+from distributary.changes.incarnations import incarnations_of
+from distributary.changes.log_events import (
     OLD_KEY,
     PROPERTY,
     ChangeEvents,
@@ -43,7 +44,6 @@ from distributary.changes.events import (
     read_old_keys,
     without_times,
 )
-from distributary.changes.incarnations import incarnations_of
 from distributary.changes.merge_order import (
     SEQ_COLUMN,
     TIME_COLUMN,

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from distributary.changes.contest import Contest
 from distributary.changes.copies import bounds_of
-from distributary.changes.events import Definition, Flags, Ints, combined
+from distributary.changes.log_events import Definition, Flags, Ints, combined
 from distributary.changes.merge_order import TIME_COLUMN, MergeOrder, RebuildNeededError
 from distributary.changes.repeats import STATEMENT_US, Findings, GoingBack, look_up
 from distributary.decode.base import truths

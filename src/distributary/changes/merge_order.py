@@ -8,7 +8,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from distributary.delta.columns import (
+from distributary.delta.column_merge import (
     ColumnConflictError,
     Field,
     columns_of,

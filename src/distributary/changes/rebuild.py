@@ -21,7 +21,7 @@ from distributary.changes.apply import (
     written,
 )
 from distributary.changes.checksum import Checksum, equal_values
-from distributary.changes.events import (
+from distributary.changes.log_events import (
     CHANGE_SCHEMA,
     PROPERTY,
     ChangeEvents,

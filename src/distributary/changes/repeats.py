@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from distributary.changes.copies import files_at
-from distributary.changes.events import Definition, Flags, Ints, KeyIndex
+from distributary.changes.log_events import Definition, Flags, Ints, KeyIndex
 from distributary.decode.change.envelope import (
     Transaction,
     is_snapshot,

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.changes.contest import Memory
-from distributary.changes.events import (
+from distributary.changes.log_events import (
     ChangeEvents,
     Definition,
     Flags,
@@ -29,7 +29,7 @@ from distributary.changes.events import (
     whole,
 )
 from distributary.changes.merge_order import SEQ_COLUMN, TIME_COLUMN, TombstonesBehindError
-from distributary.delta.columns import Field, fields_of
+from distributary.delta.column_merge import Field, fields_of
 from distributary.delta.commit import Change, rewrite_files, write_rows
 from distributary.delta.log import DataFile, Snapshot, snapshot_of
 from distributary.delta.tables import committing, until_not_overtaken

@@ -124,7 +124,7 @@ def checks_of_machine() -> Iterator[Check]:
 
 def checks_for_file(loaded: Loaded | None, lake: str | None) -> Iterator[Check]:
     """Yield the checks of lake and tables; with a file also of all that a run needs."""
-    from distributary.source.entry import entry_of
+    from distributary.source.source_entry import entry_of
     from distributary.store.base import absolute, introduce, local_path
 
     usual = os.environ.get(LAKE_VARIABLE, next((p for p in PLACES if Path(p).is_dir()), "."))
@@ -392,7 +392,7 @@ def _catalog(loaded: Loaded) -> Check:
 def registry_check(settings: RegistryConfig) -> Check:
     """Asks the folder or the server for its subjects."""
     from distributary.config.base import hide_credentials
-    from distributary.registry.http.registry import HttpRegistry
+    from distributary.registry.http.http_registry import HttpRegistry
 
     where = settings.path or ", ".join(map(hide_credentials, settings.places))
     registry = open_registry(settings)

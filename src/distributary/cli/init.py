@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from distributary.config.load import Loaded
     from distributary.operations.discovery import Finding
     from distributary.operations.trial_registry import Preview
-    from distributary.source.sample import Sample
+    from distributary.source.source_sample import Sample
 
 app = single(START)
 
@@ -283,7 +283,7 @@ def _look(
     call: Invocation, sections: Mapping[str, Any], draft: Loaded
 ) -> tuple[Sample, tuple[Finding, ...]]:
     from distributary.operations.discovery import discover, discover_files
-    from distributary.source.entry import entry_of
+    from distributary.source.source_entry import entry_of
 
     source, settings = draft.config.source, draft.config.registry
     if source.servers:

@@ -24,9 +24,9 @@ from distributary.deploy.targets.target_types import TARGETS
 from distributary.errors import ConfigError
 
 if TYPE_CHECKING:
-    from distributary.config.pipeline import PipelineConfig
+    from distributary.config.pipeline_config import PipelineConfig
     from distributary.config.shard import Move
-    from distributary.deploy.files import InstallStep
+    from distributary.deploy.file_targets import InstallStep
     from distributary.deploy.pipeline_file import Installable
     from distributary.deploy.shards import ShardsTarget
 
@@ -130,7 +130,7 @@ def install(
     Repeated without changes, it does nothing. Secrets are not copied: the deployed file keeps its
     references, such as ${env:NAME}.
     """
-    from distributary.deploy.files import (
+    from distributary.deploy.file_targets import (
         StepAction,
         missing_key,
         open_target,
@@ -255,7 +255,7 @@ def uninstall(
     yes: Yes = False,
 ) -> int:
     """Remove the files and jobs that `install` made, and nothing else."""
-    from distributary.deploy.files import open_target
+    from distributary.deploy.file_targets import open_target
     from distributary.deploy.shards import removal_target
 
     pipeline, name = _read(call, file, target), target
@@ -286,7 +286,7 @@ def uninstall(
 
 
 def _read(call: Invocation, file: Path, target: str) -> Installable:
-    from distributary.deploy.files import warnings
+    from distributary.deploy.file_targets import warnings
     from distributary.deploy.pipeline_file import read_for_install
 
     pipeline = read_for_install(file)

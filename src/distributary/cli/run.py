@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from distributary.cli.command.live import UpView
     from distributary.config.load import Loaded
-    from distributary.config.pipeline import PipelineConfig
+    from distributary.config.pipeline_config import PipelineConfig
     from distributary.config.runtime import Trigger
     from distributary.engine.loop import RunSummary
     from distributary.engine.pipeline import Pipeline

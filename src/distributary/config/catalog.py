@@ -23,7 +23,7 @@ from distributary.config.base import (
 from distributary.model.table_format import TABLE_FORMATS
 
 if TYPE_CHECKING:
-    from distributary.config.pipeline import PipelineConfig
+    from distributary.config.pipeline_config import PipelineConfig
 
 _IMPLEMENTATION = "spark.sql.catalogImplementation"
 _THRIFT = re.compile(r"thrift://[A-Za-z0-9_.\[\]:-]+(,\s*thrift://[A-Za-z0-9_.\[\]:-]+)*")

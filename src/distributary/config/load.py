@@ -32,7 +32,7 @@ from distributary.config.document import (
     refuse,
     with_list_origin,
 )
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline_config import PipelineConfig
 from distributary.config.variables import Variables
 from distributary.errors import ErrorCode
 

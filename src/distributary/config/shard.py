@@ -15,7 +15,7 @@ from distributary.model.names import casefold_key
 from distributary.model.table_format import TABLE_FORMATS, formats_with
 
 if TYPE_CHECKING:
-    from distributary.config.pipeline import PipelineConfig
+    from distributary.config.pipeline_config import PipelineConfig
 
 
 MOST_SHARDS = 256

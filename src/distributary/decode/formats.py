@@ -8,10 +8,10 @@ from distributary.config.plugged import FORMATS_GROUP, load_plugged
 from distributary.decode.avro.format import AVRO
 from distributary.decode.base import DecodeLimits, Decoder
 from distributary.decode.change.base import ChangeDecoder
-from distributary.decode.change.formats import CHANGE_FORMATS
-from distributary.decode.format import PayloadFormat
+from distributary.decode.change.change_formats import CHANGE_FORMATS
 from distributary.decode.json.format import JSON
 from distributary.decode.msgpack.format import MSGPACK
+from distributary.decode.payload_format import PayloadFormat
 from distributary.decode.protobuf.format import PROTOBUF
 from distributary.model.cache import Cache
 from distributary.model.change import ChangeSettings

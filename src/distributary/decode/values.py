@@ -13,9 +13,9 @@ import orjson
 import pyarrow as pa
 
 from distributary.decode.base import RefusedError, iterated, printable_lines
-from distributary.decode.format import PayloadFormat
 from distributary.decode.json.decoder import JsonDecoder
 from distributary.decode.json.format import JSON
+from distributary.decode.payload_format import PayloadFormat
 from distributary.errors import ErrorCode
 from distributary.model.deadletter import Failure
 from distributary.model.record import Format

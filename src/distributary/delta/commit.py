@@ -20,8 +20,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from distributary.delta.checkpoint import OFTEN, is_due, look_after
-from distributary.delta.columns import Field, MergedFields, schema_string
+from distributary.delta.column_merge import Field, MergedFields, schema_string
 from distributary.delta.damage import TAG, seal_commit
 from distributary.delta.log import (
     LOG,
@@ -35,6 +34,7 @@ from distributary.delta.log import (
     load,
     replayed,
 )
+from distributary.delta.log_checkpoint import OFTEN, is_due, look_after
 from distributary.delta.parquet import UPLOADS, write_file
 from distributary.delta.tables import OvertakenError
 from distributary.delta.vectors import FEATURE, Vector

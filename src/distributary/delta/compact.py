@@ -18,7 +18,7 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from distributary.delta.columns import UnsupportedTypeError, columns_of
+from distributary.delta.column_merge import UnsupportedTypeError, columns_of
 from distributary.delta.commit import Change, commit
 from distributary.delta.damage import checksum, spelled
 from distributary.delta.log import DataFile, Snapshot, follow

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from distributary.delta.columns import Field, fields_in
+from distributary.delta.column_merge import Field, fields_in
 from distributary.delta.damage import TAG, commit_damage, damaged, footer_damage, reading
 from distributary.delta.parquet import opened, read_file, read_pieces
 from distributary.delta.vectors import FEATURE, BrokenVectorError, Ints, Vector, read_vector

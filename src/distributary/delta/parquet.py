@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from distributary.delta.columns import ColumnConflictError, UnsupportedTypeError
+from distributary.delta.column_merge import ColumnConflictError, UnsupportedTypeError
 from distributary.delta.damage import (
     checksum,
     damage_in,

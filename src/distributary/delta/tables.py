@@ -24,7 +24,7 @@ from deltalake.exceptions import (
 )
 from deltalake.fs import DeltaStorageHandler
 
-from distributary.delta.columns import ColumnConflictError, UnsupportedTypeError
+from distributary.delta.column_merge import ColumnConflictError, UnsupportedTypeError
 from distributary.delta.damage import damage_in, damaged
 from distributary.delta.log import LOG, BrokenLogError, load
 from distributary.errors import DistributaryError, LakeUnavailableError, PublishError, clean

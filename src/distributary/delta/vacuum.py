@@ -18,7 +18,6 @@ from pathlib import PurePosixPath
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.delta.checkpoint import retention_of
 from distributary.delta.compact import FileExchange, exchange, rewritten
 from distributary.delta.log import (
     DataFile,
@@ -29,6 +28,7 @@ from distributary.delta.log import (
     log_names,
     replayed,
 )
+from distributary.delta.log_checkpoint import retention_of
 from distributary.model.deadletter import DEAD_LETTER_SCHEMA, DeadLetterStatus
 from distributary.model.table import STAGED, STAGING
 from distributary.store.base import Info, Store

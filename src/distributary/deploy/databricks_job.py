@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from distributary.config.deploy import OWN_TAG, Cluster, Databricks
 from distributary.config.document import clipped
 from distributary.deploy import package
-from distributary.deploy.files import (
+from distributary.deploy.file_targets import (
     DeployTarget,
     FileMark,
     InstallStep,

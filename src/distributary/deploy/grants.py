@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
 from distributary.config.lake import Grant
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline_config import PipelineConfig
 from distributary.delta.tables import reaching_table
 from distributary.deploy.databricks_job import asking, words
 from distributary.errors import ConfigError, DeployError, DistributaryError, ErrorCode, SetupError
 from distributary.model import layout
 from distributary.model.names import quote_sql
 from distributary.model.rules.expectation import type_spellings
-from distributary.observe.ledger.rows import TableSummary
+from distributary.observe.ledger.ledger_rows import TableSummary
 from distributary.store.base import at, local_path
 from distributary.store.disk import held
 

@@ -20,7 +20,7 @@ from ruamel.yaml import YAML
 import distributary
 from distributary.config.deploy import Kubernetes
 from distributary.config.document import to_yaml
-from distributary.deploy.files import Artifact, FileTarget, template
+from distributary.deploy.file_targets import Artifact, FileTarget, template
 from distributary.deploy.package import WHEEL
 from distributary.deploy.pipeline_file import Installable
 from distributary.errors import ConfigError, ErrorCode

@@ -20,7 +20,7 @@ from distributary.spark.settings import SPARK_VERSION
 from distributary.store.base import local_path
 
 if TYPE_CHECKING:
-    from distributary.deploy.targets.entry import TargetEntry
+    from distributary.deploy.targets.target_entry import TargetEntry
 
 _CORE = re.compile(r"spark-core_[0-9.]+-([0-9]+\.[0-9]+)")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import platformdirs
 
 from distributary.config.deploy import Airflow, SparkSubmit, Systemd
-from distributary.deploy.files import Artifact, FileTarget, template
+from distributary.deploy.file_targets import Artifact, FileTarget, template
 from distributary.deploy.package import PYTHON_IN_ARCHIVE
 from distributary.deploy.pipeline_file import Installable
 from distributary.errors import DeployError, ErrorCode

@@ -16,9 +16,9 @@ from typing import Any, cast
 
 from distributary.config.document import PipelineFileError, clipped, dotted, parse, to_yaml
 from distributary.config.load import load_text
-from distributary.config.pipeline import PipelineConfig, with_envelope
+from distributary.config.pipeline_config import PipelineConfig, with_envelope
 from distributary.config.shard import MOST_SHARDS, Part, job_name, unspreadable
-from distributary.deploy.files import (
+from distributary.deploy.file_targets import (
     Artifact,
     DeployTarget,
     FileTarget,

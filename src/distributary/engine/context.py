@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline_config import PipelineConfig
 from distributary.engine.mirrors import Mirrors
 from distributary.engine.monitor import Lag, Monitor, lag_without_asking
 from distributary.engine.planning.planner import Planner

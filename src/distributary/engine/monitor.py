@@ -47,7 +47,7 @@ from distributary.observe.pulse import (
     write_pulse,
 )
 from distributary.source.base import BatchInput, Position
-from distributary.source.entry import SourceEnds
+from distributary.source.source_entry import SourceEnds
 from distributary.store.base import Store
 
 _log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from distributary.config.alerts import Lineage
 from distributary.config.base import hide_credentials
 from distributary.config.document import clipped
 from distributary.config.load import Loaded, load, load_settings
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline_config import PipelineConfig
 from distributary.config.runtime import Trigger, TriggerKind
 from distributary.engine.context import (
     LaneProgress,

@@ -30,7 +30,7 @@ from distributary.catalog.base import (
 )
 from distributary.catalog.catalogs import open_catalog
 from distributary.config.catalog import CatalogConfig
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline_config import PipelineConfig
 from distributary.engine.mirrors import MirroredTable, forget_mirrors
 from distributary.engine.planning.table_book import format_for, table_folder
 from distributary.engine.progress.removal import Removal
@@ -52,7 +52,7 @@ from distributary.observe.events import (
     TableResumed,
 )
 from distributary.observe.ledger.ledger import Ledger
-from distributary.publish.formats.entry import format_entry
+from distributary.publish.formats.table_format_entry import format_entry
 from distributary.spark.in_process import real
 from distributary.store.base import same_place
 from distributary.threads import join_while_moving

@@ -8,11 +8,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from distributary.changes.aggregates import merge_aggregates
+from distributary.changes.aggregate_tables import merge_aggregates
 from distributary.changes.merge_order import MergeOrder, Undecided
 from distributary.changes.rebuild import rebuild
 from distributary.config.cdc import MergeConfig
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline_config import PipelineConfig
 from distributary.delta.log import snapshot_of
 from distributary.engine.planning.table_book import (
     LOG,
@@ -25,7 +25,7 @@ from distributary.engine.planning.table_book import (
     table_folder,
 )
 from distributary.engine.progress.recovery import accept_rebuilt
-from distributary.engine.steps.aggregates import (
+from distributary.engine.steps.aggregate_commits import (
     follow_now,
     listed_order,
     publish_waiting_aggregate,
@@ -35,12 +35,12 @@ from distributary.errors import ConfigError, DistributaryError, ErrorCode
 from distributary.model.manifest import Mark, TableEntry
 from distributary.model.table import Column, Role, TablePlan
 from distributary.observe.ledger.ledger import Ledger
+from distributary.observe.ledger.ledger_rows import TableSummary
 from distributary.observe.ledger.recording import batch_key
-from distributary.observe.ledger.rows import TableSummary
 from distributary.publish.base import Outcome, Published, Publisher
 from distributary.publish.parking import ParkedBatch, parked
 from distributary.publish.parking import resume as drain
-from distributary.stage.files import DATE, metadata_plan
+from distributary.stage.task_outputs import DATE, metadata_plan
 from distributary.store.base import Store, at, reaching
 
 if TYPE_CHECKING:

@@ -7,24 +7,24 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from distributary.config.pipeline import PipelineConfig
-from distributary.decode.change.formats import CHANGE_FORMATS
+from distributary.config.pipeline_config import PipelineConfig
+from distributary.decode.change.change_formats import CHANGE_FORMATS
 from distributary.decode.formats import FORMATS
 from distributary.engine.planning.table_book import table_folder
-from distributary.engine.shards.source import shard_source
+from distributary.engine.shards.share_source import shard_source
 from distributary.errors import ConfigError
 from distributary.model.table_format import DELTA
 from distributary.publish.base import MixedPublisher, Publisher
 from distributary.publish.direct import DirectPublisher
-from distributary.publish.formats.entry import format_entry
+from distributary.publish.formats.table_format_entry import format_entry
 from distributary.registry.base import RegistryCalls, SchemaRegistry
-from distributary.registry.cache import CachedRegistry
-from distributary.registry.files import file_schemas_folder, inferred_folder
+from distributary.registry.cached_registry import CachedRegistry
 from distributary.registry.folder import FileRegistry
-from distributary.registry.http.registry import HttpRegistry
+from distributary.registry.folder_files import file_schemas_folder, inferred_folder
+from distributary.registry.http.http_registry import HttpRegistry
 from distributary.registry.record_schemas import CarriedSchemas, InferredSchemas
 from distributary.source.base import Source
-from distributary.source.entry import SourceEnds, entry_of
+from distributary.source.source_entry import SourceEnds, entry_of
 from distributary.store.base import absolute, introduce
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import fastavro
 
 from distributary.delta.log import DataFile
-from distributary.iceberg.columns import Json, Partitioning
+from distributary.iceberg.iceberg_columns import Json, Partitioning
 
 EXISTING, ADDED, DELETED = 0, 1, 2
 """The states of an entry."""

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from distributary.iceberg.columns import Json
+from distributary.iceberg.iceberg_columns import Json
 
 MAIN = "main"
 KEPT_DOCUMENTS = 10

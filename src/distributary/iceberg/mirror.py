@@ -28,7 +28,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from distributary.delta.columns import fields_in
+from distributary.delta.column_merge import fields_in
 from distributary.delta.commit import APP, BATCH, PIPELINE, SOURCE, facts_in, lane_of
 from distributary.delta.log import (
     FEATURES,
@@ -44,7 +44,7 @@ from distributary.delta.log import (
 from distributary.delta.parquet import opened
 from distributary.delta.tables import OvertakenError, until_not_overtaken
 from distributary.delta.vectors import read_vector
-from distributary.iceberg.columns import (
+from distributary.iceberg.iceberg_columns import (
     Json,
     iceberg_schema,
     name_mapping,

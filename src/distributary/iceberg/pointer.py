@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from distributary.delta.tables import OvertakenError
-from distributary.iceberg.columns import Json
+from distributary.iceberg.iceberg_columns import Json
 from distributary.iceberg.metadata import (
     BrokenMirrorError,
     Updates,

@@ -63,7 +63,7 @@ DELTA = "delta"
 
 TABLE_FORMATS: Mapping[str, TableFormat] = {
     DELTA: TableFormat(
-        module="distributary.publish.formats.delta",
+        module="distributary.publish.formats.delta_format",
         label="a Delta table",
         replaces_rows=True,
         has_versions=True,
@@ -74,7 +74,7 @@ TABLE_FORMATS: Mapping[str, TableFormat] = {
         storage=("delta", "parquet"),
     ),
     "parquet": TableFormat(
-        module="distributary.publish.formats.parquet",
+        module="distributary.publish.formats.parquet_format",
         label="a plain Parquet table",
         stages_apart=True,
         registered_as_view=True,
@@ -82,7 +82,7 @@ TABLE_FORMATS: Mapping[str, TableFormat] = {
         no_live_backup="which has no versions",
     ),
     "iceberg": TableFormat(
-        module="distributary.publish.formats.iceberg",
+        module="distributary.publish.formats.iceberg_format",
         label="an Iceberg table",
         partitions=False,
         in_buckets=False,

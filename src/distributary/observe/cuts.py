@@ -40,8 +40,8 @@ from distributary.model.manifest import app_id
 from distributary.model.table_format import DELTA
 from distributary.observe.health import DERIVED
 from distributary.observe.ledger.ledger import Ledger
-from distributary.observe.ledger.rows import LaneKey, LastCommit, NewestBatch, TableRow
-from distributary.publish.formats.entry import format_at
+from distributary.observe.ledger.ledger_rows import LaneKey, LastCommit, NewestBatch, TableRow
+from distributary.publish.formats.table_format_entry import format_at
 from distributary.store.base import Store, at, local_folder, stay_inside
 
 STREAM = "stream"

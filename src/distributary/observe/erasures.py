@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from distributary.delta.erased import (
+from distributary.delta.erased_records import (
     IN_LETTERS,
     IN_TABLES,
     ErasedRows,
@@ -19,14 +19,14 @@ from distributary.delta.erased import (
     read_erasure,
 )
 from distributary.delta.log import Snapshot, load
-from distributary.delta.removal import matches_in
+from distributary.delta.row_removal import matches_in
 from distributary.delta.tables import reaching_table
 from distributary.errors import CheckpointError
 from distributary.model import layout
 from distributary.model.table import Role
 from distributary.model.table_format import DELTA, TABLE_FORMATS
 from distributary.observe.ledger.ledger import Ledger
-from distributary.publish.formats.entry import format_at
+from distributary.publish.formats.table_format_entry import format_at
 from distributary.store.base import at, is_remote
 
 ERASED_FROM = frozenset({Role.BRONZE, Role.EACH, Role.UNIFIED, Role.DEAD_LETTERS})

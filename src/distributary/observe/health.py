@@ -27,9 +27,9 @@ from distributary.errors import (
 from distributary.model import layout
 from distributary.model.manifest import app_id
 from distributary.model.table import Role
-from distributary.observe.ledger.rows import TableKey, TableRow, TableSummary
-from distributary.publish.formats.entry import ask_table, open_readable
+from distributary.observe.ledger.ledger_rows import TableKey, TableRow, TableSummary
 from distributary.publish.formats.readable import ReadableTable
+from distributary.publish.formats.table_format_entry import ask_table, open_readable
 from distributary.publish.parking import Loss, loss_at_a_glance
 from distributary.store.base import at, stay_inside
 

@@ -29,7 +29,7 @@ from distributary.errors import ErrorCode
 from distributary.model.change import connector_name
 from distributary.model.table import Role
 from distributary.observe import events
-from distributary.observe.ledger.rows import TableSummary
+from distributary.observe.ledger.ledger_rows import TableSummary
 
 # The list of metrics: the endpoint, the docs page and the tests use it.
 

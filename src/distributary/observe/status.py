@@ -37,7 +37,7 @@ from distributary.observe.health import (
     written_rows,
 )
 from distributary.observe.ledger.ledger import Ledger
-from distributary.observe.ledger.rows import (
+from distributary.observe.ledger.ledger_rows import (
     BatchRow,
     RuleStatus,
     TableRow,
@@ -49,7 +49,7 @@ from distributary.observe.log_format import plain
 from distributary.observe.pause import Pause, read_pause
 from distributary.observe.pulse import Backlog, Pulse, UnderWay, read_failure, read_pulse
 from distributary.observe.verify.gaps import current_life, lost_parking, parking_folder
-from distributary.registry.files import has_inferred, inferred_folder, read_doubts
+from distributary.registry.folder_files import has_inferred, inferred_folder, read_doubts
 
 # The forecast of lag: its trend, and when the pipeline will have caught up. Pure.
 

@@ -28,7 +28,7 @@ from distributary.model.table import Role
 from distributary.observe.deadletters import DeadLetters
 from distributary.observe.health import files_of
 from distributary.observe.ledger.ledger import Ledger
-from distributary.observe.ledger.rows import (
+from distributary.observe.ledger.ledger_rows import (
     ACCEPTED,
     PARKED,
     RESUMED,
@@ -38,8 +38,8 @@ from distributary.observe.ledger.rows import (
     text,
 )
 from distributary.observe.log_format import plain
-from distributary.publish.formats.entry import open_readable
 from distributary.publish.formats.readable import ReadableTable
+from distributary.publish.formats.table_format_entry import open_readable
 
 # Finding the rows of one source record: in the files of a batch, or in a whole table.
 

@@ -14,8 +14,8 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from distributary.changes.events import PROPERTY, from_text
-from distributary.delta.columns import columns_of
+from distributary.changes.log_events import PROPERTY, from_text
+from distributary.delta.column_merge import columns_of
 from distributary.delta.log import (
     BrokenLogError,
     DataFile,

@@ -21,11 +21,11 @@ from distributary.config.document import clipped, to_yaml
 from distributary.config.lake import Tables
 from distributary.decode.base import DecodeLimits, RefusedError
 from distributary.decode.change.base import Recognized, Sampled
-from distributary.decode.change.formats import CHANGE_FORMATS, recognized
-from distributary.decode.format import Parse
+from distributary.decode.change.change_formats import CHANGE_FORMATS, recognized
 from distributary.decode.formats import FORMATS, decoder_for
 from distributary.decode.json.format import JSON
-from distributary.decode.json.text import parse as parse_json
+from distributary.decode.json.json_text import parse as parse_json
+from distributary.decode.payload_format import Parse
 from distributary.errors import (
     DistributaryError,
     InvalidSchemaError,
@@ -37,10 +37,10 @@ from distributary.model.record import Format, WriterSchema
 from distributary.model.routing import Rejected
 from distributary.observe.log_format import listed
 from distributary.registry.base import SchemaRegistry
-from distributary.registry.messages import choose_message
-from distributary.registry.wire import Framed
-from distributary.registry.wire import parse as parse_frame
-from distributary.source.sample import Sample, SampledRecord, described, unclear
+from distributary.registry.frames import Framed
+from distributary.registry.frames import parse as parse_frame
+from distributary.registry.message_choice import choose_message
+from distributary.source.source_sample import Sample, SampledRecord, described, unclear
 
 _ENOUGH = 0.8
 """The share of values that must match a format; the others would be dead letters."""

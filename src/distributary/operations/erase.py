@@ -2,8 +2,9 @@
 
 Rows are found by the condition in the tables that have its columns, and from there by their
 coordinates (topic, partition, offset) everywhere else: bronze, the unified table, dead letters. Of
-tables that are made of a log, whole keys go (`changes/erased.py`).
-What was found is written down first (`delta/erased.py`); `engine/progress/erasure.py` removes it.
+tables that are made of a log, whole keys go (`changes/erased_rows.py`).
+What was found is written down first (`delta/erased_records.py`); `engine/progress/erasure.py`
+removes it.
 Pipelines of the lake must not run meanwhile, because the batch that they work on has been read.
 """
 
@@ -22,8 +23,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.changes.aggregates import origin_of
-from distributary.changes.erased import LogKeys, RowsOfKeys
+from distributary.changes.aggregate_tables import origin_of
+from distributary.changes.erased_rows import LogKeys, RowsOfKeys
 from distributary.config.base import hide_credentials
 from distributary.config.rules.expressions import (
     ExpressionError,
@@ -32,8 +33,8 @@ from distributary.config.rules.expressions import (
     equal_values,
     valid_expression,
 )
-from distributary.delta.columns import columns_of as table_columns
-from distributary.delta.erased import (
+from distributary.delta.column_merge import columns_of as table_columns
+from distributary.delta.erased_records import (
     ErasedRecord,
     ErasedTable,
     ErasedValues,
@@ -46,7 +47,7 @@ from distributary.delta.erased import (
     write_erasure,
 )
 from distributary.delta.log import DataFile, Snapshot
-from distributary.delta.removal import RowSelection, matches_in, removal_refusal, rows_in
+from distributary.delta.row_removal import RowSelection, matches_in, removal_refusal, rows_in
 from distributary.delta.tables import reaching_table
 from distributary.engine.kill_points import ErasePoint, reached
 from distributary.engine.progress.checkpoint import Manifests

@@ -15,7 +15,7 @@ from distributary.errors import RegistryError
 from distributary.model.record import RAW, WriterSchema
 from distributary.model.routing import Rejected
 from distributary.registry.base import SchemaRegistry
-from distributary.registry.wire import Framed, parse
+from distributary.registry.frames import Framed, parse
 from distributary.stage.exchange import group
 from distributary.stage.unwrap import Unwrapped, unwrap
 

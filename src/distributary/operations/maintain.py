@@ -24,8 +24,7 @@ import pyarrow.compute as pc
 
 from distributary.changes.apply import compaction
 from distributary.config.lake import LEAST_RETENTION, Maintain, Retention
-from distributary.delta.checkpoint import LogCare, care_for_log, retention_of
-from distributary.delta.columns import UnsupportedTypeError
+from distributary.delta.column_merge import UnsupportedTypeError
 from distributary.delta.compact import (
     OPTIMIZE,
     BusyError,
@@ -44,7 +43,8 @@ from distributary.delta.holds import (
     write_kept,
 )
 from distributary.delta.log import Snapshot, commit_name, load
-from distributary.delta.removal import OlderRows, RemovedRows, removal_refusal, remove_rows
+from distributary.delta.log_checkpoint import LogCare, care_for_log, retention_of
+from distributary.delta.row_removal import OlderRows, RemovedRows, removal_refusal, remove_rows
 from distributary.delta.tables import OvertakenError, as_publish_error, open_table, read_rows
 from distributary.delta.vacuum import (
     ExpiredLetters,
@@ -73,7 +73,7 @@ from distributary.observe.cards import (
 from distributary.observe.cuts import Cuts
 from distributary.observe.health import DERIVED
 from distributary.observe.ledger.ledger import Expired, Ledger
-from distributary.publish.formats.entry import format_at
+from distributary.publish.formats.table_format_entry import format_at
 from distributary.store.base import Store, at, is_remote, leads_outside
 
 # The request and the report of a maintenance.

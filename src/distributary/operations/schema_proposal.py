@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.config.message import PayloadConfig
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline_config import PipelineConfig
 from distributary.decode.base import DecodeLimits, Decoder
 from distributary.decode.formats import FORMATS, decoder_for
 from distributary.engine.pipeline import Pipeline
@@ -49,7 +49,7 @@ from distributary.operations.trial_registry import (
     types_of_subject,
 )
 from distributary.registry.compatibility.levels import Level
-from distributary.registry.messages import choose_message
+from distributary.registry.message_choice import choose_message
 from distributary.shape.resolve import Resolved
 from distributary.stage.job import Unresolved
 

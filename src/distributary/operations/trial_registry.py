@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline_config import PipelineConfig
 from distributary.config.rules.shape import raw_layers
 from distributary.decode.formats import FORMATS
 from distributary.engine.monitor import unread
@@ -36,10 +36,10 @@ from distributary.model.rules.expectation import Rule
 from distributary.model.table import ChangeKind, ColumnChange, Role, TablePlan
 from distributary.registry.base import Reference, gather
 from distributary.registry.compile import compile_schema
-from distributary.registry.compile.protobuf import is_bundled
+from distributary.registry.compile.protobuf_compiler import is_bundled
 from distributary.registry.folder import FileRegistry
-from distributary.registry.http.registry import HttpRegistry
-from distributary.registry.messages import (
+from distributary.registry.http.http_registry import HttpRegistry
+from distributary.registry.message_choice import (
     ANY,
     AUTO,
     choose_message,
@@ -50,7 +50,7 @@ from distributary.registry.messages import (
 from distributary.source.base import Position, Source
 from distributary.stage.decoding import tried
 from distributary.stage.exchange import positions
-from distributary.stage.rows.expectations import unfit_rules
+from distributary.stage.rows.checking import unfit_rules
 from distributary.stage.unwrap import Rows, decodable, unwrap
 
 PROPOSED_ID = 2**31 - 1

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from distributary.pipelines.flows import dead_letters, decoded
-    from distributary.pipelines.known import KnownType, types
+    from distributary.pipelines.known_types import KnownType, types
 
 __all__ = ["KnownType", "dead_letters", "decoded", "types"]
 
 # imported on first use: the supervisor of a project needs no decoder
 _HOMES = {
-    "KnownType": "distributary.pipelines.known",
+    "KnownType": "distributary.pipelines.known_types",
     "dead_letters": "distributary.pipelines.flows",
     "decoded": "distributary.pipelines.flows",
-    "types": "distributary.pipelines.known",
+    "types": "distributary.pipelines.known_types",
 }
 
 

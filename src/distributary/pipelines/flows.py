@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline_config import PipelineConfig
 from distributary.decode.base import Decoder
 from distributary.decode.formats import decoder_for
 from distributary.engine.planning.planner import Planner
@@ -26,12 +26,12 @@ from distributary.model.deadletter import DEAD_LETTER_SCHEMA
 from distributary.model.record import RAW
 from distributary.model.routing import Rejected, Route, RouteKey, StageOrder
 from distributary.model.table import Merged, TablePlan
-from distributary.pipelines.known import KnownTypes, assume, known, new_planner, settings
-from distributary.source.entry import entry_of
+from distributary.pipelines.known_types import KnownTypes, assume, known, new_planner, settings
+from distributary.source.source_entry import entry_of
 from distributary.stage.decoding import fills_for
 from distributary.stage.exchange import group, positions
-from distributary.stage.files import METADATA, Letter, letters_batch, metadata_columns
 from distributary.stage.job import Unresolved
+from distributary.stage.task_outputs import METADATA, Letter, letters_batch, metadata_columns
 from distributary.stage.task_plan import TaskPlan
 from distributary.stage.unwrap import decodable, unwrap
 

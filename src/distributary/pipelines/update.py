@@ -37,7 +37,7 @@ from distributary.errors import (
     SetupError,
 )
 from distributary.observe.log_format import LogFormat, LogLine, spell
-from distributary.pipelines.known import VARIABLE, grown
+from distributary.pipelines.known_types import VARIABLE, grown
 from distributary.spark.session import new_log_file, spark_session
 from distributary.spark.settings import SparkSettings
 from distributary.store.base import local_path

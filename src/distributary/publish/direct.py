@@ -19,8 +19,7 @@ from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, CommitProperties, Transaction
 
-from distributary.delta.checkpoint import is_due, look_after
-from distributary.delta.columns import (
+from distributary.delta.column_merge import (
     ColumnConflictError,
     Field,
     MergedFields,
@@ -40,6 +39,7 @@ from distributary.delta.commit import (
     source_in,
 )
 from distributary.delta.log import Log, Snapshot, commits_back
+from distributary.delta.log_checkpoint import is_due, look_after
 from distributary.delta.tables import (
     OvertakenError,
     as_publish_error,

@@ -70,7 +70,7 @@ from pyiceberg.types import (
 )
 
 from distributary.config.lake import LakeConfig
-from distributary.delta.columns import (
+from distributary.delta.column_merge import (
     ColumnConflictError,
     Field,
     UnsupportedTypeError,

@@ -32,7 +32,7 @@ from distributary.model.manifest import (
 )
 from distributary.model.table_format import TABLE_FORMATS
 from distributary.publish.base import Held, Outcome, Published, Publisher
-from distributary.publish.formats.entry import ask_table, format_at, format_entry
+from distributary.publish.formats.table_format_entry import ask_table, format_at, format_entry
 from distributary.store.base import Store, at, local_folder, reaching, stay_inside
 from distributary.store.seal import seal, unseal
 

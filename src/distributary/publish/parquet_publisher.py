@@ -32,7 +32,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from distributary.delta.columns import (
+from distributary.delta.column_merge import (
     ColumnConflictError,
     Field,
     columns_of,

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from distributary.errors import InvalidSchemaError, SchemaNotFoundError
 from distributary.model.names import printable
 from distributary.model.record import SubjectVersion, WriterSchema
-from distributary.registry.compile.protobuf import MAX_FILES, is_bundled
+from distributary.registry.compile.protobuf_compiler import MAX_FILES, is_bundled
 
 
 class SchemaRegistry(Protocol):

@@ -43,7 +43,7 @@ from distributary.registry.base import (
 )
 from distributary.registry.compatibility.levels import Level, Version, problems
 from distributary.registry.compile import compile_schema
-from distributary.registry.files import create, damaged, encoded, read_json, unreachable
+from distributary.registry.folder_files import create, damaged, encoded, read_json, unreachable
 from distributary.store.base import Store, at, local_folder
 
 Item = TypeVar("Item")

@@ -16,9 +16,10 @@ from distributary.errors import SchemaNotFoundError
 from distributary.model.names import printable
 from distributary.model.record import Compiled, Format, SubjectVersion, WriterSchema
 from distributary.registry.compile import compile_schema
-from distributary.registry.compile.avro import compiled
+from distributary.registry.compile.avro_compiler import compiled
 from distributary.registry.compile.avro_schema import parse_avro
-from distributary.registry.files import (
+from distributary.registry.folder import ID_FILE, FileRegistry, id_name
+from distributary.registry.folder_files import (
     DOUBTS,
     create,
     damaged,
@@ -26,7 +27,6 @@ from distributary.registry.files import (
     read_json,
     unreachable,
 )
-from distributary.registry.folder import ID_FILE, FileRegistry, id_name
 from distributary.store.base import Store, at, local_folder
 
 # Inferred schemas. Each is a JSON Schema of all records of one kind so far, and only grows. The

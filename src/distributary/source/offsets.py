@@ -11,15 +11,15 @@ from typing import NamedTuple
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline_config import PipelineConfig
 from distributary.config.sources.base import SourceConfig
 from distributary.errors import DistributaryError
 from distributary.model.check import Check, CheckState
 from distributary.model.manifest import SourceRange
 from distributary.model.record import RAW
 from distributary.source.base import BatchInput, Position
-from distributary.source.entry import SourceEntry
-from distributary.source.sample import MOST_RECORDS, Sample, records_of
+from distributary.source.source_entry import SourceEntry
+from distributary.source.source_sample import MOST_RECORDS, Sample, records_of
 
 _BATCH = 10_000
 """Records that a reader puts into one Arrow batch."""

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from distributary.decode.base import Decoder, HasColumns
 from distributary.decode.change.base import ChangeDecoder
-from distributary.decode.change.formats import decoded_together
+from distributary.decode.change.change_formats import decoded_together
 from distributary.decode.formats import CAPACITY, change_decoder_for, decoder_for
 from distributary.decode.protobuf.decoder import decode_together
 from distributary.errors import ErrorCode
@@ -32,7 +32,12 @@ from distributary.model.routing import Rejected, Route, RouteKey, StageOrder
 from distributary.model.rules.expectation import RuleCount
 from distributary.model.table import Column, Fill, TablePlan
 from distributary.stage.exchange import RecordGroups, Share, open_run, positions
-from distributary.stage.files import (
+from distributary.stage.guard import GuardedDecoder
+from distributary.stage.rows.checking import count_dropped
+from distributary.stage.rows.partitions import schema_ids_of, table_facts
+from distributary.stage.rows.record_keys import read_keys
+from distributary.stage.rows.shaping import shaped
+from distributary.stage.task_outputs import (
     DATE,
     Letter,
     gathered,
@@ -40,11 +45,6 @@ from distributary.stage.files import (
     metadata_columns,
     metadata_plan,
 )
-from distributary.stage.guard import GuardedDecoder
-from distributary.stage.rows.expectations import count_dropped
-from distributary.stage.rows.partitions import schema_ids_of, table_facts
-from distributary.stage.rows.record_keys import read_keys
-from distributary.stage.rows.shaping import shaped
 from distributary.stage.task_plan import TaskPlan
 from distributary.stage.unwrap import Unwrapped
 

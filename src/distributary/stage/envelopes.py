@@ -21,12 +21,12 @@ import pyarrow.compute as pc
 from distributary.decode.base import Mask, RefusedError
 from distributary.decode.formats import FORMATS
 from distributary.decode.json.format import JSON
-from distributary.decode.json.known import Group, adding_nothing
-from distributary.decode.messages import ENCODED, PAYLOAD, SCHEMA_ID, TYPE, Found
+from distributary.decode.json.known_shapes import Group, adding_nothing
+from distributary.decode.message_fields import ENCODED, PAYLOAD, SCHEMA_ID, TYPE, Found
 from distributary.errors import ErrorCode
 from distributary.model.routing import EnvelopePlan
-from distributary.registry.wire import header_contents
-from distributary.stage.files import STRUCTURED, Letter
+from distributary.registry.frames import header_contents
+from distributary.stage.task_outputs import STRUCTURED, Letter
 
 Rows = npt.NDArray[np.int64]
 

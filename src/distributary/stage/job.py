@@ -39,11 +39,11 @@ from distributary.model.record import LastRecords, Shapes
 from distributary.model.routing import Rejected, RouteKey, StageOrder
 from distributary.model.rules.expectation import RuleCount, sum_counts
 from distributary.stage.exchange import DOCUMENT, DOCUMENT_DDL, Load, facts_of
-from distributary.stage.files import ticket
 from distributary.stage.guard import keep_zip_directories
 from distributary.stage.land import land
 from distributary.stage.packets import PACKET_DDL, Again, Targets, land_packets, pack
 from distributary.stage.sort import sort
+from distributary.stage.task_outputs import ticket
 from distributary.stage.task_plan import TaskPlan
 from distributary.stage.unwrap import known_shapes
 from distributary.store.base import TransferError, at, introduce, packed, unpacked

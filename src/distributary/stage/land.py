@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from distributary.changes.copies import redelivered
-from distributary.changes.events import KeyIndex
+from distributary.changes.log_events import KeyIndex
 from distributary.decode.formats import built
 from distributary.delta.parquet import UPLOADS, write_file
 from distributary.evolve.align import Aligner
@@ -38,11 +38,10 @@ from distributary.stage.decoding import (
     open_records,
     passed_over,
 )
-from distributary.stage.erased import without_erased_values
+from distributary.stage.drop_erased import without_erased_values
 from distributary.stage.exchange import Load, combinations, facts_batch, open_run
-from distributary.stage.files import count_events, file_name, metadata_columns
-from distributary.stage.rows.expectations import count_changes, count_facts, held_to_rules
-from distributary.stage.rows.keys import KeyedRows, held_to_key, with_change_columns
+from distributary.stage.rows.checking import count_changes, count_facts, held_to_rules
+from distributary.stage.rows.keying import KeyedRows, held_to_key, with_change_columns
 from distributary.stage.rows.partitions import (
     COORDINATES,
     raw_records_of,
@@ -50,6 +49,7 @@ from distributary.stage.rows.partitions import (
     table_facts,
     within_limits,
 )
+from distributary.stage.task_outputs import count_events, file_name, metadata_columns
 from distributary.stage.task_plan import TaskPlan
 from distributary.store.base import at
 

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from distributary.decode.json.infer import infer
 from distributary.decode.json.kinds import profile_texts, together
-from distributary.decode.json.known import Group, adding_nothing
+from distributary.decode.json.known_shapes import Group, adding_nothing
 from distributary.delta.parquet import UPLOADS
 from distributary.errors import ErrorCode
 from distributary.model.facts import (
@@ -27,7 +27,7 @@ from distributary.model.names import refused_type_name
 from distributary.model.record import FAMILIAR, RAW, LastRecords, last_records
 from distributary.model.routing import UNFRAMED, Rejected, RouteKey, StageOrder
 from distributary.stage.bronze import BronzeWriter
-from distributary.stage.erased import without_erased
+from distributary.stage.drop_erased import without_erased
 from distributary.stage.exchange import (
     SORTED,
     RecordGroups,
@@ -36,7 +36,7 @@ from distributary.stage.exchange import (
     positions,
     write_run,
 )
-from distributary.stage.files import Letter, gathered, letters_batch
+from distributary.stage.task_outputs import Letter, gathered, letters_batch
 from distributary.stage.task_plan import TaskPlan
 from distributary.stage.unwrap import Rows, ShardFilter, Unwrapped, decodable, known_shape, unwrap
 

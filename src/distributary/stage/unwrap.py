@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from distributary.decode.base import Decoder
 from distributary.decode.change.base import CHANGE, HEARTBEAT, TOMBSTONE, Records
-from distributary.decode.change.formats import CHANGE_FORMATS
+from distributary.decode.change.change_formats import CHANGE_FORMATS
 from distributary.decode.formats import FORMATS, decoder_for
 from distributary.decode.json.pattern import shape_in
 from distributary.errors import ErrorCode
@@ -23,8 +23,8 @@ from distributary.model.change import ChangeSettings
 from distributary.model.deadletter import FAULT_HEADER, REASON_HEADER
 from distributary.model.record import RAW, Format, Shapes, WriterSchema
 from distributary.model.routing import UNFRAMED, EnvelopePlan, Route, RouteKey
+from distributary.registry.frames import REASONS, SplitFrames, payloads, split, split_v0
 from distributary.registry.record_schemas import guid_of
-from distributary.registry.wire import REASONS, SplitFrames, payloads, split, split_v0
 from distributary.stage.envelopes import (
     OpenedEnvelopes,
     joined,
@@ -34,8 +34,8 @@ from distributary.stage.envelopes import (
     taken,
     texts_in,
 )
-from distributary.stage.files import Letter
 from distributary.stage.guard import GuardedDecoder
+from distributary.stage.task_outputs import Letter
 from distributary.stage.task_plan import TaskPlan
 
 Rows = npt.NDArray[np.int64]

@@ -20,7 +20,7 @@ from typing import Self
 
 from distributary.config.document import clipped
 from distributary.config.load import Loaded, load
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline_config import PipelineConfig
 from distributary.errors import ConfigError, DistributaryError, ErrorCode
 from distributary.model import layout
 from distributary.observe.alerts.watch import attach_alerts

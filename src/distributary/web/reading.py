@@ -21,7 +21,7 @@ from distributary.observe.cards import DECODING, Registration, load_trusted, reg
 from distributary.observe.deadletters import DeadLetters
 from distributary.observe.health import TableHealth, assess, losses_of
 from distributary.observe.ledger.ledger import Ledger
-from distributary.observe.ledger.rows import TableKey, TableSummary
+from distributary.observe.ledger.ledger_rows import TableKey, TableSummary
 from distributary.observe.status import (
     Live,
     PipelineStatus,

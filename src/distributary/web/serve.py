@@ -14,7 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from distributary.errors import ErrorCode, SetupError
 from distributary.supervise.server import Connections
-from distributary.web.app import Dashboard
+from distributary.web.dashboard import Dashboard
 
 _REQUEST_SECONDS = 15.0
 """The time in which a request must be complete."""

@@ -14,9 +14,9 @@ from distributary.cli.command.verb import START, Invocation, argument, group, op
 
 if TYPE_CHECKING:
     from distributary_lab.simulate.base import ReferencedRegistry, Round, Sent, Sink
+    from distributary_lab.simulate.cdc.datastream_files import CdcSent, FileRound
     from distributary_lab.simulate.cdc.debezium import MessageRound
-    from distributary_lab.simulate.cdc.files import CdcSent, FileRound
-    from distributary_lab.simulate.kafka import KafkaTarget
+    from distributary_lab.simulate.kafka_sink import KafkaTarget
 
 
 app = group("produce", "Send simulated records to a source.", panel=START)
@@ -148,7 +148,7 @@ def _open_target(
     """Open the named topic, a topic of this name, or the table in its place."""
     from distributary.registry.folder import FileRegistry
     from distributary_lab.simulate.base import DeltaSink
-    from distributary_lab.simulate.kafka import open_outlet
+    from distributary_lab.simulate.kafka_sink import open_outlet
 
     if target.to == "kafka":
         where = _kafka_target(call, target, topic)
@@ -175,7 +175,7 @@ def _open_target(
 def _kafka_target(call: Invocation, target: ProduceTarget, topic: str) -> KafkaTarget:
     from distributary.config.load import load
     from distributary.config.sources.kafka import kafka_of
-    from distributary_lab.simulate.kafka import BOOTSTRAP_SERVERS, REGISTRY_URL, KafkaTarget
+    from distributary_lab.simulate.kafka_sink import BOOTSTRAP_SERVERS, REGISTRY_URL, KafkaTarget
 
     if target.path is not None or target.registry is not None:
         raise call.usage("PATH and --registry are for --to delta: a topic has a name and a server.")
@@ -527,8 +527,8 @@ def cdc(
     The same seed gives the same files, byte by byte.
     """
     from distributary.store import disk
-    from distributary_lab.simulate.cdc import debezium, files, shapes
-    from distributary_lab.simulate.kafka import BOOTSTRAP_SERVERS
+    from distributary_lab.simulate.cdc import datastream_files, debezium, shapes
+    from distributary_lab.simulate.kafka_sink import BOOTSTRAP_SERVERS
 
     messages = to == "kafka"
     chosen = format or ("debezium" if messages else "avro")
@@ -573,11 +573,13 @@ def cdc(
             raise call.usage("--to files needs the folder of the stream.")
         if partitions is not None:
             raise call.usage("--partitions is for --to kafka: a folder has none.")
-        stream = files.FileStream(plan)
+        stream = datastream_files.FileStream(plan)
         model = stream.model
-        sent = files.write_files(stream, path, interval=interval, on_round=tell_files)
+        sent = datastream_files.write_files(stream, path, interval=interval, on_round=tell_files)
         about = {"kind": "files", "path": str(path)}
-    known = json.dumps(files.truth_document(model), indent=1) if truth or print_truth else ""
+    known = (
+        json.dumps(datastream_files.truth_document(model), indent=1) if truth or print_truth else ""
+    )
     if truth is not None:
         truth.parent.mkdir(parents=True, exist_ok=True)
         disk.replace(truth, f"{known}\n".encode())

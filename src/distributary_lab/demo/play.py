@@ -35,7 +35,7 @@ from distributary.model.manifest import Counts
 from distributary.model.table import ChangeKind
 from distributary.observe.events import BatchSettled, Event
 from distributary.observe.ledger.ledger import Ledger
-from distributary.observe.ledger.rows import SchemaRow
+from distributary.observe.ledger.ledger_rows import SchemaRow
 from distributary.store.base import at
 
 

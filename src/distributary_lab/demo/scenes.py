@@ -29,13 +29,13 @@ from distributary.model.table import ChangeKind, Role
 from distributary.observe.deadletters import DeadLetters
 from distributary.observe.health import with_measures
 from distributary.observe.ledger.ledger import Ledger
-from distributary.observe.ledger.rows import TableSummary
+from distributary.observe.ledger.ledger_rows import TableSummary
 from distributary.observe.log_format import listed
 from distributary.operations.repair.verify_table import verify_table
 from distributary.registry.folder import FileRegistry
 from distributary_lab.demo.play import DemoFolder, DemoResult, Feed, Scene, added_later, draw_tables
 from distributary_lab.simulate.base import DeltaSink, ReferencedRegistry, Round, Sent, Sink, deliver
-from distributary_lab.simulate.cdc.files import CdcSent, FileStream, write_round
+from distributary_lab.simulate.cdc.datastream_files import CdcSent, FileStream, write_round
 from distributary_lab.simulate.cdc.script import ChangeModel
 from distributary_lab.simulate.cdc.shapes import (
     CHAOS,
@@ -96,7 +96,7 @@ class RecordScene(Scene):
             return
         from distributary_lab.services.servers import ensure_artifacts
         from distributary_lab.services.services import Services
-        from distributary_lab.simulate.kafka import KafkaTarget, open_outlet
+        from distributary_lab.simulate.kafka_sink import KafkaTarget, open_outlet
 
         # outside of the services: fetching takes long the first time, and should be seen
         ensure_artifacts(call.out.note)

@@ -21,7 +21,7 @@ from distributary.changes.rebuild import rebuild, verify
 from distributary.changes.source import compare
 from distributary.changes.source.base import Database, Moment, Position, connect
 from distributary.changes.source.compare import Comparison, SourceCheck, Wrong
-from distributary.changes.source.lake import MergedTable
+from distributary.changes.source.lake_side import MergedTable
 from distributary.changes.source.reads import events_of
 from distributary.config.database import parse_address, with_variables
 from distributary.engine.slots import ask_slots

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from distributary.registry.files import read_doubts
+from distributary.registry.folder_files import read_doubts
 from tests.cli.conftest import Cli
 from tests.cli.inspect.test_schema_forget import CHANGES, kept, written
 

@@ -7,7 +7,7 @@ from pydantic_core import PydanticCustomError
 
 from distributary.config.document import PipelineFileError, Problem
 from distributary.config.load import load_text
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline_config import PipelineConfig
 from distributary.config.rules.expressions import columns_of, valid_expression
 from distributary.errors import ErrorCode
 from distributary.model.rules.expectation import Action

@@ -10,7 +10,7 @@ import pytest
 
 from distributary.config.document import PipelineFileError, Problem
 from distributary.config.load import load, load_text
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline_config import PipelineConfig
 
 FILE = """\
 name: games

@@ -16,7 +16,7 @@ from distributary.decode.base import DecodeLimits
 from distributary.evolve.align import align
 from distributary.evolve.merge import create, merge
 from distributary.model.table import Column
-from distributary.registry.compile.avro import compile_avro
+from distributary.registry.compile.avro_compiler import compile_avro
 
 Rows = list[dict[str, Any]]
 

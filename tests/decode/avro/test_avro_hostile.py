@@ -12,7 +12,7 @@ from distributary.decode.avro.decoder import AvroDecoder
 from distributary.decode.base import DecodeLimits
 from distributary.errors import DecodeError, ErrorCode
 from distributary.model.deadletter import Decoded, Failure
-from distributary.registry.compile.avro import compile_avro
+from distributary.registry.compile.avro_compiler import compile_avro
 from tests.decode.avro_samples import FIXED, LOGICAL, PRIMITIVES, record, zigzag
 
 LOWEST = b"\xff" * 9 + b"\x01"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from distributary.decode.avro.decoder import AvroDecoder
 from distributary.decode.base import DecodeLimits
-from distributary.registry.compile.avro import compile_avro
+from distributary.registry.compile.avro_compiler import compile_avro
 from tests.decode.avro_samples import (
     data,
     encode,

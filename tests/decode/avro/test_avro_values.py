@@ -19,7 +19,7 @@ from distributary.decode.base import DecodeLimits
 from distributary.errors import DecodeError, ErrorCode
 from distributary.model.deadletter import Decoded
 from distributary.model.record import TIMESTAMP
-from distributary.registry.compile.avro import compile_avro
+from distributary.registry.compile.avro_compiler import compile_avro
 from tests.decode.avro_samples import record, zigzag
 
 LONG = 2**63

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from distributary.decode.avro.decoder import MAX_CHARACTERS, best_effort_text
 from distributary.decode.formats import FORMATS
 from distributary.model.record import Format
-from distributary.registry.compile.avro import compile_avro
+from distributary.registry.compile.avro_compiler import compile_avro
 from tests.decode.avro_samples import record, zigzag
 
 SCHEMA = {

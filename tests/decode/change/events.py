@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from distributary.decode.base import DecodeLimits
 from distributary.decode.change.base import Named, Records
-from distributary.decode.change.formats import CHANGE_FORMATS
+from distributary.decode.change.change_formats import CHANGE_FORMATS
 from distributary.decode.formats import change_decoder_for
 from distributary.decode.json.infer import NOTHING, grown, infer
 from distributary.model.change import ChangeSettings

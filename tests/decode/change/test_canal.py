@@ -12,7 +12,7 @@ import pytest
 from distributary.decode.base import DecodeLimits
 from distributary.decode.change.base import CHANGE, OTHER, Sampled
 from distributary.decode.change.canal.format import word_of
-from distributary.decode.change.formats import recognized
+from distributary.decode.change.change_formats import recognized
 from tests.decode.change.events import codes, decoded, named, rows
 
 TYPES = {"id": "bigint(20)", "name": "varchar(20)"}

@@ -10,9 +10,9 @@ import pytest
 
 from distributary.config.cdc import DmsConfig
 from distributary.decode.change.base import Sampled
+from distributary.decode.change.change_formats import CHANGE_FORMATS, recognized
 from distributary.decode.change.connect_frames import framed
-from distributary.decode.change.formats import CHANGE_FORMATS, recognized
-from distributary.decode.change.rows import carried_types
+from distributary.decode.change.json_rows import carried_types
 from tests.decode.change.events import codes, decoded, named, rows
 
 TYPES = {"Op": "text", "id": "int64", "name": "text", "at": "timestamp", "no": "text"}

@@ -9,7 +9,7 @@ import pytest
 
 from distributary.decode.base import DecodeLimits
 from distributary.decode.change.base import CHANGE, OTHER, Sampled
-from distributary.decode.change.formats import CHANGE_FORMATS, recognized
+from distributary.decode.change.change_formats import CHANGE_FORMATS, recognized
 from tests.decode.change.events import codes, decoded, named, rows
 
 ROW = {"id": 1, "name": "a", "price": 1.5}

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from distributary.decode.change.datastream.events import DatastreamEvents
-from distributary.decode.change.datastream.order import datastream_places
-from distributary.decode.change.debezium.order import debezium_places
+from distributary.decode.change.datastream.event_parts import DatastreamEvents
+from distributary.decode.change.datastream.origin import datastream_places
+from distributary.decode.change.debezium.log_position import debezium_places
 from distributary.decode.change.order.place import Place
 
 NAMES = {

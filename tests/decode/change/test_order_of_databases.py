@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from distributary.changes.history import merge_history
 from distributary.changes.rebuild import merge_in_order, rebuild, verify
-from distributary.decode.change.formats import CHANGE_FORMATS
+from distributary.decode.change.change_formats import CHANGE_FORMATS
 from distributary.decode.formats import change_decoder_for
 from distributary.decode.json.infer import NOTHING, grown, infer
 from distributary.model.change import ChangeSettings

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from distributary.changes.apply import merge_table
 from distributary.config.cdc import DmsConfig
 from distributary.decode.change.connect_frames import framed
-from distributary.decode.change.rows import carried_types
+from distributary.decode.change.json_rows import carried_types
 from distributary.decode.formats import change_decoder_for
 from distributary.decode.json.infer import NOTHING, grown, infer
 from distributary.model.change import ChangeSettings

@@ -12,7 +12,7 @@ from distributary.decode.base import DecodeLimits
 from distributary.decode.json.decoder import JsonDecoder
 from distributary.errors import DecodeError, ErrorCode
 from distributary.model.deadletter import Failure
-from distributary.registry.compile.json import compile_json
+from distributary.registry.compile.json_compiler import compile_json
 
 CANARY = "canary7f3a"
 PERSON: dict[str, Any] = {

@@ -24,7 +24,7 @@ from distributary.decode.json.infer import (
     join,
     shape_of,
 )
-from distributary.decode.json.text import parse
+from distributary.decode.json.json_text import parse
 from tests.decode.datastream_samples import event
 from tests.decode.json_samples import writer_schema
 

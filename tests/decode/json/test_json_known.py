@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.config.lake import Evolution
-from distributary.decode.json import known as module
+from distributary.decode.json import known_shapes as module
 from distributary.decode.json.infer import NOTHING, grown, infer
 from distributary.decode.json.kinds import Learner, profile_texts
-from distributary.decode.json.known import Group, adding_nothing
+from distributary.decode.json.known_shapes import Group, adding_nothing
 from tests.decode.json.test_json_speeds import BYTES, HOSTILE, TEXTS, _objects
 
 RECORDS = _objects(TEXTS).map(str.encode)

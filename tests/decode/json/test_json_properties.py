@@ -18,7 +18,7 @@ from distributary.decode.json.decoder import JsonDecoder
 from distributary.decode.json.schema import lake_names
 from distributary.errors import ErrorCode, InvalidSchemaError
 from distributary.model.deadletter import Decoded
-from distributary.registry.compile.json import compile_json
+from distributary.registry.compile.json_compiler import compile_json
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 NAMES = st.sampled_from(["id", "name", "a b", "x", "Über", 'q"t', "null", "b\\c"])

@@ -21,8 +21,8 @@ from distributary.decode.json import decoder as decoders
 from distributary.decode.json import infer as inference
 from distributary.decode.json.decoder import JsonDecoder
 from distributary.decode.json.infer import NOTHING, grown, infer, join, shape_of
+from distributary.decode.json.json_text import parse, parse_strictly, plain_numbers, render
 from distributary.decode.json.pattern import familiar, shape_in
-from distributary.decode.json.text import parse, parse_strictly, plain_numbers, render
 from distributary.errors import ErrorCode
 from distributary.model.deadletter import Decoded
 from tests.decode.json_samples import writer_schema

@@ -12,10 +12,10 @@ import pytest
 
 from distributary.decode.base import DecodeLimits
 from distributary.decode.json.decoder import JsonDecoder
-from distributary.decode.json.text import best_effort_text
+from distributary.decode.json.json_text import best_effort_text
 from distributary.errors import DecodeError
 from distributary.model.deadletter import Decoded
-from distributary.registry.compile.json import compile_json
+from distributary.registry.compile.json_compiler import compile_json
 
 NEWEST = "https://json-schema.org/draft/2020-12/schema"
 NULL = {"type": "null"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from distributary.cli.app import main
+from distributary.cli.command_line import main
 from distributary.config.deploy import SparkSubmit
 from distributary.deploy import package
 from distributary.deploy.pipeline_file import Installable, read_for_install

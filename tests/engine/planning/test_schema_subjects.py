@@ -10,7 +10,7 @@ from distributary.config.load import load_text
 from distributary.engine.planning.schema_lookup import SchemaLookup
 from distributary.errors import ErrorCode
 from distributary.model.routing import RouteKey
-from distributary.registry.cache import CachedRegistry
+from distributary.registry.cached_registry import CachedRegistry
 from tests.registry.scratch import ScratchRegistry
 
 PIPELINE = """

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from distributary.cli.app import main
+from distributary.cli.command_line import main
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.progress.accounts import mend_ledger
 from distributary.engine.progress.checkpoint import Checkpoint

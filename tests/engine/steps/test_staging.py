@@ -16,8 +16,8 @@ from distributary.engine.steps import hops
 from distributary.model.routing import StageOrder
 from distributary.model.table import Role, TablePlan
 from distributary.stage import job
-from distributary.stage.files import file_name, ticket
 from distributary.stage.job import Staged
+from distributary.stage.task_outputs import file_name, ticket
 from distributary.store.base import at
 
 ROWS = pa.table({"n": [1, 2, 3]})

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from distributary.cli.app import main
+from distributary.cli.command_line import main
 from distributary.errors import ConfigError
-from distributary_lab.simulate.cdc.files import FileStream, truth_document, write_files
+from distributary_lab.simulate.cdc.datastream_files import FileStream, truth_document, write_files
 from distributary_lab.simulate.cdc.shapes import CdcPlan
 from tests.lab.simulate.cdc_replay import read_all, replay
 

@@ -11,10 +11,10 @@ from confluent_kafka import Consumer, TopicPartition
 
 from distributary.config.registry import RegistryConfig
 from distributary.model.record import Format
-from distributary.registry.http.registry import HttpRegistry
+from distributary.registry.http.http_registry import HttpRegistry
 from distributary_lab.simulate.game_records import GamesPlan
 from distributary_lab.simulate.games import PeoplePlan, stream_people, stream_rounds
-from distributary_lab.simulate.kafka import Topics
+from distributary_lab.simulate.kafka_sink import Topics
 from tests.cli.conftest import Cli
 from tests.services.shared import unique
 
@@ -34,7 +34,7 @@ def where(services: SecuredServices) -> tuple[str, ...]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits long for a broker that is not there."""
-    monkeypatch.setattr("distributary_lab.simulate.kafka._SECONDS", 1.0)
+    monkeypatch.setattr("distributary_lab.simulate.kafka_sink._SECONDS", 1.0)
 
 
 def kept(services: SecuredServices, topic: str, count: int, partition: int = 0) -> list[Kept]:

@@ -11,7 +11,7 @@ import pytest
 from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
-from distributary.cli.app import application
+from distributary.cli.command_line import application
 from distributary.config.load import load
 from distributary.config.sources.kafka import KafkaSourceConfig
 from distributary.spark.jars import Lock, ensure

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 
 from distributary.errors import ErrorCode, SetupError
 from distributary.model.record import Format, WriterSchema
-from distributary.registry.compile.avro import compile_avro
+from distributary.registry.compile.avro_compiler import compile_avro
 from distributary_lab.services.services import Services
 from tests.decode.debezium_samples import Row, log, raw_table
 from tests.services.debezium import (

@@ -17,7 +17,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
-from distributary.registry.compile.protobuf import compile_proto
+from distributary.registry.compile.protobuf_compiler import compile_proto
 
 
 def protobuf_serializer(text: str, schema_id: int) -> Callable[[bytes], bytes]:

@@ -11,7 +11,7 @@ from distributary.decode.base import DecodeLimits
 from distributary.decode.formats import decoder_for
 from distributary.errors import ErrorCode, SchemaNotFoundError
 from distributary.model.names import check_type_name
-from distributary.registry.messages import subject_verdict
+from distributary.registry.message_choice import subject_verdict
 from distributary_lab.simulate.base import DEFAULT_KINDS, BadKind, Sent, SinkMessage
 from distributary_lab.simulate.game_records import GamesPlan
 

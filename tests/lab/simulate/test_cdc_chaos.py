@@ -9,9 +9,9 @@ from typing import Any
 import fastavro
 import pytest
 
-from distributary_lab.simulate.cdc.database import Op, SourceChange
-from distributary_lab.simulate.cdc.files import ChangeFile, FileStream
+from distributary_lab.simulate.cdc.datastream_files import ChangeFile, FileStream
 from distributary_lab.simulate.cdc.shapes import CHAOS, CdcFormat, CdcPlan, Feature, SourceType
+from distributary_lab.simulate.cdc.simulated_database import Op, SourceChange
 
 
 class Told:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from distributary.errors import ConfigError
+from distributary_lab.simulate.cdc.datastream_files import CdcSent
 from distributary_lab.simulate.cdc.debezium import DebeziumStream, TopicMessage
-from distributary_lab.simulate.cdc.files import CdcSent
 from distributary_lab.simulate.cdc.shapes import CHAOS, CdcFormat, CdcPlan, Feature, SourceType
 from tests.lab.simulate.cdc_replay import same_rows
 

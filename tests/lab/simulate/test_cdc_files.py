@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributary_lab.simulate.cdc.files import CdcSent, FileStream, write_files
+from distributary_lab.simulate.cdc.datastream_files import CdcSent, FileStream, write_files
 from distributary_lab.simulate.cdc.shapes import CHAOS, CdcFormat, CdcPlan, Feature, SourceType
 from tests.lab.simulate.cdc_replay import Read, distinct, is_data, read_all, replay, same_rows
 

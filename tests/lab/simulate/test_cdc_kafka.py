@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from distributary.cli.app import main
+from distributary.cli.command_line import main
 from distributary.source.kafka.produced import cards
 from distributary_lab.simulate.cdc.debezium import DebeziumStream
 from distributary_lab.simulate.cdc.shapes import CHAOS, CdcFormat, CdcPlan, SourceType

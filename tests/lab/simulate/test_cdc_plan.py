@@ -4,7 +4,6 @@ from typing import Any
 import pytest
 
 from distributary.errors import ConfigError
-from distributary_lab.simulate.cdc.database import open_log
 from distributary_lab.simulate.cdc.script import ChangeModel
 from distributary_lab.simulate.cdc.shapes import (
     CALM,
@@ -18,6 +17,7 @@ from distributary_lab.simulate.cdc.shapes import (
     SourceType,
     parse_features,
 )
+from distributary_lab.simulate.cdc.simulated_database import open_log
 
 
 @pytest.mark.parametrize(

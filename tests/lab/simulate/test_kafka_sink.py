@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from distributary.errors import SourceError, SourceUnavailableError
 from distributary_lab.simulate.base import SinkMessage
-from distributary_lab.simulate.kafka import KafkaSink
+from distributary_lab.simulate.kafka_sink import KafkaSink
 
 TIMED_OUT = -192
 TRANSPORT = -195

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from distributary.source.kafka.produced import cards, cards_folder
-from distributary_lab.simulate.kafka import ExistingTopic, Notes
+from distributary_lab.simulate.kafka_sink import ExistingTopic, Notes
 from tests.registry.scratch import ScratchRegistry
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from distributary.errors import ConfigError
 from distributary.model.record import Format
-from distributary.registry import wire
+from distributary.registry import frames
 from distributary_lab.simulate.base import Sent, SinkMessage
 from distributary_lab.simulate.orders import OrderKind, OrdersPlan, stream_orders, typed_orders
 from tests.registry.scratch import ScratchRegistry
@@ -23,8 +23,8 @@ def sent_by(plan: OrdersPlan, registry: Any) -> tuple[list[SinkMessage], Sent]:
 
 
 def decoded(registry: ScratchRegistry, value: bytes) -> Any:
-    framed = wire.parse(value, protobuf=False)
-    assert isinstance(framed, wire.Framed) and framed.schema_id is not None
+    framed = frames.parse(value, protobuf=False)
+    assert isinstance(framed, frames.Framed) and framed.schema_id is not None
     schema = registry.by_id(framed.schema_id)
     assert schema.format is Format.AVRO
     body = io.BytesIO(value[framed.payload_start :])
@@ -89,10 +89,10 @@ def test_a_bare_message_is_refused_as_foretold(kind: OrderKind, registry: Scratc
     messages, sent = sent_by(OrdersPlan(kind=kind, records=20, framed=False), registry)
     (code,) = sent.bad_by_code
     for message in messages:
-        found = wire.parse(message.value or b"", protobuf=False)
-        unknown = isinstance(found, wire.Framed) and (found.schema_id or 0) > 1_000_000
+        found = frames.parse(message.value or b"", protobuf=False)
+        unknown = isinstance(found, frames.Framed) and (found.schema_id or 0) > 1_000_000
         assert (code == "UNKNOWN_SCHEMA_ID") == unknown
-        assert unknown or (isinstance(found, wire.BadFrame) and found.code == code)
+        assert unknown or (isinstance(found, frames.BadFrame) and found.code == code)
 
 
 def test_bare_messages_at_the_end(registry: ScratchRegistry) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline_config import PipelineConfig
 from distributary.errors import AccountingError, DistributaryError, SourceUnavailableError
 from distributary.model.manifest import Counts
 from distributary.observe.alerts.notice import AlertKind, AlertState, Notice, Severity

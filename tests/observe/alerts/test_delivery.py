@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from distributary.config.alerts import AtMost
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline_config import PipelineConfig
 from distributary.errors import DistributaryError, LakeUnavailableError, OwnedError
 from distributary.observe.alerts.delivery import Courier, Limit
 from distributary.observe.alerts.notice import AlertState, Notice

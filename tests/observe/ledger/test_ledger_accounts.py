@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.model.manifest import Counts
+from distributary.observe.ledger.ledger_rows import BatchKey
 from distributary.observe.ledger.recording import total
-from distributary.observe.ledger.rows import BatchKey
 
 
 def test_a_replay_moves_dead_letters_and_reads_nothing_new():

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from distributary.observe.ledger.rows import SchemaRow, uses_of, with_rows
+from distributary.observe.ledger.ledger_rows import SchemaRow, uses_of, with_rows
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from distributary.observe.ledger.ledger import Ledger
-from distributary.observe.ledger.rows import LastCommit
+from distributary.observe.ledger.ledger_rows import LastCommit
 from distributary.observe.verify.coordinates import coordinates
-from distributary.observe.verify.tables import WrittenTable
+from distributary.observe.verify.row_counts import WrittenTable
 
 
 def written(folder: Path, name: str) -> WrittenTable:

@@ -17,10 +17,10 @@ from distributary.engine.progress.recovery import refuse_behind, spelled
 from distributary.errors import ErrorCode, OwnedError, TableBehindError
 from distributary.model.manifest import app_id
 from distributary.model.table import Role
-from distributary.observe.ledger.rows import LastCommit
+from distributary.observe.ledger.ledger_rows import LastCommit
 from distributary.observe.status import status
 from distributary.observe.verify.coordinates import coordinates
-from distributary.observe.verify.tables import check_table, written_tables
+from distributary.observe.verify.row_counts import check_table, written_tables
 from distributary.operations.repair.accept_table import accept, plan_acceptance
 from distributary.publish.parking import Expected, Held, lacking
 from distributary.store.base import at

@@ -17,7 +17,7 @@ from distributary.engine.seams import make_publisher
 from distributary.errors import ErrorCode, PublishError
 from distributary.model import layout
 from distributary.model.table import Role
-from distributary.observe.ledger.rows import TableSummary
+from distributary.observe.ledger.ledger_rows import TableSummary
 from distributary.operations.repair import rebuild_table as rebuilding
 from distributary.operations.repair import verify_table as verifying
 from distributary.operations.repair.rebuild_table import rebuild_table

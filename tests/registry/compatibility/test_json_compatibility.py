@@ -10,9 +10,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from distributary.model.record import Format
-from distributary.registry.compatibility.json import unreadable
+from distributary.registry.compatibility.json_compatibility import unreadable
 from distributary.registry.compatibility.levels import Level, Version, problems
-from distributary.registry.compile.json import compile_json
+from distributary.registry.compile.json_compiler import compile_json
 from distributary.registry.compile.json_documents import Documents
 
 TEXT: dict[str, Any] = {"type": "string"}

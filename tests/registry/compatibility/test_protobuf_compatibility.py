@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from distributary.errors import ConfigError, ErrorCode
 from distributary.model.record import Format
 from distributary.registry.compatibility.levels import Level, Version, problems
-from distributary.registry.compatibility.protobuf import reused_numbers, unreadable
-from distributary.registry.compile.protobuf import compile_proto
+from distributary.registry.compatibility.protobuf_compatibility import reused_numbers, unreadable
+from distributary.registry.compile.protobuf_compiler import compile_proto
 
 
 def body(text: str, syntax: str = "proto3", imports: dict[str, str] | None = None) -> bytes:

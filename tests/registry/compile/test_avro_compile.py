@@ -11,7 +11,7 @@ import pytest
 from distributary.errors import ErrorCode, InvalidSchemaError
 from distributary.model.record import Format
 from distributary.registry.compile import compile_schema
-from distributary.registry.compile.avro import compile_avro
+from distributary.registry.compile.avro_compiler import compile_avro
 from distributary.registry.compile.avro_schema import (
     MAX_LEVELS,
     MAX_TEXT,

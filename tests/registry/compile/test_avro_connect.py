@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from distributary.registry.compile.avro import compile_avro
+from distributary.registry.compile.avro_compiler import compile_avro
 from distributary.registry.compile.avro_schema import AvroRecord, Connect, Primitive, parse_avro
 
 

@@ -14,9 +14,9 @@ from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from distributary.model.record import Format
-from distributary.registry.compatibility.avro import unreadable
+from distributary.registry.compatibility.avro_compatibility import unreadable
 from distributary.registry.compatibility.levels import Level, Version, problems
-from distributary.registry.compile.avro import compile_avro
+from distributary.registry.compile.avro_compiler import compile_avro
 from tests.decode.avro_samples import branch_name, data, encode, record, types, without_logical
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from distributary.errors import ErrorCode, InvalidSchemaError
 from distributary.model.record import Compiled
-from distributary.registry.compile.protobuf import (
+from distributary.registry.compile.protobuf_compiler import (
     CONFLUENT,
     MAX_FILES,
     MAX_TEXT,

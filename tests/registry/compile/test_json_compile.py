@@ -11,7 +11,7 @@ import pytest
 
 from distributary.errors import ErrorCode, InvalidSchemaError
 from distributary.model.record import Compiled, Format
-from distributary.registry.compile.json import compile_json, facts_of
+from distributary.registry.compile.json_compiler import compile_json, facts_of
 from distributary.registry.compile.json_documents import Documents
 from distributary.registry.folder import FileRegistry
 

@@ -12,7 +12,7 @@ from distributary.config.registry import RegistryConfig
 from distributary.errors import SchemaNotFoundError
 from distributary.model.record import SubjectVersion
 from distributary.registry.base import context_of, local, named, qualified
-from distributary.registry.cache import CachedRegistry
+from distributary.registry.cached_registry import CachedRegistry
 from tests.registry.contexted import Contexted
 from tests.registry.loopback import Asked, Says, by_path, no, registry, says, serving
 

@@ -27,7 +27,7 @@ from distributary.errors import (
     RegistryUnavailableError,
 )
 from distributary.registry.http.client import ATTEMPTS
-from distributary.registry.http.registry import HttpRegistry
+from distributary.registry.http.http_registry import HttpRegistry
 from tests.registry.loopback import Asked, Says, Server, no, registry, says, serving
 
 ID, SECRET = "client+1", "secret-canary:1 &ß"

@@ -19,7 +19,7 @@ from distributary.errors import (
 )
 from distributary.model.record import Format, SubjectVersion
 from distributary.registry.base import SchemaRegistry
-from distributary.registry.compile.protobuf import compile_proto
+from distributary.registry.compile.protobuf_compiler import compile_proto
 from distributary.registry.http.client import SchemaShape
 from tests.registry.loopback import Asked, Says, by_path, no, registry, says, serving
 

@@ -21,10 +21,10 @@ from distributary.errors import (
     SchemaNotFoundError,
 )
 from distributary.model.record import Format, SubjectVersion
-from distributary.registry.cache import CachedRegistry
+from distributary.registry.cached_registry import CachedRegistry
 from distributary.registry.compatibility.levels import Level
-from distributary.registry.compile.protobuf import compile_proto
-from distributary.registry.http.registry import HttpRegistry
+from distributary.registry.compile.protobuf_compiler import compile_proto
+from distributary.registry.http.http_registry import HttpRegistry
 from tests.services.shared import unique
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from distributary.errors import (
 )
 from distributary.model.record import Format
 from distributary.registry.compatibility.levels import Level
-from distributary.registry.http.registry import HttpRegistry
+from distributary.registry.http.http_registry import HttpRegistry
 from tests.registry.loopback import Says, by_path, no, registry, says, serving
 
 if TYPE_CHECKING:

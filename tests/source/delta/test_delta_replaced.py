@@ -15,7 +15,7 @@ from distributary.errors import DistributaryError, ErrorCode, SourceError
 from distributary.source.base import BatchInput, Position
 from distributary.source.delta.source import DeltaReader, DeltaSource
 from tests.lakes.shard_jobs import SPARK
-from tests.source.delta.test_delta import source, table
+from tests.source.delta.test_delta_source import source, table
 
 
 def opened(one: DeltaSource, start: Position, end: Position) -> BatchInput:

@@ -21,7 +21,7 @@ from distributary.errors import ErrorCode
 from distributary.model.change import ChangeSettings
 from distributary.model.record import RAW
 from distributary.registry.record_schemas import FileSchemas
-from distributary.source.files import avro as files_codecs
+from distributary.source.files import avro_files as files_codecs
 from tests.decode.avro_samples import zigzag
 from tests.source.change_files import (
     avro,
@@ -257,7 +257,7 @@ def test_metadata_in_counted_blocks(tmp_path: Path) -> None:
 
 
 def test_large_blocks_come_in_portions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distributary.source.files.avro.BYTES_PER_BATCH", 1000)
+    monkeypatch.setattr("distributary.source.files.avro_files.BYTES_PER_BATCH", 1000)
     rows = events(50)
     put(tmp_path / "in", named(), avro(rows, block=10**6))
     one = source(tmp_path / "in", tmp_path / "checkpoint")

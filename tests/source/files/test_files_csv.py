@@ -12,7 +12,8 @@ import pytest
 
 from distributary.decode.change.connect_frames import split_connect
 from distributary.errors import ErrorCode
-from distributary.source.files.bytes import (
+from distributary.source.files.csv_files import Dialect, read_csv
+from distributary.source.files.file_bytes import (
     Fault,
     FileEvents,
     FileFaultError,
@@ -21,7 +22,6 @@ from distributary.source.files.bytes import (
     PlainBytes,
     content_of,
 )
-from distributary.source.files.csv import Dialect, read_csv
 
 
 def read(folder: Path, data: bytes, *, longest: int = 1000) -> tuple[list[Any], list[Fault]]:

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from distributary.errors import ErrorCode, SourceUnavailableError
-from distributary.source.files import bytes as reading
-from distributary.source.files.bytes import LocalFiles, Patience
+from distributary.source.files import file_bytes as reading
+from distributary.source.files.file_bytes import LocalFiles, Patience
 from distributary.source.files.file_list import ListedFile
 from distributary.source.files.source import FilesReader
 from tests.source.change_files import avro, events, faults, lines, named, put, source, uuids
@@ -112,7 +112,7 @@ def test_a_store_that_fails_is_not_the_files_fault(
     def fail(*_: object, **__: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("distributary.source.files.bytes.os.open", fail)
+    monkeypatch.setattr("distributary.source.files.file_bytes.os.open", fail)
     with pytest.raises(SourceUnavailableError) as caught:
         read(tmp_path / "in", named(0))
     assert caught.value.retryable

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from distributary.decode.json.infer import infer, join, shape_of
 from distributary.errors import ErrorCode
-from distributary.source.files import bytes as files_bytes
-from distributary.source.files import json as files_json
-from distributary.source.files import json as files_values
-from distributary.source.files.bytes import micros, parsed_events, parsed_json
-from distributary.source.files.json import familiar_events, usual_events
+from distributary.source.files import file_bytes as files_bytes
+from distributary.source.files import json_files as files_json
+from distributary.source.files import json_files as files_values
+from distributary.source.files.file_bytes import micros, parsed_events, parsed_json
+from distributary.source.files.json_files import familiar_events, usual_events
 from tests.source.change_files import (
     avro,
     event,

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from distributary.errors import ErrorCode
-from distributary.source.files import parquet as files_parquet
+from distributary.source.files import parquet_files as files_parquet
 from tests.source.change_files import events, faults, good, named, put, records, source, uuids
 
 

@@ -21,8 +21,8 @@ from distributary.decode.base import DecodeLimits
 from distributary.decode.formats import decoder_for
 from distributary.model.deadletter import REASON_HEADER
 from distributary.registry.record_schemas import FileSchemas, guid_of, keep_schema
-from distributary.source.files.bytes import FileFaultError
-from distributary.source.files.columns import read_rows, schema_text
+from distributary.source.files.file_bytes import FileFaultError
+from distributary.source.files.parquet_as_avro import read_rows, schema_text
 from distributary.source.files.source import FilesSource
 from tests.source.change_files import put, records
 

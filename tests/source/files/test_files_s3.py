@@ -11,7 +11,7 @@ import pytest
 
 from distributary.config.sources.files import FilesSourceConfig as Config
 from distributary.errors import ErrorCode, SourceUnavailableError
-from distributary.source.files.bytes import BucketFiles
+from distributary.source.files.file_bytes import BucketFiles
 from distributary.source.files.file_list import ListedFile
 from distributary.source.files.source import FilesReader, FilesSource, files_at
 from tests.source.change_files import (

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.source.files import avro, parquet
-from distributary.source.files import json as files_json
-from distributary.source.files.bytes import LocalFiles
+from distributary.source.files import avro_files, parquet_files
+from distributary.source.files import json_files as files_json
+from distributary.source.files.file_bytes import LocalFiles
 from distributary.source.files.file_list import ListedFile
-from distributary.source.files.parquet import as_json
+from distributary.source.files.parquet_files import as_json
 from distributary.source.files.source import FilesReader
 from tests.source.change_files import event, faults, good, lines, schema
 
@@ -57,7 +57,7 @@ def test_avro(notes: list[str | None], codec: str, block: int, at_once: int) -> 
     out = io.BytesIO()
     fastavro.writer(out, written, rows, codec=codec, sync_interval=block)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (avro, avro):
+        for module in (avro_files, avro_files):
             patch.setattr(module, "EVENTS_PER_BATCH", at_once)
         found = read(out.getvalue(), "avro")
     decoded = [
@@ -137,8 +137,8 @@ def test_parquet(
         **ENCODINGS[encoding],
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parquet, "BYTES_PER_BATCH", most)
-        patch.setattr(parquet, "_MOST_TEXT_BYTES", most)
+        patch.setattr(parquet_files, "BYTES_PER_BATCH", most)
+        patch.setattr(parquet_files, "_MOST_TEXT_BYTES", most)
         found = read(out.getvalue(), "parquet")
     expected = [as_json(row).encode() for row in pq.read_table(out).to_pylist()]
     assert good(found) == expected

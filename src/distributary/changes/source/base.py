@@ -162,9 +162,9 @@ ARROW: Mapping[ValueType, pa.DataType] = {
 
 
 _MODULES: Mapping[str, str] = {
-    "postgresql": "distributary.changes.source.postgres",
-    "mysql": "distributary.changes.source.mysql",
-    "mariadb": "distributary.changes.source.mysql",
+    "postgresql": "distributary.changes.source.postgres_database",
+    "mysql": "distributary.changes.source.mysql_database",
+    "mariadb": "distributary.changes.source.mysql_database",
 }
 """The module with a function `connect`, by the scheme of an address."""
 

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from distributary.changes.checksum import Words, equal_values, hash_rows
-from distributary.changes.events import Definition, Flags, Ints, KeyIndex, key_texts
+from distributary.changes.log_events import Definition, Flags, Ints, KeyIndex, key_texts
 from distributary.changes.source.base import (
     Database,
     Moment,
@@ -27,8 +27,8 @@ from distributary.changes.source.base import (
     SourceTable,
     ValueType,
 )
-from distributary.changes.source.lake import Later, MergedTable, is_among
-from distributary.changes.source.values import ColumnPair, pair_of
+from distributary.changes.source.database_values import ColumnPair, pair_of
+from distributary.changes.source.lake_side import Later, MergedTable, is_among
 from distributary.decode.change.base import column_names
 from distributary.errors import ConfigError
 from distributary.model.change import SHARD

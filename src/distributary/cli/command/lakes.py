@@ -16,14 +16,14 @@ from distributary.model import layout
 
 if TYPE_CHECKING:
     from distributary.config.load import Loaded
-    from distributary.config.pipeline import PipelineConfig
+    from distributary.config.pipeline_config import PipelineConfig
     from distributary.config.registry import RegistryConfig as Settings
     from distributary.engine.pipeline import Pipeline
     from distributary.observe.cards import Registration
     from distributary.observe.ledger.ledger import Ledger
-    from distributary.observe.ledger.rows import TableSummary
+    from distributary.observe.ledger.ledger_rows import TableSummary
     from distributary.registry.folder import FileRegistry
-    from distributary.registry.http.registry import HttpRegistry
+    from distributary.registry.http.http_registry import HttpRegistry
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +243,7 @@ class FoundRegistry:
     def of(self, subject: str) -> FoundRegistry:
         """Return the registry for the context in a subject's name; each context has its own ids."""
         from distributary.registry.base import context_of
-        from distributary.registry.http.registry import HttpRegistry
+        from distributary.registry.http.http_registry import HttpRegistry
 
         context = context_of(subject)
         if context is None or not isinstance(self.registry, HttpRegistry):
@@ -304,7 +304,7 @@ def open_registry(
         from distributary.registry.folder import FileRegistry
 
         return FileRegistry(settings.path)
-    from distributary.registry.http.registry import HttpRegistry
+    from distributary.registry.http.http_registry import HttpRegistry
 
     return HttpRegistry(settings) if attempts is None else HttpRegistry(settings, attempts=attempts)
 

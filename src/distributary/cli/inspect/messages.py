@@ -21,7 +21,7 @@ from distributary.observe.log_format import cut
 
 if TYPE_CHECKING:
     from distributary.model.record import Partition
-    from distributary.operations.browse import Message, MessagePage
+    from distributary.operations.messages import Message, MessagePage
 
 app = single(LOOK)
 
@@ -61,8 +61,8 @@ def messages(
     """
     from distributary.cli.upkeep.repair import moment_of
     from distributary.observe.cards import DECODING
-    from distributary.operations.browse import browse
-    from distributary.source.entry import Browsing
+    from distributary.operations.messages import browse
+    from distributary.source.source_entry import Browsing
 
     if offset is not None and at is not None:
         raise call.usage("--offset and --at both name the first message: say one of them.")

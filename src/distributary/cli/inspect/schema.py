@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from distributary.model.routing import Rejected
     from distributary.model.table import Column, ColumnChange
     from distributary.observe.ledger.ledger import Ledger
-    from distributary.observe.ledger.rows import SchemaInUse, SchemaRow, TableSummary
+    from distributary.observe.ledger.ledger_rows import SchemaInUse, SchemaRow, TableSummary
     from distributary.operations.replay import ReplayResult
     from distributary.registry.base import Reference
     from distributary.registry.compatibility.levels import Level
@@ -349,7 +349,7 @@ def _message_of(found: FoundRegistry, schema: WriterSchema, subject: str) -> str
 
 def _message(found: FoundRegistry, schema: WriterSchema, subject: str) -> str | Rejected:
     from distributary.engine.planning.schema_lookup import choose_envelope
-    from distributary.registry.messages import choose_message
+    from distributary.registry.message_choice import choose_message
 
     config = found.config
     if config is not None and config.envelope is not None and subject == config.envelope.subject:
@@ -460,7 +460,7 @@ def subjects(
 
 def _by_listing(found: FoundRegistry, matching: str) -> list[SubjectVersions]:
     """Return all subjects, by few requests; empty if the registry cannot list them."""
-    from distributary.registry.http.registry import HttpRegistry
+    from distributary.registry.http.http_registry import HttpRegistry
 
     registry = found.registry
     if not isinstance(registry, HttpRegistry):
@@ -778,7 +778,7 @@ def ids(
 ) -> None:
     """List the schemas that records were written with: subjects, versions, rows and batches."""
     from distributary.model.table import Role
-    from distributary.observe.ledger.rows import uses_of, with_rows
+    from distributary.observe.ledger.ledger_rows import uses_of, with_rows
 
     found = find_lake(call, lake, file)
     ledger = found.ledger()
@@ -817,7 +817,7 @@ def _count(
 ) -> Counter[int] | None:
     """Count the tables' rows by schema; None if the rows do not name their schemas."""
     from distributary.observe.health import count_rows
-    from distributary.publish.formats.entry import open_readable
+    from distributary.publish.formats.table_format_entry import open_readable
 
     counts: Counter[int] = Counter()
     for table in tables:
@@ -834,7 +834,7 @@ def _of_topic(
     uses: Sequence[SchemaInUse], counts: Counter[int] | None, topics: set[str]
 ) -> tuple[SchemaInUse, ...]:
     """Return the schemas of the topic's records."""
-    from distributary.observe.ledger.rows import with_rows
+    from distributary.observe.ledger.ledger_rows import with_rows
 
     if counts is not None:
         return tuple(use for use in with_rows(uses, counts) if use.rows)

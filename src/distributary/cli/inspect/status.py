@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from distributary.model.change import SourceSlots
     from distributary.observe.cards import CatalogState, MirrorState, UpkeepState
     from distributary.observe.health import Ranking
-    from distributary.observe.ledger.rows import RuleStatus
+    from distributary.observe.ledger.ledger_rows import RuleStatus
     from distributary.observe.pause import Pause
     from distributary.observe.pulse import UnderWay
     from distributary.observe.status import (
@@ -306,7 +306,7 @@ def _draw_slots(paper: Paper, source: SourceSlots | None, now: datetime) -> None
     if source is None:
         return
     # imported here, because few pipelines have a replication slot
-    from distributary.cli.upkeep.source import slot_in_words
+    from distributary.cli.upkeep.source_comparison import slot_in_words
 
     lines: list[Words] = [slot_in_words(slot) for slot in source.slots[:_MOST_TABLES]]
     if len(source.slots) > _MOST_TABLES:
@@ -616,7 +616,7 @@ def _ask_broker(
     call: Invocation, lake: FoundLake, status: PipelineStatus
 ) -> tuple[tuple[Mapping[Partition, int], Mapping[Partition, int]] | None, str]:
     """Ask for the oldest and newest offsets; return the reason if they are unknown."""
-    from distributary.source.entry import entry_of
+    from distributary.source.source_entry import entry_of
 
     try:
         source = loaded_of(call, lake, name=status.name, needs=("source",)).config.source

@@ -21,7 +21,7 @@ from distributary.cli.command.verb import (
 from distributary.observe.log_format import cut, plain
 
 if TYPE_CHECKING:
-    from distributary.observe.ledger.rows import TableSummary
+    from distributary.observe.ledger.ledger_rows import TableSummary
     from distributary.observe.trace import FileEvent, FileTrace, RowEvent, RowStory, Trace
 
 

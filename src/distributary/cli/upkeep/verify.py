@@ -34,7 +34,7 @@ from distributary.cli.command.verb import (
     verb,
 )
 from distributary.cli.upkeep.repair import microseconds, moment_of
-from distributary.cli.upkeep.source import (
+from distributary.cli.upkeep.source_comparison import (
     Healing,
     HealOption,
     SampleOption,
@@ -49,9 +49,9 @@ from distributary.observe.log_format import cut, plain
 if TYPE_CHECKING:
     from distributary.engine.pipeline import Pipeline
     from distributary.observe.erasures import ErasureCheck
-    from distributary.observe.ledger.rows import TableSummary
+    from distributary.observe.ledger.ledger_rows import TableSummary
     from distributary.observe.verify.gaps import LaneCheck
-    from distributary.observe.verify.tables import TableCheck
+    from distributary.observe.verify.row_counts import TableCheck
     from distributary.operations.repair.verify_table import Checked
 
 
@@ -239,9 +239,9 @@ def _results(
 
     from distributary.model.table import Role
     from distributary.observe.cards import registrations
+    from distributary.observe.verify.checksums import check_files
     from distributary.observe.verify.coordinates import coordinates
-    from distributary.observe.verify.files import check_files
-    from distributary.observe.verify.tables import check_table, unreadable, written_tables
+    from distributary.observe.verify.row_counts import check_table, unreadable, written_tables
 
     ledger = lake.ledger()
     cards = registrations(lake.path)
@@ -306,7 +306,7 @@ def _results(
 
 def _grouped(pipeline: Pipeline, known: TableSummary, check: TableCheck) -> TableCheck:
     """Add the comparison of an aggregate table with the groups of the table that it follows."""
-    from distributary.observe.verify.tables import TableFinding
+    from distributary.observe.verify.row_counts import TableFinding
     from distributary.operations.repair.verify_table import verify_aggregate
 
     if check.version is None or any(f.kind in ("damaged", "unreadable") for f in check.findings):

@@ -1,6 +1,6 @@
 """The settings of a source, as the rest of the program uses them.
 
-The other half of a source, which reads records, is its `SourceEntry` (`source/entry.py`).
+The other half of a source, which reads records, is its `SourceEntry` (`source/source_entry.py`).
 `config/sources/source_types.py` lists both halves of every source.
 """
 
@@ -20,7 +20,7 @@ from distributary.model.refusal import Refusal
 if TYPE_CHECKING:
     from distributary.config.lake import LakeConfig
     from distributary.config.message import PayloadConfig
-    from distributary.config.pipeline import PipelineConfig
+    from distributary.config.pipeline_config import PipelineConfig
 
 # A record's parts, by the names that a raw record has for them.
 RECORD_PARTS = ("key", "value", "headers", "topic", "partition", "offset", "timestamp")

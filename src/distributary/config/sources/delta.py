@@ -14,7 +14,7 @@ from distributary.model.dataset import Dataset, stored_dataset
 from distributary.store.base import absolute, local_path
 
 if TYPE_CHECKING:
-    from distributary.config.pipeline import PipelineConfig
+    from distributary.config.pipeline_config import PipelineConfig
 
 
 class DeltaSourceConfig(SourceConfig):

@@ -13,13 +13,13 @@ from distributary.config.base import Conflict, Duration, Moment, PositiveSize, T
 from distributary.config.cdc import Carrier
 from distributary.config.message import PayloadConfig
 from distributary.config.sources.base import SourceConfig
-from distributary.config.sources.pattern import PathPattern
+from distributary.config.sources.file_pattern import PathPattern
 from distributary.model.dataset import Dataset, stored_dataset
 from distributary.model.refusal import Refusal
 from distributary.store.base import local_path
 
 if TYPE_CHECKING:
-    from distributary.config.pipeline import PipelineConfig
+    from distributary.config.pipeline_config import PipelineConfig
 
 
 _PLAIN_ONLY = ("pattern", "csv_header", "csv_delimiter", "csv_quote", "csv_types")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from distributary.decode.avro.decoder import AvroDecoder, best_effort_text
-from distributary.decode.format import PayloadFormat
+from distributary.decode.payload_format import PayloadFormat
 from distributary.errors import ErrorCode
 from distributary.model.record import Format, WriterSchema
 from distributary.model.routing import Rejected

@@ -33,7 +33,7 @@ from distributary.decode.avro.schema import (
 from distributary.decode.base import JSON_GROWTH, TEXT, Expansion, RefusedError, json_number, width
 from distributary.errors import DecodeError, ErrorCode, InvalidSchemaError
 from distributary.model.names import printable
-from distributary.registry.compile.avro import branch_records, payload_name
+from distributary.registry.compile.avro_compiler import branch_records, payload_name
 from distributary.registry.compile.avro_schema import (
     Array,
     AvroRecord,

@@ -24,8 +24,8 @@ from distributary.decode.base import (
     Positions,
     RefusedError,
 )
+from distributary.decode.json.json_text import parse
 from distributary.decode.json.schema import lake_names
-from distributary.decode.json.text import parse
 from distributary.model.change import CHANGE_NAMES, ChangeSettings
 from distributary.model.deadletter import Decoded
 from distributary.model.record import Format, WriterSchema

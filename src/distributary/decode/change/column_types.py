@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from distributary.decode.json.text import render
+from distributary.decode.json.json_text import render
 from distributary.model.record import TIMESTAMP
 
 MOST_DIGITS = 38

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.decode.base import Mask, truths
-from distributary.decode.change.datastream.order import kind_of
+from distributary.decode.change.datastream.origin import kind_of
 from distributary.model.change import ChangeSettings
 
 _MARIADB_GTID = re.compile(r"(\d+)-(\d+)-(\d+)", re.ASCII)

@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
 from distributary.decode.base import RefusedError, nulls, owners, where
+from distributary.decode.json.json_text import render
 from distributary.decode.json.schema import JsonKind, JsonMember, JsonValue
-from distributary.decode.json.text import render
 from distributary.errors import ErrorCode
 from distributary.model.names import printable
 from distributary.model.record import TIMESTAMP

@@ -45,12 +45,12 @@ from distributary.decode.json.columns import (
     reader_type,
     rows_of,
 )
+from distributary.decode.json.json_text import parse, plain_numbers, render
 from distributary.decode.json.schema import JsonKind, JsonPayload, JsonValue, plan_payload
-from distributary.decode.json.text import parse, plain_numbers, render
 from distributary.errors import DecodeError, ErrorCode
 from distributary.model.names import printable
 from distributary.model.table import Column, Origin
-from distributary.registry.compile.json import message_of
+from distributary.registry.compile.json_compiler import message_of
 from distributary.registry.compile.json_documents import Documents, is_panic
 
 # A schema that is not closed accepts properties that it does not name. They are kept in their own

@@ -16,8 +16,8 @@ from typing import Any
 import orjson
 
 from distributary.decode.base import RefusedError
-from distributary.decode.json.text import parse
-from distributary.decode.messages import ENCODED, PAYLOAD, Found
+from distributary.decode.json.json_text import parse
+from distributary.decode.message_fields import ENCODED, PAYLOAD, Found
 from distributary.errors import ErrorCode
 
 

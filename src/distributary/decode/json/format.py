@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from distributary.decode.format import PayloadFormat
 from distributary.decode.json.decoder import JsonDecoder
 from distributary.decode.json.fields import JsonMessages
-from distributary.decode.json.text import best_effort_text, parse
+from distributary.decode.json.json_text import best_effort_text, parse
+from distributary.decode.payload_format import PayloadFormat
 from distributary.model.record import Format
 
 JSON = PayloadFormat(

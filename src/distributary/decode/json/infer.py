@@ -31,8 +31,8 @@ from distributary.decode.base import (
     where,
 )
 from distributary.decode.json.columns import read_texts
+from distributary.decode.json.json_text import parse
 from distributary.decode.json.pattern import familiar
-from distributary.decode.json.text import parse
 
 # Shapes of JSON values: JSON Schemas that can be joined. A joined shape accepts all values that its
 # parts accept; order, grouping and repetition of joins do not matter.

@@ -19,7 +19,7 @@ import pyarrow as pa
 from distributary.evolve.types import side_suffix
 from distributary.model.names import printable
 from distributary.model.record import TIMESTAMP
-from distributary.registry.compile.json import Facts, TooManyAlternativesError, facts_of
+from distributary.registry.compile.json_compiler import Facts, TooManyAlternativesError, facts_of
 from distributary.registry.compile.json_documents import Documents, JsonNode
 
 # The classes of a plan.

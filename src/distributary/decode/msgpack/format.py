@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from distributary.decode.format import PayloadFormat
 from distributary.decode.json.decoder import JsonDecoder
-from distributary.decode.msgpack.text import (
+from distributary.decode.msgpack.msgpack_text import (
     MsgpackMessages,
     best_effort_text,
     json_texts,
     parse,
 )
+from distributary.decode.payload_format import PayloadFormat
 from distributary.model.record import Format
 
 MSGPACK = PayloadFormat(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
-from distributary.decode.format import PayloadFormat
+from distributary.decode.payload_format import PayloadFormat
 from distributary.decode.protobuf.decoder import ProtobufDecoder
 from distributary.decode.protobuf.wire import best_effort_text
 from distributary.errors import ErrorCode
 from distributary.model.record import Format, WriterSchema
 from distributary.model.routing import Rejected
-from distributary.registry.wire import message_by_index
+from distributary.registry.frames import message_by_index
 
 _IMPORT = re.compile(r'^\s*import\s+(?:public\s+|weak\s+)?"([^"\n]+)"\s*;', re.MULTILINE)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from distributary.deploy.files import DeployTarget
+from distributary.deploy.file_targets import DeployTarget
 from distributary.deploy.pipeline_file import Installable
 from distributary.deploy.scripts import airflow_target
-from distributary.deploy.targets.entry import TargetEntry
+from distributary.deploy.targets.target_entry import TargetEntry
 
 
 class AirflowEntry(TargetEntry):

@@ -10,10 +10,10 @@ from typing import Any
 from distributary.config.base import Section
 from distributary.config.deploy import Cluster, Databricks
 from distributary.deploy.databricks_job import databricks_target
-from distributary.deploy.files import DeployTarget
+from distributary.deploy.file_targets import DeployTarget
 from distributary.deploy.pipeline_file import Installable
 from distributary.deploy.refusals import other_spark
-from distributary.deploy.targets.entry import TargetEntry
+from distributary.deploy.targets.target_entry import TargetEntry
 from distributary.errors import ConfigError, ErrorCode
 from distributary.spark.settings import SPARK_VERSION
 

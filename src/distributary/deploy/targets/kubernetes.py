@@ -6,10 +6,10 @@ from pathlib import Path
 
 from distributary.config.base import Section
 from distributary.config.deploy import Kubernetes
-from distributary.deploy.files import DeployTarget
+from distributary.deploy.file_targets import DeployTarget
 from distributary.deploy.kubernetes_files import kubernetes_target
 from distributary.deploy.pipeline_file import Installable
-from distributary.deploy.targets.entry import TargetEntry
+from distributary.deploy.targets.target_entry import TargetEntry
 
 _LAKE = "/lake"
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from distributary.config.deploy import SparkSubmit
-from distributary.deploy.files import DeployTarget
+from distributary.deploy.file_targets import DeployTarget
 from distributary.deploy.pipeline_file import Installable
 from distributary.deploy.refusals import other_spark, spark_in
 from distributary.deploy.scripts import spark_submit_target
-from distributary.deploy.targets.entry import TargetEntry
+from distributary.deploy.targets.target_entry import TargetEntry
 from distributary.spark.settings import SPARK_VERSION
 
 

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from distributary.deploy.targets.entry import TargetEntry
+    from distributary.deploy.targets.target_entry import TargetEntry
 
 TARGETS: Mapping[str, str] = {
     "airflow": "distributary.deploy.targets.airflow",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from distributary.config.base import placeholders
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline_config import PipelineConfig
 from distributary.config.rules.aggregates import AggregateConfig
 from distributary.engine.planning.table_book import TableBook, fixed_tables
 from distributary.engine.planning.table_names import WantedName

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from distributary.changes.merge_order import SEQ_COLUMN
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline_config import PipelineConfig
 from distributary.config.rules.keys import KeyedTables, keyed_table
 from distributary.engine.planning.table_book import (
     HISTORY,
@@ -24,8 +24,8 @@ from distributary.model.routing import Rejected
 from distributary.model.rules.key_rule import TIME_OF_RECORD, KeyRule
 from distributary.model.table import Column, ColumnChange, Merged, Role, TablePlan
 from distributary.shape.checks import checks_of
-from distributary.stage.files import DATE
-from distributary.stage.rows.keys import order_kind
+from distributary.stage.rows.keying import order_kind
+from distributary.stage.task_outputs import DATE
 
 _START_OVER = "`distributary reset FILE --with-tables` removes the tables and starts over"
 

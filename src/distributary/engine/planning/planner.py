@@ -16,12 +16,12 @@ import pyarrow as pa
 from distributary.config.base import placeholders
 from distributary.config.cdc import Cdc
 from distributary.config.lake import Evolution
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline_config import PipelineConfig
 from distributary.config.rules.shape import raw_layers
 from distributary.decode.base import DecodeLimits
-from distributary.decode.change.formats import CHANGE_FORMATS
+from distributary.decode.change.change_formats import CHANGE_FORMATS
 from distributary.decode.formats import FORMATS, change_decoder_for, decoder_for
-from distributary.delta.erased import ErasedPlan, erased_plan
+from distributary.delta.erased_records import ErasedPlan, erased_plan
 from distributary.delta.log import BrokenLogError, snapshot_of
 from distributary.delta.skipping import microseconds
 from distributary.engine.planning.aggregate_plan import AggregatePlan
@@ -74,9 +74,9 @@ from distributary.shape.function import with_source
 from distributary.shape.resolve import Resolved, ShapeError, resolve
 from distributary.stage.decoding import SHARD
 from distributary.stage.exchange import RecordGroups, group
-from distributary.stage.files import DATE
 from distributary.stage.job import Unresolved
 from distributary.stage.sort import BAD_NAME, joined, shapes
+from distributary.stage.task_outputs import DATE
 from distributary.stage.task_plan import OutputPlan, RecordsPlan, Routing, TaskPlan
 from distributary.stage.unwrap import Unwrapped
 

@@ -16,9 +16,9 @@ from uuid import UUID
 import pyarrow as pa
 
 from distributary.config.message import Envelope
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline_config import PipelineConfig
 from distributary.decode.base import DecodeLimits
-from distributary.decode.change.formats import CHANGE_FORMATS
+from distributary.decode.change.change_formats import CHANGE_FORMATS
 from distributary.decode.formats import FORMATS, decoder_for
 from distributary.decode.json.infer import NOTHING, grown
 from distributary.decode.json.kinds import Learner, mended
@@ -33,7 +33,7 @@ from distributary.model.record import WriterSchema
 from distributary.model.routing import UNFRAMED, EnvelopePlan, Rejected, RouteKey
 from distributary.model.table import Column
 from distributary.registry.base import SchemaRegistry
-from distributary.registry.messages import (
+from distributary.registry.message_choice import (
     choose_message,
     own_subject,
     subject_verdict,

@@ -13,7 +13,7 @@ from distributary.changes.merge_order import DELETED_COLUMN, SEQ_COLUMN, TIME_CO
 from distributary.config.base import placeholders
 from distributary.config.cdc import MergeConfig
 from distributary.config.lake import Tables
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline_config import PipelineConfig
 from distributary.config.rules.keys import keyed_table
 from distributary.delta.log import DataFile, added_by, snapshot_of
 from distributary.engine.planning.table_names import NameEntry, Names, WantedName
@@ -40,11 +40,11 @@ from distributary.model.table import (
 )
 from distributary.model.table_format import DELTA
 from distributary.publish.base import Publisher
-from distributary.publish.formats.entry import format_at
+from distributary.publish.formats.table_format_entry import format_at
 from distributary.stage.bronze import BRONZE_COLUMNS, WHOLE
 from distributary.stage.decoding import TYPE
-from distributary.stage.files import DATE, METADATA, metadata_plan
 from distributary.stage.rows.partitions import can_partition, partition_columns
+from distributary.stage.task_outputs import DATE, METADATA, metadata_plan
 from distributary.store.base import at
 
 # The tables of a source's table: its log, the rows as they are now, and their history.

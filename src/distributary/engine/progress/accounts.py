@@ -25,6 +25,7 @@ from distributary.engine.progress.claim import Claim
 from distributary.errors import DamagedFileError
 from distributary.model import layout
 from distributary.model.manifest import Manifest
+from distributary.observe.ledger.ledger_rows import ACCEPTED, RESUMED
 from distributary.observe.ledger.recording import (
     BATCHES,
     SCHEMAS,
@@ -36,7 +37,6 @@ from distributary.observe.ledger.recording import (
     schema_rows,
     table_rows,
 )
-from distributary.observe.ledger.rows import ACCEPTED, RESUMED
 from distributary.publish.base import Outcome, Published
 from distributary.publish.parking import held_by, parked
 from distributary.store.base import at

@@ -1,11 +1,11 @@
 """The removal of what an erasure names, from every layer: done at once, or by the next command.
 
-The erasure is written first (`delta/erased.py`): from then on nothing that it names comes back.
-Then its rows leave the tables, one commit a table, and the certificate is written last. A process
-that is killed in between is finished by the next `erase`, by the next run of a pipeline of the
-lake, and by `maintain`: an erasure without a certificate is done again from its beginning, and rows
-that are gone are not found. Of tables that are made of a log, the log loses its events last: it
-says which keys the erased records have.
+The erasure is written first (`delta/erased_records.py`): from then on no record that it names
+comes back. Then its rows leave the tables, one commit a table, and the certificate is written
+last. If the process is killed in between, the next `erase`, the next run of a pipeline of the
+lake or `maintain` completes it: an erasure without a certificate starts again, and finds only the
+rows that are left. Where tables are made of a log, the log loses its events last, because they
+say which keys the erased records have.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from distributary.changes.aggregates import (
+from distributary.changes.aggregate_tables import (
     AggregateOrder,
     merge_aggregates,
     origin_of,
     recorded_rule,
 )
-from distributary.changes.erased import LogKeys, RowsOfKeys, TombstonesOfKeys
-from distributary.delta.checkpoint import retention_of
-from distributary.delta.columns import UnsupportedTypeError
-from distributary.delta.columns import columns_of as table_columns
+from distributary.changes.erased_rows import LogKeys, RowsOfKeys, TombstonesOfKeys
+from distributary.delta.column_merge import UnsupportedTypeError
+from distributary.delta.column_merge import columns_of as table_columns
 from distributary.delta.compact import BusyError
-from distributary.delta.erased import (
+from distributary.delta.erased_records import (
     Erasure,
     KnownErased,
     certificate_of,
@@ -44,7 +43,8 @@ from distributary.delta.erased import (
 )
 from distributary.delta.holds import read_holds
 from distributary.delta.log import Snapshot
-from distributary.delta.removal import RemovedRows, RowSelection, matches_in, remove_rows
+from distributary.delta.log_checkpoint import retention_of
+from distributary.delta.row_removal import RemovedRows, RowSelection, matches_in, remove_rows
 from distributary.delta.tables import OvertakenError, as_publish_error, reaching_table
 from distributary.engine.kill_points import ErasePoint, reached
 from distributary.engine.planning.table_book import relatives

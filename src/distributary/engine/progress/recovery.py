@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline_config import PipelineConfig
 from distributary.engine.planning.table_book import log_of, merge_config, table_folder
 from distributary.engine.progress.checkpoint import Checkpoint, ManifestCopy, Manifests
 from distributary.engine.progress.claim import Claim
@@ -32,8 +32,8 @@ from distributary.model.table import Role
 from distributary.observe.cards import refuse_half_restored
 from distributary.observe.health import DERIVED
 from distributary.observe.ledger.ledger import Ledger
+from distributary.observe.ledger.ledger_rows import LastCommit
 from distributary.observe.ledger.recording import Accepted
-from distributary.observe.ledger.rows import LastCommit
 from distributary.observe.verify.gaps import lost_parking
 from distributary.publish.base import Held
 from distributary.publish.parking import Expected, forget, lacking, parked
@@ -42,7 +42,7 @@ from distributary.store.base import reaching
 
 if TYPE_CHECKING:
     from distributary.engine.pipeline import Pipeline
-    from distributary.observe.ledger.rows import BatchRow
+    from distributary.observe.ledger.ledger_rows import BatchRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline_config import PipelineConfig
 from distributary.config.shard import Part, job_name
 from distributary.config.sources.delta import DeltaSourceConfig
 from distributary.engine.planning.table_book import table_folder

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from distributary.delta.tables import may_pass
 from distributary.engine.context import RunContext
 from distributary.engine.kill_points import KillPoint, reached
-from distributary.engine.steps.aggregates import follow_tables
+from distributary.engine.steps.aggregate_commits import follow_tables
 from distributary.engine.steps.merges import DERIVED, derive, is_behind
 from distributary.engine.steps.unwritable import BEHIND_OTHERS, in_rounds, park_failed, reason_of
 from distributary.errors import (

@@ -21,11 +21,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from distributary.config.pipeline import PipelineConfig
-from distributary.decode.change.formats import decoded_together
+from distributary.config.pipeline_config import PipelineConfig
+from distributary.decode.change.change_formats import decoded_together
 from distributary.engine.context import RunContext
 from distributary.engine.planning.table_book import Pending, primary_role
-from distributary.engine.steps.aggregates import aggregate_entries
+from distributary.engine.steps.aggregate_commits import aggregate_entries
 from distributary.engine.steps.commits import Reach
 from distributary.engine.steps.merges import derived_entries
 from distributary.errors import AccountingError, ExpectationError
@@ -39,7 +39,6 @@ from distributary.model.table_format import TABLE_FORMATS
 from distributary.source.base import BatchInput, is_local, parallelism
 from distributary.spark.session import named
 from distributary.stage.exchange import documents_batch, documents_of, spread
-from distributary.stage.files import TICKET, new_attempt, prefix, ticket
 from distributary.stage.job import (
     Staged,
     TaskPlanFile,
@@ -50,6 +49,7 @@ from distributary.stage.job import (
 )
 from distributary.stage.land import without_copies
 from distributary.stage.packets import Again, Targets
+from distributary.stage.task_outputs import TICKET, new_attempt, prefix, ticket
 from distributary.stage.task_plan import TaskPlan
 from distributary.store.base import at, reaching
 

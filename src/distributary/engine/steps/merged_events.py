@@ -18,7 +18,7 @@ from distributary.engine.planning.table_book import relatives, table_folder
 from distributary.errors import PublishError
 from distributary.model.table import Role
 from distributary.publish.parking import parked
-from distributary.stage.files import origin_of
+from distributary.stage.task_outputs import origin_of
 from distributary.store.base import at
 
 _log = logging.getLogger(__name__)

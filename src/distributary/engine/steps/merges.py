@@ -18,10 +18,10 @@ import pyarrow as pa
 from distributary.changes.history import merge_history
 from distributary.changes.merge_order import Arrival, MergeOrder, Undecided
 from distributary.changes.rebuild import merge_in_order
-from distributary.changes.spark import merge_table_with_spark, needs_spark
+from distributary.changes.spark_target import merge_table_with_spark, needs_spark
 from distributary.config.cdc import MergeConfig
 from distributary.config.lake import LakeConfig
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline_config import PipelineConfig
 from distributary.delta.tables import may_pass
 from distributary.engine.context import RunContext
 from distributary.engine.kill_points import KillPoint, reached

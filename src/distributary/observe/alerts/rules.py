@@ -16,7 +16,7 @@ from typing import Any
 
 from distributary.config.alerts import AlertsOn, DeadLetterRate
 from distributary.config.base import format_duration, format_size
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline_config import PipelineConfig
 from distributary.errors import ErrorCode
 from distributary.model.change import Heartbeat, Slot, SourceSlots, connector_name
 from distributary.observe.alerts.notice import (

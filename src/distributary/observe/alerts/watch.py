@@ -19,7 +19,7 @@ from typing import Any
 
 from distributary.config.base import mask as masked
 from distributary.config.load import secret_values
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline_config import PipelineConfig
 from distributary.errors import DistributaryError, ErrorCode, FencedError, OwnedError
 from distributary.observe.alerts.delivery import Courier, Limit, utc_now
 from distributary.observe.alerts.rules import HEARD, Rules, Wording

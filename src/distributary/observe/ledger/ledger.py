@@ -59,27 +59,7 @@ from distributary.model import layout
 from distributary.model.change import OP_COLUMNS
 from distributary.model.manifest import Counts, Manifest, Mark, SourceRange, TableEntry
 from distributary.model.record import TIMESTAMP
-from distributary.observe.ledger.recording import (
-    BATCHES,
-    ROLLED_TABLES_SQL,
-    RULE,
-    SCHEMAS,
-    TABLES,
-    Accepted,
-    BatchTimes,
-    accepted_row,
-    batch_key,
-    batch_row,
-    check_balance,
-    outcomes,
-    roll_batches,
-    roll_tables,
-    schema_rows,
-    table_rows,
-    total,
-    waiting,
-)
-from distributary.observe.ledger.rows import (
+from distributary.observe.ledger.ledger_rows import (
     ACCEPTED,
     BATCH_KEY,
     BY_LANE,
@@ -109,6 +89,26 @@ from distributary.observe.ledger.rows import (
     table_rules,
     tables_of,
     text,
+)
+from distributary.observe.ledger.recording import (
+    BATCHES,
+    ROLLED_TABLES_SQL,
+    RULE,
+    SCHEMAS,
+    TABLES,
+    Accepted,
+    BatchTimes,
+    accepted_row,
+    batch_key,
+    batch_row,
+    check_balance,
+    outcomes,
+    roll_batches,
+    roll_tables,
+    schema_rows,
+    table_rows,
+    total,
+    waiting,
 )
 from distributary.observe.ledger.sums import (
     BLOCK,

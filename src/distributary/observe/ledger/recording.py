@@ -15,7 +15,7 @@ from distributary.model.change import OP_COLUMNS
 from distributary.model.manifest import Counts, Manifest, SchemaUse, SourceRange, TableEntry
 from distributary.model.record import TIMESTAMP
 from distributary.model.table import counts_records
-from distributary.observe.ledger.rows import (
+from distributary.observe.ledger.ledger_rows import (
     ACCEPTED,
     BATCH_KEY,
     NO_TABLE,

@@ -20,8 +20,14 @@ import pyarrow.compute as pc
 from distributary.model.change import OP_COLUMNS
 from distributary.model.manifest import Counts
 from distributary.model.record import TIMESTAMP
+from distributary.observe.ledger.ledger_rows import (
+    ACCEPTED,
+    PARKED,
+    RESUMED,
+    flat_ranges,
+    tables_of,
+)
 from distributary.observe.ledger.recording import TABLES, still_parked
-from distributary.observe.ledger.rows import ACCEPTED, PARKED, RESUMED, flat_ranges, tables_of
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 

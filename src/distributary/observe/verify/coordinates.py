@@ -20,14 +20,19 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from distributary.delta.compact import REMOVED
-from distributary.delta.erased import names_in, read_erasure
+from distributary.delta.erased_records import names_in, read_erasure
 from distributary.delta.tables import reaching_table, refuse_damaged
 from distributary.errors import DamagedFileError, LakeUnavailableError, PublishError
 from distributary.model.table import Role
 from distributary.observe.ledger.ledger import Ledger
-from distributary.observe.ledger.rows import ACCEPTED, PARKED, TableRow
-from distributary.observe.verify.tables import TableCheck, TableFinding, WrittenTable, unreadable
-from distributary.publish.formats.entry import open_readable, open_written
+from distributary.observe.ledger.ledger_rows import ACCEPTED, PARKED, TableRow
+from distributary.observe.verify.row_counts import (
+    TableCheck,
+    TableFinding,
+    WrittenTable,
+    unreadable,
+)
+from distributary.publish.formats.table_format_entry import open_readable, open_written
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

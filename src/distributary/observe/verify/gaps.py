@@ -19,9 +19,9 @@ import pyarrow as pa
 from distributary.errors import LakeUnavailableError
 from distributary.model import layout
 from distributary.observe.ledger.ledger import Ledger
+from distributary.observe.ledger.ledger_rows import TableRow, flat_ranges
 from distributary.observe.ledger.recording import batch_key
-from distributary.observe.ledger.rows import TableRow, flat_ranges
-from distributary.observe.verify.tables import TableFinding
+from distributary.observe.verify.row_counts import TableFinding
 from distributary.publish.parking import parked
 from distributary.store.base import at, is_remote, reaching
 from distributary.store.seal import unseal

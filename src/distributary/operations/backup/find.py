@@ -53,7 +53,7 @@ from distributary.operations.backup.table_versions import (
     known_tables,
     ledger_folder,
 )
-from distributary.publish.formats.entry import format_at
+from distributary.publish.formats.table_format_entry import format_at
 from distributary.publish.parking import ENTRY
 from distributary.store.base import at, is_remote, reaching, stay_inside
 

@@ -17,7 +17,7 @@ from distributary.model import layout
 from distributary.observe.cards import registrations
 from distributary.observe.ledger.recording import Accepted
 from distributary.observe.verify.gaps import lost_parking
-from distributary.observe.verify.tables import (
+from distributary.observe.verify.row_counts import (
     TableCheck,
     check_table,
     rows_to_accept,

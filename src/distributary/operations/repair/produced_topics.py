@@ -11,12 +11,12 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline_config import PipelineConfig
 from distributary.config.registry import RegistryConfig
 from distributary.config.sources.kafka import KafkaSourceConfig, kafka_of
 from distributary.engine.progress.removal import Removal
 from distributary.errors import RegistryError, SchemaNotFoundError
-from distributary.registry.http.registry import HttpRegistry
+from distributary.registry.http.http_registry import HttpRegistry
 from distributary.source.kafka.produced import ProducedTopic, cards, write_card
 from distributary.source.kafka.source import Broker
 

@@ -15,10 +15,10 @@ from distributary.engine.progress.claim import Claim, state_of
 from distributary.engine.progress.removal import finish_removal
 from distributary.engine.requests import Rebuilt, Request, merged_table, rebuild_now
 from distributary.engine.seams import make_publisher
-from distributary.engine.steps.aggregates import listed_order
+from distributary.engine.steps.aggregate_commits import listed_order
 from distributary.errors import ConfigError, OwnedError, PublishError
 from distributary.model.table import Role
-from distributary.observe.ledger.rows import TableSummary
+from distributary.observe.ledger.ledger_rows import TableSummary
 from distributary.store.base import Store, at
 
 _PATIENCE_SECONDS = 600.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from distributary.changes.aggregates import AggregateCheck, verify_aggregates
+from distributary.changes.aggregate_tables import AggregateCheck, verify_aggregates
 from distributary.changes.rebuild import Verified, verify
 from distributary.delta.tables import reaching_table
 from distributary.engine.pipeline import Pipeline
@@ -17,8 +17,8 @@ from distributary.engine.progress.checkpoint import Manifests
 from distributary.engine.progress.claim import state_of
 from distributary.engine.requests import merged_table
 from distributary.engine.seams import make_publisher
-from distributary.engine.steps.aggregates import listed_order
-from distributary.observe.ledger.rows import TableSummary
+from distributary.engine.steps.aggregate_commits import listed_order
+from distributary.observe.ledger.ledger_rows import TableSummary
 
 _TRIES = 3
 _POLL_SECONDS = 0.1

@@ -72,11 +72,11 @@ def _check_of(format: Format) -> Unreadable:
     # imported on demand, as in `compile_schema`, because reading schemas needs none of them
     match format:
         case Format.PROTOBUF:
-            from distributary.registry.compatibility.protobuf import unreadable
+            from distributary.registry.compatibility.protobuf_compatibility import unreadable
         case Format.AVRO:
-            from distributary.registry.compatibility.avro import unreadable
+            from distributary.registry.compatibility.avro_compatibility import unreadable
         case Format.JSON:
-            from distributary.registry.compatibility.json import unreadable
+            from distributary.registry.compatibility.json_compatibility import unreadable
     return unreadable
 
 
@@ -91,7 +91,7 @@ def problems(body: bytes, *, format: Format, history: Sequence[Version], level: 
             messages.append(f"version {old.number} is {old.format}, the new version {format}")
             continue
         if format is Format.PROTOBUF:
-            from distributary.registry.compatibility.protobuf import reused_numbers
+            from distributary.registry.compatibility.protobuf_compatibility import reused_numbers
 
             reused = reused_numbers(old.body, body)
             messages += [f"version {old.number}: {message}" for message in reused]

@@ -24,14 +24,14 @@ def _compiled(text: str, format: Format, import_items: tuple[tuple[str, str], ..
     # imported on demand, because each needs another library
     match format:
         case Format.PROTOBUF:
-            from distributary.registry.compile.protobuf import compile_proto
+            from distributary.registry.compile.protobuf_compiler import compile_proto
 
             return compile_proto(text, imports=imports)
         case Format.AVRO:
-            from distributary.registry.compile.avro import compile_avro
+            from distributary.registry.compile.avro_compiler import compile_avro
 
             return compile_avro(text, imports=imports)
         case Format.JSON:
-            from distributary.registry.compile.json import compile_json
+            from distributary.registry.compile.json_compiler import compile_json
 
             return compile_json(text, imports=imports)

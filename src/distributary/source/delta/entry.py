@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline_config import PipelineConfig
 from distributary.config.sources.base import storage_options_of
 from distributary.config.sources.delta import DeltaSourceConfig
 from distributary.errors import SourceUnavailableError
@@ -14,8 +14,8 @@ from distributary.model.names import quote_sql
 from distributary.observe.log_format import counted
 from distributary.source.delta.sample import sample_table
 from distributary.source.delta.source import DeltaEnds, DeltaSource
-from distributary.source.entry import SourceEntry
-from distributary.source.sample import Sample
+from distributary.source.source_entry import SourceEntry
+from distributary.source.source_sample import Sample
 from distributary.store.base import introduce
 
 if TYPE_CHECKING:

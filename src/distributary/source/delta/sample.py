@@ -11,8 +11,14 @@ from pyarrow import types as kinds
 from distributary.delta.tables import reaching_table
 from distributary.errors import SourceUnavailableError
 from distributary.observe.health import head
-from distributary.publish.formats.entry import open_readable
-from distributary.source.sample import MOST_BYTES, MOST_RECORDS, Sample, SampledRecord, unclear
+from distributary.publish.formats.table_format_entry import open_readable
+from distributary.source.source_sample import (
+    MOST_BYTES,
+    MOST_RECORDS,
+    Sample,
+    SampledRecord,
+    unclear,
+)
 
 _VALUE_NAMES = ("value", "wrapper", "payload", "message", "data", "body")
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from distributary.config.lake import LakeConfig
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline_config import PipelineConfig
 from distributary.config.sources.base import storage_options_of
 from distributary.config.sources.files import FilesSourceConfig
 from distributary.model.check import Check, CheckState
 from distributary.model.names import printable
 from distributary.observe.log_format import counted, size
-from distributary.registry.files import file_schemas_folder
+from distributary.registry.folder_files import file_schemas_folder
 from distributary.registry.record_schemas import FileSchemas
-from distributary.source.entry import SourceEntry
 from distributary.source.files.sample import sample_files
 from distributary.source.files.source import FilesSource
-from distributary.source.sample import Sample
+from distributary.source.source_entry import SourceEntry
+from distributary.source.source_sample import Sample
 from distributary.store.base import absolute
 
 

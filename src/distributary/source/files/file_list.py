@@ -25,7 +25,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 
-from distributary.config.sources.pattern import PathPattern
+from distributary.config.sources.file_pattern import PathPattern
 from distributary.errors import (
     CheckpointError,
     FencedError,

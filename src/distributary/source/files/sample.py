@@ -10,10 +10,10 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 
 from distributary.model.deadletter import FAULT_HEADER, REASON_HEADER
-from distributary.source.files.bytes import BucketFiles
+from distributary.source.files.file_bytes import BucketFiles
 from distributary.source.files.file_list import FileFilter, FoundFile, ListedFile, Walk
 from distributary.source.files.source import FilesReader, files_at
-from distributary.source.sample import MOST_RECORDS, Sample, records_of, unclear
+from distributary.source.source_sample import MOST_RECORDS, Sample, records_of, unclear
 
 _MOST_FILES = 20_000
 """Of a folder, that are looked at by name."""

@@ -37,8 +37,9 @@ from distributary.model.names import printable
 from distributary.model.record import FAMILIAR, RAW, TIMESTAMP, Shapes
 from distributary.registry.record_schemas import keep_schema
 from distributary.source.base import BatchInput, Position, files_of, line_with, parallelism, spread
-from distributary.source.files.avro import read_avro
-from distributary.source.files.bytes import (
+from distributary.source.files.avro_files import read_avro
+from distributary.source.files.csv_files import Dialect, read_csv
+from distributary.source.files.file_bytes import (
     BucketFiles,
     Fault,
     FileEvents,
@@ -51,8 +52,6 @@ from distributary.source.files.bytes import (
     is_young,
     too_large,
 )
-from distributary.source.files.columns import read_rows
-from distributary.source.files.csv import Dialect, read_csv
 from distributary.source.files.file_list import (
     FileFilter,
     FileList,
@@ -61,8 +60,9 @@ from distributary.source.files.file_list import (
     ListedFile,
     Walk,
 )
-from distributary.source.files.json import read_json
-from distributary.source.files.parquet import (
+from distributary.source.files.json_files import read_json
+from distributary.source.files.parquet_as_avro import read_rows
+from distributary.source.files.parquet_files import (
     Rows,
     beginning,
     carrying_events,

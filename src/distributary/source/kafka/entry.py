@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from distributary.config.base import is_loopback
-from distributary.config.pipeline import PipelineConfig
+from distributary.config.pipeline_config import PipelineConfig
 from distributary.config.sources.kafka import KafkaSourceConfig
 from distributary.errors import SourceUnavailableError
 from distributary.model.check import Check, CheckState
 from distributary.model.record import RAW, Partition
 from distributary.observe.log_format import counted, listed
-from distributary.source.entry import Browsing, Messages, SourceEntry
 from distributary.source.kafka.browse import browse_topic
 from distributary.source.kafka.sample import sample_topic
 from distributary.source.kafka.source import Broker, KafkaEnds, KafkaSource
-from distributary.source.sample import Sample
+from distributary.source.source_entry import Browsing, Messages, SourceEntry
+from distributary.source.source_sample import Sample
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -33,7 +33,7 @@ from distributary.model.routing import StageOrder
 from distributary.model.table import Column, TablePlan
 from distributary.model.table_format import TABLE_FORMATS
 from distributary.stage.exchange import Values, combinations, positions
-from distributary.stage.files import (
+from distributary.stage.task_outputs import (
     DATE,
     file_name,
     letters_batch,

@@ -20,10 +20,10 @@ from distributary.model.table import Column
 from distributary.shape.checks import Flags
 from distributary.shape.explode import Ints, exploded_bytes, items_as_rows, whole
 from distributary.shape.function import call
-from distributary.shape.rows import ShapedRows, shaper_of
+from distributary.shape.row_shapes import ShapedRows, shaper_of
 from distributary.stage.exchange import combinations
-from distributary.stage.files import Letter, letters_batch, spelled_value
 from distributary.stage.rows.partitions import COORDINATES
+from distributary.stage.task_outputs import Letter, letters_batch, spelled_value
 
 if TYPE_CHECKING:
     from distributary.stage.decoding import DecodedPart

@@ -23,8 +23,8 @@ def reads(lake: LakeReader) -> Reads:
     def messages(request: Request) -> dict[str, Any]:
         # these import Spark, without starting it
         from distributary.engine.pipeline import Pipeline
-        from distributary.operations.browse import browse
-        from distributary.source.entry import Browsing
+        from distributary.operations.messages import browse
+        from distributary.source.source_entry import Browsing
 
         name = text(request, "pipeline") or ""
         limit = whole(request, "limit", 20, low=1, high=_MOST)

@@ -14,7 +14,7 @@ from distributary.config.show import as_json
 from distributary.errors import DistributaryError
 from distributary.model.deadletter import MAY_HEAL
 from distributary.observe.health import Health
-from distributary.observe.ledger.rows import BatchRow
+from distributary.observe.ledger.ledger_rows import BatchRow
 from distributary.observe.pulse import Backlog
 from distributary.observe.status import PipelineStatus
 from distributary.threads import begun

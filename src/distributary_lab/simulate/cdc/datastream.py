@@ -15,7 +15,6 @@ from typing import Any
 
 import fastavro
 
-from distributary_lab.simulate.cdc.database import Op, SourceChange
 from distributary_lab.simulate.cdc.shapes import (
     EPOCH,
     Carried,
@@ -30,6 +29,7 @@ from distributary_lab.simulate.cdc.shapes import (
     micros,
     since_midnight,
 )
+from distributary_lab.simulate.cdc.simulated_database import Op, SourceChange
 
 # Avro files: one schema each, no compression, the same bytes for the same events.
 

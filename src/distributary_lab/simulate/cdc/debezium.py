@@ -18,9 +18,8 @@ from confluent_kafka import Producer
 from distributary.errors import ConfigError
 from distributary.source.kafka.produced import ProducedTopic, new_card, write_card
 from distributary_lab.simulate.base import SinkMessage
-from distributary_lab.simulate.cdc.database import Op, SourceChange, Unit
 from distributary_lab.simulate.cdc.datastream import row_id
-from distributary_lab.simulate.cdc.files import CdcSent, CdcTally
+from distributary_lab.simulate.cdc.datastream_files import CdcSent, CdcTally
 from distributary_lab.simulate.cdc.script import ChangeModel
 from distributary_lab.simulate.cdc.shapes import (
     EPOCH,
@@ -37,7 +36,14 @@ from distributary_lab.simulate.cdc.shapes import (
     micros,
     since_midnight,
 )
-from distributary_lab.simulate.kafka import ExistingTopic, KafkaSink, KafkaTarget, Topics, validated
+from distributary_lab.simulate.cdc.simulated_database import Op, SourceChange, Unit
+from distributary_lab.simulate.kafka_sink import (
+    ExistingTopic,
+    KafkaSink,
+    KafkaTarget,
+    Topics,
+    validated,
+)
 
 # The field `source` of an event for each connector: name, type in Kafka Connect, optional, value.
 

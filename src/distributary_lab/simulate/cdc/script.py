@@ -6,15 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from distributary_lab.simulate.cdc.database import (
-    Backfill,
-    LiveTable,
-    Op,
-    SourceChange,
-    Unit,
-    open_log,
-    shapes,
-)
 from distributary_lab.simulate.cdc.shapes import (
     CdcPlan,
     Dice,
@@ -23,6 +14,15 @@ from distributary_lab.simulate.cdc.shapes import (
     Row,
     SourceType,
     TableClaim,
+)
+from distributary_lab.simulate.cdc.simulated_database import (
+    Backfill,
+    LiveTable,
+    Op,
+    SourceChange,
+    Unit,
+    open_log,
+    shapes,
 )
 
 ROUND_MILLIS = 120_000

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.errors import ErrorCode
-from distributary.registry.compile.avro import compile_avro
+from distributary.registry.compile.avro_compiler import compile_avro
 from tests.decode.datastream_samples import (
     COLUMNS,
     SOURCES,

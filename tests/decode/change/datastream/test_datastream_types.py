@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.decode.change import values
+from distributary.decode.change import change_values
 from distributary.errors import ErrorCode
 from distributary.model.record import TIMESTAMP
 from tests.decode.datastream_samples import (
@@ -373,6 +373,11 @@ def test_the_fast_path_agrees_with_the_careful_one(payloads: list[dict[str, Any]
 
 
 def test_readings_of_nothing() -> None:
-    for read_ in (values.dates, values.spans, values.instants(1), values.times(1)):
+    for read_ in (
+        change_values.dates,
+        change_values.spans,
+        change_values.instants(1),
+        change_values.times(1),
+    ):
         assert len(read_(pa.array([], pa.int64())).array) == 0
-    assert values.spans(pa.nulls(3, pa.int64())).array.null_count == 3
+    assert change_values.spans(pa.nulls(3, pa.int64())).array.null_count == 3

@@ -16,7 +16,7 @@ from distributary.decode.change.connect_frames import (
     split_connect,
     without_schema,
 )
-from distributary.decode.change.debezium.messages import tombstones
+from distributary.decode.change.debezium.message_kinds import tombstones
 
 ONE, TWO = b'{"type":"struct","fields":[]}', b'{"type":"struct","name":"two"}'
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from distributary.changes.copies import redelivered
 from distributary.decode.change.debezium.decoder import DebeziumDecoder
 from distributary.decode.json.infer import infer
-from distributary.delta.columns import fields_of
+from distributary.delta.column_merge import fields_of
 from distributary.delta.commit import Change, rewrite_files, write_rows
 from distributary.delta.log import DataFile, Snapshot, snapshot_of
 from distributary.model.table import Column

@@ -10,12 +10,12 @@ import pytest
 
 from distributary.decode.base import DecodeLimits
 from distributary.decode.change.debezium.decoder import DebeziumDecoder
-from distributary.decode.change.debezium.messages import KeyReader
+from distributary.decode.change.debezium.message_kinds import KeyReader
 from distributary.decode.json.infer import infer
 from distributary.errors import ErrorCode
 from distributary.model.change import ChangeSettings
 from distributary.model.record import Format, WriterSchema
-from distributary.registry.compile.avro import compile_avro
+from distributary.registry.compile.avro_compiler import compile_avro
 from tests.decode.debezium_samples import connect_schema, decode, raw_table
 from tests.decode.json_samples import writer_schema
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.decode.change.debezium.messages import (
+from distributary.decode.change.debezium.message_kinds import (
     KINDS,
     MessageKind,
     look,

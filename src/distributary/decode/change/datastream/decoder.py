@@ -34,10 +34,10 @@ from distributary.decode.change.base import (
     content_hashes,
     with_members,
 )
-from distributary.decode.change.datastream.avro import AvroEvents
-from distributary.decode.change.datastream.events import SKIPPED, DatastreamEvents
-from distributary.decode.change.datastream.json import JsonEvents
-from distributary.decode.change.datastream.order import (
+from distributary.decode.change.datastream.avro_events import AvroEvents
+from distributary.decode.change.datastream.event_parts import SKIPPED, DatastreamEvents
+from distributary.decode.change.datastream.json_events import JsonEvents
+from distributary.decode.change.datastream.origin import (
     datastream_places,
     is_backfill,
     kind_of,

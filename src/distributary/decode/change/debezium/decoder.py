@@ -25,19 +25,8 @@ from distributary.decode.avro.decoder import AvroDecoder
 from distributary.decode.base import DecodeLimits, Gathered, Mask, Positions, truths
 from distributary.decode.change.base import Keys, column_names, content_hashes
 from distributary.decode.change.connect_frames import HEAD, NECK, without_schema
-from distributary.decode.change.debezium.json import ConnectJson, InferredJson
-from distributary.decode.change.debezium.messages import (
-    DebeziumEvents,
-    KeyReader,
-    fill,
-    keyed,
-    say_nothing,
-    sound,
-    tombstones,
-    with_keys_for_rows,
-)
-from distributary.decode.change.debezium.order import debezium_places
-from distributary.decode.change.debezium.schema import (
+from distributary.decode.change.debezium.connect_json import ConnectJson, InferredJson
+from distributary.decode.change.debezium.connect_schema import (
     DELETE,
     READ,
     TRUNCATE,
@@ -47,7 +36,7 @@ from distributary.decode.change.debezium.schema import (
     connect_type,
     unusable,
 )
-from distributary.decode.change.debezium.values import (
+from distributary.decode.change.debezium.connect_types import (
     NEW_KEY,
     OLD_KEY,
     ValuePlan,
@@ -57,6 +46,17 @@ from distributary.decode.change.debezium.values import (
     headers_of,
     plan,
     source_times,
+)
+from distributary.decode.change.debezium.log_position import debezium_places
+from distributary.decode.change.debezium.message_kinds import (
+    DebeziumEvents,
+    KeyReader,
+    fill,
+    keyed,
+    say_nothing,
+    sound,
+    tombstones,
+    with_keys_for_rows,
 )
 from distributary.decode.change.order.place import Place, sequence, ties
 from distributary.errors import ErrorCode

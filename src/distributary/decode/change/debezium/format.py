@@ -23,8 +23,9 @@ from distributary.decode.change.base import (
     mostly,
 )
 from distributary.decode.change.connect_frames import split_connect
+from distributary.decode.change.debezium.connect_schema import is_envelope
 from distributary.decode.change.debezium.decoder import DebeziumDecoder
-from distributary.decode.change.debezium.messages import (
+from distributary.decode.change.debezium.message_kinds import (
     KINDS,
     MessageKind,
     look,
@@ -32,7 +33,6 @@ from distributary.decode.change.debezium.messages import (
     schema_kind,
     type_of,
 )
-from distributary.decode.change.debezium.schema import is_envelope
 from distributary.errors import DecodeError
 from distributary.model.change import ChangeSettings
 from distributary.model.record import Format, WriterSchema

@@ -26,7 +26,7 @@ from distributary.decode.change.base import (
 )
 from distributary.decode.change.column_types import moment_us
 from distributary.decode.change.connect_frames import split_connect
-from distributary.decode.change.rows import (
+from distributary.decode.change.json_rows import (
     NOWHERE,
     EventRecord,
     EventRows,

@@ -23,7 +23,7 @@ from distributary.decode.change.base import (
     claim,
     mostly,
 )
-from distributary.decode.change.rows import (
+from distributary.decode.change.json_rows import (
     NOWHERE,
     EventRecord,
     EventRows,
