@@ -67,10 +67,10 @@ def _grow(folder: Path, commits: int) -> None:
     """Commits of one small file each, by the publisher itself, under another application."""
     publisher = DirectPublisher()
     name = "part-age.parquet"
-    shape = publisher.shape(str(folder))
-    if shape is None:
+    table = publisher.current_columns(str(folder))
+    if table is None:
         raise AssertionError(f"there is no table in {folder}")
-    empty = pa.schema([pa.field(c.name, c.type) for c in shape.columns]).empty_table()
+    empty = pa.schema([pa.field(c.name, c.type) for c in table.columns]).empty_table()
     pq.write_table(empty, folder / name)
     size = os.stat(folder / name).st_size
     plan = TablePlan(
@@ -78,7 +78,7 @@ def _grow(folder: Path, commits: int) -> None:
         role=Role.EACH,
         type=folder.name,
         path=str(folder),
-        columns=shape.columns,
+        columns=table.columns,
         exists=True,
     )
     for number in range(commits):

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from benchmarks.order import Order, Row, Suite
-from benchmarks.shapes import orders, prepared
-from benchmarks.turns import cpu_by_turns
+from benchmarks.turns import prepared, suite_of_section
 from distributary.changes.aggregate_tables import (
     AggregateOrder,
     merge_aggregates,
@@ -29,18 +27,10 @@ from distributary.delta.commit import Change, rewrite_files, write_rows
 from distributary.delta.log import Snapshot, snapshot_of
 from distributary.model.table import Column, Role
 
-_FILE = """\
-name: {name}
-source: {{type: kafka, bootstrap_servers: "127.0.0.1:9", topics: [orders]}}
-payload: {{format: json}}
-tables: {{each: "silver_{{field:event}}", bronze: bronze}}
-lake: {{path: {root}/{name}}}
-evolution: {{max_new_tables_per_batch: 10000}}
-"""
 _AGGREGATES = """\
 aggregates:
   - tables: ["silver_*"]
-    name: "gold_{{type}}_agg"
+    name: "gold_{type}_agg"
     group_by: [country]
     columns:
       orders: "count(*)"
@@ -48,37 +38,12 @@ aggregates:
       most: "max(quantity)"
       mean: "avg(quantity)"
 """
-_FILES = {"plain": _FILE, "counted": _FILE + _AGGREGATES}
 _SMALL, _LARGE = 1_000_000, 50_000_000
 _AT_ONCE = 1_000_000
 _GROUPS = 10_000
 
 
-def by_turns(order: Order) -> Row:
-    """CPU seconds of the same batches with and without aggregate tables, in turns."""
-    files = {name: text.format(name=name, root=order.root) for name, text in _FILES.items()}
-    spent = cpu_by_turns(order, files, orders(order))
-    return {
-        "batches": order.batches,
-        "plain_cpu_seconds": round(spent["plain"], 3),
-        "counted_cpu_seconds": round(spent["counted"], 3),
-    }
-
-
-def _vs_plain(rows: Sequence[Row]) -> Mapping[str, float]:
-    if not rows:
-        return {}
-    (row,) = rows
-    return {"counted_cpu_vs_plain": round(row["counted_cpu_seconds"] / row["plain_cpu_seconds"], 3)}
-
-
-SUITE = Suite(
-    name="aggregates",
-    tables=(200,),
-    prepared=prepared,
-    cases={"by-turns": by_turns},
-    derived=_vs_plain,
-)
+SUITE = suite_of_section("aggregates", _AGGREGATES, called="counted")
 
 
 # The same batch for the groups of a small and of a large table.
@@ -94,12 +59,6 @@ _RULE = AggregateConfig.model_validate(
         "columns": {"games": "count(*)", "points": "sum(score)", "best": "max(score)"},
     }
 ).rule()
-
-
-@contextmanager
-def sized(order: Order) -> Iterator[Order]:
-    """The case makes its tables itself."""
-    yield order
 
 
 def sizes(order: Order) -> Row:
@@ -168,7 +127,7 @@ def _vs_small(rows: Sequence[Row]) -> Mapping[str, float]:
 SIZE_SUITE = Suite(
     name="aggregates-size",
     tables=(1,),
-    prepared=sized,
+    prepared=prepared,
     cases={"sizes": sizes},
     derived=_vs_small,
 )

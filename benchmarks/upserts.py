@@ -7,9 +7,7 @@ side finds its records typed and divided by table, and only merges.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +20,7 @@ from pyspark.sql import SparkSession
 from benchmarks.clock import timed
 from benchmarks.engine import bare_session
 from benchmarks.order import Order, Pair, Row, Suite, summarised
-from benchmarks.turns import no_spark
+from benchmarks.turns import no_spark, prepared
 from distributary.config.load import load_text
 from distributary.config.runtime import AVAILABLE_NOW
 from distributary.engine.loop import StreamRun
@@ -43,12 +41,6 @@ lake: {{path: {root}/lake}}
 evolution: {{max_new_tables_per_batch: 10000}}
 """
 _NAMES = ("id", "changed", "amount", "note")
-
-
-@contextmanager
-def prepared(order: Order) -> Iterator[Order]:
-    """The cases make their records themselves."""
-    yield order
 
 
 def _changes(order: Order, table: int, *, batch: int) -> pa.Table:

@@ -226,6 +226,7 @@ def test_a_source_is_one_entry_in_one_table() -> None:
     outside = [path for path in MODULES if not name_of(path).startswith(seam)]
     assert len(outside) > 200
     assert not [name_of(path) for path in outside if names & set(_types_asked_for(path))]
+    assert not [name_of(path) for path in outside if _asks_for_the_type(path)]
     for settings in SOURCES:
         assert settings_of(type_of(settings)) is settings
         assert isinstance(entry_of(settings.model_construct()), SourceEntry)
@@ -238,6 +239,13 @@ def _types_asked_for(path: Path) -> Iterator[str]:
         if is_test or isinstance(node, ast.MatchClass):
             yield from (name.id for name in ast.walk(node) if isinstance(name, ast.Name))
             yield from (name.attr for name in ast.walk(node) if isinstance(name, ast.Attribute))
+
+
+def _asks_for_the_type(path: Path) -> bool:
+    """Return whether a module compares `source.type` or `source.carrier` with a text."""
+    pattern = re.compile(r"""\bsource\.(?:type|carrier) (?:[!=]=|in|not in) \(?['"]""")
+    compared = [n for n in ast.walk(ast.parse(text_of(path))) if isinstance(n, ast.Compare)]
+    return any(pattern.search(ast.unparse(node)) for node in compared)
 
 
 def test_a_payload_format_is_one_entry_in_one_table() -> None:
@@ -258,6 +266,22 @@ def test_a_payload_format_is_one_entry_in_one_table() -> None:
     assert not {place for place in named if place[1] in Format.__members__}
     for name, entry in FORMATS.items():
         assert (entry.name, entry.language.value in FORMATS) == (name, True)
+
+
+def test_a_change_format_is_one_entry_in_one_table() -> None:
+    """No module but its own asks in which format change events are; each name has an entry."""
+    from distributary.config.cdc import CARRIERS
+    from distributary.decode.change.change_formats import CHANGE_FORMATS
+
+    # a simulator chooses what it writes
+    seam = ("config/", "decode/change/", f"{LAB.name}/")
+    outside = [path for path in MODULES if not name_of(path).startswith(seam)]
+    assert len(outside) > 200
+    compared = {(name_of(p), text) for p in outside for text in _texts_compared(p)}
+    assert not {place for place in compared if place[1] in CHANGE_FORMATS}
+    assert set(CARRIERS) == set(CHANGE_FORMATS)
+    for name, entry in CHANGE_FORMATS.items():
+        assert (entry.name, bool(entry.label)) == (name, True)
 
 
 def test_a_catalog_is_one_entry_in_one_table() -> None:

@@ -20,7 +20,7 @@ from distributary.delta.commit import lane_of, pipeline_of
 from distributary.delta.log import DataFile, Snapshot
 from distributary.errors import LakeUnavailableError, PublishError
 from distributary.model.table import Column
-from distributary.publish.base import CommittedMark, Outcome, Published, TableShape
+from distributary.publish.base import CommittedMark, Outcome, Published, TableColumns
 from distributary.publish.direct import DirectPublisher
 from distributary.store.base import Store, at, local_folder
 from tests.publish.conftest import read_with_spark
@@ -339,7 +339,7 @@ def test_file_address_and_path_are_one_table(folder: Path) -> None:
     publisher = DirectPublisher()
     entry = batch_of(folder, 0, numbers(1))
     publisher.publish(entry, mark(0))
-    assert publisher.shape(folder.as_uri()) == TableShape(columns_like(numbers()))
+    assert publisher.current_columns(folder.as_uri()) == TableColumns(columns_like(numbers()))
 
 
 @pytest.mark.spark

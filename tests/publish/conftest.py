@@ -19,7 +19,7 @@ from distributary.delta import commit as writing
 from distributary.model.manifest import Mark, StagedFile, TableEntry
 from distributary.model.table import STAGING
 from distributary.publish import parquet_publisher as parquet
-from distributary.publish.base import CommittedMark, Published, Publisher, TableShape
+from distributary.publish.base import CommittedMark, Published, Publisher, TableColumns
 from distributary.publish.direct import DirectPublisher
 from distributary.publish.iceberg_publisher import IcebergPublisher
 from distributary.publish.parquet_publisher import ParquetPublisher
@@ -75,8 +75,8 @@ class InBucket:
         self._inner = DirectPublisher()
         self._root = root
 
-    def shape(self, path: str) -> TableShape | None:
-        return self._inner.shape(self._address(path))
+    def current_columns(self, path: str) -> TableColumns | None:
+        return self._inner.current_columns(self._address(path))
 
     def committed(self, path: str, mark: Mark) -> CommittedMark | None:
         return self._inner.committed(self._address(path), mark)
@@ -110,8 +110,8 @@ class InBucketPublisher(ParquetPublisher):
         self._lake, self._address = lake, f"s3://{server.bucket}/{lake.name}"
         introduce(self._address, server.options)
 
-    def shape(self, path: str) -> TableShape | None:
-        return super().shape(self._there(path))
+    def current_columns(self, path: str) -> TableColumns | None:
+        return super().current_columns(self._there(path))
 
     def committed(self, path: str, mark: Mark) -> CommittedMark | None:
         return super().committed(self._there(path), mark)

@@ -9,7 +9,7 @@ from pathlib import Path
 from distributary.errors import PublishError, StagedFileError
 from distributary.model.manifest import Mark, StagedFile, TableEntry
 from distributary.model.table import Column
-from distributary.publish.base import CommittedMark, Outcome, Published, TableShape
+from distributary.publish.base import CommittedMark, Outcome, Published, TableColumns
 
 
 @dataclass(slots=True)
@@ -32,10 +32,10 @@ class MemoryPublisher:
         self.failing: set[str] = set()
         self._lock = threading.Lock()
 
-    def shape(self, path: str) -> TableShape | None:
+    def current_columns(self, path: str) -> TableColumns | None:
         """The table's columns and partitioning, or None where there is no table."""
         table = self.tables.get(path)
-        return TableShape(table.columns, table.partition_by) if table else None
+        return TableColumns(table.columns, table.partition_by) if table else None
 
     def committed(self, path: str, mark: Mark) -> CommittedMark | None:
         """The newest mark of the application."""

@@ -258,7 +258,7 @@ def test_a_damaged_record_is_named(folder: Path) -> None:
     ParquetPublisher().publish(batch_of(folder, 0, numbers(1)), mark(0))
     (folder / HOME / "table.json").write_text("{")
     with pytest.raises(PublishError) as refused:
-        ParquetPublisher().shape(str(folder))
+        ParquetPublisher().current_columns(str(folder))
     assert refused.value.where.endswith("table.json")
 
 

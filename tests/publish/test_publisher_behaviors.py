@@ -15,7 +15,7 @@ import pytest
 from distributary.errors import ErrorCode, PublishError, StagedFileError
 from distributary.model.manifest import app_id
 from distributary.model.table import Column
-from distributary.publish.base import CommittedMark, Outcome, Publisher, TableShape
+from distributary.publish.base import CommittedMark, Outcome, Publisher, TableColumns
 from distributary.publish.iceberg_publisher import open_iceberg
 from distributary.publish.parquet_publisher import ParquetTable
 from tests.publish.conftest import MakePublisher
@@ -33,7 +33,7 @@ from tests.publish.staged import (
 
 
 def columns_in(publisher: Publisher, folder: Path) -> tuple[Column, ...] | None:
-    found = publisher.shape(str(folder))
+    found = publisher.current_columns(str(folder))
     return None if found is None else found.columns
 
 
@@ -239,9 +239,9 @@ def test_partitioned_table(publisher: Publisher, folder: Path, read: Read, forma
     days = {1: "a b", 2: "c", 3: None, 4: "/etc/../%2F=\x01\n'\"♞", 5: "007", 6: "null"}
     days[7] = "\U00020000"
     files = [stage_day(folder, number, day) for number, day in days.items()]
-    assert publisher.shape(str(folder)) is None
+    assert publisher.current_columns(str(folder)) is None
     publisher.publish(entry_of(folder, files, columns, partition_by=("day",)), mark(0))
-    assert publisher.shape(str(folder)) == TableShape(columns, ("day",))
+    assert publisher.current_columns(str(folder)) == TableColumns(columns, ("day",))
     assert {r["n"]: r["day"] for r in read(str(folder))} == days
 
 

@@ -21,8 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.changes.apply import MergeTarget, Part, replacing, rewrite, written
-from distributary.changes.merge_order import MergeResult, shape
-from distributary.config.document import clipped
+from distributary.changes.merge_order import MergeResult, merged_columns
 from distributary.config.rules.aggregates import AggregateConfig
 from distributary.delta.column_merge import columns_of, fields_of
 from distributary.delta.commit import Change, rewrite_files
@@ -33,6 +32,7 @@ from distributary.delta.tables import committing, until_not_overtaken
 from distributary.errors import PublishError
 from distributary.model.cache import Cache
 from distributary.model.manifest import Mark, StagedFile
+from distributary.model.names import printable
 from distributary.model.rules.aggregate_rule import AggregateRule
 from distributary.model.table import Role
 from distributary.shape.aggregate_columns import Aggregates, aggregates_of
@@ -420,7 +420,7 @@ def _added(work: _Work, before: Snapshot, changes: TableDifference) -> int:
     if not net.num_rows:
         return _commit(work, _change(work, 0, [], []))
     keys = net.select(work.aggregates.keys)
-    columns = shape(before.fields, work.aggregates.columns, system=(), evolution="none")
+    columns = merged_columns(before.fields, work.aggregates.columns, system=(), evolution="none")
     target = MergeTarget(before, columns)
     parts, old = _known(work, before, target, keys)
     rows = _new_rows(work, net, statements.states(old), once=once)
@@ -579,4 +579,4 @@ def verify_aggregates(order: AggregateOrder) -> AggregateCheck | None:
 def _example(row: dict[str, Any]) -> str:
     what = row.pop("_what")
     keys = ", ".join(f"{name}={value}" for name, value in row.items())
-    return clipped(f"{what}: {keys}", longest=200)
+    return printable(f"{what}: {keys}", longest=200)

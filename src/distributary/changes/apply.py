@@ -54,11 +54,11 @@ from distributary.changes.log_events import (
 from distributary.changes.merge_order import (
     TIME_COLUMN,
     MergeCounts,
+    MergedColumns,
     MergeOrder,
     MergeResult,
     RebuildNeededError,
-    TableShape,
-    shape,
+    merged_columns,
 )
 from distributary.changes.tombstones import (
     Tombstones,
@@ -120,24 +120,24 @@ def at_once(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
 class MergeTarget:
     """A merged table at one version: its rows, in the columns that it will have."""
 
-    def __init__(self, snapshot: Snapshot | None, shape: TableShape) -> None:
+    def __init__(self, snapshot: Snapshot | None, table_columns: MergedColumns) -> None:
         self.snapshot = snapshot
-        self._shape = shape
+        self._columns = table_columns
         self._whole = snapshot is not None and snapshot.size <= READ_WHOLE
         self._read: dict[str, pa.Table] = {}
 
     def pieces(self, file: DataFile) -> Iterator[pa.Table]:
         """Read all rows of a file, piece by piece."""
         if self.snapshot is None or self._whole:
-            yield self.columns(file, self._shape.schema)
+            yield self.columns(file, self._columns.schema)
             return
-        lenient = self._shape.rewritten
-        yield from self.snapshot.pieces(file, self._shape.schema, lenient=lenient)
+        lenient = self._columns.rewritten
+        yield from self.snapshot.pieces(file, self._columns.schema, lenient=lenient)
 
     def forgotten(self, file: DataFile) -> Flags | None:
         """Return the soft-deleted rows, if the table loses the column that marks them."""
         before = self.snapshot
-        if before is None or "_deleted" in self._shape.names:
+        if before is None or "_deleted" in self._columns.names:
             return None
         if all(field["name"] != "_deleted" for field in before.fields):
             return None
@@ -166,7 +166,7 @@ class MergeTarget:
         nothing = np.zeros(0, np.int64)
         files = list(self.snapshot.files.values()) if self.snapshot else []
         # bounds were written for the column's old type, and do not apply to its current one
-        whole = everything or self._shape.rewritten
+        whole = everything or self._columns.rewritten
         may = files if whole else _candidates(files, keys)
         looked = {each.file.path: each for each in at_once(look, may)}
         unread = [nothing] * len(keys)
@@ -188,20 +188,20 @@ class MergeTarget:
             yield self.columns(file, self._fields(["_seq"])).column("_seq")
 
     def _deleted(self) -> list[str]:
-        return ["_deleted"] if "_deleted" in self._shape.names else []
+        return ["_deleted"] if "_deleted" in self._columns.names else []
 
     def _fields(self, names: Sequence[str]) -> pa.Schema:
-        return pa.schema([self._shape.schema.field(name) for name in names])
+        return pa.schema([self._columns.schema.field(name) for name in names])
 
     def columns(self, file: DataFile, schema: pa.Schema) -> pa.Table:
         """Return some columns of the rows of a file."""
         if self.snapshot is None:
             return schema.empty_table()
         if not self._whole:
-            return self.snapshot.read(file, schema, lenient=self._shape.rewritten)
+            return self.snapshot.read(file, schema, lenient=self._columns.rewritten)
         rows = self._read.get(file.path)
         if rows is None:
-            rows = self.snapshot.read(file, self._shape.schema, lenient=self._shape.rewritten)
+            rows = self.snapshot.read(file, self._columns.schema, lenient=self._columns.rewritten)
             self._read[file.path] = rows
         return rows.select(schema.names)
 
@@ -315,7 +315,7 @@ def plan(
     tombstones: Tombstones,
     *,
     order: MergeOrder,
-    shape: TableShape,
+    table_columns: MergedColumns,
     spans: tuple[Span, ...],
     incarnations: Incarnations,
 ) -> MergePlan:
@@ -326,9 +326,9 @@ def plan(
     """
     while True:
         numbered = ChangeEvents(incarnations.applied(events.rows))
-        matched = _match(numbered, target, tombstones, order, shape, spans)
+        matched = _match(numbered, target, tombstones, order, table_columns, spans)
         if not matched.starts:
-            return _plan(matched, target, order, shape, spans, incarnations)
+            return _plan(matched, target, order, table_columns, spans, incarnations)
         incarnations = with_starts(incarnations, matched.starts, order)
 
 
@@ -354,12 +354,12 @@ def _match(
     target: MergeTarget | MemoryTarget,
     tombstones: Tombstones,
     order: MergeOrder,
-    shape: TableShape,
+    table_columns: MergedColumns,
     spans: tuple[Span, ...],
 ) -> _Match:
     events, moves = with_looks(given, tombstones)
     found, numbers = events.keys
-    definitions = _definitions(found, spans, shape)
+    definitions = _definitions(found, spans, table_columns)
     keys = [KeyIndex(events.rows, definition) for definition in definitions]
     renumbered = np.array([definitions.index(each) for each in found] + [-1])
     moves, owner = moves.placed(renumbered[numbers])
@@ -389,7 +389,7 @@ def _plan(
     matched: _Match,
     target: MergeTarget | MemoryTarget,
     order: MergeOrder,
-    shape: TableShape,
+    table_columns: MergedColumns,
     spans: tuple[Span, ...],
     incarnations: Incarnations,
 ) -> MergePlan:
@@ -409,7 +409,7 @@ def _plan(
     return MergePlan(
         decision=decision,
         parts=matched.parts,
-        winners=_winners(events, behind, decision, shape),
+        winners=_winners(events, behind, decision, table_columns),
         tombstones=pa.concat_tables([made_now, *kept]),
         spans=_spans(spans, matched.given, target),
         incarnations=incarnations,
@@ -417,18 +417,18 @@ def _plan(
 
 
 def _definitions(
-    found: Sequence[Definition], spans: Sequence[Span], shape: TableShape
+    found: Sequence[Definition], spans: Sequence[Span], table_columns: MergedColumns
 ) -> list[Definition]:
-    have = set(shape.names)
+    have = set(table_columns.names)
     earlier = {span.key for span in spans if have.issuperset(span.key)}
     return sorted({*found, *earlier}) if found else []
 
 
 def _winners(
-    events: ChangeEvents, values: pa.Table, decision: Decision, shape: TableShape
+    events: ChangeEvents, values: pa.Table, decision: Decision, table_columns: MergedColumns
 ) -> pa.Table:
     columns: list[pa.ChunkedArray | pa.Array] = []
-    for field in shape.schema:
+    for field in table_columns.schema:
         if field.name in decision.sources:
             sources = decision.sources[field.name]
             rows = values.column(field.name)
@@ -437,7 +437,7 @@ def _winners(
             columns.append(pa.array(decision.deleted, pa.bool_()))
         else:
             columns.append(events.rows.column(field.name).take(decision.winners))
-    return pa.table(columns, schema=shape.schema)
+    return pa.table(columns, schema=table_columns.schema)
 
 
 def _kept(
@@ -534,17 +534,24 @@ class Rewritten:
 
 
 def rewrite(
-    target: MergeTarget, made: MergePlan, shape: TableShape, *, folder: str, vectors: bool = False
+    target: MergeTarget,
+    made: MergePlan,
+    table_columns: MergedColumns,
+    *,
+    folder: str,
+    vectors: bool = False,
 ) -> Rewritten:
     """Write the rows of changed files and the winners; `vectors` avoids most rewrites."""
     winners = made.winners
-    key = clustering(made.spans[-1].key, shape.schema) if made.spans else ()
-    changed = [part for part in made.parts if shape.rewritten or made.changed(part)]
+    key = clustering(made.spans[-1].key, table_columns.schema) if made.spans else ()
+    changed = [part for part in made.parts if table_columns.rewritten or made.changed(part)]
     small = small_files([part.file for part in made.parts], winners)
     if not winners.num_rows and not changed:
         small = set()
     own = [part for part in changed if part.file.path not in small]
-    stay = [part for part in own if vectors and not shape.rewritten and _may_stay(part, made)]
+    stay = [
+        part for part in own if vectors and not table_columns.rewritten and _may_stay(part, made)
+    ]
     own = [part for part in own if all(part is not each for each in stay)]
     if len(small) < MOST_SMALL_FILES:
         small &= {part.file.path for part in changed}
@@ -719,7 +726,7 @@ def merge_table(order: MergeOrder) -> MergeResult:
         return until_not_overtaken(lambda: _attempt(order))
 
 
-def open_target(order: MergeOrder) -> tuple[Snapshot | None, TableShape]:
+def open_target(order: MergeOrder) -> tuple[Snapshot | None, MergedColumns]:
     """Open a merged table, and plan the columns that it will have."""
     before, columns = look_at(order)
     if before is not None:
@@ -727,16 +734,16 @@ def open_target(order: MergeOrder) -> tuple[Snapshot | None, TableShape]:
     return before, columns
 
 
-def look_at(order: MergeOrder) -> tuple[Snapshot | None, TableShape]:
+def look_at(order: MergeOrder) -> tuple[Snapshot | None, MergedColumns]:
     """Open a merged table as `open_target` does, also one that only another engine may change."""
     before = snapshot_of(order.path)
     wanted, payload = order.wanted(), len(order.columns)
     have = None if before is None else before.fields
     system = wanted[payload:]
-    return before, shape(have, wanted[:payload], system=system, evolution=order.evolution)
+    return before, merged_columns(have, wanted[:payload], system=system, evolution=order.evolution)
 
 
-def events_schema(columns: TableShape) -> pa.Schema:
+def events_schema(columns: MergedColumns) -> pa.Schema:
     """Return the columns to read from a log for a table with these columns."""
     own = [field for field in columns.schema if field.name not in CHANGE_SCHEMA.names]
     return pa.schema(own)
@@ -762,7 +769,7 @@ def _attempt(order: MergeOrder) -> MergeResult:
 def prepare(
     order: MergeOrder,
     before: Snapshot | None,
-    columns: TableShape,
+    columns: MergedColumns,
     events: ChangeEvents,
     target: MergeTarget | MemoryTarget,
 ) -> tuple[MergePlan, dict[str, str], dict[str, int]]:
@@ -780,7 +787,7 @@ def prepare(
         target,
         tombstones,
         order=order,
-        shape=columns,
+        table_columns=columns,
         spans=spans,
         incarnations=incarnations,
     )
@@ -799,7 +806,7 @@ def prepare(
 def _commit(
     order: MergeOrder,
     target: MergeTarget,
-    columns: TableShape,
+    columns: MergedColumns,
     made: MergePlan,
     *,
     properties: dict[str, str],

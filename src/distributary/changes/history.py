@@ -47,10 +47,10 @@ from distributary.changes.log_events import (
 from distributary.changes.merge_order import (
     SEQ_COLUMN,
     TIME_COLUMN,
+    MergedColumns,
     MergeOrder,
     MergeResult,
-    TableShape,
-    shape,
+    merged_columns,
 )
 from distributary.decode.base import truths
 from distributary.delta.commit import Change, rewrite_files
@@ -506,11 +506,11 @@ def _attempt(order: MergeOrder) -> MergeResult:
     return MergeResult(order.table, version)
 
 
-def _open(order: MergeOrder) -> tuple[Snapshot | None, TableShape]:
+def _open(order: MergeOrder) -> tuple[Snapshot | None, MergedColumns]:
     before = snapshot_of(order.path)
     if before is not None:
         before.refuse_unusable(order.table)
-    columns = shape(
+    columns = merged_columns(
         None if before is None else before.fields,
         payload_columns(order),
         system=HISTORY_COLUMNS,
@@ -522,7 +522,7 @@ def _open(order: MergeOrder) -> tuple[Snapshot | None, TableShape]:
 def _apply(
     order: MergeOrder,
     before: Snapshot | None,
-    columns: TableShape,
+    columns: MergedColumns,
     arrived: ChangeEvents,
     incarnations: Incarnations,
     mark: Mark | None,
@@ -558,7 +558,7 @@ def _apply(
 
 def _settle(
     before: Snapshot | None,
-    columns: TableShape,
+    columns: MergedColumns,
     new: pa.Table,
     ends: Sequence[Truncate],
     *,
@@ -661,7 +661,7 @@ def _with_bounds(rows: pa.Table, chain: Chain) -> pa.Table:
 def _commit(
     order: MergeOrder,
     before: Snapshot | None,
-    columns: TableShape,
+    columns: MergedColumns,
     settled: _Settled,
     properties: dict[str, str],
     events: int,

@@ -127,7 +127,7 @@ class MergeResult:
 
 
 @dataclass(frozen=True, slots=True)
-class TableShape:
+class MergedColumns:
     """A table's columns after a commit."""
 
     fields: list[Field]
@@ -143,13 +143,13 @@ class TableShape:
         return list(self.schema.names)
 
 
-def shape(
+def merged_columns(
     have: Sequence[Field] | None,
     wanted: Sequence[Column],
     *,
     system: Sequence[Column],
     evolution: Evolution,
-) -> TableShape:
+) -> MergedColumns:
     """Return the columns of a table after an order; `have` is None if there is no table.
 
     `system` are the columns that every merged table needs: they come last, and evolution never
@@ -157,7 +157,7 @@ def shape(
     """
     want = [*fields_of(wanted), *fields_of(system)]
     if have is None:
-        return _shape(want, changed=True)
+        return _as_merged(want, changed=True)
     if evolution == "overwriteSchema":
         return _overwritten(have, want)
     if evolution == "none":
@@ -165,10 +165,10 @@ def shape(
     merged = merge_fields(have, want)
     last = {column.name for column in system}
     fields = sorted(merged.fields, key=lambda f: f["name"] in last) if merged.changed else have
-    return _shape(list(fields), changed=merged.changed)
+    return _as_merged(list(fields), changed=merged.changed)
 
 
-def _overwritten(have: Sequence[Field], want: Sequence[Field]) -> TableShape:
+def _overwritten(have: Sequence[Field], want: Sequence[Field]) -> MergedColumns:
     by_name = {f["name"]: f for f in have}
     # a comment that a user has written is kept, and is no reason to change the table
     fields = [
@@ -176,7 +176,7 @@ def _overwritten(have: Sequence[Field], want: Sequence[Field]) -> TableShape:
     ]
     both = [(by_name[f["name"]], f) for f in fields if f["name"] in by_name]
     narrower = len(both) < len(by_name)
-    return _shape(
+    return _as_merged(
         fields,
         changed=fields != list(have),
         rewritten=narrower or not all(_holds(old, new) for old, new in both),
@@ -192,7 +192,7 @@ def _holds(old: Field, new: Field) -> bool:
     return bool(merged.fields[0]["type"] == new["type"])
 
 
-def _shape(fields: list[Field], *, changed: bool, rewritten: bool = False) -> TableShape:
+def _as_merged(fields: list[Field], *, changed: bool, rewritten: bool = False) -> MergedColumns:
     columns = columns_of(fields)
     schema = pa.schema([pa.field(column.name, column.type) for column in columns])
-    return TableShape(fields, schema, changed, rewritten)
+    return MergedColumns(fields, schema, changed, rewritten)

@@ -39,10 +39,10 @@ from distributary.changes.log_events import (
     without_times,
 )
 from distributary.changes.merge_order import (
+    MergedColumns,
     MergeOrder,
     MergeResult,
     RebuildNeededError,
-    TableShape,
     TombstonesBehindError,
 )
 from distributary.changes.tombstones import SCHEMA as TOMBSTONES
@@ -157,7 +157,7 @@ class _Survey:
 def replay(
     log_path: str,
     order: MergeOrder,
-    shape: TableShape,
+    table_columns: MergedColumns,
     *,
     before: Snapshot | None,
     chosen: Choose | None = None,
@@ -166,13 +166,13 @@ def replay(
 
     `before` is the existing table, whose known incarnations of the source are used.
     """
-    survey = _survey(log_path, order, shape)
+    survey = _survey(log_path, order, table_columns)
     text = None if before is None else before.property(INCARNATIONS)
     incarnations = Incarnations.from_text(text)
     if text is not None and order.arrival != "files":
         order = replace(order, arrival="unknown")
     while True:
-        replayed = _replay(survey, order, shape, incarnations, chosen=chosen)
+        replayed = _replay(survey, order, table_columns, incarnations, chosen=chosen)
         if replayed.incarnations == incarnations or order.arrival != "files":
             return replayed
         # files arrive in any order: earlier events may belong to a server that is detected later
@@ -182,13 +182,13 @@ def replay(
 def _replay(
     survey: _Survey,
     order: MergeOrder,
-    shape: TableShape,
+    table_columns: MergedColumns,
     incarnations: Incarnations,
     *,
     chosen: Choose | None,
 ) -> Replayed:
-    file_name, row_name = (_free(name, shape.names) for name in ("_file", "_row"))
-    narrow = _narrow(shape, survey, file_name, row_name)
+    file_name, row_name = (_free(name, table_columns.names) for name in ("_file", "_row"))
+    narrow = _narrow(table_columns, survey, file_name, row_name)
     rows = narrow.schema.empty_table()
     spans: tuple[Span, ...] = ()
     tombstones = Tombstones("", TOMBSTONES.empty_table(), since_us=0)
@@ -202,7 +202,7 @@ def _replay(
             MemoryTarget(rows),
             tombstones,
             order=order,
-            shape=narrow,
+            table_columns=narrow,
             spans=spans,
             incarnations=incarnations,
         )
@@ -215,7 +215,7 @@ def _replay(
     return Replayed(rows, survey.files, tombstones.rows, spans, incarnations, file_name, row_name)
 
 
-def _survey(log_path: str, order: MergeOrder, shape: TableShape) -> _Survey:
+def _survey(log_path: str, order: MergeOrder, table_columns: MergedColumns) -> _Survey:
     snapshot = snapshot_of(log_path)
     if snapshot is None:
         raise PublishError(
@@ -232,8 +232,8 @@ def _survey(log_path: str, order: MergeOrder, shape: TableShape) -> _Survey:
     for file in snapshot.files.values():
         # a damaged log would give wrong rows with matching checksums
         rows_read = snapshot.read(file, wanted, checked=True)
-        keys, _ = definitions_of(rows_read.column("_key"), shape.names)
-        columns.update(*keys, left_out_in(rows_read.column("_unchanged"), shape.names))
+        keys, _ = definitions_of(rows_read.column("_key"), table_columns.names)
+        columns.update(*keys, left_out_in(rows_read.column("_unchanged"), table_columns.names))
         batch = pc.min(rows_read.column("_batch")).as_py()
         found.append((-1 if batch is None else batch, file.path, rows_read.num_rows))
     files = sorted(found)
@@ -260,11 +260,13 @@ def _is_positional(log: Snapshot) -> bool:
     return False
 
 
-def _narrow(shape: TableShape, survey: _Survey, file_name: str, row_name: str) -> TableShape:
+def _narrow(
+    table_columns: MergedColumns, survey: _Survey, file_name: str, row_name: str
+) -> MergedColumns:
     kept = {*survey.columns, "_seq", "_source_ts", "_deleted"}
-    fields = [field for field in shape.schema if field.name in kept]
+    fields = [field for field in table_columns.schema if field.name in kept]
     where = [pa.field(file_name, pa.int32()), pa.field(row_name, pa.int64())]
-    return TableShape([], pa.schema([*fields, *where]), changed=False)
+    return MergedColumns([], pa.schema([*fields, *where]), changed=False)
 
 
 def _chunks(rows: Sequence[int]) -> Iterator[list[int]]:

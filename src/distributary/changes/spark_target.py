@@ -29,7 +29,7 @@ from distributary.changes.apply import (
 )
 from distributary.changes.contest import Known
 from distributary.changes.log_events import KeyIndex, Span, read_in_turn
-from distributary.changes.merge_order import MergeOrder, MergeResult, TableShape
+from distributary.changes.merge_order import MergedColumns, MergeOrder, MergeResult
 from distributary.delta.column_merge import merge_fields, schema_string
 from distributary.delta.commit import facts
 from distributary.delta.log import Snapshot, snapshot_of
@@ -91,7 +91,7 @@ def _attempt(session: SparkSession, order: MergeOrder) -> MergeResult:
 class SparkTarget(MemoryTarget):
     """A table's rows, read by Spark on request."""
 
-    def __init__(self, session: SparkSession, path: str, columns: TableShape) -> None:
+    def __init__(self, session: SparkSession, path: str, columns: MergedColumns) -> None:
         super().__init__(columns.schema.empty_table())
         self._session = session
         self._path = path
@@ -149,7 +149,7 @@ def _frame(session: SparkSession, rows: pa.Table) -> DataFrame:
     return session.createDataFrame(rows.combine_chunks())
 
 
-def _give_columns(session: SparkSession, before: Snapshot, columns: TableShape) -> None:
+def _give_columns(session: SparkSession, before: Snapshot, columns: MergedColumns) -> None:
     """Add columns in a separate commit, which is harmless without the merge."""
     path = before.folder
     if merge_fields(before.fields, columns.fields).widened:
@@ -168,7 +168,7 @@ def _merge(
     session: SparkSession,
     order: MergeOrder,
     before: Snapshot,
-    columns: TableShape,
+    columns: MergedColumns,
     target: SparkTarget,
     made: MergePlan,
     mark: Mark | None,

@@ -13,7 +13,8 @@ from distributary.cli.command.output import Paper, counted, styled, tally
 from distributary.cli.command.verb import LOOK, File, Invocation, OptionalFile, option, single, verb
 from distributary.cli.inspect.schema import draw_compatibility
 from distributary.errors import ErrorCode
-from distributary.observe.log_format import cut, one_line
+from distributary.model.names import one_line
+from distributary.observe.log_format import cut
 
 if TYPE_CHECKING:
     from distributary.model.table import ColumnChange

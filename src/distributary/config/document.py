@@ -26,6 +26,7 @@ from ruamel.yaml.events import (
 )
 
 from distributary.errors import ConfigError, ErrorCode
+from distributary.model.names import printable
 
 # Origins of values.
 
@@ -270,20 +271,14 @@ def problem_at(
 ) -> Problem:
     """Build a problem at the origin of a value."""
     return Problem(
-        file=clipped(origin.name if origin.line else str(origin)),
+        file=printable(origin.name if origin.line else str(origin), longest=_LONGEST_NAME),
         line=origin.line,
         column=origin.column,
-        path=clipped(path),
+        path=printable(path, longest=_LONGEST_NAME),
         code=code,
-        message=clipped(message, longest=_LONGEST_MESSAGE),
-        suggestion=clipped(suggestion),
+        message=printable(message, longest=_LONGEST_MESSAGE),
+        suggestion=printable(suggestion, longest=_LONGEST_NAME),
     )
-
-
-def clipped(text: str, *, longest: int = _LONGEST_NAME) -> str:
-    """Cut a text from outside, and escape characters that a terminal would interpret."""
-    cut = text if len(text) <= longest else f"{text[: longest - 1]}…"
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in cut)
 
 
 MAX_BYTES = 1 << 20
@@ -304,7 +299,7 @@ _PLAIN_TAG = re.compile(r"tag:yaml\.org,2002:(str|int|float|bool|null|seq|map)")
 
 def read(path: str | Path) -> tuple[str, str]:
     """Return the text of a pipeline file and the SHA-256 of its bytes."""
-    name = clipped(str(path))
+    name = printable(str(path), longest=_LONGEST_NAME)
     try:
         with open(path, "rb") as file:
             content = file.read(MAX_BYTES + 1)
@@ -333,7 +328,7 @@ def parse(text: str, *, file: str) -> tuple[Node, list[Problem]]:
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         at = builder.place(mark.line + 1, mark.column + 1) if mark else builder.place(1, 1)
-        why = clipped(str(error.problem or error.context or "not YAML"))
+        why = printable(str(error.problem or error.context or "not YAML"))
         tab = "a tab cannot indent YAML: use spaces" if r"'\t'" in why else ""
         raise builder.syntax(at, tab or why) from None
     except YAMLError:

@@ -23,7 +23,6 @@ from distributary.config.document import (
     PipelineFileError,
     Problem,
     SettingOrigin,
-    clipped,
     dotted,
     graft,
     parse,
@@ -35,6 +34,7 @@ from distributary.config.document import (
 from distributary.config.pipeline_config import PipelineConfig
 from distributary.config.variables import Variables
 from distributary.errors import ErrorCode
+from distributary.model.names import printable
 
 # Metadata of settings, read from the models: section, default, secrecy.
 
@@ -476,7 +476,7 @@ def load(
     such as `${file:PATH}`. All secrets are read when `needs` is left out.
     """
     text, sha256 = read(path)
-    file = clipped(str(path))
+    file = printable(str(path))
     loaded = load_text(text, file=file, overrides=overrides, environ=environ, needs=needs)
     return replace(loaded, path=FilePath(path), sha256=sha256)
 

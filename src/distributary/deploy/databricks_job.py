@@ -17,7 +17,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from distributary.config.deploy import OWN_TAG, Cluster, Databricks
-from distributary.config.document import clipped
 from distributary.deploy import package
 from distributary.deploy.file_targets import (
     DeployTarget,
@@ -37,6 +36,7 @@ from distributary.errors import (
     ErrorCode,
     SetupError,
 )
+from distributary.model.names import printable
 from distributary.retries import attempts_on
 
 if TYPE_CHECKING:
@@ -318,7 +318,7 @@ class Files:
 def words(error: BaseException) -> str:
     """Return the first line of an error, for evidence."""
     lines = str(error).strip().splitlines()
-    return clipped(f"{type(error).__name__}: {lines[0] if lines else ''}", longest=_LONGEST)
+    return printable(f"{type(error).__name__}: {lines[0] if lines else ''}", longest=_LONGEST)
 
 
 NAME = "databricks"

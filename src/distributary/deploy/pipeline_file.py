@@ -23,7 +23,6 @@ from distributary.config.document import (
     KeyPath,
     Node,
     PipelineFileError,
-    clipped,
     dotted,
     parse,
     read,
@@ -48,6 +47,7 @@ from distributary.config.runtime import AVAILABLE_NOW, Spark, TriggerSetting
 from distributary.config.shard import Shard
 from distributary.config.variables import Variables
 from distributary.errors import ConfigError, ErrorCode
+from distributary.model.names import printable
 
 _ENV = re.compile(r"(?<!\$)\$\{env:([A-Za-z_][A-Za-z0-9_]*)(:-)?")
 _REFERENCE = re.compile(
@@ -115,7 +115,7 @@ class Installable:
         if self.clear_secrets:
             raise ConfigError(
                 f"the file holds a secret in clear and would be copied to {to}",
-                where=clipped(str(self.path)),
+                where=printable(str(self.path)),
                 evidence=", ".join(self.clear_secrets),
                 next_step="write ${env:NAME}, ${file:PATH} or ${databricks:SCOPE/KEY} instead",
             )
@@ -128,7 +128,7 @@ def read_for_install(
 
     With `text` the file need not exist yet.
     """
-    text, file = read(path)[0] if text is None else text, clipped(str(path))
+    text, file = read(path)[0] if text is None else text, printable(str(path))
     loaded, unknown = _checked(text, file, environ)
     tree, _ = parse(text, file=file)
     layers = Layers(tree)

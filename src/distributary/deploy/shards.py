@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from distributary.config.document import PipelineFileError, clipped, dotted, parse, to_yaml
+from distributary.config.document import PipelineFileError, dotted, parse, to_yaml
 from distributary.config.load import load_text
 from distributary.config.pipeline_config import PipelineConfig, with_envelope
 from distributary.config.shard import MOST_SHARDS, Part, job_name, unspreadable
@@ -30,7 +30,7 @@ from distributary.deploy.file_targets import (
 from distributary.deploy.pipeline_file import Installable, read_for_install
 from distributary.deploy.targets.target_types import TARGETS, target_entry
 from distributary.errors import ConfigError
-from distributary.model.names import DEAD_LETTERS
+from distributary.model.names import DEAD_LETTERS, printable
 
 # The pipeline files of the jobs that share a pipeline's types, derived from the pipeline's own
 # file. References stay references, and settings that do not concern the division stay unchanged.
@@ -88,7 +88,7 @@ def derived(pipeline: Installable, part: Part, *, shards: int) -> str:
 
 
 def _tree(pipeline: Installable) -> Tree:
-    tree, _ = parse(pipeline.text, file=clipped(str(pipeline.path)))
+    tree, _ = parse(pipeline.text, file=printable(str(pipeline.path)))
     # a job without tables per type also needs the setting of the types
     return dict(with_envelope(cast(Tree, tree.without_unset().plain())))
 

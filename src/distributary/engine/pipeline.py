@@ -16,7 +16,6 @@ from pyspark.sql import SparkSession
 
 from distributary.config.alerts import Lineage
 from distributary.config.base import hide_credentials
-from distributary.config.document import clipped
 from distributary.config.load import Loaded, load, load_settings
 from distributary.config.pipeline_config import PipelineConfig
 from distributary.config.runtime import Trigger, TriggerKind
@@ -63,6 +62,7 @@ from distributary.errors import (
 from distributary.model import layout
 from distributary.model.dataset import Dataset
 from distributary.model.manifest import app_id
+from distributary.model.names import printable
 from distributary.observe.cards import Registration, pin, refuse_half_restored, register
 from distributary.observe.events import BatchSettled, Event, EventBus
 from distributary.observe.ledger.ledger import Ledger
@@ -377,7 +377,7 @@ def _wrong_argument(name: str, value: object, what: str) -> ConfigError:
     return ConfigError(
         f"{name} {what}",
         where=f"argument {name}",
-        evidence=clipped(repr(value))[:200],
+        evidence=printable(repr(value))[:200],
         next_step="correct the call",
     )
 

@@ -230,16 +230,16 @@ def merged_table(config: PipelineConfig, known: TableSummary, publisher: Publish
         )
     log, path = log_of(known.table), table_folder(config, known.table)
     log_path = table_folder(config, log)
-    shape = publisher.shape(log_path)
-    if shape is None:
+    logged = publisher.current_columns(log_path)
+    if logged is None:
         raise ConfigError(
             f"table {known.table} has no log",
             code=ErrorCode.NOT_FOUND,
             where=log_path,
             next_step="the log was removed: `distributary reset FILE --with-tables` starts over",
         )
-    have = publisher.shape(path)
-    source = _columns(config, how, shape.columns, None if have is None else have.columns)
+    have = publisher.current_columns(path)
+    source = _columns(config, how, logged.columns, None if have is None else have.columns)
     plan = TablePlan(
         name=known.table,
         role=Role.MERGED,

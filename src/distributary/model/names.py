@@ -399,10 +399,17 @@ def _plain(text: str, *, reserved: re.Pattern[str] | None = None) -> str:
 # Names and texts from outside, made safe for messages and file names.
 
 
-def printable(text: str) -> str:
-    """Return the text on one line, cut, with control characters escaped."""
-    shown = text[:300] + ("..." if len(text) > 300 else "")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)
+def printable(text: str, *, longest: int = 300) -> str:
+    """Return a text from outside on one line: cut, and safe for a terminal."""
+    return one_line(text if len(text) <= longest else f"{text[: longest - 1]}…")
+
+
+def one_line(text: str) -> str:
+    """Escape the characters of a text that end a line or move a cursor."""
+    if text.isprintable():
+        return text
+    escaped = (c.encode("unicode_escape", "surrogatepass").decode("ascii") for c in text)
+    return "".join(c if c.isprintable() else e for c, e in zip(text, escaped, strict=True))
 
 
 def quoted(name: str) -> str:

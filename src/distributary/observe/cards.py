@@ -326,15 +326,16 @@ def load_trusted(
     command that names a file.
     """
     # imported here, because the import takes long and most commands need no settings
-    from distributary.config.document import clipped, read
+    from distributary.config.document import read
     from distributary.config.load import load_text
+    from distributary.model.names import printable
 
     file = _file(card, option)
     if not file.is_file():
         raise ConfigError(
             f"the file of pipeline {card.name} is gone",
             code=ErrorCode.NOT_FOUND,
-            where=clipped(card.file),
+            where=printable(card.file),
             next_step=f"name where it is now with {option}",
         )
     known = _pin(card, lake)
@@ -349,13 +350,13 @@ def load_trusted(
     if sha256 != known.sha256:
         evidence = f"changed since its last run: sha256 {sha256[:12]}, run with {known.sha256[:12]}"
         raise _refusal(card, evidence=evidence, option=option)
-    loaded = load_text(text, file=clipped(str(file)), needs=needs)
+    loaded = load_text(text, file=printable(str(file)), needs=needs)
     loaded = replace(loaded, path=file, sha256=sha256)
     meant = loaded.config.lake.address
     if _address(meant) != _address(lake):
         raise ConfigError(
             f"the file of pipeline {card.name} names another lake when it is read from this folder",
-            where=clipped(card.file),
+            where=printable(card.file),
             evidence=f"{meant} instead of {lake}",
             next_step="go to the folder that the pipeline runs in: paths in the file start there",
         )
@@ -388,12 +389,12 @@ def _file(card: Registration, option: str) -> Path:
 
 
 def _refusal(card: Registration, *, evidence: str, option: str) -> ConfigError:
-    from distributary.config.document import clipped
+    from distributary.model.names import printable
 
     return ConfigError(
         f"the file of pipeline {card.name} is known by the lake alone, and is not loaded unasked",
         code=ErrorCode.FILE_NOT_TRUSTED,
-        where=clipped(card.file) or "its card",
+        where=printable(card.file) or "its card",
         evidence=evidence,
         next_step=f"look at it; if it is yours, name it with {option}, or run the pipeline again",
     )

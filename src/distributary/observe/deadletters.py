@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from codecs import getincrementaldecoder
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -376,11 +377,13 @@ def hexdump(
 
 
 def short_bytes(data: bytes | None) -> dict[str, Any] | None:
-    """Return bytes as text if they are text, else as hex."""
+    """Return the first bytes as text if they are UTF-8, else as hex."""
     if data is None:
         return None
     try:
-        shown = data[:_LONGEST_SHOWN].decode("utf-8")
+        # a character that the limit cuts in two is left out
+        whole = len(data) <= _LONGEST_SHOWN
+        shown = getincrementaldecoder("utf-8")().decode(data[:_LONGEST_SHOWN], final=whole)
         kind = "text"
     except UnicodeDecodeError:
         shown, kind = data[: _LONGEST_SHOWN // 2].hex(" "), "hex"

@@ -17,6 +17,8 @@ from typing import Any
 
 import platformdirs
 
+from distributary.model.names import one_line
+
 # The user's folder of log files: private, because the files contain records and settings.
 
 _DAYS = 7
@@ -197,11 +199,3 @@ def listed(names: Iterable[str], *, most: int = 5) -> str:
     every = list(names)
     text = ", ".join(every[:most])
     return text if len(every) <= most else f"{text} and {len(every) - most:,} more"
-
-
-def one_line(text: str) -> str:
-    """Return foreign text without characters that end a line or move a cursor."""
-    if text.isprintable():
-        return text
-    escaped = (c.encode("unicode_escape", "surrogatepass").decode("ascii") for c in text)
-    return "".join(c if c.isprintable() else e for c, e in zip(text, escaped, strict=True))

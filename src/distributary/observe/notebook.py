@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from distributary.observe.log_format import one_line
+from distributary.model.names import one_line
 
 LONGEST = 80
 """Characters of a value that a cell shows."""

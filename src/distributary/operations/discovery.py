@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types as kinds
 
-from distributary.config.document import clipped, to_yaml
+from distributary.config.document import to_yaml
 from distributary.config.lake import Tables
 from distributary.decode.base import DecodeLimits, RefusedError
 from distributary.decode.change.base import Recognized, Sampled
@@ -33,6 +33,7 @@ from distributary.errors import (
     SchemaNotFoundError,
 )
 from distributary.model.deadletter import Decoded
+from distributary.model.names import printable
 from distributary.model.record import Format, WriterSchema
 from distributary.model.routing import Rejected
 from distributary.observe.log_format import listed
@@ -138,7 +139,9 @@ def _next_step(valued: Sequence[SampledRecord], registry: SchemaRegistry | None)
 
 def discover_files(sample: Sample) -> tuple[Finding, ...]:
     """Return the findings about a folder of files: change events, or records."""
-    match = recognized([_sampled(sample.topic, record) for record in sample.records], files=True)
+    match = recognized(
+        [_sampled(sample.topic, record) for record in sample.records], carrier="files"
+    )
     if match is not None:
         return tuple(_changes_of(match, {}))
     if not sample.records:
@@ -395,7 +398,9 @@ def _json(sample: Sample, schemas: BoundedRegistry) -> list[Finding]:
     if not events or len(events) < _ENOUGH * len(sample.records):
         return []
     rest = len(sample.records) - len(events)
-    if match := recognized([_sampled(sample.topic, each) for each in sample.records], files=False):
+    if match := recognized(
+        [_sampled(sample.topic, each) for each in sample.records], carrier="messages"
+    ):
         left_over = _left_over(rest, len(sample.records))
         findings = _changes_of(match, {"payload": {"format": "json"}})
         return [*findings, *_other_tables(sample.topic), *left_over]
@@ -592,7 +597,7 @@ def _left_over(count: int, total: int) -> Iterator[Finding]:
 
 def _listed(names: Iterable[object]) -> str:
     every = sorted({str(name) for name in names})
-    return listed((clipped(name, longest=40) for name in every), most=_SHOWN)
+    return listed((printable(name, longest=40) for name in every), most=_SHOWN)
 
 
 # The pipeline file.
@@ -664,4 +669,4 @@ def _inline(value: str | list[str]) -> str:
 
 def _comment(text: str) -> str:
     """Return a text on one line."""
-    return clipped(text, longest=_LONGEST_COMMENT)
+    return printable(text, longest=_LONGEST_COMMENT)

@@ -28,7 +28,6 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from distributary import errors
-from distributary.config.document import clipped
 from distributary.errors import (
     ConfigError,
     DistributaryError,
@@ -36,6 +35,7 @@ from distributary.errors import (
     SchemaGrewError,
     SetupError,
 )
+from distributary.model.names import printable
 from distributary.observe.log_format import LogFormat, LogLine, spell
 from distributary.pipelines.known_types import VARIABLE, grown
 from distributary.spark.session import new_log_file, spark_session
@@ -178,7 +178,7 @@ def find_project(path: Path) -> Project:
         raise ConfigError(
             "the folder has two spec files" if files else "there is no declarative project here",
             code=ErrorCode.CONFIG_INVALID if files else ErrorCode.NOT_FOUND,
-            where=clipped(str(path)),
+            where=printable(str(path)),
             evidence=f"looked for {' and '.join(candidate.name for candidate in candidates)}"[
                 :_PROJECT_MOST
             ],
@@ -186,7 +186,7 @@ def find_project(path: Path) -> Project:
         )
     spec = files[0].absolute()
     document = _read(spec)
-    return Project(spec, clipped(document["name"]), document)
+    return Project(spec, printable(document["name"]), document)
 
 
 def require_extra() -> None:
@@ -208,7 +208,7 @@ def _read(spec: Path) -> dict[str, Any]:
         raise ConfigError(
             "the spec file cannot be read",
             code=ErrorCode.CONFIG_UNREADABLE,
-            where=clipped(str(spec)),
+            where=printable(str(spec)),
             evidence=type(error).__name__,
         ) from error
     except YAMLError as error:
@@ -216,14 +216,14 @@ def _read(spec: Path) -> dict[str, Any]:
         raise ConfigError(
             "the spec file is not YAML",
             code=ErrorCode.CONFIG_SYNTAX,
-            where=f"{clipped(str(spec))}:{mark.line + 1}" if mark else clipped(str(spec)),
+            where=f"{printable(str(spec))}:{mark.line + 1}" if mark else printable(str(spec)),
             next_step="fix it at the line named",
         ) from error
     problem = _problem(document)
     if problem:
         raise ConfigError(
             f"the spec file {problem}",
-            where=clipped(str(spec)),
+            where=printable(str(spec)),
             next_step="read the page Declarative pipelines of the documentation",
         )
     return dict(document)

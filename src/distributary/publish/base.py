@@ -58,7 +58,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class TableShape:
+class TableColumns:
     """The columns and partition columns of a table."""
 
     columns: tuple[Column, ...]
@@ -68,7 +68,7 @@ class TableShape:
 class Publisher(Protocol):
     """A publisher, which commits staged files to tables. Thread-safe: tables commit in parallel."""
 
-    def shape(self, path: str) -> TableShape | None:
+    def current_columns(self, path: str) -> TableColumns | None:
         """Return the table's current columns and partitioning; None if there is no table."""
         ...
 
@@ -114,9 +114,9 @@ class MixedPublisher:
         self._usual = usual
         self._special = dict(special)
 
-    def shape(self, path: str) -> TableShape | None:
+    def current_columns(self, path: str) -> TableColumns | None:
         """Return the table's current columns and partitioning; None if there is no table."""
-        return self._of(path).shape(path)
+        return self._of(path).current_columns(path)
 
     def committed(self, path: str, mark: Mark) -> CommittedMark | None:
         """Return the newest mark of `mark.app_id`, and the source of the commit of `mark.batch`."""

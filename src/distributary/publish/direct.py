@@ -50,7 +50,7 @@ from distributary.delta.tables import (
 from distributary.errors import DistributaryError, PublishError
 from distributary.model.manifest import Mark, TableEntry
 from distributary.model.table import Column
-from distributary.publish.base import CommittedMark, Outcome, Published, TableShape
+from distributary.publish.base import CommittedMark, Outcome, Published, TableColumns
 from distributary.store.base import at, is_remote
 from distributary.store.disk import sync_file_system
 
@@ -65,13 +65,13 @@ class DirectPublisher:
         """One folder for each device that holds prepared commits."""
         self._lock = threading.Lock()
 
-    def shape(self, path: str) -> TableShape | None:
+    def current_columns(self, path: str) -> TableColumns | None:
         """Return the table's current columns and partitioning; None if there is no table."""
         with self._open(path, doing="read the columns of a table") as table:
             seen = table.log.newest()
             if seen is None:
                 return None
-            return TableShape(columns_of(seen.fields), seen.partition_columns)
+            return TableColumns(columns_of(seen.fields), seen.partition_columns)
 
     def committed(self, path: str, mark: Mark) -> CommittedMark | None:
         """Return the newest mark of `mark.app_id`, and the source of the commit of `mark.batch`."""

@@ -86,7 +86,7 @@ from distributary.errors import LakeUnavailableError, PublishError
 from distributary.model import layout
 from distributary.model.manifest import Mark, StagedFile, TableEntry, compact, parsed
 from distributary.model.table import Column, commented_schema
-from distributary.publish.base import CommittedMark, Outcome, Published, TableShape
+from distributary.publish.base import CommittedMark, Outcome, Published, TableColumns
 from distributary.publish.parquet_publisher import holds_delta
 from distributary.retries import attempts_on
 from distributary.store.base import at, refuse_links
@@ -310,14 +310,14 @@ class IcebergPublisher:
         self._tables: dict[str, _Table] = {}
         self._lock = threading.Lock()
 
-    def shape(self, path: str) -> TableShape | None:
+    def current_columns(self, path: str) -> TableColumns | None:
         """Return the table's current columns.
 
         Partitioned tables are refused when a batch is committed.
         """
         with self._open(path, doing="read the columns of a table") as table:
             current = table.load()
-            return None if current is None else TableShape(columns_in(current.metadata))
+            return None if current is None else TableColumns(columns_in(current.metadata))
 
     def committed(self, path: str, mark: Mark) -> CommittedMark | None:
         """Return the newest mark of `mark.app_id`, and the source of the commit of `mark.batch`."""

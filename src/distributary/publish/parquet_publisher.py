@@ -51,7 +51,7 @@ from distributary.errors import PublishError, StagedFileError
 from distributary.model.manifest import Mark, TableEntry
 from distributary.model.names import label_columns
 from distributary.model.table import STAGED, STAGING, Column, is_below
-from distributary.publish.base import CommittedMark, Outcome, Published, TableShape
+from distributary.publish.base import CommittedMark, Outcome, Published, TableColumns
 from distributary.store.base import at, is_remote, stay_inside
 from distributary.store.disk import sync
 
@@ -305,11 +305,11 @@ _COPIES = 8
 class ParquetPublisher:
     """A publisher that adds files to Parquet folders, with one commit per table and batch."""
 
-    def shape(self, path: str) -> TableShape | None:
+    def current_columns(self, path: str) -> TableColumns | None:
         """Return the table's current columns and partitioning; None if there is no table."""
         with _reaching(path, doing="read the columns of a table") as table:
             record = table.record()
-            return None if record is None else TableShape(record.columns, record.partition_by)
+            return None if record is None else TableColumns(record.columns, record.partition_by)
 
     def committed(self, path: str, mark: Mark) -> CommittedMark | None:
         """Return the newest mark of `mark.app_id`, and the source of the commit of `mark.batch`."""

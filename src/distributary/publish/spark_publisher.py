@@ -40,7 +40,7 @@ from distributary.errors import DistributaryError, PublishError
 from distributary.model.manifest import Mark, StagedFile, TableEntry
 from distributary.model.names import literal_sql, quote_sql
 from distributary.model.table import TablePlan
-from distributary.publish.base import CommittedMark, Outcome, Published, TableShape
+from distributary.publish.base import CommittedMark, Outcome, Published, TableColumns
 from distributary.store.base import at, same_place
 
 ENABLE_WIDENING = "delta.enableTypeWidening"
@@ -106,13 +106,13 @@ class SparkPublisher:
         self._locks: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
 
-    def shape(self, path: str) -> TableShape | None:
+    def current_columns(self, path: str) -> TableColumns | None:
         """Return the table's current columns and partitioning; None if there is no table."""
         with self._open(path, doing="read the columns of a table"):
             state = self._state(path)
             if not state.exists:
                 return None
-            return TableShape(columns_of(state.fields()), state.partition_columns())
+            return TableColumns(columns_of(state.fields()), state.partition_columns())
 
     def committed(self, path: str, mark: Mark) -> CommittedMark | None:
         """Return the newest mark of `mark.app_id`, and the source of the commit of `mark.batch`."""

@@ -16,10 +16,9 @@ from functools import cached_property
 import pyarrow as pa
 from pyarrow import types as kinds
 
-from distributary.config.document import clipped
 from distributary.config.rules.expressions import enclosed
 from distributary.model.cache import Cache
-from distributary.model.names import quoted
+from distributary.model.names import printable, quoted
 from distributary.model.rules.aggregate_rule import (
     ROWS,
     AggregateColumn,
@@ -293,7 +292,7 @@ class _Resolution:
         type_ = self._stored(text, found)
         if found in _FLOATS or not _has_order(type_):
             raise ShapeError(
-                f"group_by: {clipped(expression.setting)} is {clipped(found)}, by which rows "
+                f"group_by: {printable(expression.setting)} is {printable(found)}, by which rows "
                 "are not grouped; cast it, such as to VARCHAR"
             )
         return type_, text
@@ -309,7 +308,7 @@ class _Resolution:
                 scale, summed = _summed(found)
             type_ = self._stored(text, found)
             if function in (AggregateFunction.MIN, AggregateFunction.MAX) and not _has_order(type_):
-                raise ShapeError(f"{clipped(found)} has no order here")
+                raise ShapeError(f"{printable(found)} has no order here")
         except ShapeError:
             self._inputs = before
             raise
@@ -377,7 +376,7 @@ class _Resolution:
         schema = ENGINE.schema(input_schema(tuple(self._inputs.values())), [text])
         type_ = stored_type(schema.field(0).type)
         if type_ is None:
-            raise ShapeError(f"gives {clipped(found)}, which no table holds")
+            raise ShapeError(f"gives {printable(found)}, which no table holds")
         return type_
 
 
@@ -399,10 +398,10 @@ def _summed(found: str) -> tuple[int, str]:
         return int(match[2]), f"DECIMAL(38, {match[2]})"
     if found in _FLOATS:
         raise ShapeError(
-            f"{clipped(found)} has no exact sum: it depends on the order; cast it, such as to "
+            f"{printable(found)} has no exact sum: it depends on the order; cast it, such as to "
             "DECIMAL(18, 6)"
         )
-    raise ShapeError(f"{clipped(found)} has no sum")
+    raise ShapeError(f"{printable(found)} has no sum")
 
 
 _KNOWN: Cache[Aggregates | ShapeError] = Cache(_MOST_KNOWN)

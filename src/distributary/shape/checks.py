@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from distributary.config.document import clipped
 from distributary.config.rules.expressions import enclosed, is_moment
 from distributary.model.cache import Cache
+from distributary.model.names import printable
 from distributary.model.rules.expectation import Rule
 from distributary.model.table import Column
 from distributary.shape.evaluation import ENGINE, Evaluation, as_numpy, engine_words
@@ -82,7 +82,7 @@ class Checks:
         except duckdb.Error as error:
             return engine_words(error)
         other = next((t for t in types[: len(rules)] if t != "BOOLEAN"), "")
-        return f"gives {clipped(other)}, not true or false" if other else ""
+        return f"gives {printable(other)}, not true or false" if other else ""
 
 
 def _guarded(rule: Rule) -> str:
@@ -117,14 +117,14 @@ def missing_column(columns: Sequence[tuple[str, ...]], by_name: dict[str, Column
         if column is None:
             if is_moment(names):
                 continue
-            return f"no column {clipped(names[0])}"
+            return f"no column {printable(names[0])}"
         here = column.type
         for name in names[1:]:
             if not pa.types.is_struct(here):
                 break
             inside = {field.name.lower(): field.type for field in here}
             if name.lower() not in inside:
-                return f"no field {clipped('.'.join(names))}"
+                return f"no field {printable('.'.join(names))}"
             here = inside[name.lower()]
     return ""
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from distributary.config.document import clipped
 from distributary.config.rules.expressions import open_engine
+from distributary.model.names import printable
 from distributary.model.table import Column
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ class PreparedStatement:
 def engine_words(error: Exception) -> str:
     """Return the first line of the engine's error."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return clipped(lines[0], longest=200)
+    return printable(lines[0], longest=200)
 
 
 @atexit.register

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types as kinds
 
-from distributary.config.document import clipped
 from distributary.errors import ConfigError
+from distributary.model.names import printable
 from distributary.model.record import TIMESTAMP
 from distributary.model.rules.shape_rule import ShapeFunction
 from distributary.shape.checks import Flags
@@ -47,7 +47,7 @@ def with_source(function: ShapeFunction, folder: Path | None) -> ShapeFunction:
     # the import runs code of the user, which may raise anything
     except (Exception, SystemExit) as error:
         raise ConfigError(
-            f"the function {clipped(function.reference)} cannot be loaded",
+            f"the function {printable(function.reference)} cannot be loaded",
             where="shape.function",
             evidence=_described(error),
             next_step=f"put {name}.py beside the pipeline file, or install its package here and "
@@ -91,10 +91,10 @@ def output_of(function: ShapeFunction, before: pa.Schema) -> pa.Schema:
     if not len(schema):
         raise ValueError("returns no column")
     if doubled := next((n for n in schema.names if schema.names.count(n) > 1), ""):
-        raise ValueError(f"returns two columns of the name {clipped(doubled)}")
+        raise ValueError(f"returns two columns of the name {printable(doubled)}")
     hidden = [n for n in schema.names if n[:1] in ("", "_") and n not in before.names]
     if hidden:
-        raise ValueError(f"returns a column {clipped(hidden[0])}: _ is reserved")
+        raise ValueError(f"returns a column {printable(hidden[0])}: _ is reserved")
     return schema
 
 
@@ -147,4 +147,4 @@ def _called(function: ShapeFunction, rows: pa.RecordBatch, schema: pa.Schema) ->
 def _described(error: BaseException) -> str:
     lines = str(error).strip().splitlines() or [""]
     text = f"{type(error).__name__}: {lines[0]}" if lines[0] else type(error).__name__
-    return clipped(text, longest=_LONGEST_MESSAGE)
+    return printable(text, longest=_LONGEST_MESSAGE)

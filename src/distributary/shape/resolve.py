@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 from pyarrow import types as kinds
 
-from distributary.config.document import clipped
 from distributary.config.rules.expressions import enclosed
 from distributary.evolve.types import fold, is_list, is_map, is_struct
+from distributary.model.names import printable
 from distributary.model.record import TIMESTAMP
 from distributary.model.rules.expectation import any_fits
 from distributary.model.rules.shape_plan import RECORD_COLUMNS, Computed, Mask, ShapePlan
@@ -121,7 +121,7 @@ def _of_function(function: ShapeFunction, before: Sequence[Column]) -> ShapePlan
     for one in schema:
         type_ = stored_type(wider(one.type))
         if type_ is None:
-            why = f"returns {clipped(one.name)} as {clipped(str(one.type))}"
+            why = f"returns {printable(one.name)} as {printable(str(one.type))}"
             raise ShapeError(f"{function.setting}: {why}, which no table holds")
         same = known.get(one.name)
         new = Column(one.name, type_, comment=f"shape: {function.setting}")
@@ -174,7 +174,7 @@ class _Resolution:
         output = self._renamed(self._chosen(output))
         names = [fold(column.name) for column, _ in output]
         if doubled := next((c.name for c, _ in output if names.count(fold(c.name)) > 1), ""):
-            raise ShapeError(f"rename: makes two columns of the name {clipped(doubled)}")
+            raise ShapeError(f"rename: makes two columns of the name {printable(doubled)}")
         if not output:
             raise ShapeError("drop: leaves no column")
         same = [column for column, _ in output] == list(self._before)
@@ -202,10 +202,10 @@ class _Resolution:
             column = known[fold(first)]
             twins = [c.name for c in self._before if fold(c.name) == fold(first)]
             if len(twins) > 1:
-                return f"{clipped(first)} stands for {len(twins)} columns"
+                return f"{printable(first)} stands for {len(twins)} columns"
             self._inputs[fold(first)] = column
             if fold(first) not in self._there:
-                why = f"{clipped(first)} is null, because the schema lacks it"
+                why = f"{printable(first)} is null, because the schema lacks it"
                 self._resolved.absent.append(Unapplied(expression.setting, why))
         return ""
 
@@ -215,7 +215,7 @@ class _Resolution:
         if where is not None:
             (found,) = self._types([where])
             if found != "BOOLEAN":
-                raise ShapeError(f"{where.setting}: gives {clipped(found)}, not true or false")
+                raise ShapeError(f"{where.setting}: gives {printable(found)}, not true or false")
         if not sets:
             return ()
         texts = []
@@ -229,7 +229,7 @@ class _Resolution:
             type_ = stored_type(one.type)
             if type_ is None:
                 raise ShapeError(
-                    f"{expression.setting}: gives {clipped(str(one.type))}, which no table "
+                    f"{expression.setting}: gives {printable(str(one.type))}, which no table "
                     "holds; cast it, such as to VARCHAR"
                 )
             computed.append(Computed(expression, text, type_))
@@ -285,7 +285,7 @@ class _Resolution:
                         break
         for pattern, _, _ in self._rule.mask:
             if pattern not in used:
-                why = f"no column {clipped(pattern)}"
+                why = f"no column {printable(pattern)}"
                 self._resolved.unapplied.append(Unapplied(f"mask.{pattern}", why))
         return masks
 
@@ -319,10 +319,10 @@ class _Resolution:
         for column, source in output:
             if name and fold(column.name) == fold(name):
                 if not is_list(column.type):
-                    raise ShapeError(f"explode: {clipped(name)} is no array")
+                    raise ShapeError(f"explode: {printable(name)} is no array")
                 return source
         if name:
-            why = f"no column {clipped(name)}"
+            why = f"no column {printable(name)}"
             self._resolved.unapplied.append(Unapplied("explode", why))
         return None
 
@@ -339,7 +339,7 @@ class _Resolution:
         for pattern in self._rule.drop or self._rule.keep:
             if not any(any_fits((fold(pattern),), [fold(c.name)]) for c, _ in output):
                 setting = "keep" if wanted else "drop"
-                why = f"no column {clipped(pattern)}"
+                why = f"no column {printable(pattern)}"
                 self._resolved.unapplied.append(Unapplied(setting, why))
         return [(column, source) for column, source in output if stays(column)]
 
@@ -350,7 +350,7 @@ class _Resolution:
         there = {fold(column.name) for column, _ in output}
         for old, _ in self._rule.rename:
             if fold(old) not in there:
-                why = f"no column {clipped(old)}"
+                why = f"no column {printable(old)}"
                 self._resolved.unapplied.append(Unapplied("rename", why))
         renamed = []
         for column, source in output:

@@ -17,11 +17,11 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.config.document import clipped
 from distributary.errors import ErrorCode
 from distributary.model.change import ChangeFacts
 from distributary.model.deadletter import DEAD_LETTER_SCHEMA, DeadLetterStatus, dead_letter_id
 from distributary.model.facts import EventsCounted
+from distributary.model.names import printable
 from distributary.model.record import HEADER, TIMESTAMP
 from distributary.model.routing import StageOrder
 from distributary.model.table import Column
@@ -317,10 +317,10 @@ def spelled_value(rows: pa.Table, names: tuple[str, ...], row: int) -> str:
         value: Any = rows.column(by_name[names[0].lower()])[row].as_py()
     except (ValueError, OverflowError):
         # The value is a time outside of Python's range.
-        return f"{clipped('.'.join(names))} = ?"
+        return f"{printable('.'.join(names))} = ?"
     for name in names[1:]:
         if not isinstance(value, dict):
             break
         value = {key.lower(): inner for key, inner in value.items()}.get(name.lower())
     text = "null" if value is None else value if isinstance(value, str) else str(value)
-    return f"{clipped('.'.join(names))} = {clipped(text, longest=_LONGEST_VALUE)}"
+    return f"{printable('.'.join(names))} = {printable(text, longest=_LONGEST_VALUE)}"

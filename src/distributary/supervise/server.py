@@ -18,8 +18,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Generic, TypeVar
 
 from distributary.config.base import is_loopback
-from distributary.config.document import clipped
 from distributary.errors import ConfigError, ErrorCode, SetupError
+from distributary.model.names import printable
 from distributary.observe.log_format import plain
 from distributary.supervise.supervisor import Render
 
@@ -247,7 +247,7 @@ class _Handler(BaseHTTPRequestHandler):
             except OSError:
                 raise
             except Exception:
-                _log.warning("%s could not be answered", clipped(path), exc_info=True)
+                _log.warning("%s could not be answered", printable(path), exc_info=True)
                 self._json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": "a defect; see the log"})
 
     def _answer(self, path: str, answers: Answers) -> None:

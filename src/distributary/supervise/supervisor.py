@@ -18,11 +18,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Self
 
-from distributary.config.document import clipped
 from distributary.config.load import Loaded, load
 from distributary.config.pipeline_config import PipelineConfig
 from distributary.errors import ConfigError, DistributaryError, ErrorCode
 from distributary.model import layout
+from distributary.model.names import printable
 from distributary.observe.alerts.watch import attach_alerts
 from distributary.observe.events import Event, EventBus, TaskFailed
 from distributary.observe.ledger.ledger import Ledger
@@ -320,13 +320,13 @@ def plan_of(files: Sequence[Path], command: Command) -> SupervisedPipelines:
                 # a name identifies one checkpoint in a lake, and one pipeline in logs
                 raise ConfigError(
                     f"two files have a pipeline named {name}",
-                    where=clipped(str(file)),
-                    evidence=f"the other one is {clipped(str(seen[name]))}",
+                    where=printable(str(file)),
+                    evidence=f"the other one is {printable(str(seen[name]))}",
                     next_step="give each pipeline a name of its own, and each file once",
                 )
         except DistributaryError as error:
             # its own name is unknown or taken
-            free = f"{clipped(file.name)}#{len(specs) + 1}"
+            free = f"{printable(file.name)}#{len(specs) + 1}"
             specs.append(Spec(free, str(file), (), refused=error))
             continue
         seen[name] = file

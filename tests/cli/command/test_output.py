@@ -19,7 +19,8 @@ from distributary.cli.command.output import (
     styled,
     tally,
 )
-from distributary.observe.log_format import cut, listed, one_line
+from distributary.model.names import one_line
+from distributary.observe.log_format import cut, listed
 
 
 class Terminal(io.StringIO):

@@ -11,7 +11,7 @@ from distributary.cli.command.verb import Invocation
 from distributary.cli.upkeep.dlq import Selection
 from distributary.errors import ConfigError
 from distributary.model.deadletter import dead_letter_id
-from distributary.observe.deadletters import hexdump
+from distributary.observe.deadletters import hexdump, short_bytes
 from tests.cli.conftest import Cli
 from tests.lakes.written import FRAME, letter, make_lake
 
@@ -129,6 +129,18 @@ def test_hexdump_of_much_shows_the_beginning_and_the_place() -> None:
     shown = sum(16 for line in lines if line[:8].strip("0123456789abcdef") == "")
     skipped = sum(int(line.split()[1].replace(",", "")) for line in lines if line[:3] == "...")
     assert shown + skipped == 100_000
+
+
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [
+        (b"\xc3\xa4" * 100, {"bytes": 200, "kind": "text", "shown": "ä" * 100}),
+        (b"a" + b"\xc3\xa4" * 100, {"bytes": 201, "kind": "text", "shown": "a" + "ä" * 99}),
+        (b"\xc3\xa4\xc3", {"bytes": 3, "kind": "hex", "shown": "c3 a4 c3"}),
+    ],
+)
+def test_text_is_text_where_the_limit_cuts_a_character(data: bytes, shown: dict[str, Any]) -> None:
+    assert short_bytes(data) == shown
 
 
 def test_hexdump_of_an_end_that_comes_too_early() -> None:

@@ -161,7 +161,7 @@ def test_a_message_of_too_many_rows_is_refused() -> None:
 def test_a_sample_is_recognized() -> None:
     value = message()
     sampled = [Sampled("canal", None, json.dumps(value).encode(), value)]
-    match = recognized(sampled, files=False)
+    match = recognized(sampled, carrier="messages")
     assert (
         match is not None and match.cdc == {"format": "canal"} and match.tables == {"shop.orders"}
     )

@@ -135,7 +135,7 @@ def test_a_sample_is_recognized() -> None:
         event = {"Op": "I", "id": 1}
         return Sampled(path, None, json.dumps(event).encode(), event)
 
-    match = recognized([sampled(CHANGES), sampled(LOAD)], files=True)
+    match = recognized([sampled(CHANGES), sampled(LOAD)], carrier="files")
     assert match is not None and match.source == {"layout": "dms"}
     assert match.cdc == {"format": "dms", "dms": {"keys": {"*": ["id"]}}}
     assert match.tables == {"shop.orders"}

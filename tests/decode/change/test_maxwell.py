@@ -148,8 +148,8 @@ def test_a_sample_is_recognized() -> None:
     def sampled(one: Any) -> Sampled:
         return Sampled("maxwell", None, json.dumps(one).encode(), one)
 
-    match = recognized([sampled(event()), sampled(event("update", old={}))], files=False)
+    match = recognized([sampled(event()), sampled(event("update", old={}))], carrier="messages")
     assert match is not None and match.cdc == {"format": "maxwell"}
     assert match.tables == {"shop.orders"} and match.each == "{database}_{table}"
-    assert recognized([sampled(event())], files=True) == match
+    assert recognized([sampled(event())], carrier="files") == match
     assert CHANGE_FORMATS["maxwell"].recognize([sampled({"id": 1})]) is None

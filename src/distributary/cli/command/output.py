@@ -21,8 +21,9 @@ import typer
 
 from distributary.cli.command.verb import Invocation
 from distributary.errors import ConfigError, ErrorCode
+from distributary.model.names import one_line
 from distributary.observe.log_format import counted as counted
-from distributary.observe.log_format import listed, one_line, plain
+from distributary.observe.log_format import listed, plain
 from distributary.observe.log_format import size as size
 
 if TYPE_CHECKING:

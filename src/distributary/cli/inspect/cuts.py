@@ -29,7 +29,7 @@ from distributary.cli.inspect.query import (
     row_values,
     show_rows,
 )
-from distributary.observe.log_format import one_line
+from distributary.model.names import one_line
 
 if TYPE_CHECKING:
     from distributary.model.cut import Cut, CutPoint

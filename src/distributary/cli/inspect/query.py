@@ -25,7 +25,8 @@ from distributary.cli.command.verb import (
     single,
     verb,
 )
-from distributary.observe.log_format import cut, one_line
+from distributary.model.names import one_line
+from distributary.observe.log_format import cut
 
 if TYPE_CHECKING:
     from distributary.operations.query import QueryLimits, Questions, ResultColumn

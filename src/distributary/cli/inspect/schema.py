@@ -61,7 +61,8 @@ from distributary.errors import (
     missing,
 )
 from distributary.model import layout
-from distributary.observe.log_format import cut, one_line
+from distributary.model.names import one_line
+from distributary.observe.log_format import cut
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -176,8 +176,8 @@ def _draw_letter(
         ("seen", f"first {clock(letter['first_seen'])}, last {clock(letter['last_seen'])}"),
         ("tried", counted(letter["attempts"] or 0, "attempt")),
         ("note", letter["note"]),
-        ("key", _short(letter["key"])),
-        *(("header", f"{h['key']}: {_short(h['value'])}") for h in letter["headers"] or ()),
+        ("key", _one_line(letter["key"])),
+        *(("header", f"{h['key']}: {_one_line(h['value'])}") for h in letter["headers"] or ()),
     ]
     start = insight.payload_start
     inside = f", its payload begins at byte {start}" if start else ""
@@ -195,14 +195,13 @@ def _draw_letter(
         paper.line(styled(f"  {command}", "dim"))
 
 
-def _short(data: bytes | None) -> str:
-    if data is None:
+def _one_line(data: bytes | None) -> str:
+    from distributary.observe.deadletters import short_bytes
+
+    short = short_bytes(data)
+    if short is None:
         return "null"
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError:
-        text = data.hex()
-    return f"{cut(text, 80)} ({counted(len(data), 'byte')})"
+    return f"{cut(short['shown'], 80)} ({counted(short['bytes'], 'byte')})"
 
 
 @dataclass(frozen=True, slots=True)

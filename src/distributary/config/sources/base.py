@@ -55,6 +55,11 @@ class SourceConfig(Section):
     """Kind of source."""
 
     @property
+    def brings_files(self) -> bool:
+        """Return whether records come in files that another system writes."""
+        return self.carrier == "files"
+
+    @property
     def known_topics(self) -> tuple[str, ...]:
         """Return the topics that are known before any record is read."""
         return ()

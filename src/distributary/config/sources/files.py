@@ -174,6 +174,11 @@ class FilesSourceConfig(SourceConfig):
         return self.format == "avro" or (self.is_plain and self.format == "parquet")
 
     @property
+    def has_column_types(self) -> bool:
+        """Return whether the reader writes the types of columns into change events."""
+        return self.layout == "dms"
+
+    @property
     def null_text(self) -> str:
         """Return the text that stands for null in CSV."""
         return ("" if self.is_plain else "NULL") if self.csv_null is None else self.csv_null

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from distributary.config.sources.source_types import types_bringing
+from distributary.config.cdc import CARRIERS, Carrier
 from distributary.decode.change.base import ChangeFormat, Recognized, Sampled
 from distributary.decode.change.canal.format import Canal
 from distributary.decode.change.datastream.format import Datastream
@@ -24,13 +24,12 @@ def decoded_together(settings: ChangeSettings | None) -> bool:
     return settings is not None and CHANGE_FORMATS[settings.format].decoded_together
 
 
-def formats_from(source: str) -> Iterable[ChangeFormat]:
-    """Yield the formats that may come from a source of this type."""
-    return (entry for name, entry in CHANGE_FORMATS.items() if source in types_bringing(name))
+def formats_in(carrier: Carrier) -> Iterable[ChangeFormat]:
+    """Yield the formats whose events may come in files, or in messages."""
+    return (entry for name, entry in CHANGE_FORMATS.items() if carrier in CARRIERS[name])
 
 
-def recognized(records: Sequence[Sampled], *, files: bool) -> Recognized | None:
+def recognized(records: Sequence[Sampled], *, carrier: Carrier) -> Recognized | None:
     """Return what sampled records are; None where they are of no format of change events."""
-    entries = formats_from("files" if files else "kafka")
-    matches = (entry.recognize(records) for entry in entries)
+    matches = (entry.recognize(records) for entry in formats_in(carrier))
     return next((match for match in matches if match is not None), None)

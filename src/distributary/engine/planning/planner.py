@@ -299,7 +299,7 @@ class Planner:
                     limits=self._limits,
                     skip_tombstones=skips,
                     keep_tombstones=any(entry.rule.tombstones for entry in self._config.keys),
-                    from_files=self._config.source.carrier == "files",
+                    from_files=self._config.source.brings_files,
                     strict_names=tables.names == "strict",
                     max_type_name=self._config.limits.max_type_name,
                 ),

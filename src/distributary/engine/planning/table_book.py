@@ -73,7 +73,7 @@ def change_settings(config: PipelineConfig) -> ChangeSettings | None:
         backfill=cdc.backfill,
         tombstones=cdc.tombstones,
         options=cdc.options,
-        from_files=config.source.carrier == "files",
+        from_files=config.source.brings_files,
     )
 
 
@@ -509,7 +509,7 @@ class TableBook:
         if self._publisher is None:
             return None
         try:
-            found = self._publisher.shape(path)
+            found = self._publisher.current_columns(path)
         except PublishError:
             # an error of one table must not stop the others: its commit fails later, and it is
             # parked
@@ -537,7 +537,7 @@ class TableBook:
         try:
             path = table_folder(self._config, name)
             return name in self.tables or (
-                self._publisher is not None and self._publisher.shape(path) is not None
+                self._publisher is not None and self._publisher.current_columns(path) is not None
             )
         except PublishError:
             return True

@@ -13,11 +13,11 @@ from distributary.changes.aggregate_tables import AggregateOrder, merge_aggregat
 from distributary.config.pipeline_config import PipelineConfig
 from distributary.delta.tables import reaching_table
 from distributary.engine.context import RunContext
-from distributary.engine.kill_points import KillPoint, reached
+from distributary.engine.kill_points import KillPoint
 from distributary.engine.planning.aggregate_plan import SOURCES, entry_of
 from distributary.engine.planning.table_book import Pending, merge_config, table_folder
-from distributary.engine.steps.merges import failed, in_tasks, log_is_there
-from distributary.engine.steps.unwritable import BEHIND_OTHERS, in_rounds, park_failed
+from distributary.engine.steps.merges import failed, in_tasks, write_derived
+from distributary.engine.steps.unwritable import BEHIND_OTHERS, park_failed
 from distributary.errors import ConfigError, DistributaryError, PublishError
 from distributary.model.manifest import Manifest, Mark, TableEntry
 from distributary.model.table import Role, TablePlan
@@ -25,7 +25,6 @@ from distributary.observe.ledger.ledger import Ledger
 from distributary.observe.ledger.ledger_rows import TableSummary
 from distributary.publish.base import Outcome, Published
 from distributary.publish.parking import park, parked
-from distributary.spark.session import named
 
 _log = logging.getLogger(__name__)
 _NO_ENTRY = "the pipeline file has no entry in `aggregates` for it"
@@ -112,21 +111,12 @@ def follow_tables(
 
 
 def _followed(context: RunContext, orders: list[AggregateOrder], batch: int) -> list[Published]:
-    if not orders:
-        return []
-    context.progress.claim.check()
-    reached(KillPoint.BEFORE_AGGREGATES, batch)
+    def follow(chosen: Sequence[AggregateOrder]) -> list[Published]:
+        done = in_tasks(context.spark, context.config.lake, chosen, followed)
+        return [done[order.table] for order in chosen]
 
-    def some(chosen: Sequence[AggregateOrder]) -> list[Published]:
-        with named(context.spark, pipeline=context.config.name, batch=batch, step="aggregate"):
-            done = in_tasks(context.spark, context.config.lake, chosen, followed)
-        results = [done[order.table] for order in chosen]
-        if len(chosen) == len(orders):
-            log_is_there(results)
-        return results
-
-    attempts = context.config.run.publish_attempts
-    return in_rounds(some, orders, again=lambda result: result.may_pass, attempts=attempts)
+    before = KillPoint.BEFORE_AGGREGATES
+    return write_derived(context, orders, follow, batch=batch, step="aggregate", before=before)
 
 
 def followed(order: AggregateOrder) -> Published:

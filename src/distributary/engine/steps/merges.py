@@ -329,20 +329,40 @@ def _kept(context: RunContext, entry: TableEntry, mark: Mark, result: Published)
 
 
 def _merged(context: RunContext, merges: list[MergeOrder], batch: int) -> list[Published]:
-    if not merges:
+    def merge(chosen: Sequence[MergeOrder]) -> list[Published]:
+        return merge_all(context.spark, context.config.lake, chosen)
+
+    before = KillPoint.BEFORE_MERGE
+    return write_derived(context, merges, merge, batch=batch, step="merge", before=before)
+
+
+def write_derived(
+    context: RunContext,
+    orders: Sequence[T],
+    work: Callable[[Sequence[T]], list[Published]],
+    *,
+    batch: int,
+    step: str,
+    before: KillPoint,
+) -> list[Published]:
+    """Write the tables that are made of others, and try those again that failed for a moment.
+
+    Raise LakeUnavailableError if the lake cannot be reached for any of them.
+    """
+    if not orders:
         return []
     context.progress.claim.check()
-    reached(KillPoint.BEFORE_MERGE, batch)
+    reached(before, batch)
 
-    def some(chosen: Sequence[MergeOrder]) -> list[Published]:
-        with named(context.spark, pipeline=context.config.name, batch=batch, step="merge"):
-            done = merge_all(context.spark, context.config.lake, chosen)
-        if len(chosen) == len(merges):
-            log_is_there(done)
-        return done
+    def some(chosen: Sequence[T]) -> list[Published]:
+        with named(context.spark, pipeline=context.config.name, batch=batch, step=step):
+            results = work(chosen)
+        if len(chosen) == len(orders):
+            _refuse_unreachable_lake(results)
+        return results
 
     attempts = context.config.run.publish_attempts
-    return in_rounds(some, merges, again=lambda result: result.may_pass, attempts=attempts)
+    return in_rounds(some, orders, again=lambda result: result.may_pass, attempts=attempts)
 
 
 def _files(
@@ -370,7 +390,7 @@ def _files(
     return log_files(path, mark.batch) if known and known.batch >= mark.batch else []
 
 
-def log_is_there(results: list[Published]) -> None:
+def _refuse_unreachable_lake(results: list[Published]) -> None:
     """Raise LakeUnavailableError if no table at all could be merged."""
     away = [r for r in results if r.error.startswith(f"{ErrorCode.LAKE_UNAVAILABLE}:")]
     if len(results) > 1 and len(away) == len(results):

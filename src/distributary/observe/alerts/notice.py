@@ -11,7 +11,8 @@ from enum import StrEnum
 from typing import Any
 from urllib.parse import quote
 
-from distributary.observe.log_format import moment, one_line
+from distributary.model.names import one_line
+from distributary.observe.log_format import moment
 
 _NAMES = ("pipeline", "subject")
 """The fields that identify an alert."""

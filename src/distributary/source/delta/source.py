@@ -36,7 +36,6 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyspark.sql import SparkSession
 
-from distributary.config.document import clipped
 from distributary.config.sources.delta import DeltaSourceConfig
 from distributary.delta.compact import REMOVED
 from distributary.delta.log import Action, BrokenLogError, actions_in, commit_name, read_commit
@@ -52,6 +51,7 @@ from distributary.errors import (
 )
 from distributary.model.cache import Cache
 from distributary.model.manifest import SourceRange
+from distributary.model.names import printable
 from distributary.model.record import RAW, TIMESTAMP
 from distributary.source.base import (
     BatchInput,
@@ -302,7 +302,7 @@ class DeltaLog:
             raise SourceError(
                 "the log of the source table names a file outside of the table's folder, or a link",
                 where=self.path,
-                evidence=clipped(path),
+                evidence=printable(path),
                 next_step="find out which program wrote this commit; read a table whose files are "
                 "elsewhere, such as a shallow clone, at the place of its files",
             )

@@ -434,7 +434,7 @@ class FilesSource:
         return FilesReader(
             files=self._files,
             format=self._config.format,
-            typed=self._config.layout == "dms",
+            typed=self._config.has_column_types,
             csv=Dialect(
                 null=self._config.null_text,
                 header=self._config.csv_header,

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.config.document import clipped
 from distributary.delta.parquet import conform
 from distributary.errors import ErrorCode
 from distributary.model.cache import Cache
 from distributary.model.deadletter import Decoded
 from distributary.model.facts import Fact, RulesCounted
+from distributary.model.names import printable
 from distributary.model.routing import StageOrder
 from distributary.model.rules.expectation import (
     Action,
@@ -198,7 +198,7 @@ def _message(
     broken = [(r, v) for r, v in verdicts if _refuses(r, order) and v.broken[row]]
     rule, verdict = broken[0]
     how = " cannot be evaluated" if verdict.failed[row] else ""
-    parts = [f"{rule.name}{how}: {clipped(rule.check, longest=_LONGEST_CHECK)}"]
+    parts = [f"{rule.name}{how}: {printable(rule.check, longest=_LONGEST_CHECK)}"]
     parts += [spelled_value(rows, names, row) for names in rule.columns[:_MOST_VALUES]]
     if len(broken) > 1:
         parts.append(f"also breaks {', '.join(other.name for other, _ in broken[1:])}")

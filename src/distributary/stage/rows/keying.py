@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.changes.log_events import Flags, Ints
-from distributary.config.document import clipped
 from distributary.config.rules.expressions import enclosed
 from distributary.decode.change.base import content_hashes
 from distributary.errors import ErrorCode
 from distributary.model.change import CHANGE_COLUMNS, CHANGE_NAMES, SEQ
+from distributary.model.names import printable
 from distributary.model.record import TIMESTAMP
 from distributary.model.routing import StageOrder
 from distributary.model.rules.key_rule import TIME_OF_RECORD, KeyRule
@@ -92,7 +92,7 @@ def _missing(values: dict[str, pa.ChunkedArray], rule: KeyRule, count: int) -> R
     for what, names in (("order", ordering), ("key", rule.key)):
         for name in names:
             if values[name].null_count:
-                why = f"column {clipped(name)} of its {what} has no value"
+                why = f"column {printable(name)} of its {what} has no value"
                 reasons[~values[name].is_valid().to_numpy()] = why
     return reasons
 

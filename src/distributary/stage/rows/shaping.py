@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from distributary.config.document import clipped
 from distributary.decode.base import SLICE_BYTES
 from distributary.errors import ErrorCode
+from distributary.model.names import printable
 from distributary.model.routing import StageOrder
 from distributary.model.rules.shape_plan import ShapePlan
 from distributary.model.rules.shape_rule import ShapeFunction, SqlExpression
@@ -175,7 +175,7 @@ def _without_large(
         part.letter(
             row,
             ErrorCode.PAYLOAD_EXPANDS,
-            f"explode: the rows of {clipped(name)} would have {sums[numbers[row]]} bytes; "
+            f"explode: the rows of {printable(name)} would have {sums[numbers[row]]} bytes; "
             f"{setting}",
             "shape",
         )
@@ -254,7 +254,7 @@ def _letters(
 
 def _message(expression: SqlExpression, inputs: pa.Table, row: int, *, hidden: bool) -> str:
     """Describe the expression that failed for a row, and the values that it read."""
-    text = clipped(expression.text, longest=_LONGEST_EXPRESSION)
+    text = printable(expression.text, longest=_LONGEST_EXPRESSION)
     parts = [f"{expression.setting} cannot be evaluated: {text}"]
     if hidden:
         return f"{parts[0]}; its values are not shown, because the table has masks"
