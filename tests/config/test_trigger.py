@@ -13,6 +13,7 @@ intervals = st.integers(min_value=1, max_value=999_999_999).map(lambda n: timede
 triggers = st.one_of(
     st.sampled_from([Trigger(TriggerKind.AVAILABLE_NOW), Trigger(TriggerKind.CONTINUOUS)]),
     intervals.map(lambda interval: Trigger(TriggerKind.EVERY, interval)),
+    intervals.map(lambda freshness: Trigger(TriggerKind.FRESHNESS, freshness=freshness)),
 )
 
 
@@ -30,6 +31,13 @@ def test_interval_is_read(text: str, seconds: int) -> None:
     assert Trigger.parse(text).interval == timedelta(seconds=seconds)
 
 
+@pytest.mark.parametrize("value", [{"freshness": "30s"}, "freshness 30s", {"freshness": "30 s"}])
+def test_freshness_is_read(value: object) -> None:
+    trigger = Trigger.parse(value)
+    assert (trigger.freshness, trigger.interval) == (timedelta(seconds=30), None)
+    assert str(trigger) == "freshness 30s"
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -44,6 +52,11 @@ def test_interval_is_read(text: str, seconds: int) -> None:
         5,
         None,
         {"kind": "continuous"},
+        "freshness",
+        {"freshness": "0s"},
+        {"freshness": 30},
+        {"freshness": None},
+        {"freshness": "30s", "every": "10s"},
     ],
 )
 def test_anything_else_is_refused(value: object) -> None:

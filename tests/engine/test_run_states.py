@@ -15,7 +15,7 @@ from distributary.engine.loop import StreamRun
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.progress.claim import liveness
 from distributary.errors import ConfigError, DistributaryError, ErrorCode, PausedError
-from distributary.observe.events import Event, Idle, Paused
+from distributary.observe.events import BatchSettled, Event, Idle, Paced, Paused
 from distributary.observe.pause import LONGEST_NOTE, Pause, end_pause, read_pause, write_pause
 from distributary.observe.status import PipelineStatus, status
 from distributary.store.base import at
@@ -71,6 +71,38 @@ def test_an_interrupted_run_is_stopped_and_a_defect_is_a_failure(
             patch.setattr(StreamRun, "_loop", Mock(side_effect=error))
             pipeline.run(trigger="available_now", spark=spark)
         assert now(pipeline).state == state
+
+
+def test_a_run_with_a_freshness_says_when_its_batches_begin(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    games = Games(tmp_path, GamesPlan(games=2, versions=2, records=10))
+    pipeline = Pipeline.load(games.write_file(extra="trigger: {freshness: 3s}"))
+    games.send_round()
+    batches: list[int] = []
+    seen: list[PipelineStatus] = []
+
+    def follow(event: Event) -> None:
+        if isinstance(event, BatchSettled):
+            batches.append(event.counts.read)
+        if isinstance(event, Paced):
+            assert 0 <= event.pace.interval_seconds <= 3
+            found = now(pipeline)
+            # the pulse is written every few seconds
+            if found.pace is not None and len(batches) > 1:
+                seen.append(found)
+                pipeline.stop.set()
+            elif len(batches) == 1:
+                games.send_round()
+
+    pipeline.bus.subscribe(follow)
+    pipeline.run(spark=spark)
+    games.assert_each_record_once()
+    assert len(batches) == 2
+    pace = seen[0].pace
+    assert pace is not None and (pace.freshness_seconds, pace.records >= 0) == (3.0, True)
+    # a pipeline that has ended has no pace
+    assert now(pipeline).pace is None
 
 
 @pytest.mark.parametrize(

@@ -91,9 +91,12 @@ class PipelineConfig(Section):
     lake: LakeConfig
     """Where tables and progress are stored."""
     trigger: TriggerSetting = Field(
-        default=AVAILABLE_NOW, examples=["available_now", "continuous", "every 10s"]
+        default=AVAILABLE_NOW,
+        examples=["available_now", "continuous", "every 10s", {"freshness": "30s"}],
     )
-    """When batches run: available_now, continuous, or `every` with a duration."""
+    """When batches run: available_now, continuous, `every` with a duration, or as rarely as a
+    freshness allows: `{freshness: 30s}` makes records readable within 30 seconds, in batches as
+    large as possible."""
     evolution: Evolution = Field(default_factory=Evolution, validate_default=True)
     """What to do when a schema changes."""
     shape: tuple[ShapeConfig, ...] = ()
@@ -171,10 +174,11 @@ class PipelineConfig(Section):
                 yield (), "needs registry, with url or path, for this payload"
         if self.envelope is not None:
             yield from self._envelope_conflicts(self.envelope)
-        limit, interval = self.alerts.on.freshness, self.trigger.interval
+        limit, trigger = self.alerts.on.freshness, self.trigger
+        between = trigger.interval or trigger.freshness
         # tables would exceed the limit before the next batch begins
-        if limit is not None and interval is not None and limit <= interval:
-            yield ("alerts", "on", "freshness"), "must be longer than the trigger's interval"
+        if limit is not None and between is not None and limit <= between:
+            yield ("alerts", "on", "freshness"), f"must be longer than {trigger}, the trigger"
         watches = self.cdc is not None and self.cdc.source_url is not None
         if self.alerts.on.held_log is not None and not watches:
             yield ("alerts", "on", "held_log"), "needs cdc.source_url, the source's address"

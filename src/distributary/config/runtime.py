@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field, PlainSerializer, PlainValidator, Sec
 from pydantic_core import PydanticCustomError
 
 from distributary.config.base import (
+    DURATION_PATTERN,
     Conflict,
     PositiveDuration,
     PositiveSize,
@@ -112,9 +113,13 @@ class Run(Section):
     and 32 in a bucket."""
 
 
-# Triggers: process the available records once, without pauses, or at an interval.
+# Triggers: process the available records once, without pauses, at an interval, or as late as a
+# freshness allows.
 
-_HINT = "must be available_now, continuous or `every` with a duration, such as every 10s"
+_HINT = (
+    "must be available_now, continuous, `every` with a duration, such as every 10s, or "
+    "{freshness: 30s}"
+)
 
 
 class TriggerKind(StrEnum):
@@ -123,35 +128,44 @@ class TriggerKind(StrEnum):
     AVAILABLE_NOW = "available_now"
     CONTINUOUS = "continuous"
     EVERY = "every"
+    FRESHNESS = "freshness"
 
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """A trigger; `str()` returns `available_now`, `continuous` or `every 10s`."""
+    """A trigger; `str()` returns such as `continuous`, `every 10s` or `freshness 30s`."""
 
     kind: TriggerKind
     interval: timedelta | None = None
     """Time between the starts of two batches; set for `every` only."""
+    freshness: timedelta | None = None
+    """Time from the arrival of a record until it can be read; set for `freshness` only."""
 
     @classmethod
     def parse(cls, value: object) -> Trigger:
         """Parse the text of a trigger; return a trigger unchanged."""
         if isinstance(value, Trigger):
             return value
+        if isinstance(value, Mapping) and list(value) == [TriggerKind.FRESHNESS]:
+            value = f"{TriggerKind.FRESHNESS} {value[TriggerKind.FRESHNESS]}"
         words = value.split(maxsplit=1) if isinstance(value, str) else []
         if words in (["available_now"], ["continuous"]):
             return cls(TriggerKind(words[0]))
-        if len(words) == 2 and words[0] == TriggerKind.EVERY:
-            interval = parse_duration(words[1])
-            if interval > timedelta(0):
-                return cls(TriggerKind.EVERY, interval)
+        timed = (TriggerKind.EVERY, TriggerKind.FRESHNESS)
+        if len(words) == 2 and words[0] in timed:
+            time = parse_duration(words[1])
+            if time > timedelta(0) and words[0] == TriggerKind.EVERY:
+                return cls(TriggerKind.EVERY, interval=time)
+            if time > timedelta(0):
+                return cls(TriggerKind.FRESHNESS, freshness=time)
         close = nearest(words[0], [*TriggerKind]) if words else ""
-        if close == TriggerKind.EVERY and len(words) == 2:
+        if close in timed and len(words) == 2:
             close = f"{close} {words[1]}"
         raise PydanticCustomError("trigger", _HINT, {"suggestion": close} if close else None)
 
     def __str__(self) -> str:
-        return f"every {format_duration(self.interval)}" if self.interval else str(self.kind)
+        time = self.interval or self.freshness
+        return f"{self.kind} {format_duration(time)}" if time else str(self.kind)
 
 
 AVAILABLE_NOW = Trigger(TriggerKind.AVAILABLE_NOW)
@@ -162,7 +176,13 @@ TriggerSetting = Annotated[
     PlainSerializer(str, return_type=str),
     either(
         {"enum": ["available_now", "continuous"]},
-        {"type": "string", "pattern": r"^\s*every\s+[0-9]{1,9}\s*(ms|s|m|h|d)\s*$"},
+        {"type": "string", "pattern": r"^\s*(every|freshness)\s+[0-9]{1,9}\s*(ms|s|m|h|d)\s*$"},
+        {
+            "type": "object",
+            "properties": {"freshness": {"type": "string", "pattern": DURATION_PATTERN}},
+            "required": ["freshness"],
+            "additionalProperties": False,
+        },
     ),
 ]
 

@@ -20,6 +20,7 @@ from distributary.changes.merge_order import Undecided
 from distributary.config.runtime import Trigger, TriggerKind
 from distributary.engine.batch import ReadAhead, run_batch
 from distributary.engine.context import RunContext
+from distributary.engine.pacing import Pacing
 from distributary.engine.planning.table_book import primary_role
 from distributary.engine.requests import (
     RetryAges,
@@ -35,7 +36,15 @@ from distributary.errors import CheckpointError, DistributaryError, ErrorCode, P
 from distributary.model.manifest import Counts
 from distributary.model.table import Role, counts_records
 from distributary.observe.cards import CatalogState
-from distributary.observe.events import Failed, Idle, Paused, Recovered, Stopped, TableResumed
+from distributary.observe.events import (
+    Failed,
+    Idle,
+    Paced,
+    Paused,
+    Recovered,
+    Stopped,
+    TableResumed,
+)
 from distributary.observe.notebook import html_table
 from distributary.observe.pause import Pause, PauseWatch
 from distributary.observe.pulse import clear_failure
@@ -138,10 +147,14 @@ class StreamRun:
         """Whether a batch is under way, and whether the failure was in a batch or before it."""
         self._works = False
         """Whether this run has completed a round."""
+        self._pacing: Pacing | None = None
+        """The pace of a run whose trigger is a freshness."""
 
     def run(self, trigger: Trigger) -> RunSummary:
         """Run to the end; retry temporary failures with back-off."""
         began = time.monotonic()
+        if trigger.freshness is not None:
+            self._pacing = Pacing(trigger.freshness.total_seconds())
         try:
             self._with_retries(trigger)
         except _CutOffError as error:
@@ -244,16 +257,31 @@ class StreamRun:
         self._wait_while_paused()
         self._finish_decided()
         forget_all_merged(self._context)
+        interval = trigger.interval.total_seconds() if trigger.interval else 0.0
+        last: float | None = None
         while not self._stop.is_set():
             # an idle run must also stop when its claim is lost
             self._context.progress.claim.check()
             self._wait_while_paused()
-            began = time.monotonic()
+            began, read = time.monotonic(), self._summary.counts.read
             self._drain(self._source.newest())
             if trigger.kind is TriggerKind.AVAILABLE_NOW:
                 self._resume_parked(everything=True)
                 return
-            self._wait(began + trigger.interval.total_seconds() if trigger.interval else 0.0)
+            if self._pacing is not None:
+                self._pacing.done(
+                    records=self._summary.counts.read - read,
+                    seconds=time.monotonic() - began,
+                    since=None if last is None else began - last,
+                )
+                interval, last = self._paced(self._pacing), began
+            self._wait(began + interval)
+
+    def _paced(self, pacing: Pacing) -> float:
+        """Return the seconds between the last batch's beginning and the next one's."""
+        pace = pacing.next()
+        self._context.reports.bus.publish(Paced(pipeline=self._context.config.name, pace=pace))
+        return pace.interval_seconds
 
     def _drain(self, until: Position) -> None:
         """Run batches up to the end that the source had at the beginning."""

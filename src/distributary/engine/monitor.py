@@ -27,6 +27,7 @@ from distributary.observe.events import (
     EventBus,
     Failed,
     Idle,
+    Paced,
     Paused,
     Recovered,
     RegistryAsked,
@@ -68,7 +69,7 @@ production."""
 _LONGEST_KEPT = timedelta(days=30).total_seconds()
 """The greatest age of a record that counts as a delay, if its arrival was not observed."""
 _LONGEST_LINE = 500
-_WITHOUT_LINE = (Beat, StepFinished, RegistryAsked)
+_WITHOUT_LINE = (Beat, StepFinished, RegistryAsked, Paced)
 """Events that are left out of the kept log lines, because they are too many."""
 _STEPS = {"plan": "stage", "stage": "manifest", "manifest": "publish", "publish": "settle"}
 
@@ -266,6 +267,8 @@ class Monitor:
                     self._tell_at_once()
                 case Stopped():
                     self._pulse = replace(now, ended=event.reason)
+                case Paced():
+                    self._pulse = replace(now, pace=event.pace)
                 case BatchSettled() | Idle() | Paused() | Recovered():
                     batch_now = now.under_way if isinstance(event, Recovered) else None
                     self._pulse = replace(now, trouble=None, under_way=batch_now)

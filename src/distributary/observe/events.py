@@ -16,6 +16,7 @@ from distributary.model.change import Heartbeat, SourceSlots
 from distributary.model.manifest import Counts
 from distributary.observe.documents import ERRORS, read_as
 from distributary.observe.notebook import html_table
+from distributary.observe.pulse import Pace
 
 _log = logging.getLogger(__name__)
 
@@ -222,6 +223,13 @@ class Idle(Event):
 
     batch: int | None = None
     """The last settled batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paced(Event):
+    """A run with a freshness has chosen when its next batch begins."""
+
+    pace: Pace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,6 +66,9 @@ def _content(event: events.Event) -> tuple[str, str, dict[str, Any]]:
             return INFO, f"works again after {event.seconds:.0f} s", _some(event, "seconds")
         case events.Beat():
             return INFO, "running", _some(event, "lag_records", "lag_at")
+        case events.Paced():
+            seconds = event.pace.interval_seconds
+            return INFO, f"the next batch begins {seconds:.1f} s after the last", asdict(event.pace)
         case events.Paused():
             note = f": {event.note}" if event.note else ""
             return INFO, f"paused{note}", _some(event, "since")
@@ -101,7 +104,7 @@ def _facts(error: DistributaryError) -> dict[str, Any]:
     return {name: facts[name] for name in names if facts[name]}
 
 
-_DETAILS = (events.StepFinished, events.RegistryAsked)
+_DETAILS = (events.StepFinished, events.RegistryAsked, events.Paced)
 """Events that are logged with `-v` only."""
 _BEAT_EVERY = timedelta(seconds=30)
 """Seconds between two lines that only show that the run is alive."""

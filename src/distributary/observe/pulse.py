@@ -57,6 +57,22 @@ class UnderWay:
 
 
 @dataclass(frozen=True, slots=True)
+class Pace:
+    """The pace that a run with `trigger: {freshness: ...}` has chosen, and why."""
+
+    freshness_seconds: float
+    """The setting: the time from the arrival of a record until it can be read."""
+    interval_seconds: float
+    """The time between the beginnings of two batches."""
+    batch_seconds: float
+    """How long a batch is expected to take."""
+    records: int
+    """How many records it is expected to have."""
+    late: bool = False
+    """Whether batches take so long that they follow each other without a pause."""
+
+
+@dataclass(frozen=True, slots=True)
 class Trouble:
     """A failure that is being retried."""
 
@@ -95,6 +111,8 @@ class Pulse:
     """
     slots: SourceSlots | None = None
     """The replication slots of the source; None without `cdc.source_url`."""
+    pace: Pace | None = None
+    """The pace of its batches, if the trigger is a freshness."""
 
 
 def write_pulse(checkpoint: Store, pulse: Pulse) -> None:
@@ -117,7 +135,7 @@ def begin_pulse(checkpoint: Store) -> None:
     found = read_pulse(checkpoint.address)
     if found is not None:
         now = datetime.now(UTC)
-        write_pulse(checkpoint, replace(found, trouble=None, under_way=None, began=now))
+        write_pulse(checkpoint, replace(found, trouble=None, under_way=None, began=now, pace=None))
 
 
 # The error that ended the last run.

@@ -47,7 +47,7 @@ from distributary.observe.ledger.ledger_rows import (
 )
 from distributary.observe.log_format import plain
 from distributary.observe.pause import Pause, read_pause
-from distributary.observe.pulse import Backlog, Pulse, UnderWay, read_failure, read_pulse
+from distributary.observe.pulse import Backlog, Pace, Pulse, UnderWay, read_failure, read_pulse
 from distributary.observe.verify.gaps import current_life, lost_parking, parking_folder
 from distributary.registry.folder_files import has_inferred, inferred_folder, read_doubts
 
@@ -436,6 +436,8 @@ class PipelineStatus:
     """Of Debezium connectors that have sent any, the longest silent first."""
     slots: SourceSlots | None = None
     """The replication slots of the source; None without `cdc.source_url`."""
+    pace: Pace | None = None
+    """The pace of its batches, while it runs and its trigger is a freshness."""
     pause: Pause | None = None
     """The pause of the pipeline, whether or not it runs; None: it is not paused."""
 
@@ -620,6 +622,7 @@ def now_with(
         under_way=pulse.under_way if live.state in RUNS and pulse is not None else None,
         heartbeats=() if pulse is None else _heartbeats(pulse),
         slots=None if pulse is None else pulse.slots,
+        pace=pulse.pace if live.state in RUNS and pulse is not None else None,
         pause=live.pause,
     )
 

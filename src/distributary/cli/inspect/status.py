@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from distributary.observe.health import Ranking
     from distributary.observe.ledger.ledger_rows import RuleStatus
     from distributary.observe.pause import Pause
-    from distributary.observe.pulse import UnderWay
+    from distributary.observe.pulse import Pace, UnderWay
     from distributary.observe.status import (
         Forecast,
         PipelineStatus,
@@ -207,6 +207,8 @@ def _draw_pipeline(
     paper.row("lag", _lag(each, now))
     if freshness := _freshness(each.lag):
         paper.row("freshness", freshness)
+    if each.pace is not None:
+        paper.row("pace", _pace(each.pace))
     _draw_heartbeats(paper, each.heartbeats, now)
     _draw_slots(paper, each.slots, now)
     paper.row("rows", f"{number(each.rows)} in {counted(each.tables.total, 'table')}{rate}")
@@ -281,6 +283,15 @@ def _freshness(known: Forecast) -> str:
     if own:
         return f"newest record readable at most {took} after it reached the source; {own}"
     return f"newest record readable {took} after it was produced"
+
+
+def _pace(pace: Pace) -> Any:
+    """Say when batches begin, and how that follows from the freshness and their durations."""
+    takes = f"{duration(pace.batch_seconds)} for about {counted(pace.records, 'record')}"
+    wanted = f"readable within {duration(pace.freshness_seconds)}"
+    if pace.late:
+        return styled(f"no pauses, and still not {wanted}: a batch takes {takes}", "yellow")
+    return f"a batch every {duration(pace.interval_seconds)}, {takes}: {wanted}"
 
 
 def _draw_heartbeats(paper: Paper, beats: Sequence[SourceHeartbeat], now: datetime) -> None:

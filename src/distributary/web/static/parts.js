@@ -104,6 +104,14 @@ export function freshnessOf(lag) {
   return h("span", {}, off ? `at most ${duration(lag.lag_seconds)} from reaching the source to readable` : `${duration(lag.lag_seconds)} from produced to readable`, off);
 }
 
+// when batches begin, of a run whose trigger is a freshness
+export function paceOf(pace) {
+  const takes = `${duration(pace.batch_seconds)} for about ${counted(pace.records, "record")}`;
+  const wanted = `readable within ${duration(pace.freshness_seconds)}`;
+  return pace.late ? h("span", { class: "warn" }, `no pauses, and still not ${wanted}: a batch takes ${takes}`)
+    : `a batch every ${duration(pace.interval_seconds)}, ${takes}: ${wanted}`;
+}
+
 export function facts(pairs) {
   const known = pairs.filter(([, value]) => value !== null && value !== undefined && value !== "");
   if (!known.length) return null;

@@ -4,7 +4,7 @@ import { get } from "../api.js";
 import { address, h, link } from "../dom.js";
 import { counted, duration, number, shellQuoted, size } from "../format.js";
 import { propose } from "../jobs.js";
-import { badge, batchLink, code, command, empty, equation, facts, freshnessOf, grid, heading, lagOf, problem, retrying, section, since, tableLink, underWay } from "../parts.js";
+import { badge, batchLink, code, command, empty, equation, facts, freshnessOf, grid, heading, lagOf, paceOf, problem, retrying, section, since, tableLink, underWay } from "../parts.js";
 import { parked, plots, readOnly, windowChoice } from "./overview.js";
 
 const MOST_CONNECTORS = 5;
@@ -32,6 +32,7 @@ export const pipeline = {
         ["batch under way", each.under_way ? underWay(each.under_way) : null],
         ["lag", lagOf(each)],
         ["freshness", freshnessOf(each.lag)],
+        ["pace", each.pace ? paceOf(each.pace) : null],
         ["heartbeat", each.heartbeats.length ? heartbeats(each.heartbeats) : null],
         ["slots", each.slots ? slots(each.slots) : null],
         ["speed", each.records_per_second ? `${number(each.records_per_second)} records/s` : null],
