@@ -52,6 +52,7 @@ class Event:
     key: tuple[str, ...] | None = ("id",)
     unchanged: tuple[str, ...] = ()
     offset: int = 0
+    partition: int = 0
     deleted: bool | None = None
     time: int | None = None
     uuid: str = ""
@@ -94,7 +95,7 @@ def rows_of(events: Sequence[Event], columns: Sequence[Column], *, batch: int = 
     arrays += [pa.array([e.values.get(c.name) for e in events], c.type) for c in columns]
     arrival = [
         pa.array(["orders"] * len(events)),
-        pa.array([0] * len(events), pa.int32()),
+        pa.array([e.partition for e in events], pa.int32()),
         pa.array([e.offset for e in events], pa.int64()),
         pa.array([batch] * len(events), pa.int64()),
     ]

@@ -326,7 +326,7 @@ def plan(
     """
     while True:
         numbered = ChangeEvents(incarnations.applied(events.rows))
-        matched = _match(numbered, target, tombstones, order, table_columns, spans)
+        matched = _match(numbered, target, tombstones, order, table_columns, spans, incarnations)
         if not matched.starts:
             return _plan(matched, target, order, table_columns, spans, incarnations)
         incarnations = with_starts(incarnations, matched.starts, order)
@@ -356,6 +356,7 @@ def _match(
     order: MergeOrder,
     table_columns: MergedColumns,
     spans: tuple[Span, ...],
+    incarnations: Incarnations,
 ) -> _Match:
     events, moves = with_looks(given, tombstones)
     found, numbers = events.keys
@@ -379,7 +380,7 @@ def _match(
             )
         contest = Contest(events, keys=keys, owner=owner, known=known, memory=memory)
         times = values.column(TIME_COLUMN.name) if columns is timed else None
-        starts = find_starts(contest, definitions, order, times)
+        starts = find_starts(contest, definitions, order, times, incarnations)
         if starts is not None:
             break
     return _Match(events, given, moves, owner, definitions, contest, parts, values, starts or [])

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -94,8 +95,9 @@ def find_starts(
     definitions: Sequence[Definition],
     order: MergeOrder,
     known_times: pa.ChunkedArray | None,
+    incarnations: Incarnations,
 ) -> list[Start] | None:
-    """Find the incarnations that the events of a batch begin.
+    """Find the incarnations that the events of a batch begin, beyond the known ones.
 
     Returns None where the times of known rows are needed and were not given. Raises
     SourceWentBackError.
@@ -113,7 +115,7 @@ def find_starts(
         if known_times is None:
             return None
         for some in _in_turn(contest, pair):
-            begun = list(_judged(contest, table, some, definition, order))
+            begun = list(_judged(contest, table, some, definition, order, incarnations))
             starts += begun
             if begun:
                 # later events are examined again, as events of the new server
@@ -317,12 +319,25 @@ def _behind_events(contest: Contest, table: _Places, own: Ints, groups: Ints) ->
     return _Pair(own[order[behind]], own[order[before[behind]]])
 
 
+class _Judgement(NamedTuple):
+    """What events that go back show, one array element for each pair."""
+
+    pair: _Pair
+    new: Flags
+    """Whether the event begins a new incarnation."""
+    unclear: Flags
+    """Whether only an operator can say that."""
+    transactions: npt.NDArray[np.object_]
+    """The ids of the transactions of both, as words; empty where there is none."""
+
+
 def _judged(
     contest: Contest,
     table: _Places,
     pair: _Pair,
     definition: Definition,
     order: MergeOrder,
+    incarnations: Incarnations,
 ) -> Iterator[Start]:
     """Decide for events that go back whether they begin a new incarnation."""
     mine, other = table.time[pair.event], table.time[pair.before]
@@ -332,26 +347,40 @@ def _judged(
     timed = (mine != UNKNOWN) & (other != UNKNOWN)
     since = np.where(timed, mine - other, 0)
     if order.log:
-        found = _look_up(contest, table, pair, definition, order.log)
-        # rows that were read again, but not in a whole snapshot, always lose
-        settled = found.again | (~table.lower(pair) & ~found.snapshot)
-        pair, since, timed = pair.only(~settled), since[~settled], timed[~settled]
-        later = found.later[~settled]
-        new, unclear = later | ~timed | (since >= -STATEMENT_US), timed & (since < -STATEMENT_US)
+        found = _look_up(contest, table, pair, definition, order.log, incarnations)
+        judgement = _by_log(table, pair, found, since, timed)
     else:
-        # without a log table it is unknown which events were seen before
-        lower = table.lower(pair)
-        pair, since, timed = pair.only(lower), since[lower], timed[lower]
-        new, unclear = timed & (since > STATEMENT_US), ~timed | (since > 0)
-    unclear &= ~new
+        judgement = _by_times(table, pair, since, timed)
+    pair, new, unclear, transactions = judgement
     if unclear.any():
-        new |= unclear & _answer(contest, table, pair, unclear, order)
+        new = new | (
+            unclear & _answer(contest, table, pair.only(unclear), transactions[unclear], order)
+        )
     rows = contest.events.rows
     topics = combined(rows.column("_topic"))
     partitions, offsets = integers(rows, "_partition"), integers(rows, "_offset")
     for event, before in zip(pair.event[new].tolist(), pair.before[new].tolist(), strict=True):
         number = int(table.positions[before, 0]) + 1
         yield Start(number, topics[event].as_py(), int(partitions[event]), int(offsets[event]))
+
+
+def _by_log(table: _Places, pair: _Pair, found: Findings, since: Ints, timed: Flags) -> _Judgement:
+    """Judge events by what the log table has of them, then by their times."""
+    # rows that were read again, but not in a whole snapshot, always lose
+    settled = found.again | (~table.lower(pair) & ~found.snapshot)
+    settled |= found.overtaken & (since <= STATEMENT_US)
+    unclear = ~found.later & (found.unsure | (timed & (since < -STATEMENT_US)))
+    rest = ~settled
+    return _Judgement(pair.only(rest), ~unclear[rest], unclear[rest], found.transactions[rest])
+
+
+def _by_times(table: _Places, pair: _Pair, since: Ints, timed: Flags) -> _Judgement:
+    """Judge events by their times: without a log table it is unknown which were seen before."""
+    lower = table.lower(pair)
+    new = timed & (since > STATEMENT_US)
+    unclear = ~new & (~timed | (since > 0))
+    nothing = np.full(int(lower.sum()), "", object)
+    return _Judgement(pair.only(lower), new[lower], unclear[lower], nothing)
 
 
 def _highest_until(heights: Ints) -> Ints:
@@ -538,14 +567,19 @@ def _log_places(log_path: str) -> pa.Table:
 
 
 def _answer(
-    contest: Contest, table: _Places, pair: _Pair, unclear: Flags, order: MergeOrder
+    contest: Contest,
+    table: _Places,
+    pair: _Pair,
+    transactions: npt.NDArray[np.object_],
+    order: MergeOrder,
 ) -> bool:
     """Return whether unclear events begin an incarnation, if an operator has said it."""
     if order.undecided == "refuse":
         raise _went_back(
             contest,
             table,
-            _Pair(pair.event[unclear], pair.before[unclear]),
+            pair,
+            transactions,
             order,
             f"if another server has taken over, `distributary resume {order.table} --source-was "
             f"replaced`; if these events were sent before, `distributary resume {order.table} "
@@ -555,20 +589,24 @@ def _answer(
 
 
 def _went_back(
-    contest: Contest, table: _Places, pair: _Pair, order: MergeOrder, next_step: str
+    contest: Contest,
+    table: _Places,
+    pair: _Pair,
+    transactions: npt.NDArray[np.object_],
+    order: MergeOrder,
+    next_step: str,
 ) -> SourceWentBackError:
     """Describe events that go back, each with the change before it."""
     rows = contest.events.rows
     shown = []
-    for event, before in zip(
-        pair.event[:_SHOWN].tolist(), pair.before[:_SHOWN].tolist(), strict=True
-    ):
+    chosen = pair.event[:_SHOWN].tolist(), pair.before[:_SHOWN].tolist(), transactions[:_SHOWN]
+    for event, before, ids in zip(*chosen, strict=True):
         arrived = rows.slice(event, 1).select(["_topic", "_partition", "_offset"]).to_pylist()[0]
         shown.append(
             f"{arrived['_topic']}/{arrived['_partition']}/{arrived['_offset']} is at position "
             f"{_position(table, event)} and was made at {_time(table.time[event])}, but its row "
             f"was changed before at position {_position(table, before)}, made at "
-            f"{_time(table.time[before])} by server {int(table.positions[before, 0]) + 1}"
+            f"{_time(table.time[before])} by server {int(table.positions[before, 0]) + 1}{ids}"
         )
     more = f", and {len(pair.event) - _SHOWN:,} more" if len(pair.event) > _SHOWN else ""
     return SourceWentBackError(
@@ -591,15 +629,21 @@ def _time(micros: int) -> str:
 
 
 def _look_up(
-    contest: Contest, table: _Places, pair: _Pair, definition: Definition, log_path: str
+    contest: Contest,
+    table: _Places,
+    pair: _Pair,
+    definition: Definition,
+    log_path: str,
+    incarnations: Incarnations,
 ) -> Findings:
     """Search the log table for facts about events that go back."""
     going = GoingBack(
         contest.events.rows.take(pa.array(pair.event)),
+        table.positions[pair.event],
         table.positions[pair.before, 1:],
         table.time[pair.before],
     )
-    return look_up(going, definition, log_path)
+    return look_up(going, definition, log_path, incarnations)
 
 
 def _numbers(seq: pa.StructArray, name: str) -> Ints:

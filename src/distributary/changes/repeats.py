@@ -2,7 +2,8 @@
 
 Positions belong to one server's log. A transaction has the same id in the logs of all servers, so
 ids decide if events carry them; otherwise, an equal row in the log table decides. Events whose
-binary logs have different names are of different servers.
+binary logs have different names are of different servers. Events of two partitions arrive in any
+order: one that was overtaken by another partition is in the order of its own.
 """
 
 from __future__ import annotations
@@ -10,29 +11,41 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from distributary.changes.copies import files_at
+from distributary.changes.copies import bounds_of, files_at
 from distributary.changes.log_events import Definition, Flags, Ints, KeyIndex
 from distributary.decode.change.envelope import (
     Transaction,
     is_snapshot,
     log_name,
+    transaction_id,
     transaction_of,
     without_source_time,
 )
 from distributary.delta.log import DataFile, Snapshot, snapshot_of
 from distributary.model.change import SEQ
-from distributary.model.incarnation import UNKNOWN, integers, positions
+from distributary.model.incarnation import (
+    UNKNOWN,
+    Incarnations,
+    integers,
+    numbered_positions,
+    positions,
+    whole_places,
+)
 
 STATEMENT_US = 60_000_000
 """Microseconds by which a statement may be older than one that was committed before it. MySQL's
 times are those of statements, and one that waits for a lock gives up after 50 seconds."""
 Arrival = tuple[int, int, int, str]
 """The origin of an event: batch, partition, offset and topic."""
+Line = tuple[str, int]
+"""A topic and a partition: its events arrive in the order in which they were sent."""
 Position = tuple[int, ...]
 """The parts a, b and c of a place."""
 _ARRIVAL = ("_batch", "_partition", "_offset")
@@ -47,6 +60,7 @@ _PLACES = pa.schema(
         pa.field("_offset", pa.int64()),
     ]
 )
+_LINES = pa.schema([_PLACES.field(name) for name in ("_seq", "_topic", "_partition", "_offset")])
 _ENVELOPE = pa.schema([pa.field("_envelope", pa.string())])
 
 
@@ -55,6 +69,8 @@ class GoingBack(NamedTuple):
 
     events: pa.Table
     """The events, with the columns of the key and of the change."""
+    places: Ints
+    """The incarnations and positions of the events: the number, a, b and c, one array row each."""
     positions: Ints
     """The positions of the changes before: a, b and c, one array row each."""
     times: Ints
@@ -68,8 +84,22 @@ class Findings(NamedTuple):
     """Whether it was sent before."""
     later: Flags
     """Whether its transaction is later than that of the change before it."""
+    unsure: Flags
+    """Whether its transaction has a lower number than that of the change before it, and no later
+    time, although the log table never had it. It is older, or the numbers have begun again."""
+    overtaken: Flags
+    """Whether the change before it came from another partition, and its own does not go back."""
     snapshot: Flags
     """Whether it is a row of a whole snapshot."""
+    transactions: npt.NDArray[np.object_]
+    """The ids of the transactions of both, as words for operators; empty where there is none."""
+
+    @classmethod
+    def empty(cls, size: int) -> Self:
+        """Return findings about so many events, none of which says anything."""
+        again, later, unsure, overtaken, snapshot = (np.zeros(size, np.bool_) for _ in range(5))
+        nothing = np.full(size, "", object)
+        return cls(again, later, unsure, overtaken, snapshot, nothing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +118,10 @@ class _Logged:
     @property
     def transaction(self) -> Transaction | None:
         return transaction_of(_parsed(self.envelope))
+
+    @property
+    def line(self) -> Line:
+        return self.arrival[3], self.arrival[1]
 
     @property
     def log_name(self) -> str:
@@ -145,44 +179,103 @@ class _Row:
         return max(earlier, key=lambda other: other.arrival, default=None)
 
 
-def look_up(going: GoingBack, definition: Definition, log_path: str) -> Findings:
+def look_up(
+    going: GoingBack, definition: Definition, log_path: str, incarnations: Incarnations
+) -> Findings:
     """Find the facts about events that go back; the log table has these events, too."""
     size = going.events.num_rows
-    again, later, snapshot = (np.zeros(size, np.bool_) for _ in range(3))
+    findings = Findings.empty(size)
     log = snapshot_of(log_path)
     if log is None or not size:
-        return Findings(again, later, snapshot)
+        return findings
     index = KeyIndex(going.events.select([*definition]), definition)
     times = np.concatenate([integers(going.events, "_source_ts"), going.times])
     rows = _rows_of(log, index, definition, times, going.events.schema)
+    crossing = np.zeros(size, np.bool_)
     for number, arrival in enumerate(_arrivals(going.events)):
         row = rows.get(int(index.groups[number]))
         event = row.at(arrival) if row is not None else None
         if row is None or event is None:
             continue
-        snapshot[number] = event.is_snapshot
-        again[number] = row.has_before(event)
+        findings.snapshot[number] = event.is_snapshot
+        findings.again[number] = row.has_before(event)
         before = row.last_at(tuple(going.positions[number].tolist()), event)
-        if before is not None and not again[number]:
-            again[number], later[number] = _by_transactions(event, before)
-            later[number] |= not again[number] and event.is_of_another_log(before)
-    return Findings(again, later, snapshot)
+        if before is not None and not findings.again[number]:
+            unsure, later = _by_transactions(event, before)
+            findings.unsure[number] = unsure
+            findings.later[number] = later or (not unsure and event.is_of_another_log(before))
+            findings.transactions[number] = _transactions(event, before)
+            crossing[number] = not later and event.line != before.line
+    findings.overtaken[crossing] = ~_goes_back(log, going, np.flatnonzero(crossing), incarnations)
+    return findings
 
 
 def _by_transactions(event: _Logged, before: _Logged) -> tuple[bool, bool]:
-    """Return whether an event is of an older transaction, and whether of a later one.
+    """Return whether the numbers of transactions contradict the arrival, and whether they agree.
 
-    Neither is known where ids start again, as after `RESET MASTER`: then lower ids have later
-    times. Nor is it known if a replica lacked the last transactions of its primary, and gave their
-    ids to other transactions at about the same time.
+    A lower number contradicts it: ids have begun again, as after `RESET MASTER`, or the event was
+    never sent before. A later time shows that they began again. Times say so as well if a replica
+    lacked the last transactions of its primary, and gave their ids to others at about the same
+    time.
     """
     one, other = event.transaction, before.transaction
     if one is None or other is None or one.domain != other.domain:
         return False, False
     timed = UNKNOWN not in (event.time, before.time)
     slack = 0 if one.server == other.server else STATEMENT_US
-    older = one.number < other.number and timed and event.time <= before.time - slack
-    return older, one.number > other.number
+    older = not timed or event.time <= before.time - slack
+    return one.number < other.number and older, one.number > other.number
+
+
+def _transactions(event: _Logged, before: _Logged) -> str:
+    """Name the transactions of an event and of the change before it."""
+    mine, other = (transaction_id(_parsed(each.envelope)) for each in (event, before))
+    if not mine and not other:
+        return ""
+    return f" (by transaction {mine or 'unknown'}, after {other or 'unknown'})"
+
+
+def _goes_back(log: Snapshot, going: GoingBack, numbers: Ints, incarnations: Incarnations) -> Flags:
+    """Mark the events among `numbers` that arrived behind later changes of their own partition."""
+    back = np.zeros(len(numbers), np.bool_)
+    if not len(numbers):
+        return back
+    events = going.events.take(pa.array(numbers))
+    times, offsets = integers(events, "_source_ts"), integers(events, "_offset")
+    lines, own = _lines_of(events), going.places[numbers]
+    for file in _files_since(log, int(times.min())):
+        rows = incarnations.applied(log.read(file, _LINES, lenient=True))
+        # rows that were read do not show the order of the stream
+        rows = rows.filter(pc.equal(pc.bit_wise_and(whole_places(rows).field("phase"), 1), 1))
+        for line in set(lines):
+            mine = np.flatnonzero([each == line for each in lines])
+            there = rows.filter(_is_of(line)).sort_by("_offset")
+            places = np.concatenate([own[mine], numbered_positions(there)])
+            rank = np.unique(places, axis=0, return_inverse=True)[1].reshape(-1)
+            highest = np.append(-1, np.maximum.accumulate(rank[len(mine) :]))
+            earlier = np.searchsorted(integers(there, "_offset"), offsets[mine])
+            back[mine] |= highest[earlier] > rank[: len(mine)]
+    return back
+
+
+def _files_since(log: Snapshot, time: int) -> list[DataFile]:
+    """Return the files of a log that may have changes at a higher position than one of this time.
+
+    They are not older than it, except for the duration of a statement.
+    """
+    bounds = bounds_of(log)
+    newer = bounds.no_time | (bounds.high >= max(time, UNKNOWN + STATEMENT_US) - STATEMENT_US)
+    return [bounds.files[number] for number in np.flatnonzero(newer).tolist()]
+
+
+def _lines_of(rows: pa.Table) -> list[Line]:
+    """Return the topic and the partition of each event."""
+    topics = rows.column("_topic").fill_null("").to_pylist()
+    return list(zip(topics, integers(rows, "_partition").tolist(), strict=True))
+
+
+def _is_of(line: Line) -> pc.Expression:
+    return (pc.field("_topic") == line[0]) & (pc.field("_partition") == line[1])
 
 
 def _rows_of(

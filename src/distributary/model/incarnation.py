@@ -128,6 +128,11 @@ def positions(rows: pa.Table) -> Ints:
     return np.stack(columns, axis=1)
 
 
+def numbered_positions(rows: pa.Table) -> Ints:
+    """Return the number of the incarnation and the log position (a, b, c) of each row."""
+    return np.column_stack([_phases(rows) >> 1, positions(rows)])
+
+
 def below(places: Ints, position: Sequence[int]) -> Flags:
     """Mark the log positions that are lower than a given one."""
     lower = np.zeros(len(places), np.bool_)

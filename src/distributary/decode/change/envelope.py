@@ -39,7 +39,7 @@ class Transaction(NamedTuple):
 
 def transaction_of(envelope: Mapping[str, Any]) -> Transaction | None:
     """Read the id of an event's transaction from the envelope; None where there is none."""
-    text = _described(envelope, ("gtid",)) or _first(envelope, _GTIDS)
+    text = transaction_id(envelope)
     if not text:
         return None
     if mariadb := _MARIADB_GTID.fullmatch(text):
@@ -47,6 +47,11 @@ def transaction_of(envelope: Mapping[str, Any]) -> Transaction | None:
         return Transaction(domain, server, int(number))
     server, _, last = text.rpartition(":")
     return Transaction(server, server, int(last)) if server and last.isdecimal() else None
+
+
+def transaction_id(envelope: Mapping[str, Any]) -> str:
+    """Return the id of an event's transaction as its envelope has it; empty where it has none."""
+    return _described(envelope, ("gtid",)) or _first(envelope, _GTIDS)
 
 
 def log_name(envelope: Mapping[str, Any]) -> str:
