@@ -28,6 +28,7 @@ from distributary.changes.merge_order import MergeOrder
 from distributary.changes.rebuild import merge_in_order, rebuild, verify
 from distributary.decode.change.envelope import log_name, transaction_of
 from distributary.errors import ErrorCode, SourceWentBackError
+from distributary.model.change import READ_TIE
 from tests.changes.logs import Event, Shop, plain
 
 SECOND = 1_000
@@ -519,6 +520,15 @@ def test_a_partition_that_was_overtaken_changes_nothing(
     shop.commit([change((7, 1000), seconds, 2.0, gtid=gtids[1], offset=11)])
     assert prices(shop) == [3.0]
     assert starts(shop) == 0
+
+
+def test_a_row_that_was_healed_overtakes_no_partition(tmp_path: Path) -> None:
+    shop = lake(str(tmp_path))
+    healed = change((57, 1000), 0, 1.0, op="read", partition=1)
+    shop.commit([replace(healed, place=(*healed.place[:6], READ_TIE))], arrival="unknown")
+    shop.commit([change((3, 4), 10, 2.0)])
+    assert prices(shop) == [2.0]
+    assert starts(shop) == 1
 
 
 def test_two_servers_may_have_a_row_at_one_position(tmp_path: Path) -> None:

@@ -368,7 +368,8 @@ def _by_log(table: _Places, pair: _Pair, found: Findings, since: Ints, timed: Fl
     """Judge events by what the log table has of them, then by their times."""
     # rows that were read again, but not in a whole snapshot, always lose
     settled = found.again | (~table.lower(pair) & ~found.snapshot)
-    settled |= found.overtaken & (since <= STATEMENT_US)
+    overtaken = found.overtaken & table.lower(pair) & ~table.aside[pair.before]
+    settled |= overtaken & (since <= STATEMENT_US)
     unclear = ~found.later & (found.unsure | (timed & (since < -STATEMENT_US)))
     rest = ~settled
     return _Judgement(pair.only(rest), ~unclear[rest], unclear[rest], found.transactions[rest])
