@@ -25,7 +25,7 @@ from distributary.engine.progress.recovery import refuse_behind
 from distributary.model.manifest import Manifest, Mark, TableEntry
 from distributary.model.table import Role
 from distributary.observe.deadletters import DeadLetters, unfinished
-from distributary.observe.ledger import ledger as ledger_module
+from distributary.observe.ledger import ledger_table
 from distributary.observe.ledger.ledger import Ledger
 from distributary.observe.ledger.recording import BatchTimes
 from distributary.operations.backup import checkpoint_documents, find, table_versions, take
@@ -166,7 +166,7 @@ class Live(SettledLake):
 
 def pausing(patch: pytest.MonkeyPatch, turns: list[Turns]) -> None:
     """Make threads pause before each commit to a table, and to the ledger."""
-    for owner, name in ((ledger_module.LedgerTable, "append_once"), (DirectPublisher, "publish")):
+    for owner, name in ((ledger_table.LedgerTable, "append_once"), (DirectPublisher, "publish")):
         work = getattr(owner, name)
 
         def paused(*args: object, work: Callable[..., object] = work, **kw: object) -> object:

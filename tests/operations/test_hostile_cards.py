@@ -18,7 +18,8 @@ from distributary.model import layout
 from distributary.model.manifest import Mark, StagedFile, TableEntry
 from distributary.model.table import Role, TablePlan
 from distributary.observe.cards import Registration, load_trusted, register, registrations
-from distributary.operations.maintain import UpkeepStep, Wishes, remove_leftovers, watch
+from distributary.operations.maintain import UpkeepStep, Wishes, remove_leftovers
+from distributary.operations.needed_files import watch
 from distributary.publish.parking import park, parked, unpark
 from distributary.store.base import at
 from tests.operations.test_watching import checkpoint, manifest, manifests

@@ -14,7 +14,7 @@ from distributary.errors import CheckpointError
 from distributary.model.manifest import Counts, Manifest, SourceRange, StagedFile, TableEntry
 from distributary.model.table import Role, TablePlan
 from distributary.observe.cards import Registration, register
-from distributary.operations.maintain import batch_under_way, watch
+from distributary.operations.needed_files import batch_under_way, watch
 from distributary.store.base import at
 
 

@@ -46,7 +46,7 @@ VERBS: Mapping[str, Sequence[str]] = {
     "run:app": ["run", "up"],
     "run:pipelines_app": ["pipelines"],
     "inspect.status:app": ["status"],
-    "inspect.schema:tables_app": ["tables"],
+    "inspect.tables:app": ["tables"],
     "inspect.query:app": ["query", "head"],
     "inspect.cuts:app": ["cuts"],
     "plan:app": ["validate", "plan"],

@@ -245,7 +245,7 @@ def _pairs(call: Invocation, flag: str, given: Sequence[str] | None) -> dict[str
 
 def _chosen_topic(call: Invocation, source: Mapping[str, Any]) -> str:
     from distributary.config.sources.kafka import kafka_of
-    from distributary.source.kafka.source import Broker
+    from distributary.source.kafka.broker import Broker
 
     draft = _draft(call, {"source": {**source, "topics": ["any"]}, "lake": {"path": "./lake"}})
     kafka = kafka_of(draft.config.source)

@@ -24,8 +24,9 @@ from distributary.model.deadletter import (
 )
 from distributary.model.manifest import REPLAYS
 from distributary.model.record import TIMESTAMP
-from distributary.observe.ledger.ledger import Ledger, delete_pipeline
+from distributary.observe.ledger.ledger import Ledger
 from distributary.observe.ledger.ledger_rows import both, same, text
+from distributary.observe.ledger.ledger_table import delete_pipeline
 from distributary.store.base import Store
 
 _HEX = frozenset("0123456789abcdef")

@@ -42,21 +42,20 @@ from distributary.delta.holds import (
     remove_expired_pins,
     write_kept,
 )
-from distributary.delta.log import Snapshot, commit_name, load
+from distributary.delta.log import Snapshot, load
 from distributary.delta.log_checkpoint import LogCare, care_for_log, retention_of
 from distributary.delta.row_removal import OlderRows, RemovedRows, removal_refusal, remove_rows
 from distributary.delta.tables import OvertakenError, as_publish_error, open_table, read_rows
 from distributary.delta.vacuum import (
     ExpiredLetters,
     Expiry,
-    Keepers,
     Vacuumed,
     expire_letters,
     vacuum,
     vacuum_staging,
 )
-from distributary.engine.progress.checkpoint import Checkpoint, Manifests
-from distributary.engine.progress.claim import CLAIMS, Claim, current_owner, living_owner
+from distributary.engine.progress.checkpoint import Checkpoint
+from distributary.engine.progress.claim import Claim, current_owner, living_owner
 from distributary.engine.progress.erasure import finish_erasures
 from distributary.errors import CheckpointError, DistributaryError, FencedError, OwnedError
 from distributary.model import layout
@@ -73,8 +72,9 @@ from distributary.observe.cards import (
 from distributary.observe.cuts import Cuts
 from distributary.observe.health import DERIVED
 from distributary.observe.ledger.ledger import Expired, Ledger
+from distributary.operations.needed_files import FOR_EVER, Watched, batch_under_way, lanes, watch
 from distributary.publish.formats.table_format_entry import format_at
-from distributary.store.base import Store, at, is_remote, leads_outside
+from distributary.store.base import at, is_remote, leads_outside
 
 # The request and the report of a maintenance.
 
@@ -244,151 +244,6 @@ class Report:
         )
 
 
-# The files that the pipelines of a lake still need, determined before anything is deleted.
-
-_FOR_EVER = float("inf")
-
-
-@dataclass(frozen=True, slots=True)
-class ReadingPipeline:
-    """A pipeline whose source is a Delta table, with its position."""
-
-    pipeline: str
-    folder: str
-    """The table's folder according to its card; may be empty."""
-    topic: str
-    """The topic name of the table."""
-    version: int
-    whole: bool
-    """Whether it still reads a snapshot of that version."""
-
-    def reads(self, folder: str) -> bool:
-        """Return whether this table may be the pipeline's source."""
-        if self.folder:
-            place = folder if is_remote(folder) else os.path.realpath(folder)
-            return place == self.folder
-        # before its first batch the topic name is unknown: the source may be any table
-        return self.topic in ("", folder.rpartition("/")[2])
-
-
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """The pipelines of a lake at one moment."""
-
-    paths: frozenset[str]
-    running_since: float
-    readers: tuple[ReadingPipeline, ...] = ()
-    notes: tuple[str, ...] = ()
-    """Notes about pipelines that could not be checked."""
-    holds: Holds = field(default_factory=Holds)
-    """What cuts need."""
-
-    def keepers(self, folder: str) -> Keepers:
-        """Return the files of one table that must stay."""
-        since = min((_time_of(folder, r) for r in self._of(folder)), default=_FOR_EVER)
-        store = at(folder)
-        hold = self.holds.of(store.address)
-        held = frozenset(f"{store.address}/{path}" for path in hold.paths(store))
-        return Keepers(self.paths | held, self.running_since, min(since, hold.since))
-
-    def keep_from(self, folder: str) -> int | None:
-        """Return the oldest version that a pipeline or a pinned cut needs; None if none does."""
-        pinned = self.holds.of(at(folder).address).versions
-        read = (0 if r.whole else r.version for r in self._of(folder))
-        return min([*read, *pinned], default=None)
-
-    def _of(self, folder: str) -> list[ReadingPipeline]:
-        return [reader for reader in self.readers if reader.reads(folder)]
-
-
-def watch(lake: str) -> Watched:
-    """Return the state of all pipelines with a card in a lake."""
-    paths: set[str] = set()
-    since = time.time()
-    readers: list[ReadingPipeline] = []
-    notes: list[str] = []
-    for card in registrations(lake):
-        checkpoint = at(card.checkpoint)
-        if not checkpoint.exists():
-            notes.append(f"the checkpoint of pipeline {card.name} cannot be read from here")
-            continue
-        for lane, manifests in lanes(checkpoint):
-            since = min(since, _running_since(lane, manifests))
-            paths |= set(_decided(lake, manifests))
-        reader = _reader(card, Manifests(checkpoint.below("manifests")))
-        readers += [reader] if reader else []
-    return Watched(frozenset(paths), since, tuple(readers), tuple(notes))
-
-
-def lanes(checkpoint: Store) -> Iterator[tuple[Store, Manifests]]:
-    """Yield the folders of the stream and of each other lane, with their manifests."""
-    yield checkpoint, Manifests(checkpoint.below("manifests"))
-    for folder in map(checkpoint.below, checkpoint.folders()):
-        if folder.exists(CLAIMS):
-            yield folder, Manifests(folder)
-
-
-def batch_under_way(checkpoint: str) -> bool:
-    """Return whether a running pipeline has decided a batch that its tables do not all have yet."""
-    place = at(checkpoint)
-    if living_owner(place) is None:
-        return False
-    manifests = Manifests(place.below("manifests"))
-    return manifests.settled() < manifests.newest()
-
-
-def _running_since(lane: Store, manifests: Manifests) -> float:
-    """Return the earliest possible start of the batch that a running process works on."""
-    owner = living_owner(lane)
-    if owner is None:
-        return _FOR_EVER
-    return max(owner.claimed_at, manifests.decided_at(manifests.newest()))
-
-
-def _decided(lake: str, manifests: Manifests) -> Iterator[str]:
-    """Yield the files of batches that are decided but not settled. Raises CheckpointError."""
-    settled = manifests.settled()
-    for number in (n for n in manifests.numbers() if n > settled):
-        manifest = manifests.read(number)
-        for entry in manifest.tables if manifest else ():
-            folder = at(layout.place(lake, entry.table.path)).address
-            yield from (f"{folder}/{file.path}" for file in entry.files)
-
-
-def _reader(card: Registration, manifests: Manifests) -> ReadingPipeline | None:
-    position, topic = _position(at(card.checkpoint), manifests)
-    whole = "snapshot" in position
-    version = position.get("snapshot" if whole else "version")
-    if "index" not in position or not isinstance(version, int):
-        return None
-    return ReadingPipeline(card.name, card.reads, topic, version, whole)
-
-
-def _position(checkpoint: Store, manifests: Manifests) -> tuple[Mapping[str, Any], str]:
-    """Return the position at which a pipeline would continue, and the topic name of its source."""
-    settled = manifests.settled()
-    manifest = manifests.read(settled) if settled >= 0 else None
-    if manifest is not None:
-        topics = [r.topic for r in manifest.ranges]
-        return manifest.source_state, topics[0] if topics else ""
-    try:
-        return Checkpoint(checkpoint, "").known_first_position() or {}, ""
-    except CheckpointError:
-        return {}, ""
-
-
-def _time_of(folder: str, reader: ReadingPipeline) -> float:
-    """Return the time of the first commit that a reader still has to read."""
-    if reader.whole:
-        return 0.0
-    store = at(folder)
-    commit = store.look(commit_name(reader.version))
-    if commit is not None:
-        return commit.modified
-    # the reader is behind the newest commit, or its commit was deleted
-    return _FOR_EVER if store.look(commit_name(reader.version - 1)) else 0.0
-
-
 # The maintenance of one table: dead letters, files, log, and leftovers, in this order.
 
 _ARRIVAL = {str(Role.BRONZE): "_arrived_at"}
@@ -425,7 +280,7 @@ class Care:
     """The lake's own folder, in which only pipelines have tables."""
     check: Callable[[], None]
     """Raises FencedError if another process has taken over."""
-    until: float = _FOR_EVER
+    until: float = FOR_EVER
     """The time, on the clock of `time.monotonic`, after which no table is begun."""
 
     def look_after(self, job: TableJob) -> TableReport:
@@ -643,7 +498,7 @@ def maintain(
     started = time.perf_counter()
     with _claimed(lake, dry_run=wishes.dry_run) as check:
         watched = replace(watch(lake), holds=_holds(lake, wishes))
-        until = _FOR_EVER
+        until = FOR_EVER
         if wishes.at_most is not None:
             until = time.monotonic() + wishes.at_most.total_seconds()
             # a random order, so that every table gets its turn although time is limited

@@ -15,7 +15,9 @@ from distributary.model import layout
 from distributary.model.manifest import Counts, app_id
 from distributary.model.table import Role
 from distributary.observe.ledger import ledger as module
-from distributary.observe.ledger.ledger import Ledger, LedgerTable
+from distributary.observe.ledger import ledger_table
+from distributary.observe.ledger.ledger import Ledger
+from distributary.observe.ledger.ledger_table import LedgerTable
 from distributary.observe.ledger.recording import Accepted
 from distributary.store import base
 from distributary.store.base import introduce
@@ -27,7 +29,7 @@ EVERY = 4
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "UPKEEP_EVERY", EVERY)
+    monkeypatch.setattr(ledger_table, "UPKEEP_EVERY", EVERY)
 
 
 def answers(path: str) -> dict[str, Any]:
@@ -217,7 +219,7 @@ def test_vacuum_leaves_the_sums_alone(lake):
 
 
 def test_sums_that_no_reader_needs_any_more_are_removed(lake, monkeypatch):
-    monkeypatch.setattr(module, "_SUMS_KEPT_NS", 0)
+    monkeypatch.setattr(ledger_table, "_SUMS_KEPT_NS", 0)
     settle(lake, 0, 6 * EVERY)
     assert len([*Path(place(lake), "_sums").iterdir()]) == 1
     assert uncovered(lake) is not None
@@ -248,7 +250,7 @@ def test_a_record_is_found_in_any_block(lake, monkeypatch):
 
 def test_a_log_that_is_shortened_at_every_commit_stands_in_nobodys_way(lake, monkeypatch):
     short = {"delta.logRetentionDuration": "interval 0 seconds", "delta.checkpointInterval": "1"}
-    monkeypatch.setattr(module, "PROPERTIES", {**module.PROPERTIES, **short})
+    monkeypatch.setattr(ledger_table, "PROPERTIES", {**ledger_table.PROPERTIES, **short})
     for batch in range(3 * EVERY):
         # each time by another process, which looks at the sums at its first commit
         settle(lake, batch, batch + 1, ledger=Ledger(lake.path))

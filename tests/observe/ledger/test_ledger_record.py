@@ -15,8 +15,9 @@ from distributary.errors import DistributaryError, ErrorCode
 from distributary.model import layout
 from distributary.model.manifest import Counts, SchemaUse, SourceRange, app_id
 from distributary.model.table import ChangeKind, ColumnChange
-from distributary.observe.ledger import ledger as module
-from distributary.observe.ledger.ledger import Ledger, LedgerTable
+from distributary.observe.ledger import ledger_table
+from distributary.observe.ledger.ledger import Ledger
+from distributary.observe.ledger.ledger_table import LedgerTable
 from distributary.observe.ledger.recording import BATCHES, SCHEMAS, TABLES, BatchTimes
 
 HOSTILE = 'it\'s "<b>"; DROP TABLE x --\\ \u202e %s {0} `'
@@ -236,7 +237,7 @@ def test_hostile_names_are_only_text(lake):
 
 
 def test_small_files_are_compacted_and_nothing_is_lost(lake, monkeypatch):
-    monkeypatch.setattr(module, "UPKEEP_EVERY", 5)
+    monkeypatch.setattr(ledger_table, "UPKEEP_EVERY", 5)
     ledger = Ledger(lake.path)
     for batch in range(23):
         lake.settle(lake.manifest(batch), ledger=ledger)
@@ -247,7 +248,7 @@ def test_small_files_are_compacted_and_nothing_is_lost(lake, monkeypatch):
 
 
 def test_upkeep_that_fails_does_not_fail_the_batch(lake, monkeypatch):
-    monkeypatch.setattr(module, "UPKEEP_EVERY", 1)
+    monkeypatch.setattr(ledger_table, "UPKEEP_EVERY", 1)
 
     def broken(*args, **kwargs):
         raise OSError("no space left")
@@ -260,7 +261,7 @@ def test_upkeep_that_fails_does_not_fail_the_batch(lake, monkeypatch):
 
 def test_marks_outlive_the_log_and_the_log_stays_short(lake, monkeypatch):
     short = {"delta.logRetentionDuration": "interval 0 seconds", "delta.checkpointInterval": "4"}
-    monkeypatch.setattr(module, "PROPERTIES", {**module.PROPERTIES, **short})
+    monkeypatch.setattr(ledger_table, "PROPERTIES", {**ledger_table.PROPERTIES, **short})
     ledger, idle = lake.ledger, lake.ledger
     lake.settle(lake.manifest(0, pipeline="idle"), ledger=idle)
     for batch in range(20):

@@ -11,7 +11,8 @@ from distributary.model import layout
 from distributary.model.manifest import Counts, SourceRange
 from distributary.model.table import Role
 from distributary.observe.ledger import ledger as module
-from distributary.observe.ledger.ledger import Ledger, LedgerTable
+from distributary.observe.ledger.ledger import Ledger
+from distributary.observe.ledger.ledger_table import LedgerTable
 
 
 def test_a_table_is_summed_over_its_batches(lake, noon):

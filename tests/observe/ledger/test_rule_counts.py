@@ -10,7 +10,8 @@ import pyarrow as pa
 from distributary.model import layout
 from distributary.model.manifest import Manifest
 from distributary.model.rules.expectation import Action, RuleCount
-from distributary.observe.ledger.ledger import Ledger, LedgerTable
+from distributary.observe.ledger.ledger import Ledger
+from distributary.observe.ledger.ledger_table import LedgerTable
 from distributary.observe.ledger.recording import TABLES
 from distributary.observe.status import status
 

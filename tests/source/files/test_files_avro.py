@@ -21,7 +21,7 @@ from distributary.errors import ErrorCode
 from distributary.model.change import ChangeSettings
 from distributary.model.record import RAW
 from distributary.registry.record_schemas import FileSchemas
-from distributary.source.files import avro_files as files_codecs
+from distributary.source.files import avro_codecs as files_codecs
 from tests.decode.avro_samples import zigzag
 from tests.source.change_files import (
     avro,

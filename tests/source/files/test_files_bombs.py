@@ -19,13 +19,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from distributary.errors import ErrorCode
-from distributary.source.files import avro_files as files_codecs
+from distributary.source.files import avro_codecs, avro_files
 from distributary.source.files import file_bytes as files_events
 from distributary.source.files import json_files as files_json
 from distributary.source.files import parquet_files as files_parquet
 from distributary.source.files import parquet_files as files_parquet_pages
 from distributary.source.files import source
-from distributary.source.files.avro_files import slicer_for
+from distributary.source.files.avro_slices import slicer_for
 from tests.decode.avro_samples import zigzag
 from tests.source.change_files import avro, events, faults, good, lines, named, put, records
 from tests.source.change_files import source as files_source
@@ -183,7 +183,8 @@ def test_many_blocks_that_unpack_to_more_than_a_file_may(tmp_path: Path, codec: 
 def test_a_block_over_the_limit_does_not_hide_the_next(
     tmp_path: Path, codec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files_codecs, "MOST_BLOCK_BYTES", MIB - 1)
+    for module in (avro_codecs, avro_files):
+        monkeypatch.setattr(module, "MOST_BLOCK_BYTES", MIB - 1)
     packed, last = PACKED[codec](ZEROS), PACKED[codec](bytes(1024))
     found = read(tmp_path, container(WIDE, (1024, packed), (1, last), codec=codec))
     assert faults(found) == [(ErrorCode.FILE_TOO_LARGE, packed)]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.errors import DecodeError, InvalidSchemaError
-from distributary.source.files.avro_files import Slices, slicer_for
+from distributary.source.files.avro_slices import Slices, slicer_for
 from tests.decode.avro_samples import data, encode, record, types, zigzag
 
 NODE = {

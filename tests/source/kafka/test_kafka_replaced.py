@@ -13,9 +13,11 @@ from distributary.errors import DistributaryError, ErrorCode, SourceError, Sourc
 from distributary.model.manifest import SourceRange
 from distributary.model.record import LastRecords, last_records
 from distributary.source.base import BatchInput, Position
+from distributary.source.kafka import broker
 from distributary.source.kafka import source as kafka
+from distributary.source.kafka.broker import Broker
 from distributary.source.kafka.consumer import ConsumerReader, read
-from distributary.source.kafka.source import Broker, KafkaSource
+from distributary.source.kafka.source import KafkaSource
 from distributary_lab.services.services import Services
 from tests.services.shared import unique
 from tests.source.kafka.test_kafka_source import offsets, source, values
@@ -263,8 +265,8 @@ def test_ids_of_many_topics_are_asked_for_once_a_second(
 ) -> None:
     names = [create(topics, unique("many"), 0) for _ in range(3)]
     asked: list[list[str]] = []
-    monkeypatch.setattr(kafka, "_FEW", 2)
-    monkeypatch.setattr(kafka, "_BELIEVED_SECONDS", 60)
+    monkeypatch.setattr(broker, "_FEW", 2)
+    monkeypatch.setattr(broker, "_BELIEVED_SECONDS", 60)
     monkeypatch.setattr(Broker, "described", lambda _, wanted: asked.append(list(wanted)) or {})
     one = source(services, topics=names)
     for _ in range(3):

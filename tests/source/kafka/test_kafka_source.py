@@ -16,7 +16,8 @@ from distributary.config.sources.kafka import KafkaSourceConfig as Config
 from distributary.errors import ErrorCode, SourceError, SourceUnavailableError
 from distributary.model.manifest import SourceRange
 from distributary.source.base import Position
-from distributary.source.kafka.source import Broker, KafkaSource, alike
+from distributary.source.kafka.broker import Broker
+from distributary.source.kafka.source import KafkaSource, alike
 from tests.services.secured import SecuredServices
 from tests.services.shared import unique
 from tests.topics import Topics

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from difflib import unified_diff
 from functools import partial
 from pathlib import Path
@@ -19,25 +18,19 @@ from distributary.cli.command.lakes import (
     find_lake,
     find_registry,
     find_table,
-    open_pipeline,
     read_text,
 )
 from distributary.cli.command.output import (
     Paper,
-    Words,
     clock,
     counted,
     number,
-    since,
-    size,
     spelled,
     styled,
 )
 from distributary.cli.command.verb import (
     LOOK,
     CutOption,
-    DryRun,
-    File,
     Invocation,
     LakeOption,
     OptionalFile,
@@ -48,9 +41,9 @@ from distributary.cli.command.verb import (
     complete_tables,
     group,
     option,
-    single,
     verb,
 )
+from distributary.cli.inspect.inferred_schemas import forget, retype
 from distributary.errors import (
     ConfigError,
     DecodeError,
@@ -62,26 +55,19 @@ from distributary.errors import (
 )
 from distributary.model import layout
 from distributary.model.names import one_line
-from distributary.observe.log_format import cut
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from distributary.engine.pipeline import Pipeline
-    from distributary.engine.planning.table_names import NameClash
     from distributary.model.record import WriterSchema
     from distributary.model.routing import Rejected
     from distributary.model.table import Column, ColumnChange
     from distributary.observe.ledger.ledger import Ledger
     from distributary.observe.ledger.ledger_rows import SchemaInUse, SchemaRow, TableSummary
-    from distributary.operations.replay import ReplayResult
     from distributary.registry.base import Reference
     from distributary.registry.compatibility.levels import Level
     from distributary.registry.http.client import ListedShape
 
 
 app = group("schema", "Columns of tables, and the schemas they came from.", panel=LOOK)
-tables_app = single(LOOK)
 
 RegistryOption = Annotated[
     str | None,
@@ -97,106 +83,7 @@ PipelineFile = Annotated[Path | None, option("--file -f --config", _FILE_HELP, m
 _AT_ONCE = 8
 _GUESS = "did you mean"
 _UNREGISTERED = -1
-_MOST_CLASHES = 20
 _COLOURS = {"+": "green", "-": "red", "@": "dim", "~": "yellow", "!": "red"}
-
-
-@verb(tables_app, "tables --lake distributary-demo")
-def tables(
-    call: Invocation,
-    lake: LakeOption = None,
-    pipeline: PipelineName = None,
-    as_of: CutOption = None,
-) -> None:
-    """List the tables with rows, columns and last commit; at a cut with their versions."""
-    from distributary.engine.planning.table_names import clashes
-    from distributary.observe.health import with_measures
-
-    found = find_lake(call, lake)
-    if as_of is not None:
-        _tables_at(call, found, as_of, pipeline)
-        return
-    known = found.ledger().tables(pipeline)
-    every = with_measures(found.path, known)
-    shown = {table.table for table in every}
-    alike = [clash for clash in clashes(found.path) if {clash.name, clash.table} & shown]
-
-    def draw(paper: Paper) -> None:
-        _draw_tables(paper, every)
-        _draw_clashes(paper, alike)
-
-    call.out.show({"lake": found.path, "tables": every, "clashes": alike}, draw)
-
-
-def _tables_at(call: Invocation, lake: FoundLake, as_of: str, pipeline: str | None) -> None:
-    from distributary.observe.cuts import Cuts, measured
-
-    cuts = Cuts(lake.path)
-    point = cuts.find(as_of, pipeline=pipeline)
-    every = [measured(cuts, point, table) for table in cuts.cut(point).tables]
-    headers = ("TABLE", "ROLE", "VERSION>", "ROWS>", "COLUMNS>", "SIZE>")
-
-    def draw(paper: Paper) -> None:
-        rows = [
-            (
-                one_line(each["table"]),
-                each["role"],
-                number(each["version"]),
-                number(each["rows"]),
-                number(each["columns"]),
-                size(each["bytes"]),
-            )
-            for each in every
-        ]
-        paper.table(headers, rows, indent=0)
-
-    call.out.show({"lake": lake.path, "as_of": as_of, "tables": every}, draw)
-
-
-def _draw_clashes(paper: Paper, found: Sequence[NameClash]) -> None:
-    for clash in found[:_MOST_CLASHES]:
-        owner = f" of {cut(clash.owner, 80)}" if clash.owner else ""
-        paper.line(
-            f"{clash.name}{owner} is also claimed by {cut(clash.claimed_by, 80)}: {clash.table}"
-        )
-    paper.more(len(found) - _MOST_CLASHES)
-
-
-def _draw_tables(paper: Paper, tables: Sequence[TableSummary]) -> None:
-    from distributary.model.table import Role
-    from distributary.observe.health import DERIVED, written_rows
-
-    now = datetime.now(UTC)
-    several = len({table.pipeline for table in tables}) > 1
-    numbers = ("ROWS>", "COLUMNS>", "SIZE>", "BATCHES>")
-    headers = ["TABLE", "ROLE", "TYPE", *numbers, "LAST COMMIT"]
-    paper.table(
-        [*headers, "PIPELINE"] if several else headers,
-        ([*_table_cells(t, now), *([t.pipeline] if several else [])] for t in tables),
-        indent=0,
-    )
-    letters = sum(t.rows or 0 for t in tables if t.role == Role.DEAD_LETTERS)
-    made = sum(t.rows or 0 for t in tables if t.role in DERIVED)
-    parts = [counted(len(tables), "table"), counted(written_rows(tables), "row")]
-    parts += [f"{counted(made, 'row')} made of logs"] if made else []
-    parts += [counted(letters, "dead letter")] if letters else []
-    paper.line(", ".join([*parts, size(sum(t.bytes for t in tables))]))
-
-
-def _table_cells(table: TableSummary, now: datetime) -> list[Words]:
-    commit: Words = since(table.last_commit, now=now)
-    if table.parked_batches:
-        commit = styled(f"parked: {counted(table.parked_records, 'record')} wait", "red")
-    return [
-        table.table,
-        table.role,
-        spelled(table.type),
-        number(table.rows),
-        number(table.columns),
-        size(table.bytes),
-        number(table.batches),
-        commit,
-    ]
 
 
 @verb(
@@ -894,161 +781,5 @@ def _draw_ids(paper: Paper, kind: str, name: str, uses: Sequence[SchemaInUse]) -
     )
 
 
-@verb(app, "schema forget events events.yaml --dry-run")
-def forget(
-    call: Invocation,
-    name: Annotated[
-        str, argument("Topic of the records, or their table in the database.", metavar="NAME")
-    ],
-    file: File,
-    dry_run: DryRun = False,
-) -> None:
-    """Forget the columns inferred for records without a schema; the next batch infers them again.
-
-    Use it for JSON without a registry, when the first records did not look like the others. The
-    table keeps its columns and rows. Afterwards, `dlq replay` sends the dead letters again. The
-    pipeline must not run meanwhile.
-    """
-    from distributary.engine.progress.claim import refuse_owned
-    from distributary.engine.seams import make_inferred
-
-    pipeline = open_pipeline(call, file)
-    inferred = make_inferred(pipeline.config)
-    claim = _claim(name, () if inferred is None else inferred.claims(), where=str(file))
-    data = {"pipeline": pipeline.config.name, "schema": spelled(claim), "dry_run": dry_run}
-    if inferred is not None and not dry_run:
-        refuse_owned(pipeline.checkpoint)
-        inferred.forget(claim)
-    words = f"{'would forget' if dry_run else 'forgot'} the inferred schema of {spelled(claim)}"
-    call.out.show(data | {"forgotten": not dry_run}, lambda paper: paper.line(words))
-
-
-@verb(app, "schema retype events status string events.yaml --dry-run")
-def retype(
-    call: Invocation,
-    name: Annotated[
-        str,
-        argument(
-            "Name of the table, or of the type of its records.",
-            metavar="NAME",
-            autocompletion=complete_tables,
-        ),
-    ],
-    column: Annotated[
-        str, argument("Name of the field, or a path such as address.zip.", metavar="COLUMN")
-    ],
-    kind: Annotated[
-        str,
-        argument(
-            "boolean, integer, number, string, json (any value as text), object or array.",
-            metavar="KIND",
-        ),
-    ],
-    file: File,
-    dry_run: DryRun = False,
-) -> int:
-    """Correct the kind of a column of JSON without a schema, and replay its dead letters.
-
-    From then on, values of this kind are written to the column, or to a side column if the table's
-    column has another type. The table's dead letters with PAYLOAD_MISMATCH are sent again. The
-    pipeline must not run meanwhile. Exit code 1 if some fail again.
-    """
-    from distributary.decode.json.kinds import KINDS, kind_name, retyped
-    from distributary.engine.progress.claim import refuse_owned
-    from distributary.engine.progress.removal import dead_letters_of
-    from distributary.engine.seams import make_inferred
-
-    pipeline = open_pipeline(call, file)
-    inferred = None if pipeline.config.cdc is not None else make_inferred(pipeline.config)
-    claims = () if inferred is None else inferred.claims()
-    if name not in claims:
-        types = {t.table: t.type for t in pipeline.ledger().tables(schema_ids=False)}
-        name = types.get(name) or name
-    claim = _claim(name, claims, where=str(file))
-    if kind not in KINDS:
-        raise missing("there is no such kind", kind, KINDS, where="KIND")
-    document = (inferred.document(claim) if inferred is not None else None) or {}
-    path = [column] if column in document.get("properties", {}) else column.split(".")
-    new = retyped(document, path, kind)
-    if inferred is None or new is None:
-        known = sorted(document.get("properties", {}))
-        raise missing("the records have no such field", column, known, where=spelled(claim))
-    before = document
-    for step in path:
-        before = before["properties"][step]
-    letters = dead_letters_of(pipeline).select(
-        reason=ErrorCode.PAYLOAD_MISMATCH, type=claim, pipeline=pipeline.config.name, columns=["id"]
-    )
-    data = {
-        "pipeline": pipeline.config.name,
-        "schema": spelled(claim),
-        "column": column,
-        "before": kind_name(before),
-        "after": kind,
-        "dry_run": dry_run,
-        "selected": letters.num_rows,
-    }
-    words = (
-        f"{spelled(claim)}: {'would make' if dry_run else 'made'} {column} {kind}, "
-        f"it was {data['before']}; {counted(letters.num_rows, 'dead letter')} to replay"
-    )
-    if dry_run:
-        call.out.show(data, lambda paper: paper.line(words))
-        return 0
-    refuse_owned(pipeline.checkpoint)
-    # a second call after a crash finds the same document, and the letters that are still open
-    inferred.add({claim: new})
-    inferred.settle_doubts(claim, column)
-    done = _replay_mismatches(call, pipeline, claim) if letters.num_rows else None
-    failed = {} if done is None else done.failed_again
-    data |= {"replayed": 0 if done is None else done.replayed, "failed_again": failed}
-
-    def draw(paper: Paper) -> None:
-        paper.line(words)
-        if done is not None:
-            again = f", {sum(failed.values()):,} failed again" if failed else ""
-            paper.line(f"{done.replayed:,} replayed{again}")
-
-    call.out.show(data, draw)
-    return 1 if failed else 0
-
-
-def _replay_mismatches(call: Invocation, pipeline: Pipeline, claim: str) -> ReplayResult:
-    """Send the dead letters of a type again that did not match its schema."""
-    from distributary.cli.command.live import session_for
-    from distributary.engine.progress.removal import dead_letters_of
-    from distributary.observe.deadletters import unfinished
-    from distributary.operations.replay import LANE, finish, replay
-
-    letters = dead_letters_of(pipeline)
-    pipeline.ready(LANE)
-
-    def chosen() -> pa.Table:
-        name = pipeline.config.name
-        return letters.select(reason=ErrorCode.PAYLOAD_MISMATCH, type=claim, pipeline=name)
-
-    mismatches, more = chosen(), bool(unfinished(pipeline.checkpoint))
-    with (
-        session_for(call, pipeline, mismatches, more=more) as spark,
-        pipeline.open(spark, lane=LANE) as context,
-    ):
-        begun = finish(context, letters)
-        return replay(context, letters, chosen() if begun else mismatches)
-
-
-def _claim(name: str, claims: Sequence[str], *, where: str) -> str:
-    """Return the claim with this name, or whose name ends with it."""
-    exact = [each for each in claims if name in (each, spelled(each))]
-    meant = exact or [each for each in claims if spelled(each).endswith(f".{name}")]
-    if len(meant) == 1:
-        return meant[0]
-    among = sorted(map(spelled, meant or claims))
-    raise ConfigError(
-        f"several inferred schemas are called {name}"
-        if meant
-        else f"there is no inferred schema of {name}",
-        code=ErrorCode.NOT_FOUND,
-        where=where,
-        evidence=f"there are: {', '.join(among[:10])}" if among else "nothing was inferred",
-        next_step="say the whole name" if among else "change it in its registry",
-    )
+verb(app, "schema forget events events.yaml --dry-run")(forget)
+verb(app, "schema retype events status string events.yaml --dry-run")(retype)

@@ -44,17 +44,13 @@ if TYPE_CHECKING:
     from distributary.config.load import Loaded
     from distributary.model.change import SourceSlots
     from distributary.observe.cards import CatalogState, MirrorState, UpkeepState
+    from distributary.observe.forecast import Forecast
     from distributary.observe.health import Ranking
     from distributary.observe.ledger.ledger_rows import RuleStatus
     from distributary.observe.pause import Pause
     from distributary.observe.pulse import Pace, UnderWay
-    from distributary.observe.status import (
-        Forecast,
-        PipelineStatus,
-        SourceHeartbeat,
-        SourceTables,
-        SourceTableStatus,
-    )
+    from distributary.observe.source_tables import SourceTables, SourceTableStatus
+    from distributary.observe.status import PipelineStatus, SourceHeartbeat
 
 
 app = single(LOOK)

@@ -17,8 +17,8 @@ from distributary.config.sources.kafka import KafkaSourceConfig, kafka_of
 from distributary.engine.progress.removal import Removal
 from distributary.errors import RegistryError, SchemaNotFoundError
 from distributary.registry.http.http_registry import HttpRegistry
+from distributary.source.kafka.broker import Broker
 from distributary.source.kafka.produced import ProducedTopic, cards, write_card
-from distributary.source.kafka.source import Broker
 
 TOPIC, SUBJECT = "topic", "subject"
 

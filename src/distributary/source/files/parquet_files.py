@@ -19,7 +19,7 @@ from distributary.decode.change.json_rows import carried_types
 from distributary.delta.parquet import INT96_UNIT
 from distributary.errors import ErrorCode
 from distributary.registry.frames import read_varint, read_zigzag
-from distributary.source.files.avro_files import MOST_BLOCK_BYTES
+from distributary.source.files.avro_codecs import MOST_BLOCK_BYTES
 from distributary.source.files.file_bytes import (
     BYTES_PER_BATCH,
     MOST_LETTER_BYTES,

@@ -9,8 +9,9 @@ import pyarrow as pa
 from distributary.config.sources.kafka import KafkaSourceConfig
 from distributary.errors import missing
 from distributary.model.record import RAW
+from distributary.source.kafka.broker import Broker, Offsets
 from distributary.source.kafka.consumer import read
-from distributary.source.kafka.source import Broker, Offsets, ranges_of
+from distributary.source.kafka.source import ranges_of
 from distributary.source.source_entry import Browsing, Messages
 
 _MOST_BYTES = 8 << 20

@@ -16,9 +16,10 @@ from distributary.errors import SourceUnavailableError
 from distributary.model.check import Check, CheckState
 from distributary.model.record import RAW, Partition
 from distributary.observe.log_format import counted, listed
+from distributary.source.kafka.broker import Broker
 from distributary.source.kafka.browse import browse_topic
 from distributary.source.kafka.sample import sample_topic
-from distributary.source.kafka.source import Broker, KafkaEnds, KafkaSource
+from distributary.source.kafka.source import KafkaEnds, KafkaSource
 from distributary.source.source_entry import Browsing, Messages, SourceEntry
 from distributary.source.source_sample import Sample
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from distributary.config.sources.kafka import KafkaSourceConfig
+from distributary.source.kafka.broker import Broker
 from distributary.source.kafka.consumer import read
-from distributary.source.kafka.source import Broker, ranges_of
+from distributary.source.kafka.source import ranges_of
 from distributary.source.source_sample import MOST_BYTES, MOST_RECORDS, Sample, records_of
 
 _MOST_PARTITIONS = 50
