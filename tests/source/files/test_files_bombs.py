@@ -19,12 +19,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from distributary.errors import ErrorCode
-from distributary.source.files import avro_codecs, avro_files
+from distributary.source.files import avro_codecs, avro_files, source
 from distributary.source.files import file_bytes as files_events
 from distributary.source.files import json_files as files_json
 from distributary.source.files import parquet_files as files_parquet
 from distributary.source.files import parquet_files as files_parquet_pages
-from distributary.source.files import source
 from distributary.source.files.avro_slices import slicer_for
 from tests.decode.avro_samples import zigzag
 from tests.source.change_files import avro, events, faults, good, lines, named, put, records
