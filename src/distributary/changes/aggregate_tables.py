@@ -1,10 +1,11 @@
 """Aggregate tables: a row for each group of another table's rows, brought up to date by its log.
 
-An aggregate table remembers which version of its source table it is computed from. What came into
-the source table and what left it since then is grouped, added to the groups' rows and taken away
-from them, in one commit with the new version and the mark of the batch. So a second attempt finds
-nothing to do, and rows count once, however they got into the source table: by a batch, a replay, a
-merge or a repair. Where the difference is not known any more, all rows are grouped again.
+An aggregate table remembers which version of its source table it is computed from. The rows that
+were added to the source table since then, and the rows that were removed, are grouped, then added
+to the groups' rows and subtracted from them, in one commit with the new version and the mark of the
+batch. So a second attempt finds nothing to do, and rows count once, however they got into the
+source table: by a batch, a replay, a merge or a repair. Where the difference is not known any more,
+all rows are grouped again.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from distributary.shape.resolve import ShapeError
 from distributary.store.base import at
 
 DEFINITION = "distributary.aggregate"
-"""The table property that says what an aggregate table is computed by."""
+"""The table property with the definition by which an aggregate table is computed."""
 RULE = "distributary.aggregate.rule"
 """The table property with the groups and columns as the pipeline file has them, in JSON."""
 _VERSION = "distributary-aggregate/"
@@ -166,7 +167,7 @@ class _Statements:
         return pa.Table.from_arrays(columns, schema=self.parts)
 
     def net(self, came: pa.Table, left: pa.Table, *, once: bool) -> pa.Table:
-        """Return what came and what left, side by side."""
+        """Return the partial results of added and of removed rows, side by side."""
         if not left.num_rows:
             gone = [
                 pa.nulls(came.num_rows, f.type) for f in self.parts if f.name not in self.keys.names
@@ -250,9 +251,9 @@ def origin_of(path: str) -> tuple[str, str] | None:
 
 
 def recorded_rule(path: str) -> AggregateRule | None:
-    """Return the rule by which an aggregate table was computed; None if it does not say.
+    """Return the rule by which an aggregate table was computed; None if it is not recorded.
 
-    Tables that an earlier release wrote last do not.
+    It is not recorded in tables that an earlier release wrote last.
     """
     table = snapshot_of(path)
     text = None if table is None else table.property(RULE)
@@ -407,11 +408,11 @@ def _commit(work: _Work, change: Change) -> int:
     return rewrite_files(work.order.path, work.before, change).version
 
 
-# Only what came and what left.
+# Only the rows that were added to the source table or removed from it.
 
 
 def _added(work: _Work, before: Snapshot, changes: TableDifference) -> int:
-    """Add what came into the source table to the groups, and take away what left."""
+    """Add the source table's new rows to the groups, and subtract its removed rows."""
     before.refuse_unusable(work.order.table)
     statements = _Statements.of(work.aggregates)
     once = changes.commits <= 1

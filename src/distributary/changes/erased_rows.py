@@ -129,14 +129,14 @@ class EitherRows:
         return tuple(dict.fromkeys(name for one in self.selections for name in one.columns))
 
     def by_statistics(self, state: Snapshot, file: DataFile) -> bool | None:
-        """Return whether all rows of a file go, or none; None if its rows must be read."""
+        """Return whether all rows of a file are removed, or none; None if its rows must be read."""
         answers = [one.by_statistics(state, file) for one in self.selections]
         if True in answers:
             return True
         return None if None in answers else False
 
     def gone(self, rows: pa.Table) -> pa.ChunkedArray:
-        """Return a mask of the rows that go."""
+        """Return a mask of the rows to remove."""
         found = pa.chunked_array([pa.array(np.zeros(rows.num_rows, np.bool_))])
         for one in self.selections:
             if one.columns:

@@ -385,7 +385,7 @@ def _by_times(table: _Places, pair: _Pair, since: Ints, timed: Flags) -> _Judgem
 
 
 def _highest_until(heights: Ints) -> Ints:
-    """Return for each number where the highest of those up to it is."""
+    """Return, for each number, the index of the highest number up to it."""
     top = np.maximum.accumulate(heights)
     is_higher = np.append(True, heights[1:] > top[:-1])[: len(heights)]
     highest: Ints = np.maximum.accumulate(np.where(is_higher, np.arange(len(heights)), 0))

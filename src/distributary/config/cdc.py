@@ -37,7 +37,7 @@ class DmsOptions(NamedTuple):
 
 
 class DmsConfig(Section):
-    """Settings for files of AWS DMS, which do not say some things about their tables."""
+    """Settings for files of AWS DMS: facts about tables that the files do not contain."""
 
     keys: Mapping[Text, Texts] = Field(
         default_factory=dict, examples=[{"shop.orders": ["id"], "shop.*": ["id"]}]

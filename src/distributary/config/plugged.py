@@ -1,6 +1,7 @@
 """Payload formats and sources of other packages, which name them by entry points.
 
-Entry points are looked for only when a pipeline file names a format or a source that is not ours.
+Entry points are searched only when a pipeline file names a format or a source that Distributary
+does not have.
 """
 
 from __future__ import annotations

@@ -392,7 +392,7 @@ def _refusal(card: Registration, *, evidence: str, option: str) -> ConfigError:
     from distributary.model.names import printable
 
     return ConfigError(
-        f"the file of pipeline {card.name} is known by the lake alone, and is not loaded unasked",
+        f"the file of pipeline {card.name} is named by the lake only, and is not trusted",
         code=ErrorCode.FILE_NOT_TRUSTED,
         where=printable(card.file) or "its card",
         evidence=evidence,

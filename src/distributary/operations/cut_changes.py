@@ -1,8 +1,8 @@
 """The rows that a table got, changed or lost between two cuts.
 
-Where only rows were added, they are those of the files that commits have added. Elsewhere the files
-that only one of the two versions has are compared: rows that merely moved, as by compaction, are in
-both. What that costs depends on the files that were written between the cuts.
+If rows were only added, the files that commits have added are read. Otherwise the files that only
+one of the two versions has are compared, so that rows which were only moved, as by compaction, do
+not count. The cost depends on the files that were written between the cuts.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from distributary.observe.cuts import Cuts
 from distributary.store.base import at
 
 CHANGE_TYPE = "_change_type"
-"""The column that says what became of a row, with the values of Delta's change data feed."""
+"""The column with the kind of a row's change, with the values of Delta's change data feed."""
 INSERT, DELETE = "insert", "delete"
 BEFORE, AFTER = "update_preimage", "update_postimage"
 
 
 @dataclass(frozen=True)
 class TableChanges:
-    """What became of a table between two cuts; the rows are read when they are asked for."""
+    """The changes of a table between two cuts; the rows are read on request."""
 
     table: CutTable
     """The table at the later cut."""

@@ -1,11 +1,11 @@
 """`erase`: removes records that match a condition from every layer of a lake, for good.
 
 Rows are found by the condition in the tables that have its columns, and from there by their
-coordinates (topic, partition, offset) everywhere else: bronze, the unified table, dead letters. Of
-tables that are made of a log, whole keys go (`changes/erased_rows.py`).
-What was found is written down first (`delta/erased_records.py`); `engine/progress/erasure.py`
-removes it.
-Pipelines of the lake must not run meanwhile, because the batch that they work on has been read.
+coordinates (topic, partition, offset) everywhere else: bronze, the unified table, dead letters.
+From tables that are made of a log, all rows with the keys of these records are removed
+(`changes/erased_rows.py`). What was found is written down first (`delta/erased_records.py`);
+`engine/progress/erasure.py` removes it. Pipelines of the lake must not run meanwhile, because the
+batch that they work on has been read.
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ class _Search:
     families: set[str] = field(default_factory=set)
     """The folders of logs that are kept, and of the tables that are made of them."""
     keys: dict[str, RowsOfKeys] = field(default_factory=dict)
-    """The rows that go from tables that are made of a log, by folder."""
+    """The rows to remove from tables that are made of a log, by folder."""
     matching: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
 
@@ -360,7 +360,7 @@ class _Search:
             texts = [texts_of(column).to_pylist() for column in columns]
             self.texts |= set(zip(*texts, strict=True))
         except pa.ArrowException:
-            self.refused[table.folder] = "values of a column of the condition are no texts"
+            self.refused[table.folder] = "a column of the condition has values that are not text"
 
     def _by_key(self, family: LogFamily, states: Mapping[str, Snapshot | None]) -> None:
         """Add the keys of matching events and rows of a log's tables."""
@@ -385,7 +385,7 @@ class _Search:
         return keys
 
     def _add_keys(self, family: LogFamily, keys: LogKeys, texts: frozenset[str]) -> bool:
-        """Add keys to those whose rows go; return whether there was a new one."""
+        """Add keys whose rows are to be removed; return whether one of them was new."""
         known = self.keys.get(family.log.folder, RowsOfKeys((), frozenset())).keys
         chosen = RowsOfKeys(keys.definition, known | texts)
         self.keys |= dict.fromkeys((t.folder for t in (family.log, *family.merged)), chosen)
@@ -459,8 +459,8 @@ class _Search:
         """Return the values to remember, hashed."""
         if not self.condition.values:
             self.notes.append(
-                "only the records that were found are kept from coming back: the condition is no "
-                "list of values, so that new records that fit it are written"
+                "only the records that were found are kept from coming back: the condition is not "
+                "a list of values, so new records that match it are written"
             )
             return ()
         columns = self.condition.columns
@@ -560,8 +560,8 @@ def erase(
 ) -> tuple[ErasableRows, dict[str, Any]]:
     """Erase the records of a condition; return what was found and the certificate.
 
-    Erasures that were begun before are finished first. Raises OwnedError while a pipeline of the
-    lake runs, and ConfigError for layers that cannot be erased: then nothing was changed.
+    Unfinished erasures are completed first. Raises OwnedError while a pipeline of the lake runs,
+    and ConfigError for layers that cannot be erased: then nothing was changed.
     """
     finish_erasures(lake, later=True)
     with stopped_pipelines(lake) as check:

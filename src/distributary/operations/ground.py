@@ -1,8 +1,8 @@
 """Tests of the stores below a lake and a checkpoint, which leave nothing behind.
 
 The engine relies on three properties of a store: if two processes create one file, one of them
-fails; a file that has changed is not replaced; its clock is close to ours. A store without one of
-them would lose or double records silently, so they are tested.
+fails; a file that has changed is not replaced; its clock agrees with the clock of this machine. A
+store without one of them would lose or double records silently, so they are tested.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def _puts(name: str, address: str, store: Store) -> Proof:
 
 
 def _clock(name: str, address: str, store: Store) -> Proof:
-    """Compare the store's clock with ours, within the time of a request."""
+    """Compare the store's clock with this machine's, within the time of a request."""
     before = time.time()
     store.write("clock", b"?")
     after = time.time()
@@ -181,8 +181,8 @@ def _clock(name: str, address: str, store: Store) -> Proof:
     return Proof(
         name,
         skew <= _MOST_SKEW_SECONDS,
-        f"wrote a file below {address} and compared its time with ours",
-        f"{skew:.1f} s apart from ours",
+        f"wrote a file below {address} and compared its time with the clock here",
+        f"{skew:.1f} s apart from the clock of this machine",
         f"{_MOST_SKEW_SECONDS:.0f} s at most",
         "set the clock, for example with timedatectl set-ntp true",
     )

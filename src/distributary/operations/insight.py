@@ -60,7 +60,7 @@ def look_inside(
     payload = (
         unwrapped.payloads[0].as_py() if unwrapped is not None and len(unwrapped.rows) else None
     )
-    # a payload that is base64, compressed or a part of JSON has no place of its own in the value
+    # a payload that is base64, compressed or a part of JSON is not found as bytes in the value
     place = value.rfind(payload) if payload else -1
     start = place if place >= 0 else _after_frame(value)
     writer = schema if payload else _envelope(pipeline, registry)

@@ -1,7 +1,7 @@
 """`maintain`: maintenance of a lake's tables, many at once, beside running pipelines.
 
-One process at a time does it, under a claim of its own. It may be killed at any moment: files
-that it has written but not committed belong to no table, and a later maintenance deletes them.
+Only one process at a time does it, protected by a claim. It may be killed at any moment: files that
+it has written but not committed belong to no table, and a later maintenance deletes them.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class TableReport:
     """Skipped steps with their reasons."""
     error: Mapping[str, Any] | None = None
     left: bool = False
-    """Whether it was not begun for lack of time."""
+    """Whether the table was skipped because no time was left."""
     seconds: float = 0.0
 
     @property
@@ -255,11 +255,11 @@ _ROWS_STAY = {
     str(Role.HISTORY): _OF_LOG,
     str(Role.DEAD_LETTERS): "dead letters go by maintain.expire",
 }
-"""The reasons why rows of these roles have no age at which they go."""
+"""The reasons why rows of these roles are never removed by their age."""
 
 
 def oldest_moment(age: timedelta, now: datetime) -> datetime:
-    """Return the moment before which rows go; for an age of a day or more, the start of a day."""
+    """Return the moment before which rows are removed; for a day or more, the start of a day."""
     moment = now - age
     if age < timedelta(days=1):
         return moment

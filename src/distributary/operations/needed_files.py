@@ -60,7 +60,7 @@ class Watched:
     notes: tuple[str, ...] = ()
     """Notes about pipelines that could not be checked."""
     holds: Holds = field(default_factory=Holds)
-    """What cuts need."""
+    """The versions that cuts need."""
 
     def keepers(self, folder: str) -> Keepers:
         """Return the files of one table that must stay."""

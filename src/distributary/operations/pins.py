@@ -33,7 +33,7 @@ def pin_cut(cuts: Cuts, point: CutPoint, until: datetime) -> CutPin:
 
 
 def unpin_cut(cuts: Cuts, point: CutPoint) -> str:
-    """Let a pinned cut go and return its name. Raises ConfigError for one that is not pinned."""
+    """Unpin a cut and return its name. Raises ConfigError for one that is not pinned."""
     name = cuts.name(point)
     if not remove_pin(cuts.lake, name):
         raise ConfigError(

@@ -58,7 +58,7 @@ class Lake:
     ) -> None:
         """Open the lake in a folder or a bucket: `./lake`, `s3://bucket/lake`.
 
-        `storage_options` are those of `lake.storage_options` in the pipeline's file. Raises
+        `storage_options` are the same as `lake.storage_options` in the pipeline's file. Raises
         ConfigError for a folder in which no pipeline has run.
         """
         self.path = absolute(str(path))
@@ -88,7 +88,7 @@ class Lake:
         return chosen
 
     def tables(self) -> list[str]:
-        """Return the names of the tables, at a chosen cut those that it has."""
+        """Return the names of the tables; at a chosen cut, of the tables that it has."""
         if self._chosen is not None:
             cuts, point = self._chosen
             return [table.table for table in cuts.cut(point).tables]
@@ -139,7 +139,7 @@ class Lake:
     def changes_since(
         self, as_of: AsOf, *, pipeline: str | None = None, tables: Sequence[str] | None = None
     ) -> dict[str, TableChanges]:
-        """Return what became of each table since a cut, up to the newest or the chosen one.
+        """Return the changes of each table since a cut, up to the newest or the chosen one.
 
         `rows` of each reads the changed rows, with `_change_type`; `counts()` counts them.
         """
@@ -178,7 +178,7 @@ class Lake:
         source = Coordinates.parse(where)
         if source is None:
             raise ConfigError(
-                "this is no place of a record",
+                "this does not name a record",
                 evidence=repr(where)[:100],
                 next_step="write topic/partition/offset, or a table with column=value",
             )
@@ -255,7 +255,7 @@ class LakeTable:
     ) -> duckdb.DuckDBPyRelation:
         """Return a relation of DuckDB, which reads only what a query on it needs.
 
-        It belongs to the connection, or else to DuckDB's own default one.
+        It belongs to the given connection, or else to DuckDB's default connection.
         """
         module = _package("duckdb", "to_duckdb") if connection is None else connection
         files = self._table.files

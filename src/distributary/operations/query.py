@@ -117,8 +117,8 @@ class QueryResult:
 class Questions:
     """Executes statements on one cut of a lake, and caches the places of its tables.
 
-    Without `as_of` each statement reads the newest cut. `pipeline` is that of a batch's number.
-    `chosen` is a cut that was found before.
+    Without `as_of` each statement reads the newest cut. `pipeline` is the pipeline that a batch
+    number counts in. `chosen` is a cut that is known already.
     """
 
     def __init__(
@@ -435,7 +435,7 @@ def _within(engine: DuckDBPyConnection, seconds: float, overdue: Overdue | None)
         while not done.wait(0.1):
             engine.interrupt()
             if overdue is not None and time.monotonic() > until:
-                overdue(_stopped("its time is over, and the engine does not stop"))
+                overdue(_stopped("it took longer than its timeout, and the engine does not stop"))
                 return
 
     watcher = threading.Thread(target=watch, name="query-limit", daemon=True)
@@ -451,7 +451,8 @@ def _failed(error: Exception) -> DistributaryError:
     """Return the engine's failure as our error: limits exceeded, a missing file, or wrong SQL."""
     text = str(error)
     if isinstance(error, MemoryError) or any(sign in text for sign in _TOO_MUCH):
-        return _stopped("its time is over" if _TOO_MUCH[1] in text else _first_line(error))
+        late = _TOO_MUCH[1] in text
+        return _stopped("it took longer than its timeout" if late else _first_line(error))
     if any(sign in text for sign in _UNREADABLE):
         return LakeUnavailableError(
             "the tables cannot be read",

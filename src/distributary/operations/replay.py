@@ -98,7 +98,7 @@ def replay(context: RunContext, dead_letters: DeadLetters, letters: pa.Table) ->
 
 
 def finish(context: RunContext, dead_letters: DeadLetters) -> list[ReplayResult]:
-    """Complete the replays that were begun and not ended."""
+    """Complete unfinished replays."""
     return [
         _run(context, dead_letters, number)
         for number in unfinished(context.progress.checkpoint.store)

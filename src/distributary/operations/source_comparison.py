@@ -1,9 +1,9 @@
 """A merged table and the database it comes from: compare them, heal the table, read it again.
 
-What is healed comes into the log as a batch of a lane of its own, as dead letters do that are sent
-again: its owner is not the stream's, so a running pipeline goes on. The events are frozen in a file
-beside the checkpoint before the batch is decided. So a command that was killed is finished by the
-next one with the same events, and no others.
+Corrected rows enter the log as a batch of a separate lane, as replayed dead letters do. The lane
+has its own owner, so a running pipeline continues meanwhile. The events are frozen in a file beside
+the checkpoint before the batch is decided. So a command that was killed is finished by the next one
+with the same events, and no others.
 """
 
 from __future__ import annotations
@@ -133,12 +133,12 @@ def _bring(
 
 
 def is_unfinished(pipeline: Pipeline) -> bool:
-    """Return whether a command that brought rows of a database was cut off."""
+    """Return whether an earlier command that read rows of a database was interrupted."""
     return bool(unfinished(pipeline.checkpoint, LANE))
 
 
 def finish(context: RunContext) -> int:
-    """Finish the batches that a command has begun and not ended; return how many."""
+    """Finish the unfinished batches of earlier commands; return how many."""
     begun = unfinished(context.progress.checkpoint.store, LANE)
     for number in begun:
         _run(context, number)
@@ -147,8 +147,9 @@ def finish(context: RunContext) -> int:
 
 # Reading a whole table again, by ranges of keys, each as of its own position of the log.
 #
-# What a row was at the low watermark of its range loses to every change from there on, whenever
-# that arrives: so says the paper on DBLog. The end of a range is kept when its batch is settled.
+# As in the paper on DBLog, a row that was read at the low watermark of its range loses to every
+# later change of the row, whenever that change arrives. The end of a range is stored when its batch
+# is settled.
 
 RANGE_ROWS = 100_000
 """Rows of a range."""
@@ -165,7 +166,7 @@ def read_again(
 ) -> tuple[int, SourceCheck]:
     """Read all rows of a table into its log, then heal what is left; return how many rows.
 
-    One that was cut off goes on where it ended.
+    An interrupted reading continues where it ended.
     """
     finish(context)
     place, name = _place(context), f"{layout.folder_name(known.table)}.json"

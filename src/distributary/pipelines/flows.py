@@ -51,9 +51,9 @@ def decoded(spark: SparkSession, file: str | os.PathLike[str], *, type: str) -> 
         file: the pipeline file; relative paths in it start at the project's folder.
         type: the type, as `types` names it.
 
-    The frame leaves out records of other types, and records that are a row of no type:
-    `dead_letters` has those. A record that needs further columns fails the update with SCHEMA_GREW;
-    Spark reads it again in the next update.
+    The frame leaves out records of other types, and records that cannot become a row of any type,
+    which `dead_letters` returns. A record that needs further columns fails the update with
+    SCHEMA_GREW; Spark reads it again in the next update.
     """
     from distributary.source.kafka.source import raw_records
 
@@ -73,7 +73,7 @@ def decoded(spark: SparkSession, file: str | os.PathLike[str], *, type: str) -> 
 
 
 def dead_letters(spark: SparkSession, file: str | os.PathLike[str]) -> DataFrame:
-    """Return a streaming frame of the records that are a row of no type, each with the reason."""
+    """Return a streaming frame of the records that cannot become a row, each with the reason."""
     from distributary.source.kafka.source import raw_records
 
     config, now = _now(file)
@@ -256,7 +256,7 @@ class TypeRows:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterRows:
-    """The records that are a row of no type."""
+    """The records that cannot become a row of any type."""
 
     config: PipelineConfig = field(repr=False)
     known: KnownTypes = field(repr=False)

@@ -95,7 +95,7 @@ def settings(file: str | os.PathLike[str]) -> PipelineConfig:
             f"a declarative pipeline cannot be made of this file: {unfit}",
             code=ErrorCode.CONFIG_INVALID,
             where=str(file),
-            next_step="run it with `distributary run`, which can",
+            next_step="run it with `distributary run`, which supports this",
         )
     tables, source = config.tables, config.source
     # Spark numbers its batches itself

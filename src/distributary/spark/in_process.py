@@ -1,7 +1,7 @@
 """Tasks in this process, without a JVM: for tests of users, and for repairs of a few records.
 
-A session of this kind answers what the two hops of a stage ask of Spark. What needs more, such as a
-merge into a table that only Spark can write, asks for the `real` one.
+This session offers the part of Spark that the two hops of a stage use. Work that needs more, such
+as a merge into a table that only Spark can write, calls `real` for a session of Spark.
 """
 
 from __future__ import annotations
@@ -70,6 +70,6 @@ def in_process(begin: Callable[[], SparkSession]) -> SparkSession:
 
 
 def real(session: SparkSession) -> SparkSession:
-    """Return a session of Spark itself, for what only Spark can do."""
+    """Return a session of Spark itself, for work that only Spark can do."""
     given: object = session
     return given.started() if isinstance(given, _InProcess) else session

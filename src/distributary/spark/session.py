@@ -198,7 +198,8 @@ def spark_session(
     """Return the session of this process; start it with these settings if there is none.
 
     Raises SetupError if Java or the connectors are missing or Spark does not start, and ConfigError
-    if a setting contradicts a required one. Under `spark-submit`, its settings win over ours.
+    if a setting contradicts a required one. Under `spark-submit`, its settings override
+    Distributary's.
     """
     wanted = settings or SparkSettings()
     with _starting:
@@ -382,7 +383,7 @@ def _connected(settings: SparkSettings, app_name: str) -> SparkSession:
 
 
 def _submitted(settings: SparkSettings, app_name: str) -> SparkSession:
-    """Return a session in the JVM that `spark-submit` started; our settings fill the gaps."""
+    """Return a session in the JVM that `spark-submit` started; its own settings take precedence."""
     gateway = launch_gateway()  # type: ignore[no-untyped-call]
     conf = SparkConf(_jvm=gateway.jvm)
     # The defaults of a local master would be wrong on the cluster that was named there.
@@ -395,7 +396,7 @@ def _submitted(settings: SparkSettings, app_name: str) -> SparkSession:
 
 
 def _of_this_spark(session: SparkSession, where: str) -> SparkSession:
-    """Raise SetupError if a foreign session has another version of Spark."""
+    """Raise SetupError if a session that was started elsewhere has another version of Spark."""
     expected, actual = SPARK_VERSION, session.version
     if not actual.startswith(f"{expected}."):
         raise SetupError(
@@ -453,7 +454,7 @@ _OWN_ERROR = re.compile(
     r"(?:\n  at: (?P<where>.+))?(?:\n  seen: (?P<evidence>.+))?(?:\n  next: (?P<next_step>.+))?",
     re.M,
 )
-"""An error of ours that a task raised, as `DistributaryError.__str__` formats it."""
+"""The text of an error that a task raised, as `DistributaryError.__str__` formats it."""
 _NUMBERED = re.compile(r"\[Errno (?P<number>\d+)\] [^:\n]*(?:: '(?P<path>[^'\n]*)')?")
 _ABOUT_THE_LAKE = {
     errno.ENOSPC: "the disk is full",
@@ -466,7 +467,7 @@ _ABOUT_THE_LAKE = {
 
 
 def disk_failed(error: OSError) -> DistributaryError | None:
-    """Return the error of ours for a failure of the disk, which may pass; None for others."""
+    """Return a retryable error for a failure of the disk; None for any other failure."""
     return _disk_failed(error.errno or 0, str(error.filename or ""))
 
 
@@ -484,7 +485,7 @@ def _disk_failed(number: int, path: str) -> DistributaryError | None:
 
 
 def spark_failed(error: PySparkException) -> DistributaryError:
-    """Return the error of ours for a failed job; failures of the disk may pass."""
+    """Return the DistributaryError for a failed job; for failures of the disk it is retryable."""
     few = too_few_files(str(error))
     if few is not None:
         return few
@@ -516,7 +517,7 @@ def spark_failed(error: PySparkException) -> DistributaryError:
 
 
 def _own_error(text: str) -> DistributaryError | None:
-    """Build the error of ours that a task raised last, from Spark's text; None if there is none."""
+    """Build the DistributaryError that a task raised last, from Spark's text; None without one."""
     raised = list(_OWN_ERROR.finditer(text))
     if not raised or raised[-1]["code"] not in ErrorCode.__members__:
         return None

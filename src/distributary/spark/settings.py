@@ -1,4 +1,4 @@
-"""The settings of a Spark session: our defaults, the user's over them, required ones over both."""
+"""The settings of a Spark session: defaults, which the user overrides, and required ones."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class SparkSettings:
     """The driver's memory, such as `4g`; by default a quarter of the machine's memory, between 1g
     and 4g."""
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Further settings, which win over ours; may hold secrets."""
+    """Further settings, which override the defaults; may hold secrets."""
     sealed: frozenset[str] = frozenset()
     """The names of options that are secret, whatever they are called."""
     log_file: Path | None = None
@@ -253,7 +253,7 @@ _DEFAULTS = {
 
 _CLUSTER = {
     "spark.ui.enabled": "true",
-    # Visitors of the page may look, but end nothing.
+    # Visitors of the page may see jobs, but not end them.
     "spark.ui.killEnabled": "false",
 }
 
@@ -285,7 +285,7 @@ def _jars(user: Mapping[str, str], jars: Sequence[Path], *, first: bool) -> dict
 
 
 def _combined(settings: SparkSettings, java_options: Sequence[str]) -> dict[str, str]:
-    """Return the settings that combine our values with the user's."""
+    """Return the settings whose values combine the defaults with the user's."""
     user = settings.conf
     secret = _secret_names(settings)
     conf = {

@@ -1,8 +1,8 @@
 """Decoding in a child process, for batches with a record that kills its decoder.
 
 A native decoder that crashes ends its worker, and Spark would retry the same records forever. Here
-the child process ends instead, and the records are halved until the guilty one is alone. The same
-applies to a record whose decoded form exceeds the memory.
+only a child process ends. The records are then halved until the record that ends it is found. The
+same applies to a record whose decoded form exceeds the memory.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _in_child(
     build: Callable[[], Decoder | ChangeDecoder], payloads: pa.BinaryArray, raw: pa.Table | None
 ) -> Decoded | str:
     """Decode in a child process; return the result, or a description of the child's death."""
-    # Pickle passes between two of our own processes on one machine; nothing foreign is unpickled.
+    # Both ends are processes of this program: nothing that comes from outside is unpickled.
     work = pickle.dumps((build, payloads.to_pylist(), None if raw is None else _stream(raw)))
     try:
         child = subprocess.run(

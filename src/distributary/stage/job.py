@@ -352,7 +352,7 @@ def run_land(
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                # The driver pickled this load a moment ago, from paths and numbers.
+                # The driver itself has pickled this load, which holds only paths and numbers.
                 load: Load = pickle.loads(packed[number])  # noqa: S301
                 yield from _run_wanted(partial(_landed, load, plan, order), order)
 

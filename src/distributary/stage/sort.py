@@ -135,7 +135,7 @@ def sort(
         if FAMILIAR.name in batch.schema.names:
             unwrapped.familiar = np.flatnonzero(batch.column(FAMILIAR.name))
         if plan.output.whole:
-            # Nothing is judged here: the readers of bronze see the same record again.
+            # No record is refused here: the jobs that read bronze will refuse it.
             unwrapped.letters, unwrapped.skipped = [], 0
         skipped += unwrapped.skipped
         for topic, moment in unwrapped.heartbeats.items():
@@ -241,7 +241,7 @@ def _is_same(payloads: pa.BinaryArray, values: pa.BinaryArray) -> bool:
 def _refused(
     groups: RecordGroups, plan: TaskPlan, order: StageOrder, known: Collection[RouteKey] | None
 ) -> dict[int, Rejected]:
-    """Return the keys to refuse without the driver, so that foreign records cannot flood it."""
+    """Return the keys to refuse without the driver, so that unknown records cannot flood it."""
     refused: dict[int, Rejected] = {}
     answered = plan.routing.routes if known is None else known
     new: set[RouteKey] = set()

@@ -63,7 +63,7 @@ class FileOrigin(NamedTuple):
     def may_be_of(self, pipeline: str) -> bool:
         """Return whether a pipeline may have staged the file.
 
-        Old names do not tell the pipeline.
+        Names of earlier versions do not contain the pipeline.
         """
         return len(self.attempt) <= _DIGITS or self.attempt.startswith(_signature(pipeline))
 
@@ -74,7 +74,7 @@ def file_name(order: StageOrder) -> str:
 
 
 def origin_of(name: str) -> FileOrigin | None:
-    """Parse the name of a staged file; None if it is not one of ours."""
+    """Parse the name of a staged file; None if no pipeline gives such names."""
     match = _NAME.fullmatch(name.rpartition("/")[2])
     return FileOrigin(match[1], int(match[2]), match[3]) if match else None
 

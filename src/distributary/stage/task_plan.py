@@ -77,7 +77,7 @@ class OutputPlan:
 class TaskPlan:
     """The part of a plan that stays the same until a schema, a type or a table is new.
 
-    It is sent once for many batches, so that a batch without news sends tasks almost nothing.
+    It is sent once for many batches, so that most batches send almost nothing to tasks.
     """
 
     records: RecordsPlan

@@ -1,5 +1,5 @@
 """A merged table and the database that it comes from: comparison, healing, snapshots.
 
-`base.py` is what is asked of a database and the table of those that are known; `compare.py` finds
-the rows that differ; `lake.py` is the lake's side; `reads.py` turns rows into events of a log.
+`base.py` has the protocol of a database and the table of supported ones; `compare.py` finds the
+rows that differ; `lake_side.py` reads the lake; `reads.py` turns rows into events of a log.
 """

@@ -100,7 +100,7 @@ class Moment:
     at_us: int
     """The database's time, in microseconds since 1970."""
     text: str
-    """The lower place in the database's own words."""
+    """The lower place as the database writes it."""
 
 
 class Database(Protocol):
@@ -187,7 +187,7 @@ def connect(address: Address) -> Database:
 
 @contextmanager
 def failing(address: Address, errors: type[Exception]) -> Iterator[None]:
-    """Turn a driver's errors into ours, without what they may show of the password."""
+    """Turn a driver's errors into DistributaryErrors, which do not show the password."""
     try:
         yield
     except errors as error:
@@ -210,7 +210,7 @@ def not_there(title: str, known: Sequence[str], address: str) -> ConfigError:
 
 
 def waiting(patience: float, *, pause: float = 0.1) -> Iterator[None]:
-    """Yield again and again until the time is over."""
+    """Yield repeatedly until the time is over."""
     deadline = time.monotonic() + patience
     yield
     while time.monotonic() < deadline:

@@ -104,7 +104,7 @@ class SourceCheck:
     only_in_source: tuple[str, ...]
     only_in_lake: tuple[str, ...]
     not_compared: tuple[str, ...]
-    """Columns of both whose types do not compare."""
+    """Columns of both sides whose types cannot be compared."""
     passed: bool
     """Whether the log has events from after the snapshot."""
     cut_off: bool
@@ -212,7 +212,7 @@ class Comparison:
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """Return the lake's columns of which the source says nothing that compares."""
+        """Return the lake's columns without a comparable column in the source."""
         return (*self._only_in_lake, *self._not_compared)
 
     def run(self, *, patience: float = 60.0) -> tuple[SourceCheck, Wrong, Moment]:
@@ -323,7 +323,7 @@ class Comparison:
             self._progress(what, count, total)
 
     def _choose_encodings(self) -> None:
-        """Find out how events have written the values of columns that may be written in ways."""
+        """Determine how events write the values of columns that have several encodings."""
         if all(len(pair.encodings) == 1 for pair in self.pairs.values()):
             return
         first = next(self._database.read(self.source, most=_FIRST_ROWS), None)

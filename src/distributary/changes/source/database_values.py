@@ -1,8 +1,8 @@
 """The values of a database as a lake has them, in the encoding that its events use.
 
 A decoder keeps what an event says. Without a schema a decimal may be text or bytes in base64, and a
-time a number of milliseconds or of microseconds: what a column holds shows only by its values. So
-each pair of types has one encoding or several, and the one that agrees with most rows is used.
+time a number of milliseconds or of microseconds: only its values show what a column holds. So each
+pair of types has one encoding or several, and the one that agrees with most rows is used.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _normal_json(text: str) -> str:
 
 
 def _normal_number(text: str) -> str:
-    """Write a number without needless zeros, also one of Debezium's with a scale of its own."""
+    """Write a number without needless zeros, also a number of Debezium that carries its scale."""
     if text.startswith("{"):
         try:
             record = orjson.loads(text)
@@ -250,7 +250,7 @@ def _days(values: pa.ChunkedArray, _: pa.DataType) -> pa.ChunkedArray:
 
 
 def _in_utc(values: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
-    """Take a clock without a zone as one in UTC, as decoders do, and the other way round."""
+    """Convert times without a zone to times in UTC, as decoders do, and back."""
     if (values.type.tz is None) == (type_.tz is None):
         return values.cast(type_)
     return values.cast(pa.int64()).cast(pa.timestamp("us", type_.tz)).cast(type_)

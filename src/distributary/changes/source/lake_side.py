@@ -56,7 +56,7 @@ class Later:
     keys: Words
     """Hashes of the keys of their rows, sorted."""
     unclear: Words
-    """Those of events of which it is unknown whether the snapshot has them."""
+    """The hashes of the keys of events that the snapshot may or may not have."""
     passed: bool
     """Whether the log has events that the snapshot cannot have."""
     newest: Position | None
@@ -75,7 +75,7 @@ class MergedTable:
         self.key: Definition = self._key()
 
     def refresh(self) -> None:
-        """Take the newest version; the log after the table, so that it lacks nothing of it."""
+        """Open the newest versions: first the table, so that the log has all of its events."""
         before, self._shape = open_target(self.order)
         self.table: Snapshot | None = before
         log = snapshot_of(self._log_path)
@@ -233,9 +233,9 @@ class _Placed:
         # rows of an initial snapshot have its position, so they do not prove later changes
         first = ((phase & 1) == 0) & (places == np.array(moment.low)).all(axis=1)
         self.later: Flags = (server > incarnation) | (here & ~first & ~below(places, moment.low))
-        """Those that do not stand before it."""
+        """The events that do not stand before the snapshot."""
         self.beyond: Flags = self.later & ~(here & below(places, moment.high))
-        """Those that it cannot have."""
+        """The events that the snapshot cannot have."""
         truncates = truths(pc.equal(rows.column("_op"), "truncate"))
         self.unplaced = bool((((phase & 1) == 1) & ~placed & ~truncates).any())
         self.unplaced |= bool(by_time(seq).any())
@@ -248,7 +248,7 @@ class _Placed:
 
 
 def is_among(values: Words, sorted_values: Words) -> Flags:
-    """Mark the values that are among others, which are sorted."""
+    """Mark the values that a sorted array has."""
     if not len(sorted_values):
         return np.zeros(len(values), np.bool_)
     at = np.searchsorted(sorted_values, values)

@@ -312,4 +312,6 @@ def unpin(
     found = find_lake(call, lake, file)
     cuts, point = _found(found, cut, pipeline)
     name = unpin_cut(cuts, point)
-    call.out.show({"unpinned": name}, lambda paper: paper.line(f"{one_line(name)} is let go"))
+    call.out.show(
+        {"unpinned": name}, lambda paper: paper.line(f"{one_line(name)} is no longer pinned")
+    )

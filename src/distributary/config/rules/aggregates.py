@@ -117,8 +117,8 @@ class AggregateConfig(Section):
     """Tables per type that get such a table, with the wildcards * and ?; all tables per type when
     left out. Of change data and of tables with a key: the table of current rows."""
     name: _Template = Field(examples=["gold_{type}_player_agg"])
-    """Name of the table. `{table}` is the name of the other one, `{type}` the part of it that
-    stands for its type; `tables.prefix` comes first."""
+    """Name of the table. `{table}` is the name of the table per type, `{type}` the part of that
+    name that stands for the type; `tables.prefix` comes first."""
     group_by: _Groups = Field(
         min_length=1, examples=[["player_id"], {"day": "date_trunc('day', _timestamp)"}]
     )
@@ -134,7 +134,7 @@ class AggregateConfig(Section):
     Readers of the table must then support deletion vectors."""
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield what cannot work together in one entry."""
+        """Yield settings of one entry that contradict each other."""
         names = [*self.group_by, *self.columns]
         folded = [name.casefold() for name in names]
         for number, name in enumerate(names):

@@ -58,8 +58,8 @@ _MACRO_KINDS = ("list_", "array_", "map_contains", "split_part")
 _TOO_DEEP = "is nested too deeply"
 _LONGEST = 10_000
 _RECORD_TIME = (
-    "the current time is another when a batch is staged again; _timestamp is the record's own, and "
-    "in shape _batch_time is the batch's"
+    "the current time changes when a batch is staged again: use _timestamp, the time of the "
+    "record, or in shape _batch_time, the time of the batch"
 )
 
 _lock = threading.Lock()

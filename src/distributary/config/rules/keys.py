@@ -52,7 +52,7 @@ class KeyedTables(Section):
     tombstones: Literal["skip", "delete"] = "skip"
     """Meaning of a Kafka message with a key and no value. delete: the row with this key was
     deleted, as in a compacted topic; the message's key has to be a JSON object with the columns of
-    `key`, or the value of the only one, as text. skip: the setting of the source holds."""
+    `key`, or the value of the only one, as text. skip: the setting of the source applies."""
     history: bool = False
     """Also keep every version of a row in `<table>_history`, with the times between which it was
     valid."""
@@ -77,7 +77,7 @@ class KeyedTables(Section):
         return True
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield settings that have no meaning together."""
+        """Yield settings of one entry that contradict each other."""
         if self.mode == "dedup":
             for name, why in _NO_DELETES.items():
                 if getattr(self, name):

@@ -89,8 +89,8 @@ class ShapeConfig(Section):
     columns as they were before."""
     function: FunctionName | None = Field(default=None, examples=["cleaning:clean"])
     """A function in Python, as MODULE:NAME, that gets a `pyarrow.RecordBatch` and returns one with
-    as many rows, in other columns if it likes. The module is a file beside the pipeline file, or
-    can be imported."""
+    as many rows; its columns may differ. The module is a file beside the pipeline file, or can be
+    imported."""
     mask: Mapping[Text, MaskText] = Field(
         default_factory=dict, examples=[{"email": "token", "player.phone": "redact"}]
     )
@@ -108,7 +108,7 @@ class ShapeConfig(Section):
     """New names of columns."""
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield what cannot work together in one entry."""
+        """Yield settings of one entry that contradict each other."""
         if not any(getattr(self, name) for name in _STEPS):
             yield (), f"needs one of {', '.join(_STEPS[:-1])} and {_STEPS[-1]}"
         if self.drop and self.keep:
@@ -166,7 +166,7 @@ class Masking(Section):
     key: Annotated[SecretStr, AfterValidator(_long_enough)] | None = Field(
         default=None, examples=["${env:MASK_KEY}"]
     )
-    """Key of hash and token, 16 characters at least. With another key all values are others."""
+    """Key of hash and token, 16 characters at least. Another key gives other values."""
     raw: Literal["keep", "withhold"] = "keep"
     """keep: bronze, if there is one, and the dead letters keep whole records. withhold: a file with
     bronze is refused, and dead letters have neither key, value nor headers, so that they cannot be

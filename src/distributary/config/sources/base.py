@@ -27,7 +27,7 @@ RECORD_PARTS = ("key", "value", "headers", "topic", "partition", "offset", "time
 
 
 class SourceConfig(Section):
-    """The settings of a source. An answer that a source does not give is that of most sources."""
+    """The settings of a source. Each answer has a default that fits most sources."""
 
     in_order: ClassVar[bool] = True
     """Whether the changes of one row arrive in the order in which they were made."""
@@ -105,7 +105,7 @@ class SourceConfig(Section):
         """
 
     def absolute(self) -> Self:
-        """Return the same settings with paths that mean the same in every working directory."""
+        """Return the settings with absolute paths, which are valid in every working directory."""
         return self
 
 

@@ -59,8 +59,8 @@ class FilesSourceConfig(SourceConfig):
     """Kind of source."""
     layout: Literal["datastream", "dms", "plain"] = "datastream"
     """Arrangement of the folders. Change files: datastream `<object>/yyyy/mm/dd/hh/mm/<file>`, or
-    dms `<schema>/<table>/<file>`, where names of folders are those of the table. plain, and the
-    default without the section `cdc`: each line or row of a file is a record."""
+    dms `<schema>/<table>/<file>`, where the folders are named after the schema and the table.
+    plain, and the default without the section `cdc`: each line or row of a file is a record."""
     pattern: PathPatternText | None = Field(
         default=None, examples=["{type}/**/*.csv", "export_{type}_*.json.gz"]
     )

@@ -20,7 +20,7 @@ SOURCES = (Role.EACH, Role.MERGED)
 
 
 def entry_of(config: PipelineConfig, table: TablePlan) -> AggregateConfig | None:
-    """Return the entry that an aggregate table comes from; None if the file has it no more."""
+    """Return the entry that an aggregate table comes from; None if the file no longer has it."""
     entries = (one for one in config.aggregates if one.name == table.aggregate)
     return next((one for one in entries if one.fits(table.source)), None)
 

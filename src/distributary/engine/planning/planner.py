@@ -329,7 +329,7 @@ class Planner:
         return self._snapshot
 
     def begin_batch(self) -> None:
-        """Drop the state of the previous batch, and retry refusals that may have healed."""
+        """Drop the state of the previous batch, and retry refusals whose cause may be gone."""
         again = self.book.begin_batch()
         self.follow_envelope()
         now = time.monotonic()

@@ -114,7 +114,7 @@ def _address(card: Registration, lake: str, named: Mapping[str, str]) -> str:
         code=ErrorCode.FILE_NOT_TRUSTED,
         where=card.checkpoint,
         evidence="only its card in the lake names the checkpoint",
-        next_step="name its pipeline file on the command, beside the others",
+        next_step="name its pipeline file in the command as well",
     )
 
 

@@ -119,7 +119,7 @@ def _places(point: Point, lake: str, named: Mapping[str, str]) -> dict[str, str]
                 code=ErrorCode.RESTORE_REFUSED,
                 where=lake,
                 evidence="it was not in the lake when the backup was taken",
-                next_step="name the file of this pipeline on the command, beside the others",
+                next_step="name the file of this pipeline in the command as well",
             )
     return places
 

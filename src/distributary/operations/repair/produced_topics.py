@@ -1,4 +1,4 @@
-"""Topics and subjects that a producer of ours created for a pipeline, as its cards say.
+"""Topics and subjects that `produce` or `demo` created for a pipeline, as their cards say.
 
 A topic is removed if a card has its id. A subject is removed if a card says that it did not exist
 before, if no other program has added a version to it since, and if no simulated topic of another
@@ -73,7 +73,7 @@ class _Simulated:
     source: KafkaSourceConfig
     topics: tuple[str, ...]
     subjects: tuple[str, ...]
-    """In the order in which they can go: what refers to others before these."""
+    """In the order of removal: a subject comes before the subjects that it refers to."""
     mine: tuple[ProducedTopic, ...]
     others: tuple[ProducedTopic, ...]
     """The cards of the same cluster whose topics this pipeline does not read."""

@@ -46,7 +46,7 @@ _SPELLED = (("\x02", "\x02\x03"), ("\x01", "\x02\x02"), ("\x00", "\x02\x01"))
 
 @dataclass(slots=True)
 class KeyedRows:
-    """The parts of a table whose records have a key and a place in its order, and the others."""
+    """The records of a table: those with a key and a place in the order, and the refused ones."""
 
     parts: list[DecodedPart]
     dead: list[pa.RecordBatch] = field(default_factory=list)
@@ -189,7 +189,7 @@ def _places(
     types: dict[str, pa.DataType],
     endings: pa.ChunkedArray,
 ) -> pa.StructArray:
-    """Return `_seq`: numbers as far as there is room for them, the others in the text behind."""
+    """Return `_seq`: the first values of the order as numbers, all further ones in its text."""
     numbers: list[Ints] = []
     text = None
     for name in rule.order:
@@ -274,7 +274,7 @@ def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 def order_kind(type_: pa.DataType) -> str:
     """Return the kind of an order column's values; empty if they cannot be put in order.
 
-    Values of two kinds cannot be compared, those of two types of one kind can.
+    Values can be compared if they are of one kind, even if their types differ.
     """
     if pa.types.is_integer(type_) or pa.types.is_boolean(type_):
         return "whole number"

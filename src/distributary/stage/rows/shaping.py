@@ -36,7 +36,7 @@ _MOST_VALUES = 5
 
 @dataclass(slots=True)
 class ShapedParts:
-    """What the shapes of a route made of a part."""
+    """The result of the shapes of a route for one part."""
 
     parts: list[DecodedPart]
     """The rows, as one part or, if items of arrays became rows, as several."""
