@@ -218,7 +218,7 @@ def test_secrets_are_variables_or_nothing(cli: Cli, monkeypatch: pytest.MonkeyPa
     assert cli("init", "x", "--registry", "http://u:opensesame@h").err.count("opensesame") == 0
     monkeypatch.setenv("KAFKA_PASSWORD", "opensesame")
     monkeypatch.setattr("distributary.source.kafka.broker._FIRST_SECONDS", (1.0,))
-    monkeypatch.setattr("distributary.source.kafka.source._SECONDS", 1.0)
+    monkeypatch.setattr("distributary.source.kafka.broker.ANSWER_SECONDS", 1.0)
     away = cli(
         *("init", *login, "sasl.password=${env:KAFKA_PASSWORD}", "--kafka-option"),
         *("sasl.username=me", "--kafka-option", "sasl.mechanism=PLAIN", "--kafka-option"),

@@ -179,7 +179,7 @@ def test_a_crash_between_sums_and_commit_changes_nothing(lake, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "exchange_all", crash)
+        patch.setattr(ledger_table, "exchange_all", crash)
         with pytest.raises(KeyboardInterrupt):
             settle(lake, 2 * EVERY, 4 * EVERY)
     assert answers(lake.path) == all_rows_read(lake.path, monkeypatch)
@@ -195,7 +195,7 @@ def test_one_that_comes_second_leaves_the_ledger_to_the_first(lake, monkeypatch)
         raise BusyError
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "exchange_all", late)
+        patch.setattr(ledger_table, "exchange_all", late)
         settle(lake, 2 * EVERY, 4 * EVERY)
     assert answers(lake.path) == all_rows_read(lake.path, monkeypatch)
 

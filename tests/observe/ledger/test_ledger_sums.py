@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from distributary.model import layout
 from distributary.model.manifest import Counts, SourceRange
 from distributary.model.table import Role
-from distributary.observe.ledger import ledger as module
+from distributary.observe.ledger import ledger_table as module
 from distributary.observe.ledger.ledger import Ledger
 from distributary.observe.ledger.ledger_table import LedgerTable
 

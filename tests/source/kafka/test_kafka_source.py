@@ -223,7 +223,7 @@ def test_a_refusal_is_told_from_an_outage_by_its_code(
             if told_before is not None:
                 self.complain(KafkaError(told_before, text))
 
-    monkeypatch.setattr("distributary.source.kafka.source.AdminClient", Admin)
+    monkeypatch.setattr("distributary.source.kafka.broker.AdminClient", Admin)
     with pytest.raises(SourceError) as caught:
         Broker({"bootstrap.servers": "127.0.0.1:9092"}).described(["t"])
     assert caught.value.retryable is retryable
