@@ -90,6 +90,14 @@ def test_without_records_the_source_is_still_asked_in_time() -> None:
     assert pacing.next().interval_seconds == pytest.approx(27.8)
 
 
+def test_the_slow_first_batch_of_a_process_is_forgotten() -> None:
+    pacing = Pacing(20.0)
+    pacing.done(records=16_000, seconds=37.0, since=None)
+    assert pacing.next().interval_seconds == 0.0
+    pacing.done(records=2_000, seconds=3.0, since=37.0)
+    assert pacing.next().interval_seconds > 15
+
+
 def test_a_backlog_says_how_long_records_take_and_not_how_fast_they_come() -> None:
     pacing = Pacing(30.0)
     pacing.done(records=1_000_000, seconds=50.0, since=None)

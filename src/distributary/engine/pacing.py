@@ -34,6 +34,7 @@ class Pacing:
         self._freshness = freshness
         self._rounds: deque[_Round] = deque(maxlen=_REMEMBERED)
         self._rates: deque[float] = deque(maxlen=_REMEMBERED)
+        self._batches = 0
 
     def done(self, *, records: int, seconds: float, since: float | None) -> None:
         """Note a round of batches; its records came in the `since` seconds before it began.
@@ -42,6 +43,10 @@ class Pacing:
         of a backlog came at an unknown rate (`since` is None).
         """
         if records:
+            if self._batches == 1:
+                # a process is slow at its first batch: Spark compiles, tables are made
+                self._rounds.clear()
+            self._batches += 1
             self._rounds.append(_Round(records, seconds))
         if since:
             self._rates.append(records / since)
