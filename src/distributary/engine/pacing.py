@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 
@@ -67,9 +68,9 @@ class Pacing:
             freshness_seconds=self._freshness,
             interval_seconds=interval,
             batch_seconds=seconds,
-            records=round(rate * interval),
-            # a batch that takes longer than it may wait has no pause after it
-            late=bool(self._rounds) and interval < seconds,
+            records=_about(rate * interval),
+            # without pauses, a record waits for one batch and is read by the next one
+            late=2 * median([each.seconds for each in self._rounds] or [0.0]) > self._freshness,
         )
 
     def _costs(self) -> tuple[float, float]:
@@ -91,3 +92,8 @@ class Pacing:
         above = np.sort(seconds - each * records)
         highest = above[-2] if len(above) > 4 else above[-1]
         return float(highest) * (1 + _SPARE_SHARE), each * (1 + _SPARE_SHARE)
+
+
+def _about(records: float) -> int:
+    """Round an estimated number of records to two digits."""
+    return int(float(f"{records:.1e}"))
