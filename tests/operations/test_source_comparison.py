@@ -301,17 +301,24 @@ def test_a_whole_table_is_read_again_while_rows_change_between_its_ranges(
         ]
     )
 
-    def beside(what: str, *_: object) -> None:
-        if what == "source" and (changes := next(calls, None)):
+    steps: list[tuple[int, int | None]] = []
+
+    def beside(what: str, rows: int, total: int | None) -> None:
+        if what != "read":
+            return
+        steps.append((rows, total))
+        if rows and (changes := next(calls, None)):
             shop.change(changes)
             shop.run(spark)
 
     with shop.pipeline().open(spark, lane=LANE) as context:
         compared = comparison(shop.pipeline(), shop.known(), database)
         count, check = read_again(
-            context, shop.known(), compared, database, patience=5, progress=beside
+            context, shop.known(), compared, database, patience=5, total=ROWS, progress=beside
         )
     assert count == len(shop.there())
+    assert steps[:3] == [(0, ROWS), (RANGE, ROWS), (2 * RANGE, ROWS)]
+    assert steps[-1] == (count, ROWS)
     # the rows that only the lake had
     assert (check.missing, check.extra, check.different) == (0, 2, 0)
     assert shop.rows() == shop.there()
@@ -361,7 +368,7 @@ def test_commands_that_are_killed_are_finished_by_the_next_ones(
     code, output = shop.command(*verify, "--json")
     assert code == 1, output
     code, output = shop.command(*verify, "--heal", "--dry-run")
-    assert code == 1 and "differ from the source" in output
+    assert code == 1 and "1 of 1 table differs from the source" in output
     assert shop.rows() != shop.there()
     code, output = shop.command(*verify, "--heal", "--yes", **{KILL: KillPoint.BEFORE_MERGE})
     assert code == -signal.SIGKILL, output

@@ -162,16 +162,19 @@ def read_again(
     database: Database,
     *,
     patience: float,
+    total: int | None = None,
     progress: Progress = lambda *_: None,
 ) -> tuple[int, SourceCheck]:
     """Read all rows of a table into its log, then heal what is left; return how many rows.
 
-    An interrupted reading continues where it ended.
+    An interrupted reading continues where it ended. `total` is the number of rows in the source,
+    for the progress.
     """
     finish(context)
     place, name = _place(context), f"{layout.folder_name(known.table)}.json"
     state = _progress_of(place, name)
     after, count = state.get("after"), int(state.get("rows", 0))
+    progress("read", count, total)
     while True:
         moment = database.open(patience)
         compared.prepare()
@@ -185,7 +188,7 @@ def read_again(
             after = _key_texts(pieces[-1].slice(pieces[-1].num_rows - 1), compared.source.key)
             with reaching(place.address):
                 place.write(name, json.dumps({"after": after, "rows": count}).encode())
-            progress("source", count, None)
+            progress("read", count, total)
         if size < RANGE_ROWS:
             break
     # then the rows that only the lake has, and changes that the stream lost with its log

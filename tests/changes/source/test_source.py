@@ -242,6 +242,22 @@ def test_a_lake_that_has_every_row_agrees(lake: Lake, database: Database) -> Non
     assert check.only_in_lake == ("spare",)
 
 
+def test_each_kind_of_difference_is_named_although_one_has_many_rows(
+    lake: Lake, server: Server, database: Database
+) -> None:
+    rows = ", ".join(f"({number}, '')" for number in range(2000, 2020))
+    server.execute(
+        f"insert into items (order_id, name) values {rows};"
+        "update items set qty = -1 where order_id = 7 and name = 'B 7';"
+        "delete from items where order_id = 8 and name = 'B 8';"
+    )
+    check = lake.compare(database)[0]
+    assert wrongs(check) == (20, 1, 1)
+    named = [(one.column, one.source is None, one.lake is None) for one in check.differences]
+    # rows that are missing, one that only the lake has, one with both values
+    assert named == [("", False, True)] * 8 + [("", True, False), ("qty", False, False)]
+
+
 def test_what_the_stream_has_missed_is_named_and_healed(
     lake: Lake, server: Server, database: Database
 ) -> None:

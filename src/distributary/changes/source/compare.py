@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 import numpy as np
 import pyarrow as pa
@@ -389,7 +390,10 @@ class Comparison:
         kept: list[pa.Table] | None = [self._empty()]
         sides: list[Words] = []
         # read the same rows again, because each sample has other rows
-        for rows_of in (self._source_again(wanted), self._lake_rows("lake, again")):
+        for rows_of in (
+            self._source_again(wanted),
+            self._lake_rows("lake, again", self.merged.count),
+        ):
             hashes = [np.zeros((2, 0), np.uint64)]
             for keys, rows in rows_of:
                 mask = chosen[ranges.of(keys)] & ~is_among(keys, later.keys)
@@ -411,14 +415,14 @@ class Comparison:
         return keys, None if kept is None else pa.concat_tables(kept)
 
     def _source_again(self, wanted: Words | None) -> Iterator[tuple[Words, pa.Table]]:
-        count = 0
+        count, total = 0, self._database.count(self.source)
         for piece in self._database.read(self.source):
             rows = self.encoded(piece)
             keys = hash_rows(rows, self.key)
             mask = pa.array(is_among(keys, wanted)) if wanted is not None else None
             yield (keys, rows) if mask is None else (keys[mask.to_numpy(False)], rows.filter(mask))
             count += rows.num_rows
-            self._progress("source, again", count, None)
+            self._progress("source, again", count, total)
 
     # Rows that seem to differ are compared with the log until the stream has passed them.
 
@@ -453,7 +457,7 @@ class Comparison:
             return verdict
         # the log agrees with the source about these rows; now check the table
         here = [self._empty()]
-        for hashes, rows in self._lake_rows("lake, again"):
+        for hashes, rows in self._lake_rows("lake, again", self.merged.count):
             here.append(rows.filter(pa.array(is_among(hashes, static))))
         theirs = expected.filter(pa.array(is_among(hash_rows(expected, self.key), static)))
         table = self._verdict(theirs, pa.concat_tables(here), doubtful, later, unlike_log=0)
@@ -487,11 +491,11 @@ class Comparison:
                 named.append(RowDifference(key, name, *map(_text, values)))
         missing, extra = expected.take(pa.array(match.missing)), found.take(pa.array(match.extra))
         named.sort(key=lambda one: one.key)
-        whole = [
+        lost = [
             RowDifference(self._key_text(missing, row), "", "a row", None)
             for row in range(min(missing.num_rows, MOST_NAMED))
         ]
-        whole += [
+        surplus = [
             RowDifference(self._key_text(extra, row), "", None, "a row")
             for row in range(min(extra.num_rows, MOST_NAMED))
         ]
@@ -501,7 +505,7 @@ class Comparison:
             different=int(unlike.sum()),
             unclear=int(is_among(doubtful.keys, later.unclear).sum()),
             unlike_log=unlike_log,
-            differences=tuple([*whole, *named][:MOST_NAMED]),
+            differences=_of_each_kind(lost, surplus, named),
             passed=later.passed,
             wrong=Wrong(
                 pa.concat_tables([missing, left.filter(pa.array(unlike))]),
@@ -521,6 +525,18 @@ class Comparison:
             rows = pa.table([self.pairs[n].normal(piece.column(n)) for n in self.key], schema=key)
             moved += int((~is_among(hash_rows(rows, self.key), later.keys)).sum())
         return int(moved)
+
+
+def _of_each_kind(*kinds: Sequence[RowDifference]) -> tuple[RowDifference, ...]:
+    """Choose the differences that are named: as many of each kind as there is room for."""
+    turns = [
+        (number, one)
+        for turn in zip_longest(*kinds)
+        for number, one in enumerate(turn)
+        if one is not None
+    ]
+    chosen = sorted(turns[:MOST_NAMED], key=lambda one: one[0])
+    return tuple(one for _, one in chosen)
 
 
 @dataclass(frozen=True, slots=True)

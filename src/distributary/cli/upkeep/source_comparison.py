@@ -215,18 +215,21 @@ def progress_of(call: Invocation) -> Iterator[Progress]:
 
         yield note
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    counts = TextColumn("{task.fields[count]}", style="progress.download")
+    columns = (TextColumn("{task.description}"), BarColumn(), counts)
     console = call.out.margin.console
     with Bars(*columns, TimeElapsedColumn(), console=console, transient=True) as bars:
         tasks: dict[str, Any] = {}
 
         def show(what: str, rows: int, total: int | None) -> None:
             if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=rows, total=total)
+                tasks[what] = bars.add_task(what, total=total, count="")
+            # a wait counts nothing
+            count = f"{rows:,} of {total:,} rows" if total else f"{rows:,} rows" if rows else ""
+            bars.update(tasks[what], completed=rows, total=total, count=count)
 
         yield show
 
@@ -289,13 +292,17 @@ def draw_checks(
         text = f"{counted(count, 'row')} of {table} read again: run verify once more"
         paper.line(styled(text, "bold green"))
     rows = sum(check.source_rows for check in checks)
-    wrong = sum(not check.agrees for check in checks)
-    if wrong:
-        text = f"{wrong:,} of {counted(len(checks), 'table')}: differ from the source"
+    differing = [check for check in checks if not check.agrees and check.table not in healed]
+    if differing:
+        verb = "differs" if len(differing) == 1 else "differ"
+        tables = counted(len(checks), "table")
+        text = f"{len(differing):,} of {tables} {verb} from the source"
         paper.line(styled(text, "bold red"))
         if healing is None:
             paper.line("  to read these rows again: the same with --heal, --dry-run first")
-    else:
+        elif healing.dry_run:
+            paper.line("  --heal without --dry-run reads these rows again")
+    elif not healed:
         tables = f"{counted(len(checks), 'table')}, {counted(rows, 'row')}"
         paper.line(styled(f"{tables}: agree with the source", "bold green"))
 
@@ -387,7 +394,13 @@ def snapshot(
             with progress_of(call) as progress:
                 compared = comparison(mine, known, database, progress=progress)
                 read, _ = read_again(
-                    context, known, compared, database, patience=patience, progress=progress
+                    context,
+                    known,
+                    compared,
+                    database,
+                    patience=patience,
+                    total=rows,
+                    progress=progress,
                 )
     data = {"table": known.table, "source": title, "dry_run": dry_run, "rows": rows, "read": read}
     what = f"{counted(read, 'row')} of {title} read again" if meant else f"{rows:,} rows in {title}"
