@@ -76,7 +76,7 @@ class MergedTable:
 
     def refresh(self) -> None:
         """Open the newest versions: first the table, so that the log has all of its events."""
-        before, self._shape = open_target(self.order)
+        before, self._columns = open_target(self.order)
         self.table: Snapshot | None = before
         log = snapshot_of(self._log_path)
         if log is None:
@@ -104,7 +104,7 @@ class MergedTable:
     @property
     def columns(self) -> pa.Schema:
         """Return the columns of the source's table, as the lake has them."""
-        own = [field for field in self._shape.schema if field.name not in CHANGE_NAMES]
+        own = [field for field in self._columns.schema if field.name not in CHANGE_NAMES]
         return pa.schema(own)
 
     @property
@@ -132,7 +132,7 @@ class MergedTable:
         """Read the rows that are not deleted, piece by piece."""
         if self.table is None:
             return
-        soft = "_deleted" in self._shape.names
+        soft = "_deleted" in self._columns.names
         more = [pa.field("_deleted", pa.bool_())] if soft else []
         if self.shard is not None and SHARD not in schema.names:
             more.append(self.columns.field(SHARD))
@@ -189,8 +189,8 @@ class MergedTable:
             wanted = events.truncates | is_among(hashes, sorted_keys)
             return ChangeEvents(events.rows.filter(pa.array(early & wanted)))
 
-        replayed = replay(self._log_path, self.order, self._shape, before=self.table, chosen=chosen)
-        soft = "_deleted" in self._shape.names
+        replayed = replay(self._log_path, self.order, self._columns, before=self.table, chosen=chosen)
+        soft = "_deleted" in self._columns.names
         wanted = pa.schema([*schema, *([pa.field("_deleted", pa.bool_())] if soft else [])])
         rows = pa.concat_tables([wanted.empty_table(), *replayed.gather(wanted)])
         if soft:
