@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from distributary.changes import apply, history, tombstones
+from distributary.changes import apply, history, merge_target, tombstones
 from distributary.changes import log_events as reading
 from distributary.changes.apply import compaction, merge_table
 from distributary.changes.history import merge_history
@@ -172,7 +172,7 @@ def test_several_files_are_read_and_only_what_changes_is_written(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(apply, "MOST_SMALL_FILES", 2**40)
-    monkeypatch.setattr(apply, "READ_WHOLE", 0)
+    monkeypatch.setattr(merge_target, "READ_WHOLE", 0)
     batches = [[event(n, "insert", id=10 * n + k) for k in range(5)] for n in range(5)]
     for batch in batches:
         merge_table(shop.order(batch))
@@ -460,7 +460,7 @@ def test_a_file_that_is_larger_than_memory_is_merged_in_pieces(
 ) -> None:
     batches = [[event(1, "insert", id=n, region=f"r{n}") for n in range(500)]]
     merge_table(shop.order(batches[0]))
-    monkeypatch.setattr(apply, "READ_WHOLE", 0)
+    monkeypatch.setattr(merge_target, "READ_WHOLE", 0)
     monkeypatch.setattr(log, "LARGE_FILE", 0)
     monkeypatch.setattr(parquet, "_PIECE_ROWS", 64)
     for number, deletes in ((2, "hard"), (3, "soft")):

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from distributary.changes import apply, tombstones
+from distributary.changes import apply, merge_target, tombstones
 from distributary.changes.apply import merge_table
 from distributary.changes.rebuild import rebuild, verify
 from distributary.changes.spark_target import needs_spark
@@ -46,7 +46,7 @@ AGAIN = [event(4, "update", id=n, region="XX", price=-2.0) for n in range(2, 200
 def small_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """So that two dozen rows are a large file."""
     monkeypatch.setattr(apply, "FILE_BYTES", 1500)
-    monkeypatch.setattr(apply, "READ_WHOLE", 0)
+    monkeypatch.setattr(merge_target, "READ_WHOLE", 0)
     yield
 
 

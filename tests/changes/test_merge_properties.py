@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributary.changes import apply, log_events
+from distributary.changes import apply, log_events, merge_target
 from distributary.changes.apply import compaction, merge_table
 from distributary.changes.history import merge_history
 from distributary.delta import log
@@ -46,7 +46,9 @@ def merged(
     shop = Shop(folder, columns, settings={"deletes": deletes, "deletes_as": deletes_as})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(apply, "FILE_BYTES", file_bytes)
-        patch.setattr(apply, "READ_WHOLE", 0 if file_bytes < apply.READ_WHOLE else 2**24)
+        patch.setattr(
+            merge_target, "READ_WHOLE", 0 if file_bytes < merge_target.READ_WHOLE else 2**24
+        )
         for batch in batches:
             merge_table(shop.order(batch))
             between(folder / "orders")

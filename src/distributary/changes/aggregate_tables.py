@@ -21,8 +21,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.changes.apply import MergeTarget, Part, replacing, rewrite, written
+from distributary.changes.apply import replacing, rewrite, written
 from distributary.changes.merge_order import MergeResult, merged_columns
+from distributary.changes.merge_target import MergeTarget, Part
 from distributary.config.rules.aggregates import AggregateConfig
 from distributary.delta.column_merge import columns_of, fields_of
 from distributary.delta.commit import Change, rewrite_files

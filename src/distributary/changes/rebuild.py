@@ -11,15 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.changes.apply import (
-    MemoryTarget,
-    clustering,
-    merge_table,
-    open_target,
-    plan,
-    staying,
-    written,
-)
+from distributary.changes.apply import clustering, merge_table, open_target, plan, staying, written
 from distributary.changes.checksum import Checksum, equal_values
 from distributary.changes.log_events import (
     CHANGE_SCHEMA,
@@ -45,6 +37,7 @@ from distributary.changes.merge_order import (
     RebuildNeededError,
     TombstonesBehindError,
 )
+from distributary.changes.merge_target import MemoryTarget
 from distributary.changes.tombstones import SCHEMA as TOMBSTONES
 from distributary.changes.tombstones import (
     Tombstones,

@@ -11,7 +11,7 @@ Found = dict[int, tuple[Any, str]]
 """The fields found in a message, each with its value and its exact text."""
 
 
-class Messages(Protocol):
+class FieldReader(Protocol):
     """A reader that finds fields in messages, as far into them as it has to look."""
 
     def read(self, message: bytes) -> Found:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from distributary.decode.base import DecodeLimits, Decoder
-from distributary.decode.message_fields import Messages
+from distributary.decode.message_fields import FieldReader
 from distributary.model.deadletter import Failure
 from distributary.model.record import Format, WriterSchema
 from distributary.model.routing import Rejected
@@ -56,7 +56,7 @@ class PayloadFormat:
     for failures; None if the decoder reads payloads as they are."""
     parse: Parse | None = None
     """Parses a payload without a schema to Python's values."""
-    messages: Callable[[Mapping[int, str], int], Messages] | None = None
+    messages: Callable[[Mapping[int, str], int], FieldReader] | None = None
     """Builds a reader of envelopes without a schema, given the paths of their fields and the
     deepest nesting; None if envelopes need a schema."""
     needs_schema: bool = True

@@ -189,7 +189,9 @@ class MergedTable:
             wanted = events.truncates | is_among(hashes, sorted_keys)
             return ChangeEvents(events.rows.filter(pa.array(early & wanted)))
 
-        replayed = replay(self._log_path, self.order, self._columns, before=self.table, chosen=chosen)
+        replayed = replay(
+            self._log_path, self.order, self._columns, before=self.table, chosen=chosen
+        )
         soft = "_deleted" in self._columns.names
         wanted = pa.schema([*schema, *([pa.field("_deleted", pa.bool_())] if soft else [])])
         rows = pa.concat_tables([wanted.empty_table(), *replayed.gather(wanted)])
