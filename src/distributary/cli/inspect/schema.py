@@ -43,7 +43,7 @@ from distributary.cli.command.verb import (
     option,
     verb,
 )
-from distributary.cli.inspect.inferred_schemas import forget, retype
+from distributary.cli.inspect.inferred_columns import forget, retype
 from distributary.errors import (
     ConfigError,
     DecodeError,
