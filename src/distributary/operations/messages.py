@@ -111,6 +111,7 @@ def _messages(pipeline: Pipeline, rows: pa.Table, plan: TaskPlan) -> Iterator[Me
         known = None if key is None or key.schema_id == UNFRAMED else key.schema_id
         about = {
             "value": row["value"],
+            "topic": row["topic"],
             "schema_id": known if letter is None else letter.schema_id,
             "error_position": None if letter is None else letter.position,
             "stage": "" if letter is None else letter.stage,
