@@ -142,7 +142,8 @@ def discover_files(sample: Sample) -> tuple[Finding, ...]:
     match = recognized(
         [_sampled(sample.topic, record) for record in sample.records], carrier="files"
     )
-    if match is not None:
+    # settings of the form of CSV are those of plain files: change files have one form
+    if match is not None and not any(name.startswith("csv_") for name in sample.settings):
         return tuple(_changes_of(match, {}))
     if not sample.records:
         raise unclear(

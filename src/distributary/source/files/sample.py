@@ -6,11 +6,21 @@ from collections import Counter
 from collections.abc import Mapping
 from itertools import islice
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pyarrow as pa
 
 from distributary.model.deadletter import FAULT_HEADER, REASON_HEADER
-from distributary.source.files.file_bytes import BucketFiles
+from distributary.source.files.csv_files import Dialect
+from distributary.source.files.csv_guess import guess_dialect
+from distributary.source.files.file_bytes import (
+    BucketFiles,
+    FileFaultError,
+    Files,
+    Patience,
+    PlainBytes,
+    content_of,
+)
 from distributary.source.files.file_list import FileFilter, FoundFile, ListedFile, Walk
 from distributary.source.files.source import FilesReader, files_at
 from distributary.source.source_sample import MOST_RECORDS, Sample, records_of, unclear
@@ -18,6 +28,8 @@ from distributary.source.source_sample import MOST_RECORDS, Sample, records_of, 
 _MOST_FILES = 20_000
 """Of a folder, that are looked at by name."""
 _MAX_UNPACKED = 64 << 20
+_BEGINNING = 64 << 10
+"""The bytes of a CSV file that show its form."""
 _FORMATS = {
     "avro": "avro",
     "json": "json",
@@ -46,6 +58,7 @@ def sample_files(root: str, options: Mapping[str, str]) -> Sample:
     fitting = sorted((f for f in listed if wanted(f)), key=lambda file: file.path)
     ends = fitting[:1] + fitting[1:][-1:]
     records, faults = [], []
+    form = _csv_form(files, fitting[0].path) if format_ == "csv" else Dialect()
     with TemporaryDirectory(prefix="distributary-init-") as schemas:
         tasks = [
             [
@@ -54,7 +67,13 @@ def sample_files(root: str, options: Mapping[str, str]) -> Sample:
             ]
         ]
         reader = FilesReader(
-            files, format_, schemas, settle_seconds=0, tasks=tasks, max_unpacked_bytes=_MAX_UNPACKED
+            files,
+            format_,
+            schemas,
+            settle_seconds=0,
+            tasks=tasks,
+            max_unpacked_bytes=_MAX_UNPACKED,
+            csv=form,
         )
         for batch in reader(iter([pa.record_batch({"task": [0]})])):
             for record in islice(records_of(batch), MOST_RECORDS):
@@ -67,7 +86,30 @@ def sample_files(root: str, options: Mapping[str, str]) -> Sample:
                 break
     what = f"{len(records):,} events in {len(ends)} of {count:,} {format_} files below {root}"
     topic = root.rstrip("/").rpartition("/")[2] or "files"
-    return Sample(topic, tuple(records), what, {"format": format_}, tuple(faults))
+    settings = {"format": format_, **_csv_settings(form)}
+    return Sample(topic, tuple(records), what, settings, tuple(faults))
+
+
+def _csv_form(files: Files, path: str) -> Dialect:
+    """Return the form of a CSV file by its beginning; the usual one if it cannot be read."""
+    try:
+        plain = PlainBytes(files, path, Patience(0))
+        try:
+            beginning = content_of(plain, _MAX_UNPACKED).read(_BEGINNING)
+        finally:
+            plain.close()
+    except (FileFaultError, OSError):
+        return Dialect()
+    # a character may be cut off at the end, and other encodings are no matter of the form
+    return guess_dialect(beginning.decode("utf-8-sig", "ignore"), Dialect())
+
+
+def _csv_settings(form: Dialect) -> dict[str, Any]:
+    """Return the settings of a form that differ from the usual ones."""
+    usual = Dialect()
+    found = {"csv_header": form.header, "csv_delimiter": form.delimiter}
+    defaults = {"csv_header": usual.header, "csv_delimiter": usual.delimiter}
+    return {name: value for name, value in found.items() if value != defaults[name]}
 
 
 def _format(file: FoundFile) -> str | None:
