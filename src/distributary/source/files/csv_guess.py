@@ -1,4 +1,4 @@
-"""The form of CSV files that nobody has described: their delimiter, and whether names come first."""
+"""Guess the form of CSV files: their delimiter, and whether names come first."""
 
 from __future__ import annotations
 
