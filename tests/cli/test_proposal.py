@@ -59,3 +59,19 @@ def test_nonsense_is_refused(games: Games, cli: Cli) -> None:
     said = cli("plan", "games.yaml", "--with-schema", other, "--json")
     assert said.code == 2
     assert all(f"{name}-value" in said.json["error"]["evidence"] for name in games.plan.names)
+
+
+def test_a_schema_that_shape_cannot_take_is_refused_with_the_line(games: Games, cli: Cli) -> None:
+    name = games.plan.names[0]
+    file = games.root / "games.yaml"
+    before = file.read_text()
+    lines = len(before.rstrip().splitlines())
+    shape = f'shape:\n  - types: [{name}]\n    set: {{short: "left(user_name, 2)"}}\n'
+    file.write_text(f"{before.rstrip()}\n{shape}")
+    given = ("plan", "games.yaml", "--with-schema")
+    said = cli(*given, schema(games, event(name, 3)))
+    assert "    shaped to " in said.out
+    assert "short string" in said.out.replace("\n", " ")
+    text = event(name, 2).replace("string user_name = 2", "int64 user_name = 2")
+    (refusal,) = cli(*given, schema(games, text), "--type", name, "--json").json["refusals"]
+    assert refusal["place"] == f"games.yaml:{lines + 3}:18"

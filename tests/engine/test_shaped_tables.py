@@ -117,7 +117,7 @@ def test_a_wrong_condition_loses_nothing_and_a_deep_look_explains_filtered_recor
     assert preview(wrong).dead_letters == {ErrorCode.SHAPE_FAILED: 4}
     assert wrong.run(spark=spark).counts == Counts(read=4, dead_lettered=4)
     (why,) = {row["error_message"] for row in orders.rows("dead_letters")}
-    assert why == "where: no column idd"
+    assert why.startswith("where: no column idd")
 
     # a column that only some types have: the expression waits for it
     right = orders.pipeline({"where": "id > 1", "set": {"email": "lower(emial)"}})
@@ -127,13 +127,16 @@ def test_a_wrong_condition_loses_nothing_and_a_deep_look_explains_filtered_recor
     assert (done.replayed, done.failed_again) == (4, {})
     orders.send(*(order(n) for n in range(6)))
     (limited,) = preview(right).limited_shapes
-    assert (limited.setting, limited.why) == ("set.email", "not applied, no column emial")
+    assert (limited.setting, limited.why) == (
+        "set.email",
+        "not applied, no column emial, did you mean email?",
+    )
     assert preview(right).filtered == 2
     assert right.run(spark=spark).counts == Counts(read=6, written=4, filtered=2)
     assert right.ledger().totals("orders") == Counts(read=10, written=6, filtered=4)
     assert [row["id"] for row in orders.rows()] == [2, 3, 2, 3, 4, 5]
     (history,) = {r.text for r in right.ledger().schema_history() if r.kind == "shape_limited"}
-    assert history == "! shape set.email: not applied, no column emial"
+    assert history.startswith("! shape set.email: not applied, no column emial")
 
     ledger = right.ledger()
     known = written_tables(str(orders.lake), ledger.last_commits(), parked={}, files={})

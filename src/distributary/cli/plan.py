@@ -170,11 +170,15 @@ def draw_preview(paper: Paper, found: Preview, *, most: int | None = None) -> No
     if found.dead_letters:
         lost = counted(sum(found.dead_letters.values()), "dead letter")
         paper.line(f"At least {lost} foreseen{among}: {tally(found.dead_letters)}.")
+    for wrong in found.refused_shapes[:_MOST_SHOWN]:
+        text = f"shape {wrong.setting}, type {wrong.type}: {wrong.why}"
+        paper.line(styled(_placed(wrong.place, text), "red"))
+    paper.more(len(found.refused_shapes) - _MOST_SHOWN, "pair", indent="")
     if found.filtered:
         paper.line(f"{counted(found.filtered, 'record')} filtered by `shape`{among}.")
     for limited in found.limited_shapes[:_MOST_SHOWN]:
         text = f"shape {limited.setting}, table {limited.table}: {limited.why}"
-        paper.line(styled(text, "yellow"))
+        paper.line(styled(_placed(limited.place, text), "yellow"))
     paper.more(len(found.limited_shapes) - _MOST_SHOWN, "pair", indent="")
     if found.raw_layers:
         paper.line(f"Values that masks remove stay in: {', '.join(found.raw_layers)}.")
@@ -184,6 +188,10 @@ def draw_preview(paper: Paper, found: Preview, *, most: int | None = None) -> No
     more = len(found.unfit_rules) - _MOST_SHOWN
     if more > 0:
         paper.line(f"and {counted(more, 'more pair')} of expectation and table")
+
+
+def _placed(place: str, text: str) -> str:
+    return f"{place}  {text}" if place else text
 
 
 def _draw_table(paper: Paper, table: TablePreview, records: str = "") -> None:
@@ -219,14 +227,15 @@ def _draw_proposal(paper: Paper, found: SchemaProposal, name: str) -> None:
     paper.line(styled(name, "bold"), f" as {found.subject} v{found.version} ({kind})")
     draw_compatibility(paper, found.level, found.problems[:_MOST_SHOWN])
     paper.more(len(found.problems) - _MOST_SHOWN, "problem", indent="  ")
-    changed = [table for table in found.tables if table.changes]
-    for table in changed:
-        _draw_table(paper, table)
-    if not changed:
+    for table in found.tables:
+        if table.changes or table.shaped:
+            _draw_table(paper, table)
+    if not any(table.changes for table in found.tables):
         paper.line("No table would change.")
     for refusal in found.refusals[:_MOST_SHOWN]:
         what = "the pipeline would stop" if refusal.stops else "its records would be dead letters"
-        paper.line(styled(f"type {refusal.type}: {what}: {refusal.code}, {refusal.message}", "red"))
+        text = f"type {refusal.type}: {what}: {refusal.code}, {refusal.message}"
+        paper.line(styled(_placed(refusal.place, text), "red"))
     paper.more(len(found.refusals) - _MOST_SHOWN, "type", indent="  ")
     _draw_trial(paper, found)
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.config.load import Loaded
 from distributary.config.message import PayloadConfig
 from distributary.config.pipeline_config import PipelineConfig
 from distributary.decode.base import DecodeLimits, Decoder
@@ -35,6 +36,7 @@ from distributary.model.names import printable
 from distributary.model.record import Format, WriterSchema
 from distributary.model.routing import Rejected, Route, RouteKey
 from distributary.model.table import ChangeKind, Column, ColumnChange, Role
+from distributary.operations.shape_places import setting_place
 from distributary.operations.trial_registry import (
     MOST_RECORDS,
     PROPOSED_ID,
@@ -45,6 +47,7 @@ from distributary.operations.trial_registry import (
     TablePreview,
     belonging,
     compile_proposed,
+    shaped_columns,
     take_sample,
     types_of_subject,
 )
@@ -360,6 +363,8 @@ class ProposalRefusal:
     message: str
     stops: bool = False
     """Whether the policy is `fail`, so that the pipeline would stop."""
+    place: str = ""
+    """File, line and column of the setting of `shape` that refuses them; empty for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,11 +442,19 @@ def propose(
         level=registry.compatibility(subject),
         problems=tuple(problems),
         tables=tables,
-        refusals=refusals,
+        refusals=tuple(_with_place(pipeline.loaded, refusal) for refusal in refusals),
         read=sample.read,
         trial=try_schema(sample.slices, schema, routes, limits),
         untried=sample.untried,
     )
+
+
+def _with_place(loaded: Loaded, refusal: ProposalRefusal) -> ProposalRefusal:
+    """Return a refusal with the place of the setting of `shape` that is its reason, if one is."""
+    if refusal.code != ErrorCode.SHAPE_FAILED:
+        return refusal
+    setting = refusal.message.partition(": ")[0]
+    return replace(refusal, place=setting_place(loaded, setting, type_name=refusal.type))
 
 
 def _refuse_envelope(config: PipelineConfig, subject: str) -> None:
@@ -497,7 +510,8 @@ def _placed(
         if newest is not None and writer and not _created(own):
             was = _shaped(planner, name, _columns(planner, newest, message))
             own += missing(was.columns, writer)
-    return _previews(planner, changes, slices), valid_routes, refusals
+    previews = _previews(planner, changes, slices, valid_routes.values())
+    return previews, valid_routes, refusals
 
 
 def _proposed_key(key: RouteKey, schema: WriterSchema) -> RouteKey:
@@ -586,15 +600,22 @@ def _silent(
 
 
 def _previews(
-    planner: Planner, changes: Mapping[str, list[ColumnChange]], slices: tuple[KeySlice, ...]
+    planner: Planner,
+    changes: Mapping[str, list[ColumnChange]],
+    slices: tuple[KeySlice, ...],
+    routes: Iterable[Route],
 ) -> tuple[TablePreview, ...]:
     previews = []
+    shaped = shaped_columns(routes)
     for name in sorted(changes):
         if name in planner.book.tables:
             records = sum(len(one.rows) for one in slices if one.route.table == name)
             # a table that existing records will create does not count for the proposal
             new, role = _created(changes[name]), planner.book.tables[name].role
-            previews.append(TablePreview(name, role, new, records, tuple(changes[name])))
+            own = tuple(changes[name])
+            previews.append(
+                TablePreview(name, role, new, records, own, shaped=shaped.get(name, ()))
+            )
     return tuple(previews)
 
 

@@ -22,6 +22,7 @@ from distributary.engine.seams import make_ends, make_source
 from distributary.errors import (
     CheckpointError,
     ConfigError,
+    ErrorCode,
     EvolutionError,
     InvalidSchemaError,
     LakeUnavailableError,
@@ -34,6 +35,7 @@ from distributary.model.record import Format, SubjectVersion, WriterSchema
 from distributary.model.routing import Rejected, Route, RouteKey
 from distributary.model.rules.expectation import Rule
 from distributary.model.table import ChangeKind, ColumnChange, Role, TablePlan
+from distributary.operations.shape_places import setting_place
 from distributary.registry.base import Reference, gather
 from distributary.registry.compile import compile_schema
 from distributary.registry.compile.protobuf_compiler import is_bundled
@@ -408,6 +410,19 @@ class LimitedShape:
     setting: str
     table: str
     why: str
+    place: str = ""
+    """File, line and column of the setting; empty if it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedShape:
+    """A setting of `shape` for which all records of a schema would be dead letters."""
+
+    setting: str
+    type: str
+    why: str
+    place: str = ""
+    """File, line and column of the setting; empty if it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,6 +441,8 @@ class Preview:
     """The sampled records that conditions of `shape` keep out of their tables."""
     limited_shapes: tuple[LimitedShape, ...] = ()
     """Settings of `shape` that are not applied to some records, or read a column as null."""
+    refused_shapes: tuple[RefusedShape, ...] = ()
+    """Settings of `shape` that are wrong for the columns of a schema."""
     raw_layers: tuple[str, ...] = ()
     """The places in the lake that keep values which masks remove; empty without masks."""
     unfit_rules: tuple[UnfitRule, ...] = ()
@@ -447,6 +464,7 @@ class Preview:
             "dead_letters": dict(self.dead_letters),
             "filtered": self.filtered,
             "limited_shapes": [asdict(limited) for limited in self.limited_shapes],
+            "refused_shapes": [asdict(refused) for refused in self.refused_shapes],
             "raw_layers": list(self.raw_layers),
             "unfit_rules": [asdict(unfit) for unfit in self.unfit_rules],
             "tables": [
@@ -487,9 +505,20 @@ def preview(pipeline: Pipeline) -> Preview:
             filtered += trial.filtered
     waiting = _waiting(pipeline.config, start, total)
     found = replace(_summary(planner, keys, dead, total), waiting=waiting, filtered=filtered)
-    config = pipeline.config
+    config, loaded = pipeline.config, pipeline.loaded
     masks = any(entry.mask for entry in config.shape)
-    return replace(found, raw_layers=raw_layers(config.tables, config.masking) if masks else ())
+    return replace(
+        found,
+        limited_shapes=tuple(
+            replace(one, place=setting_place(loaded, one.setting, table=one.table))
+            for one in found.limited_shapes
+        ),
+        refused_shapes=tuple(
+            replace(one, place=setting_place(loaded, one.setting, type_name=one.type))
+            for one in found.refused_shapes
+        ),
+        raw_layers=raw_layers(config.tables, config.masking) if masks else (),
+    )
 
 
 def _waiting(config: PipelineConfig, start: Position, looked_at: int) -> int | None:
@@ -503,19 +532,20 @@ def _waiting(config: PipelineConfig, start: Position, looked_at: int) -> int | N
 
 def _summary(planner: Planner, keys: Counter[RouteKey], dead: Counter[str], total: int) -> Preview:
     records: Counter[str] = Counter()
+    refused: list[RefusedShape] = []
     plan = planner.task_plan()
     for key, count in keys.items():
         route = plan.routing.routes[key]
         if isinstance(route, Rejected):
             dead[str(route.code)] += count
+            if route.code is ErrorCode.SHAPE_FAILED:
+                setting, _, why = route.message.partition(": ")
+                refused.append(RefusedShape(setting, key.claim, why))
         elif isinstance(route, Route):
             records[route.table] += count
     pending = planner.book.take_pending()
-    shaped = {
-        route.table: tuple((c.name, sql_name(c.type)) for c in route.shapes[-1].columns)
-        for route in map(plan.routing.routes.get, keys)
-        if isinstance(route, Route) and route.shapes
-    }
+    routes = map(plan.routing.routes.get, keys)
+    shaped = shaped_columns(route for route in routes if isinstance(route, Route))
     masks = {
         route.table: tuple(mask.describe() for shape in route.shapes for mask in shape.masks)
         for route in map(plan.routing.routes.get, keys)
@@ -552,8 +582,18 @@ def _summary(planner: Planner, keys: Counter[RouteKey], dead: Counter[str], tota
         tables,
         dict(dead),
         limited_shapes=tuple(limited),
+        refused_shapes=tuple(dict.fromkeys(refused)),
         unfit_rules=tuple(_unfit(plan.output.expectations, plans)),
     )
+
+
+def shaped_columns(routes: Iterable[Route]) -> dict[str, tuple[tuple[str, str], ...]]:
+    """Return names and types of the columns that `shape` makes, by table."""
+    return {
+        route.table: tuple((c.name, sql_name(c.type)) for c in route.shapes[-1].columns)
+        for route in routes
+        if route.shapes
+    }
 
 
 def _unfit(rules: tuple[Rule, ...], tables: Iterable[TablePlan]) -> Iterator[UnfitRule]:

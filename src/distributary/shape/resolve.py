@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 from pyarrow import types as kinds
 
+from distributary.config.base import nearest
 from distributary.config.rules.expressions import enclosed
 from distributary.evolve.types import fold, is_list, is_map, is_struct
 from distributary.model.names import printable
@@ -197,7 +198,9 @@ class _Resolution:
         known = self._absent | self._there
         lower = {column.name.lower(): column for column in known.values()}
         if why := missing_column(expression.columns, lower):
-            return why
+            absent = next((n for n, *_ in expression.columns if n.lower() not in lower), "")
+            meant = nearest(absent, lower) if why == f"no column {printable(absent)}" else ""
+            return f"{why}, did you mean {printable(lower[meant].name)}?" if meant else why
         for first, *_ in expression.columns:
             column = known[fold(first)]
             twins = [c.name for c in self._before if fold(c.name) == fold(first)]
