@@ -8,16 +8,18 @@ from typing import Any
 import pytest
 
 from distributary.config.load import load_text
+from distributary.delta.tables import open_table
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.progress.removal import dead_letters_of
 from distributary.errors import ConfigError, SetupError
+from distributary.model.deadletter import ENCRYPTED
 from distributary.model.manifest import Counts
 from distributary.observe.trace import Coordinates, TraceVerdict, trace_offset
 from distributary.observe.verify.coordinates import coordinates
 from distributary.observe.verify.row_counts import check_table, written_tables
 from distributary.operations.replay import LANE, ReplayResult, replay, try_replay
 from distributary.spark.in_process import in_process
-from distributary.testing import run
+from distributary.testing import Record, run
 
 FILE = """
 name: shop
@@ -104,3 +106,37 @@ def test_a_record_is_traced_to_all_of_its_rows(tmp_path: Path) -> None:
     assert found.verdict is TraceVerdict.WRITTEN
     rows = [p.values for p in found.places if p.table == "silver_orders"]
     assert sorted(row["n"] for row in rows) == [1, 2]
+
+
+KEYED = "masking: {key: a key of sixteen characters, raw: encrypt}"
+
+
+def test_encrypted_letters_are_replayed_and_those_that_fail_again_are_found(tmp_path: Path) -> None:
+    # one letter is from before the setting
+    ran(tmp_path, text_of(tmp_path, STRICT))
+    (plain,) = dead_letters_of(Pipeline(load_text(text_of(tmp_path, STRICT)))).select().to_pylist()
+    places = {"lake.path": f"{tmp_path}/lake", "lake.checkpoint": f"{tmp_path}/state"}
+    strict = text_of(tmp_path, STRICT, extra=KEYED)
+    more = Record({"id": 4, "items": ["z"]}, key="k", headers={"h": "secret"})
+    run(strict, [*RECORDS, more], **places)
+    pipeline = Pipeline(load_text(strict))
+    letters = dead_letters_of(pipeline).select()
+    assert letters["note"].to_pylist() == [None, ENCRYPTED]
+    assert letters["value"][0].as_py() == plain["value"]
+    assert b"z" not in letters["key"][1].as_py() + letters["headers"][1].as_py()[0]["value"]
+
+    done = replayed(pipeline)
+    assert (done.replayed, done.failed_again) == (0, {"SHAPE_FAILED": 2})
+    after = dead_letters_of(pipeline).select()
+    assert after["attempts"].to_pylist() == [2, 2]
+    assert after.select(["value", "key", "note"]) == letters.select(["value", "key", "note"])
+
+    lenient = text_of(tmp_path, LENIENT, extra=KEYED)
+    other = Pipeline(load_text(lenient.replace("sixteen", "17 or so")))
+    for how in (replay, try_replay):
+        with pytest.raises(ConfigError, match="encrypted with another key"):
+            replayed(other, how)
+    done = replayed(Pipeline(load_text(lenient)))
+    assert (done.replayed, done.failed_again) == (2, {})
+    rows = open_table(f"{tmp_path}/lake/silver_orders").to_pyarrow_table().to_pylist()
+    assert [row["n"] for row in rows if row["id"] == 4] == [None]

@@ -20,6 +20,7 @@ from distributary.config.rules.shape import ShapeConfig
 from distributary.model.rules.shape_plan import Mask
 from distributary.model.table import Column
 from distributary.shape.mask import masked, masked_type
+from distributary.shape.raw_encryption import decrypted
 from distributary.shape.resolve import Resolved, ShapeError, resolve
 from distributary.testing import Record, run
 
@@ -182,6 +183,8 @@ CANARY = "canary.mask-key/00+x"
         (", metadata: [raw]", f"masking: {{key: '{CANARY}'}}", "tables.metadata"),
         (", bronze: b", f"masking: {{key: '{CANARY}', raw: withhold}}", "tables.bronze"),
         (", metadata: [key]", f"masking: {{key: '{CANARY}', raw: withhold}}", "tables.metadata"),
+        (", metadata: [headers]", f"masking: {{key: '{CANARY}', raw: encrypt}}", "tables.metadata"),
+        ("", "masking: {raw: encrypt}", "masking.raw"),
     ],
 )
 def test_files_that_would_not_mask(tables: str, masking: str, path: str) -> None:
@@ -191,13 +194,14 @@ def test_files_that_would_not_mask(tables: str, masking: str, path: str) -> None
     assert "short" not in str(caught.value)
 
 
-@pytest.mark.parametrize("raw", ["keep", "withhold"])
+@pytest.mark.parametrize("raw", ["keep", "withhold", "encrypt"])
 def test_tokens_join_tables_and_no_value_is_left_where_it_must_not_be(
     raw: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MASK_KEY", CANARY)
     masking = "masking: {key: '${env:MASK_KEY}', raw: " + raw + "}"
-    text = FILE.format(tables=", unified: gold", masking=masking)
+    bronze = ", bronze: bronze" if raw == "encrypt" else ""
+    text = FILE.format(tables=f", unified: gold{bronze}", masking=masking)
     people: list[dict[str, Any]] = [
         {"value": {"id": 7, "email": "secret@one", "num": "1"}, "topic": "players"},
         {"value": {"id": "7", "email": "secret@two", "num": "2"}, "topic": "payments"},
@@ -223,6 +227,13 @@ def test_tokens_join_tables_and_no_value_is_left_where_it_must_not_be(
         whole = raw == "keep" and path.is_relative_to(lake / "dead_letters")
         assert b"secret" not in content or whole, path
     assert (letter["value"] is None) is (raw == "withhold")
+    if raw == "encrypt":
+        sealed = result.tables["bronze"]["payload"].to_pylist()
+        assert not any(b"secret" in payload for payload in [*sealed, letter["value"]])
+        plain = decrypted(result.tables["bronze"], ["payload", "key", "headers"], key)
+        assert sorted(map(json.loads, plain["payload"].to_pylist()), key=str) == sorted(
+            (one["value"] for one in people), key=str
+        )
 
 
 def test_a_key_in_the_file_is_not_shown() -> None:

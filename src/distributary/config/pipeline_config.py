@@ -24,6 +24,7 @@ from distributary.config.shard import Shard, shard_conflicts
 from distributary.config.sources.files import TYPE_OF_FILE
 from distributary.config.sources.source_types import Source, types_bringing
 from distributary.errors import ConfigError
+from distributary.model.rules.shape_rule import RawRecords
 from distributary.model.table_format import TABLE_FORMATS, formats_with
 
 _CHANGE_DATA_ONLY = ("database", "schema", "table")
@@ -208,7 +209,8 @@ class PipelineConfig(Section):
             envelope=self.envelope is not None,
         )
         yield from shape_conflicts(self.shape, self.tables, self.keys, changes=self.cdc is not None)
-        yield from mask_conflicts(self.shape, self.tables, self.masking)
+        lands = self.shard is not None and self.shard.lands
+        yield from mask_conflicts(self.shape, self.tables, self.masking, lands=lands)
         yield from aggregate_conflicts(self.aggregates, self.tables)
         yield from expectation_conflicts(
             self.expectations, self.tables, changes=self.cdc is not None
@@ -254,9 +256,9 @@ class PipelineConfig(Section):
         return payload
 
     @property
-    def withholds(self) -> bool:
-        """Return true when dead letters must not keep the contents of their records."""
-        return self.masking is not None and self.masking.raw == "withhold"
+    def raw_records(self) -> RawRecords:
+        """Return what bronze and the dead letters have of whole records."""
+        return "keep" if self.masking is None else self.masking.raw
 
     @property
     def infers(self) -> bool:

@@ -57,6 +57,10 @@ DEAD_LETTER_COLUMNS: tuple[Column, ...] = (
 
 WITHHELD = "not kept: masking.raw is withhold"
 """The note of a dead letter without key, value and headers."""
+ENCRYPTED = "encrypted: masking.raw is encrypt"
+"""The note of a dead letter with encrypted key, value and headers."""
+SECRETS = ("key", "value", "headers")
+"""The columns with the contents of a record."""
 
 DEAD_LETTER_SCHEMA = pa.schema([pa.field(c.name, c.type) for c in DEAD_LETTER_COLUMNS])
 

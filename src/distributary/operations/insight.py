@@ -12,6 +12,7 @@ from distributary.decode.formats import FORMATS, guessed_format
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.planning.schema_lookup import SchemaLookup, choose_envelope
 from distributary.errors import RegistryError
+from distributary.model.deadletter import ENCRYPTED
 from distributary.model.record import RAW, WriterSchema
 from distributary.model.routing import Rejected
 from distributary.registry.base import SchemaRegistry
@@ -48,6 +49,8 @@ def look_inside(
     `unwrapped` is the record alone, if it was unwrapped before; `registry` the open registry of
     the pipeline, if there are many records.
     """
+    if letter.get("note") == ENCRYPTED:
+        return Insight(text=ENCRYPTED)
     value: bytes = letter["value"] or b""
     if registry is None and pipeline is not None:
         registry = pipeline.registry()

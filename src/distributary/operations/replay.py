@@ -20,15 +20,24 @@ from distributary.engine.batch import run_batch
 from distributary.engine.context import RunContext
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.progress.removal import dead_letters_of
-from distributary.engine.steps.hops import drop_files, stage_records
+from distributary.engine.steps.hops import drop_files, mask_key, stage_records
 from distributary.errors import ConfigError
-from distributary.model.deadletter import CONTENT, MAY_HEAL, WITHHELD, content_keys
+from distributary.model.deadletter import (
+    CONTENT,
+    ENCRYPTED,
+    MAY_HEAL,
+    SECRETS,
+    WITHHELD,
+    content_keys,
+)
 from distributary.model.manifest import REPLAYS, Manifest, SourceRange
 from distributary.model.record import RAW
 from distributary.observe.deadletters import DeadLetters, ReplayFailure, unfinished
 from distributary.registry.base import has_schema
+from distributary.shape.raw_encryption import WrongKeyError, decrypted
 from distributary.source.base import BatchInput
 from distributary.stage.decoding import tried
+from distributary.stage.land import sealed_letters
 from distributary.stage.unwrap import decodable, unwrap
 from distributary.store.base import Store, at, reaching
 
@@ -53,14 +62,18 @@ class FrozenReader:
 
     folder: str
     name: str
+    mask_key: bytes = field(default=b"", repr=False)
+    """The key with which contents are encrypted; the selection is, too."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the selection for the one incoming row."""
         for batch in batches:
             if batch.num_rows:
                 with at(self.folder).open(self.name) as file:
-                    for rows in pq.ParquetFile(file).iter_batches(columns=RAW.names):
-                        yield rows.select(RAW.names).cast(RAW)
+                    names = [*RAW.names, "note"]
+                    for rows in pq.ParquetFile(file).iter_batches(columns=names):
+                        letters = opened(pa.Table.from_batches([rows]), self.mask_key)
+                        yield from letters.select(RAW.names).cast(RAW).to_batches()
 
 
 def try_replay(context: RunContext, letters: pa.Table) -> ReplayResult:
@@ -137,6 +150,27 @@ def failed_letters(manifest: Manifest, letters: pa.Table) -> dict[str, ReplayFai
     return failed
 
 
+def opened(letters: pa.Table, key: bytes) -> pa.Table:
+    """Return letters with the contents of their records. Raises ConfigError for a wrong key."""
+    flags = pc.fill_null(pc.equal(letters["note"], ENCRYPTED), False)
+    if not pc.any(flags).as_py():
+        return letters
+    try:
+        plain = decrypted(letters.filter(flags), SECRETS, key)
+    except WrongKeyError as error:
+        raise ConfigError(
+            "dead letters are encrypted with another key",
+            where="masking.key",
+            evidence=f"{letters.num_rows:,} letters, some with the note: {ENCRYPTED}",
+            next_step="set the key of the time when they were written, or read the records again: "
+            "`distributary reset FILE`",
+        ) from error
+    place = plain.schema.get_field_index("note")
+    type_ = plain.schema.field(place)
+    plain = plain.set_column(place, type_, pa.nulls(plain.num_rows, type_.type))
+    return pa.concat_tables([letters.filter(pc.invert(flags)), plain])
+
+
 def _place(context: RunContext) -> Store:
     return context.progress.checkpoint.store.below(LANE)
 
@@ -159,6 +193,11 @@ def _freeze(context: RunContext, number: int, letters: pa.Table, *, kind: str = 
             next_step="select others, or read the records again: `distributary reset FILE`",
         )
     name = f"{kind}-{number:08d}.parquet"
+    key = mask_key(context.config)
+    letters = opened(letters, key)
+    if context.config.raw_records == "encrypt":
+        # a replay compares its dead letters, which it encrypts, with the selected ones
+        letters = sealed_letters(letters, key)
     content = pa.BufferOutputStream()
     pq.write_table(letters, content)
     with reaching(_place(context).address):
@@ -173,7 +212,7 @@ def _frozen(context: RunContext, name: str, *, columns: Sequence[str]) -> pa.Tab
 def _input(context: RunContext, number: int, name: str) -> BatchInput:
     decided = context.progress.manifests.read(number)
     return BatchInput(
-        reader=FrozenReader(_place(context).address, name),
+        reader=FrozenReader(_place(context).address, name, mask_key(context.config)),
         ranges=decided.ranges if decided is not None else (_range(context, number, name),),
         end={},
     )
@@ -220,6 +259,7 @@ def healable(pipeline: Pipeline) -> HealableLetters:
 
 
 def _decodes(pipeline: Pipeline, letters: pa.Table) -> int:
+    letters = opened(letters, mask_key(pipeline.config))
     raw = letters.select(RAW.names).cast(RAW).combine_chunks().to_batches()[0]
     planner = pipeline.planner(trial=True)
     unwrapped = decodable(unwrap(raw, planner.task_plan()), planner.task_plan())

@@ -16,6 +16,7 @@ from distributary.model.facts import Fact
 from distributary.model.record import HEADER, TIMESTAMP
 from distributary.model.routing import StageOrder
 from distributary.model.table import Column
+from distributary.shape.raw_encryption import encrypted
 from distributary.stage.rows.partitions import table_facts
 from distributary.stage.task_plan import TaskPlan
 from distributary.stage.unwrap import Unwrapped
@@ -39,6 +40,8 @@ WHOLE = Column("value", pa.binary(), "the whole value, where the payload is only
 
 _FROM_RAW = ("key", "headers", "topic", "partition", "offset", "timestamp")
 _SCHEMA = pa.schema([pa.field(c.name, c.type) for c in BRONZE_COLUMNS])
+_CONTENTS = ("payload", "key", "headers", WHOLE.name)
+_COORDINATES = ("_topic", "_partition", "_offset")
 _PAYLOAD = _SCHEMA.get_field_index("payload")
 _WHOLE_SCHEMA = _SCHEMA.append(pa.field(WHOLE.name, WHOLE.type))
 
@@ -51,6 +54,7 @@ class BronzeWriter:
         self._order = order
         self._whole = plan.output.whole
         self._schema = _WHOLE_SCHEMA if plan.output.whole else _SCHEMA
+        self._encrypts = plan.output.raw_records == "encrypt"
         self._parts: list[pa.RecordBatch] = []
         self.unwrapped = 0
         """The number of records that were unwrapped; if whole records are kept, of all records."""
@@ -75,6 +79,9 @@ class BronzeWriter:
         if not table.num_rows:
             return []
         table = table.sort_by("type")
+        if self._encrypts:
+            contents = [name for name in _CONTENTS if name in table.column_names]
+            table = encrypted(table, contents, _COORDINATES, self._order.mask_key)
         return table_facts(
             table,
             self._table,

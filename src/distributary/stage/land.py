@@ -20,7 +20,7 @@ from distributary.decode.formats import built
 from distributary.delta.parquet import UPLOADS, write_file
 from distributary.evolve.align import Aligner
 from distributary.model.cache import Cache
-from distributary.model.deadletter import DEAD_LETTER_SCHEMA, WITHHELD
+from distributary.model.deadletter import DEAD_LETTER_SCHEMA, ENCRYPTED, SECRETS, WITHHELD
 from distributary.model.facts import (
     DeadLettersCounted,
     Fact,
@@ -31,6 +31,7 @@ from distributary.model.facts import (
 from distributary.model.manifest import StagedFile
 from distributary.model.routing import StageOrder
 from distributary.model.table import Role, TablePlan
+from distributary.shape.raw_encryption import encrypted
 from distributary.stage.decoding import (
     DecodedPart,
     UnifiedWriter,
@@ -183,8 +184,10 @@ def _records_in(raw: pa.Table) -> int:
 def _land_dead(dead: list[pa.RecordBatch], plan: TaskPlan, order: StageOrder) -> list[Fact]:
     rows = pa.Table.from_batches(dead, DEAD_LETTER_SCHEMA)
     # a replay compares its dead letters with the selected ones, so it keeps their records
-    if plan.output.withhold and order.lane == "stream":
+    if plan.output.raw_records == "withhold" and order.lane == "stream":
         rows = _withheld(rows)
+    elif plan.output.raw_records == "encrypt":
+        rows = sealed_letters(rows, order.mask_key)
     facts = table_facts(
         rows,
         plan.output.tables[plan.output.dead_letters],
@@ -196,14 +199,24 @@ def _land_dead(dead: list[pa.RecordBatch], plan: TaskPlan, order: StageOrder) ->
     return [*facts, DeadLettersCounted(Counter(rows["error_code"].to_pylist()))]
 
 
+def sealed_letters(rows: pa.Table, mask_key: bytes) -> pa.Table:
+    """Return dead letters with encrypted records, and the note that says so."""
+    rows = encrypted(rows, SECRETS, ("topic", "partition", "offset"), mask_key)
+    return _with_note(rows, ENCRYPTED)
+
+
 def _withheld(rows: pa.Table) -> pa.Table:
     """Return dead letters without the contents of their records."""
-    for name in ("key", "value", "headers"):
+    for name in SECRETS:
         field = DEAD_LETTER_SCHEMA.field(name)
         place = rows.schema.get_field_index(name)
         rows = rows.set_column(place, field, pa.nulls(rows.num_rows, field.type))
+    return _with_note(rows, WITHHELD)
+
+
+def _with_note(rows: pa.Table, note: str) -> pa.Table:
     place = rows.schema.get_field_index("note")
-    return rows.set_column(place, rows.schema.field(place), pa.repeat(WITHHELD, rows.num_rows))
+    return rows.set_column(place, rows.schema.field(place), pa.repeat(note, rows.num_rows))
 
 
 # Removal of copies of one event that two tasks of a stage have landed: a log has each event once. A

@@ -14,6 +14,7 @@ from distributary.model.record import WriterSchema
 from distributary.model.routing import EnvelopePlan, Rejected, Route, RouteKey
 from distributary.model.rules.expectation import Rule
 from distributary.model.rules.key_rule import KeyRule
+from distributary.model.rules.shape_rule import RawRecords
 from distributary.model.table import TablePlan
 
 
@@ -63,8 +64,8 @@ class OutputPlan:
     """True if bronze keeps whole records, because other jobs read them from there."""
     unified: str = ""
     dead_letters: str = "dead_letters"
-    withhold: bool = False
-    """True if dead letters are written without the contents of their records."""
+    raw_records: RawRecords = "keep"
+    """The contents of records that bronze and the dead letters have."""
     metadata: tuple[str, ...] = ()
     evolution: Evolution = field(default_factory=Evolution)
     expectations: tuple[Rule, ...] = ()

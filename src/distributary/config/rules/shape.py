@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import AfterValidator, Field, SecretStr
 from pydantic_core import PydanticCustomError
@@ -14,7 +14,13 @@ from distributary.config.lake import Tables
 from distributary.config.rules.expressions import columns_of, valid_expression
 from distributary.config.rules.keys import KeyedTables
 from distributary.model.rules.expectation import any_fits
-from distributary.model.rules.shape_rule import MaskMethod, ShapeFunction, ShapeRule, SqlExpression
+from distributary.model.rules.shape_rule import (
+    MaskMethod,
+    RawRecords,
+    ShapeFunction,
+    ShapeRule,
+    SqlExpression,
+)
 
 Expression = Annotated[
     str, AfterValidator(partial(valid_expression, repeatable=True, constant=True))
@@ -167,16 +173,18 @@ class Masking(Section):
         default=None, examples=["${env:MASK_KEY}"]
     )
     """Key of hash and token, 16 characters at least. Another key gives other values."""
-    raw: Literal["keep", "withhold"] = "keep"
-    """keep: bronze, if there is one, and the dead letters keep whole records. withhold: a file with
-    bronze is refused, and dead letters have neither key, value nor headers, so that they cannot be
-    replayed."""
+    raw: RawRecords = "keep"
+    """keep: bronze, if there is one, and the dead letters keep whole records. encrypt: keys, values
+    and headers in them are encrypted by `key`, and dead letters can be replayed. withhold: a file
+    with bronze is refused, and dead letters have neither key, value nor headers, so that they
+    cannot be replayed."""
 
 
 def raw_layers(tables: Tables, masking: Masking | None) -> tuple[str, ...]:
     """Return the places in the lake where values stay that masks remove elsewhere."""
-    found = [f"{tables.bronze} (bronze)"] if tables.bronze else []
+    found: list[str] = []
     if masking is None or masking.raw == "keep":
+        found += [f"{tables.bronze} (bronze)"] if tables.bronze else []
         found.append(f"{tables.dead_letters} (dead letters)")
     own = [name for name in _WHOLE if name in tables.metadata]
     found += [f"the column _{name} of all tables" for name in own]
@@ -184,9 +192,16 @@ def raw_layers(tables: Tables, masking: Masking | None) -> tuple[str, ...]:
 
 
 def mask_conflicts(
-    shapes: Sequence[ShapeConfig], tables: Tables, masking: Masking | None
+    shapes: Sequence[ShapeConfig],
+    tables: Tables,
+    masking: Masking | None,
+    *,
+    lands: bool = False,
 ) -> Iterator[Conflict]:
-    """Yield what masks lack, and what would keep the values that they remove."""
+    """Yield what masks lack, and what would keep the values that they remove.
+
+    `lands` says that other jobs read their records from the bronze table of this one.
+    """
     methods = {(n, p): text for n, one in enumerate(shapes) for p, text in one.mask.items()}
     if masking is None or masking.key is None:
         for (number, pattern), method in methods.items():
@@ -196,11 +211,16 @@ def mask_conflicts(
         yield ("tables", "metadata"), "cannot hold raw beside masks: it is the whole record"
     if masking is None or masking.raw == "keep":
         return
-    if tables.bronze:
-        yield ("tables", "bronze"), "cannot be kept with masking.raw: withhold"
-    for name in ("key", "headers", "raw"):
+    if masking.raw == "encrypt":
+        if masking.key is None:
+            yield ("masking", "raw"), "needs masking.key for encrypt"
+        if lands:
+            yield ("masking", "raw"), "cannot be encrypt: the other jobs read bronze"
+    elif tables.bronze:
+        yield ("tables", "bronze"), "cannot be kept with masking.raw: withhold; encrypt keeps it"
+    for name in _WHOLE:
         if name in tables.metadata:
-            yield ("tables", "metadata"), f"cannot hold {name} with masking.raw: withhold"
+            yield ("tables", "metadata"), f"cannot hold {name} with masking.raw: {masking.raw}"
 
 
 def _expression(setting: str, text: str) -> SqlExpression:

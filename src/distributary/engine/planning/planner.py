@@ -317,7 +317,7 @@ class Planner:
                     whole=self._config.shard is not None and self._config.shard.lands,
                     unified=tables.unified.name if tables.unified else "",
                     dead_letters=tables.dead_letters,
-                    withhold=self._config.withholds,
+                    raw_records=self._config.raw_records,
                     metadata=tuple(tables.metadata),
                     evolution=self._config.evolution,
                     expectations=self._rules,

@@ -546,14 +546,15 @@ def stage_order(
         lake=context.config.lake.address,
         checkpoint=context.config.lake.checkpoint,
         storage_options=context.config.lake.options,
-        mask_key=_mask_key(context.config),
+        mask_key=mask_key(context.config),
         life=context.progress.checkpoint.life,
         identities=source.identities,
         last_records=source.end_after is not None,
     )
 
 
-def _mask_key(config: PipelineConfig) -> bytes:
+def mask_key(config: PipelineConfig) -> bytes:
+    """Return the key of masks; empty if there is none."""
     masking = config.masking
     secret = None if masking is None else masking.key
     return b"" if secret is None else secret.get_secret_value().encode()

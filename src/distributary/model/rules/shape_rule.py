@@ -9,6 +9,8 @@ from typing import Literal
 from distributary.model.rules.expectation import any_fits
 
 MaskMethod = Literal["hash", "token", "redact", "truncate"]
+RawRecords = Literal["keep", "withhold", "encrypt"]
+"""What bronze and the dead letters have of records whose tables are masked."""
 
 
 @dataclass(frozen=True, slots=True)
