@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from distributary.spark.versions import VERSIONS, is_supported
+
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "distributary"
 LOCK = SOURCE / "deploy" / "requirements.lock"
@@ -25,7 +27,8 @@ LOCKS = pytest.mark.parametrize(
 JVM_LOCKS = pytest.mark.parametrize(
     "folder",
     [
-        *(SOURCE / "spark/jvm", SOURCE.parent / "distributary_lab/services/jvm"),
+        *(SOURCE / "spark/jvm" / minor for minor in VERSIONS),
+        SOURCE.parent / "distributary_lab/services/jvm",
         *(ROOT / "tests/services/jvm_connect", ROOT / "tests/services/jvm_iceberg"),
     ],
     ids=lambda folder: folder.name,
@@ -72,6 +75,15 @@ def test_the_locks_name_everything_that_is_declared() -> None:
     assert set(entries(BUILD_LOCK)) == {"setuptools"}
 
 
+def test_the_locks_name_a_spark_of_the_range_that_users_may_bring() -> None:
+    (declared,) = [d for d in PROJECT["project"]["dependencies"] if d.startswith("pyspark")]
+    after = f"4.{int(VERSIONS[-1].split('.')[1]) + 1}"
+    assert declared == f"pyspark>={VERSIONS[0]},<{after}"
+    (locked,) = entries(LOCK)["pyspark"]
+    assert is_supported(locked)
+    assert PROJECT["tool"]["uv"]["constraint-dependencies"] == [f"pyspark=={locked}"]
+
+
 def test_what_is_tested_is_what_is_shipped() -> None:
     tested = entries(DEV_LOCK)
     for path in (LOCK, BUILD_LOCK, EDITABLE_LOCK, INSTALLER_LOCK):
@@ -101,7 +113,8 @@ def test_the_bill_of_materials_lists_packages_and_connectors(tmp_path: Path) -> 
     for name, versions in entries(LOCK).items():
         assert all(f"pkg:pypi/{name}@{version}" in listed for version in versions)
     connector = listed["pkg:maven/org.apache.spark/spark-avro_2.13@4.1.1?type=jar"]
-    sums = (SOURCE / "spark" / "jvm" / "SHA256SUMS").read_text()
+    locks = (SOURCE / "spark" / "jvm" / minor / "SHA256SUMS" for minor in VERSIONS)
+    sums = {line for lock in locks for line in lock.read_text().splitlines()}
     assert f"{connector['hashes'][0]['content']}  spark-avro_2.13-4.1.1.jar" in sums
-    assert len(listed) == len(sums.splitlines()) + sum(map(len, entries(LOCK).values()))
+    assert len(listed) == len(sums) + sum(map(len, entries(LOCK).values()))
     assert all(part["hashes"] for part in bill["components"])

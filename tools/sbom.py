@@ -1,8 +1,8 @@
 """The bill of materials of what is shipped, as CycloneDX: `python -m tools.sbom OUT.json`.
 
 It is made of the locks alone, so the same locks give the same bytes: the Python packages of
-`deploy/requirements.lock` and the JVM connectors of `spark/jvm/`. A Python package has a checksum
-for each of its files, of which a machine installs one.
+`deploy/requirements.lock` and the JVM connectors of `spark/jvm/`, for each version of Spark. A
+Python package has a checksum for each of its files, of which a machine installs one.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import distributary
+from distributary.spark.versions import VERSIONS
 
 _PACKAGE = Path(distributary.__file__).parent
 _LOCK = _PACKAGE / "deploy" / "requirements.lock"
@@ -54,14 +55,19 @@ def _python_packages() -> Iterator[dict[str, Any]]:
 
 
 def _connectors() -> Iterator[dict[str, Any]]:
-    lines = (_JVM / "SHA256SUMS").read_text("ascii").splitlines()
-    sums = {name: digest for digest, name in map(str.split, lines)}
-    lock = ElementTree.parse(_JVM / "ivy.xml")  # noqa: S314 - a file of this package
-    for each in lock.iter("dependency"):
-        group, name, version = (each.attrib[key] for key in ("org", "name", "rev"))
-        purl = f"pkg:maven/{group}/{name}@{version}?type=jar"
-        digest = sums[f"{name}-{version}.jar"]
-        yield {"group": group, **_component(purl, name, version, [digest])}
+    """Yield each connector once, though several versions of Spark may share it."""
+    listed: set[str] = set()
+    for minor in VERSIONS:
+        lines = (_JVM / minor / "SHA256SUMS").read_text("ascii").splitlines()
+        sums = {name: digest for digest, name in map(str.split, lines)}
+        lock = ElementTree.parse(_JVM / minor / "ivy.xml")  # noqa: S314 - a file of this package
+        for each in lock.iter("dependency"):
+            group, name, version = (each.attrib[key] for key in ("org", "name", "rev"))
+            purl = f"pkg:maven/{group}/{name}@{version}?type=jar"
+            if purl not in listed:
+                listed.add(purl)
+                digest = sums[f"{name}-{version}.jar"]
+                yield {"group": group, **_component(purl, name, version, [digest])}
 
 
 def _component(purl: str, name: str, version: str, digests: Sequence[str]) -> dict[str, Any]:

@@ -25,7 +25,12 @@ def test_the_wheel_is_this_installation_and_can_be_installed(own_folder: Path) -
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
     subprocess.run([*command, "--target", str(site), str(made.path)], check=True)
     root = Path(distributary.__file__).parent
-    for name in ("stage/job.py", "py.typed", "spark/jvm/SHA256SUMS", "deploy/requirements.lock"):
+    for name in (
+        "stage/job.py",
+        "py.typed",
+        "spark/jvm/4.3/SHA256SUMS",
+        "deploy/requirements.lock",
+    ):
         assert (site / "distributary" / name).read_bytes() == (root / name).read_bytes()
     # the lab as well, of which the entry points name commands
     lab = Path(distributary_lab.__file__).parent

@@ -14,8 +14,11 @@ from distributary.cli.doctor import versions
 from distributary.errors import ErrorCode, SetupError
 from distributary.spark import jars as connectors
 from distributary.spark.jars import SETTINGS, ensure_connectors, lock_key
+from distributary.spark.versions import VERSIONS, has_delta, minor_of
 
 JARS = {"one-1.0.jar": b"one", "two-2.0.jar": b"two"}
+
+OWN = minor_of(version("pyspark"))
 
 # stands for `java ... org.apache.ivy.Main`: writes the files where Ivy was told to put them
 FAKE_IVY = """#!{python}
@@ -49,13 +52,13 @@ def calls(tmp_path: Path) -> Path:
 @pytest.fixture
 def ivy(tmp_path: Path, calls: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     """Replaces the lock by a small one and Java by a script."""
-    lock = tmp_path / "jvm"
-    lock.mkdir()
+    lock = tmp_path / "jvm" / OWN
+    lock.mkdir(parents=True)
     lock.joinpath("ivy.xml").write_text("<ivy-module/>")
     lock.joinpath("SHA256SUMS").write_text(
         "".join(f"{hashlib.sha256(body).hexdigest()}  {name}\n" for name, body in JARS.items())
     )
-    monkeypatch.setattr(connectors, "JVM", lock)
+    monkeypatch.setattr(connectors, "JVM", lock.parent)
     home = tmp_path / "java"
     home.joinpath("bin").mkdir(parents=True)
     home.joinpath("release").write_text('JAVA_VERSION="17.0.1"\n')
@@ -154,7 +157,7 @@ def test_a_deleted_file_is_fetched_again(ivy: Install, cache: Path) -> None:
 
 def test_a_new_lock_is_a_new_folder(ivy: Install, cache: Path) -> None:
     first = ensure_connectors(cache=cache)
-    connectors.JVM.joinpath("ivy.xml").write_text("<ivy-module version='2.0'/>")
+    connectors.JVM.joinpath(OWN, "ivy.xml").write_text("<ivy-module version='2.0'/>")
     assert ensure_connectors(cache=cache)[0].parent != first[0].parent
 
 
@@ -201,16 +204,34 @@ def test_given_files_must_exist(
     refused(cache)
 
 
-def test_both_halves_of_the_lock_name_the_same_files() -> None:
-    lock = ElementTree.parse(connectors.JVM / "ivy.xml")
+@pytest.mark.parametrize("minor", VERSIONS)
+def test_both_halves_of_each_lock_name_the_same_files(minor: str) -> None:
+    lock = ElementTree.parse(connectors.JVM / minor / "ivy.xml")
     named = {f"{d.get('name')}-{d.get('rev')}.jar" for d in lock.iter("dependency")}
-    assert named == set(connectors._lock().sums)
+    sums = (connectors.JVM / minor / "SHA256SUMS").read_text().splitlines()
+    assert named == {line.split()[1] for line in sums}
+    # what needs Delta's library is refused where there is none
+    assert any(name.startswith(f"delta-spark_{minor}_") for name in named) is has_delta(minor)
 
 
-def test_the_lock_fits_pyspark() -> None:
+def test_the_lock_of_the_default_spark_has_all_connectors_in_its_very_version() -> None:
     names = connectors._lock().sums
     for connector in ("spark-sql-kafka-0-10_2.13", "spark-avro_2.13"):
         assert f"{connector}-{version('pyspark')}.jar" in names
+
+
+def test_each_spark_has_a_lock_and_a_cache_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    keys = set()
+    for minor in VERSIONS:
+        home = tmp_path / minor
+        home.joinpath("jars").mkdir(parents=True)
+        home.joinpath("jars", f"spark-core_2.13-{minor}.7-amzn-0.jar").touch()
+        monkeypatch.setenv("SPARK_HOME", str(home))
+        assert connectors._lock().folder == connectors.JVM / minor
+        keys.add(lock_key())
+    assert len(keys) == len(VERSIONS)
 
 
 def test_versions_name_every_part() -> None:

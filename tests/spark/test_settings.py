@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from distributary.errors import ConfigError, ErrorCode
 from distributary.spark import settings as module
 from distributary.spark.settings import (
     REQUIRED,
-    SPARK_VERSION,
     SparkSettings,
     default_driver_memory,
     launch_conf,
@@ -45,9 +43,15 @@ def test_what_is_local(master: str, local: bool) -> None:
     assert SparkSettings(master=master).is_local is local
 
 
-def test_the_version_that_is_asked_for_is_the_one_that_is_pinned() -> None:
-    (pinned,) = [line for line in requires("distributary") or () if line.startswith("pyspark")]
-    assert pinned.startswith(f"pyspark=={SPARK_VERSION}.")
+def test_a_session_without_delta_names_none_of_its_classes() -> None:
+    users = {"spark.sql.extensions": "own.Extension"}
+    for conf, extensions in (({}, None), (users, "own.Extension")):
+        without = conf_of(SparkSettings(conf=conf), delta=False)
+        assert "delta" not in " ".join(v for n, v in without.items() if n.startswith("spark.sql"))
+        assert without.get("spark.sql.extensions") == extensions
+    usual = conf_of(SparkSettings(conf=users))
+    assert usual["spark.sql.extensions"].endswith("DeltaSparkSessionExtension,own.Extension")
+    assert usual["spark.sql.catalog.spark_catalog"].endswith("DeltaCatalog")
 
 
 def test_user_wins_over_defaults() -> None:

@@ -33,6 +33,7 @@ from distributary.errors import (
     DistributaryError,
     ErrorCode,
     RegistryUnavailableError,
+    SetupError,
     glossary,
     meanings,
 )
@@ -101,12 +102,7 @@ def checks_of_machine() -> Iterator[Check]:
     )
     yield _guarded("java", _java)
     yield _guarded("connectors", _connectors)
-    yield Check(
-        "spark",
-        CheckState.FAIL if installed["Spark"] == "missing" else CheckState.PASS,
-        f"Spark {installed['Spark']}, Delta {installed['Delta']}",
-        fix="pip install pyspark",
-    )
+    yield _guarded("spark", _spark)
     yield _decoders()
     free = psutil.virtual_memory().available
     yield Check(
@@ -124,6 +120,7 @@ def checks_of_machine() -> Iterator[Check]:
 
 def checks_for_file(loaded: Loaded | None, lake: str | None) -> Iterator[Check]:
     """Yield the checks of lake and tables; with a file also of all that a run needs."""
+    from distributary.engine.seams import needs_delta
     from distributary.source.source_entry import entry_of
     from distributary.store.base import absolute, introduce, local_path
 
@@ -145,6 +142,8 @@ def checks_for_file(loaded: Loaded | None, lake: str | None) -> Iterator[Check]:
     yield _guarded("claim", lambda: _claim(loaded, checkpoint))
     yield from _cluster(loaded)
     yield _guarded("exchange", lambda: _exchange(loaded, checkpoint))
+    if needs_delta(loaded.config):
+        yield _guarded("delta", lambda: _delta(loaded))
     if loaded.config.lake.registered_in is not None:
         yield _guarded("catalog", lambda: _catalog(loaded))
     registry, source = loaded.config.registry, loaded.config.source
@@ -172,6 +171,24 @@ def _java() -> Check:
 
     java = require_java()
     return Check("java", CheckState.PASS, f"{java.version} at {java.path}", f"{MINIMUM} or newer")
+
+
+def _spark() -> Check:
+    from distributary.spark.versions import NEEDED, require_installed, spark_version
+
+    require_installed()
+    delta = _locked("delta-spark_")
+    named = f"Delta {delta}" if delta != "missing" else "without Delta Lake's own library"
+    return Check("spark", CheckState.PASS, f"Spark {spark_version()}, {named}", NEEDED)
+
+
+def _delta(loaded: Loaded) -> Check:
+    from distributary.engine.seams import needs_delta
+    from distributary.spark.versions import require_delta
+
+    purpose = needs_delta(loaded.config)
+    require_delta(None, purpose, loaded.config.spark.options)
+    return Check("delta", CheckState.PASS, f"Delta Lake inside Spark, for {purpose}")
 
 
 def _connectors() -> Check:
@@ -454,13 +471,14 @@ def _installed(package: str) -> str:
 
 
 def _locked(prefix: str) -> str:
-    import xml.etree.ElementTree as ElementTree
+    """Return the version of a locked connector; `missing` if this Spark has none."""
+    from distributary.spark.jars import connector_versions
 
-    from distributary.spark.jars import JVM
-
-    lock = ElementTree.parse(JVM / "ivy.xml")  # noqa: S314 - a file of this package
-    found = (d for d in lock.iter("dependency") if d.get("name", "").startswith(prefix))
-    return next(found).get("rev", "missing")
+    try:
+        named = connector_versions()
+    except SetupError:
+        return "missing"
+    return next((rev for name, rev in named.items() if name.startswith(prefix)), "missing")
 
 
 # `explain`: what an error code or a word means.

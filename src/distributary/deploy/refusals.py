@@ -7,22 +7,19 @@ Properties that are known only where the pipeline runs are not guessed: they bec
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from posixpath import normpath
 from typing import TYPE_CHECKING
 
 from distributary.deploy.pipeline_file import Installable
 from distributary.deploy.targets.target_types import target_entry
 from distributary.errors import ConfigError, ErrorCode
-from distributary.spark.settings import SPARK_VERSION
+from distributary.spark.versions import NEEDED
 from distributary.store.base import local_path
 
 if TYPE_CHECKING:
     from distributary.deploy.targets.target_entry import TargetEntry
-
-_CORE = re.compile(r"spark-core_[0-9.]+-([0-9]+\.[0-9]+)")
 
 
 def refuse_unfit(
@@ -32,12 +29,6 @@ def refuse_unfit(
     entry = target_entry(name)
     _refuse_unseen_folders(entry, pipeline)
     return tuple(entry.unfit(pipeline, environ))
-
-
-def spark_in(home: Path) -> str:
-    """Return the version of an installed Spark; empty if it cannot be determined."""
-    matches = (_CORE.match(path.name) for path in home.glob("jars/spark-core_*.jar"))
-    return next((match[1] for match in matches if match), "")
 
 
 def _refuse_unseen_folders(entry: TargetEntry, pipeline: Installable) -> None:
@@ -66,7 +57,7 @@ def _refuse_unseen_folders(entry: TargetEntry, pipeline: Installable) -> None:
 def other_spark(where: str, evidence: str, instead: str) -> ConfigError:
     """Return the error for a Spark of another version."""
     return ConfigError(
-        f"the engine is made for Spark {SPARK_VERSION}",
+        f"the engine runs on Spark {NEEDED}",
         code=ErrorCode.DEPLOY_UNFIT,
         where=where,
         evidence=evidence,

@@ -17,7 +17,7 @@ from distributary.deploy.file_targets import Artifact, FileTarget, template
 from distributary.deploy.package import PYTHON_IN_ARCHIVE
 from distributary.deploy.pipeline_file import Installable
 from distributary.errors import DeployError, ErrorCode
-from distributary.spark.settings import SPARK_VERSION
+from distributary.spark.versions import NEEDED, VERSIONS
 
 NAME = "spark-submit"
 UNPACKED = "environment"
@@ -53,7 +53,8 @@ def submit_script(pipeline: Installable, settings: SparkSubmit) -> str:
         python=shlex.quote(sys.executable),
         options=options,
         file=shlex.quote(str(pipeline.path)),
-        spark=SPARK_VERSION,
+        versions="|".join(VERSIONS),
+        needed=NEEDED,
     )
 
 

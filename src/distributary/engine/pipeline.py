@@ -44,6 +44,7 @@ from distributary.engine.seams import (
     make_publisher,
     make_registry,
     make_source,
+    needs_delta,
     require_source,
 )
 from distributary.engine.shards.progress import divide, family, refuse_replay
@@ -71,6 +72,7 @@ from distributary.publish.base import Publisher
 from distributary.registry.base import RegistryCalls, SchemaRegistry
 from distributary.spark.session import spark_session
 from distributary.spark.settings import SparkSettings
+from distributary.spark.versions import require_delta, require_session
 from distributary.store.base import Store, absolute, at, introduce
 
 if TYPE_CHECKING:
@@ -187,7 +189,9 @@ class Pipeline:
         if spark is not None and not _is_session(spark):
             raise _wrong_argument("spark", spark, "must be a SparkSession")
         with self.failure_recorded():
-            if spark is None and wanted.kind is TriggerKind.AVAILABLE_NOW:
+            if spark is not None:
+                require_session(spark, "argument spark")
+            elif wanted.kind is TriggerKind.AVAILABLE_NOW:
                 require_source(self.config)
             session = spark or spark_session(self.spark_settings(wanted), app_name=self.config.name)
             with (
@@ -306,6 +310,8 @@ class Pipeline:
         self, spark: SparkSession | None, checkpoint: Checkpoint, claim: Claim, lane: str
     ) -> RunContext:
         session = spark or self.session()
+        if purpose := needs_delta(self.config):
+            require_delta(session, purpose)
         publisher = make_publisher(self.config, session)
         ledger = self.ledger()
         refuse_behind(self.config, ledger, checkpoint.life)

@@ -105,6 +105,16 @@ def make_ends(config: PipelineConfig) -> SourceEnds | None:
     return entry_of(config.source).ends(config.source, config)
 
 
+def needs_delta(config: PipelineConfig) -> str:
+    """Return the setting for which the session of Spark needs Delta Lake; empty without one."""
+    if config.tables.format != DELTA:
+        return ""
+    if config.tables.publisher == "spark":
+        return "tables.publisher: spark"
+    catalog = config.lake.registered_in
+    return f"lake.catalog of type {catalog.type}" if catalog and catalog.by_session else ""
+
+
 def make_publisher(config: PipelineConfig, spark: SparkSession | None = None) -> Publisher:
     """Return the publisher of a pipeline's tables."""
     introduce(config.lake.address, config.lake.options)

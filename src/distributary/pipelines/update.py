@@ -40,6 +40,7 @@ from distributary.observe.log_format import LogFormat, LogLine, spell
 from distributary.pipelines.known_types import VARIABLE, grown
 from distributary.spark.session import new_log_file, spark_session
 from distributary.spark.settings import SparkSettings
+from distributary.spark.versions import require_delta, require_pipelines
 from distributary.store.base import local_path
 from distributary.supervise.process import hold_tether
 from distributary.threads import end_process
@@ -190,7 +191,8 @@ def find_project(path: Path) -> Project:
 
 
 def require_extra() -> None:
-    """Raise SetupError unless all packages for Spark's client are installed."""
+    """Raise SetupError unless PySpark has pipelines and all packages for its client are there."""
+    require_pipelines()
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise SetupError(
@@ -280,6 +282,7 @@ def serving(project: Project, *, master: str, log: Path) -> Iterator[tuple[str, 
     )
     spark = spark_session(settings, app_name=project.name)
     try:
+        require_delta(spark, "a declarative pipeline")
         database = project.document.get("database") or project.document.get("schema")
         if not project.document.get("catalog") and _DATABASE.fullmatch(str(database or "")):
             spark.sql(f"CREATE DATABASE IF NOT EXISTS `{database}`")

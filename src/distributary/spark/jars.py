@@ -10,7 +10,6 @@ Ivy settings file, for a mirror; otherwise `~/.ivy2/ivysettings.xml` is used if 
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import importlib.util
 import os
 import re
@@ -20,6 +19,7 @@ import sys
 import tarfile
 import tempfile
 import threading
+import xml.etree.ElementTree as ElementTree
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +30,7 @@ import platformdirs
 
 from distributary.errors import ErrorCode, SetupError
 from distributary.spark.java import require_java
+from distributary.spark.versions import minor_of, require_supported, spark_version
 from distributary.store.disk import held
 
 Progress = Callable[[str], None]
@@ -246,7 +247,7 @@ def _or(step: str, otherwise: str) -> str:
 
 
 JVM = Path(__file__).with_name("jvm")
-"""The package data of the JVM side."""
+"""The package data of the JVM side, with a folder for the lock of each version of Spark."""
 
 
 def ensure_connectors(progress: Progress | None = None, *, cache: Path | None = None) -> list[Path]:
@@ -271,13 +272,20 @@ def are_locked() -> bool:
 
 
 def lock_key() -> str:
-    """Return a key that changes with the lock and with PySpark, for the cache's folder."""
-    return f"spark-{importlib.metadata.version('pyspark')}-{_lock().key}"
+    """Return a key that changes with the lock and with Spark, for the cache's folder."""
+    return f"spark-{spark_version()}-{_lock().key}"
+
+
+def connector_versions() -> dict[str, str]:
+    """Return the versions of the locked connectors by name, such as `delta-spark_4.1_2.13`."""
+    lock = ElementTree.parse(_lock().folder / "ivy.xml")  # noqa: S314 - a file of this package
+    return {d.attrib["name"]: d.attrib["rev"] for d in lock.iter("dependency")}
 
 
 def _lock() -> Lock:
+    """Return the lock for the Spark that starts here. Raises SetupError if there is none."""
     return Lock(
-        JVM,
+        JVM / minor_of(require_supported()),
         what="the JVM connectors",
         size="about 25 MB",
         otherwise="put the files into a folder and name it with DISTRIBUTARY_JARS",

@@ -46,7 +46,6 @@ from distributary.spark.jars import JVM, Progress, are_locked, ensure_connectors
 from distributary.spark.java import archive_options, require_java
 from distributary.spark.settings import (
     REQUIRED,
-    SPARK_VERSION,
     SparkSettings,
     launch_conf,
     quoted_option,
@@ -54,6 +53,12 @@ from distributary.spark.settings import (
     spark_conf,
 )
 from distributary.spark.sockets import socket_folder
+from distributary.spark.versions import (
+    has_delta,
+    require_installed,
+    require_session,
+    spark_version,
+)
 from distributary.store.base import TransferError
 from distributary.threads import begun
 
@@ -187,6 +192,7 @@ _SHORT_LIVED = "-XX:TieredStopAtLevel=1"
 _SMALL = "-XX:+UseSerialGC"
 _starting = threading.Lock()
 _CONNECT_PORT = 15002
+_EXISTING = "the session of this process"
 
 
 def spark_session(
@@ -207,10 +213,11 @@ def spark_session(
             return _connected(wanted, app_name)
         if is_remote() or "SPARK_REMOTE" in os.environ:
             # On serverless compute, the platform has named the server and chosen its version.
-            return _required(SparkSession.builder.appName(app_name).getOrCreate())
+            session = SparkSession.builder.appName(app_name).getOrCreate()
+            return require_session(_required(session), "SPARK_REMOTE")
         # PySpark has no public way to check this without starting a session.
         if SparkContext._active_spark_context is not None:  # noqa: SLF001
-            return _required(SparkSession.builder.getOrCreate())
+            return require_session(_required(SparkSession.builder.getOrCreate()), _EXISTING)
         if "PYSPARK_GATEWAY_PORT" in os.environ:
             return _submitted(wanted, app_name)
         return _started(wanted, app_name, progress)
@@ -244,6 +251,7 @@ def new_log_file() -> Path:
 
 
 def _started(settings: SparkSettings, app_name: str, progress: Progress | None) -> SparkSession:
+    require_installed()
     raise_limit()
     java = require_java()
     jars = ensure_connectors(progress)
@@ -271,6 +279,7 @@ def _started(settings: SparkSettings, app_name: str, progress: Progress | None) 
         jars_first=first,
         java_options=options,
         sockets=socket_folder() if settings.is_local else None,
+        delta=has_delta(spark_version()) or any(jar.name.startswith("delta-") for jar in jars),
     )
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", _LAUNCHER)
     if settings.is_local:
@@ -363,7 +372,7 @@ def _connected(settings: SparkSettings, app_name: str) -> SparkSession:
         # The client itself would retry for ten minutes.
         parts = urlsplit(server)
         socket.create_connection((parts.hostname or "", parts.port or _CONNECT_PORT), 10).close()
-        return _of_this_spark(_required(builder.getOrCreate()), server)
+        return require_session(_required(builder.getOrCreate()), server)
     except ImportError as error:
         raise SetupError(
             "Spark Connect needs packages that are not installed",
@@ -389,25 +398,11 @@ def _submitted(settings: SparkSettings, app_name: str) -> SparkSession:
     # The defaults of a local master would be wrong on the cluster that was named there.
     there = replace(settings, master=conf.get("spark.master", settings.master))
     sockets = socket_folder() if there.is_local else None
-    for name, value in spark_conf(there, app_name=app_name, sockets=sockets).items():
+    delta = has_delta(spark_version())
+    for name, value in spark_conf(there, app_name=app_name, sockets=sockets, delta=delta).items():
         conf.setIfMissing(name, value)
     session = SparkSession(SparkContext(conf=conf, gateway=gateway))
-    return _of_this_spark(_required(session), f"master {there.master}")
-
-
-def _of_this_spark(session: SparkSession, where: str) -> SparkSession:
-    """Raise SetupError if a session that was started elsewhere has another version of Spark."""
-    expected, actual = SPARK_VERSION, session.version
-    if not actual.startswith(f"{expected}."):
-        raise SetupError(
-            "the session has another version of Spark than the engine needs",
-            code=ErrorCode.SPARK_FAILED,
-            where=where,
-            evidence=f"the session has Spark {actual}, the engine needs {expected}",
-            next_step="use a Spark of that version; spark-submit uses the Spark that is "
-            "installed with distributary if SPARK_HOME is not set",
-        )
-    return session
+    return require_session(_required(session), f"master {there.master}")
 
 
 def _required(session: SparkSession) -> SparkSession:

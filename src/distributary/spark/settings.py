@@ -15,9 +15,6 @@ from distributary.config.load import Loaded
 from distributary.config.runtime import Trigger, TriggerKind
 from distributary.errors import ConfigError
 
-SPARK_VERSION = "4.1"
-"""The version of Spark that the engine needs; the last number does not matter."""
-
 REQUIRED: Mapping[str, str] = {
     # Tables that are committed without Spark hold UTC timestamps only.
     "spark.sql.session.timeZone": "UTC",
@@ -25,6 +22,7 @@ REQUIRED: Mapping[str, str] = {
 """Settings that no user may change, because the guarantees depend on them."""
 
 _DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+_DELTA = {"spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog"}
 # Compiling each plan costs a short run more than it gains: Python reads the records.
 _QUICK = {
     "spark.sql.codegen.wholeStage": "false",
@@ -151,12 +149,14 @@ def spark_conf(
     jars_first: bool = False,
     java_options: Sequence[str] = (),
     sockets: Path | None = None,
+    delta: bool = True,
 ) -> dict[str, str]:
     """Return every setting of a new session; raise ConfigError for a changed required setting.
 
     `jars_first` puts the jars on the class path before Spark's own, which is faster and requires
     one process and jars without classes of Spark. `sockets` is a local folder for the sockets of
-    Python workers, which need no secret there; without it they listen on a port.
+    Python workers, which need no secret there; without it they listen on a port. Without `delta`
+    the session has no Delta Lake, whose settings would stop it from starting.
     """
     user = settings.conf
     for name, value in REQUIRED.items():
@@ -170,13 +170,14 @@ def spark_conf(
         _refuse_secrets_of_executors(settings)
     return {
         **_DEFAULTS,
+        **(_DELTA if delta else {}),
         **(_local_defaults(settings.master) if settings.is_local else _CLUSTER),
         **({_AUTHENTICATE: "true"} if settings.authenticates else {}),
         **(_unix_sockets(sockets) if sockets is not None else {}),
         **(_QUICK if settings.short_lived else {}),
         "spark.app.name": app_name,
         **user,
-        **_combined(settings, java_options),
+        **_combined(settings, java_options, delta=delta),
         **(_jars(user, jars, first=jars_first) if jars else {}),
         **REQUIRED,
     }
@@ -241,7 +242,6 @@ def quoted_option(option: str) -> str:
 
 _DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     # One Arrow batch per task where it fits: decoding and writing are column-wise.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "200000",
     "spark.sql.execution.arrow.maxBytesPerBatch": "256m",
@@ -284,14 +284,16 @@ def _jars(user: Mapping[str, str], jars: Sequence[Path], *, first: bool) -> dict
     return {name: _joined(between, between.join(map(str, jars)), user.get(name))}
 
 
-def _combined(settings: SparkSettings, java_options: Sequence[str]) -> dict[str, str]:
+def _combined(
+    settings: SparkSettings, java_options: Sequence[str], *, delta: bool
+) -> dict[str, str]:
     """Return the settings whose values combine the defaults with the user's."""
     user = settings.conf
     secret = _secret_names(settings)
     conf = {
         "spark.master": settings.master,
         "spark.driver.memory": settings.driver_memory or default_driver_memory(),
-        "spark.sql.extensions": _joined(",", _DELTA_EXTENSION, user.get("spark.sql.extensions")),
+        **_extensions(user.get("spark.sql.extensions"), delta=delta),
         "spark.redaction.regex": _joined("|", secret, user.get("spark.redaction.regex")),
         "spark.sql.redaction.options.regex": _joined(
             "|", f"{secret}|url", user.get("spark.sql.redaction.options.regex")
@@ -303,6 +305,11 @@ def _combined(settings: SparkSettings, java_options: Sequence[str]) -> dict[str,
         ours = " ".join(quoted_option(option) for option in java_options)
         conf["spark.driver.extraJavaOptions"] = _joined(" ", ours, options)
     return conf
+
+
+def _extensions(users: str | None, *, delta: bool) -> dict[str, str]:
+    extensions = _joined(",", _DELTA_EXTENSION if delta else "", users)
+    return {"spark.sql.extensions": extensions} if extensions else {}
 
 
 def _secret_names(settings: SparkSettings) -> str:

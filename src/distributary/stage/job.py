@@ -42,6 +42,7 @@ from distributary.stage.exchange import DOCUMENT, DOCUMENT_DDL, Load, facts_of
 from distributary.stage.guard import keep_zip_directories
 from distributary.stage.land import land
 from distributary.stage.packets import PACKET_DDL, Again, Targets, land_packets, pack
+from distributary.stage.partition_keys import to_partitions
 from distributary.stage.sort import sort
 from distributary.stage.task_outputs import ticket
 from distributary.stage.task_plan import TaskPlan
@@ -332,7 +333,7 @@ def run_exchanged(
     def hop_two(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return _run_wanted(lambda: land_packets(batches, plan.value, order), order)
 
-    packets = frame.mapInArrow(hop_one, PACKET_DDL).repartitionById(targets.partitions, "target")
+    packets = to_partitions(frame.mapInArrow(hop_one, PACKET_DDL), "target", targets.partitions)
     staged = Staged()
     staged.add(facts_of(_collected(packets.mapInArrow(hop_two, DOCUMENT_DDL))))
     return staged

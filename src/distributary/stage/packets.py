@@ -2,10 +2,10 @@
 
 If workers share no disk, both hops are one job. A task of hop one makes a packet of each run for
 each target partition: an Arrow stream compressed with zstd, because data through the JVM costs by
-its size. `repartitionById` brings the packets to the tasks that land their tables, together with
-the facts of hop one. Spark handles lost executors, retries and speculation. Keys without a route
-are reported and their records not sent: once the driver has a route, the job runs again for those
-keys alone.
+its size. The partitions of Spark's shuffle bring the packets to the tasks that land their tables,
+together with the facts of hop one (`partition_keys.py`). Spark handles lost executors, retries and
+speculation. Keys without a route are reported and their records not sent: once the driver has a
+route, the job runs again for those keys alone.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from distributary.deploy.pipeline_file import Installable, read_for_install
 from distributary.deploy.refusals import refuse_unfit
 from distributary.deploy.scripts import submit_script
 from distributary.errors import DistributaryError
-from distributary.spark.settings import SPARK_VERSION
+from distributary.spark.versions import NEEDED, VERSIONS
 from distributary_lab.simulate.game_records import GamesPlan
 from tests.docs.pages import DOCS, blocks
 from tests.lakes.games import Games
@@ -48,16 +48,26 @@ def run_script(script: str, folder: Path, spark: str) -> subprocess.CompletedPro
 
 def arguments(script: str, folder: Path) -> list[str]:
     """What the script would give to `spark-submit`."""
-    done = run_script(script, folder, f"{SPARK_VERSION}.1")
+    done = run_script(script, folder, "4.1.1")
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
 
-def test_another_spark_is_not_even_started(installable: Make, own_folder: Path) -> None:
+@pytest.mark.parametrize("version", ["3.5.5-amzn-1", "4.4.0", "5.0.0", "14.1.0"])
+def test_another_spark_is_not_even_started(
+    installable: Make, own_folder: Path, version: str
+) -> None:
     (own_folder / "a.jar").touch()
-    done = run_script(submit_script(installable(), SparkSubmit()), own_folder, "3.5.5-amzn-1")
+    done = run_script(submit_script(installable(), SparkSubmit()), own_folder, version)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "3.5" in done.stderr and SPARK_VERSION in done.stderr
+    assert version[:3] in done.stderr and NEEDED in done.stderr
+
+
+@pytest.mark.parametrize("minor", VERSIONS)
+def test_each_spark_that_fits_is_started(installable: Make, own_folder: Path, minor: str) -> None:
+    (own_folder / "a.jar").touch()
+    script = submit_script(installable(), SparkSubmit())
+    assert run_script(script, own_folder, f"{minor}.2-amzn-0").returncode == 0
 
 
 def test_the_script_gives_each_word_as_it_is(installable: Make, own_folder: Path) -> None:

@@ -15,7 +15,7 @@ from distributary.deploy.pipeline_file import Installable
 from distributary.deploy.refusals import other_spark
 from distributary.deploy.targets.target_entry import TargetEntry
 from distributary.errors import ConfigError, ErrorCode
-from distributary.spark.settings import SPARK_VERSION
+from distributary.spark.versions import NEEDED, is_supported
 
 # by the first number of a version; Databricks lists both under "release notes"
 _RUNTIMES = {13: "3.4", 14: "3.5", 15: "3.5", 16: "3.5", 17: "4.0", 18: "4.1", 19: "4.2"}
@@ -116,14 +116,14 @@ def _runtime(pipeline: Installable, settings: Databricks) -> Iterator[str]:
     elif settings.cluster is not None and settings.cluster.spark_version is not None:
         key, given, known = "cluster.spark_version", settings.cluster.spark_version, _RUNTIMES
     else:
-        yield f"not checked here: whether the cluster's Spark is {SPARK_VERSION}"
+        yield f"not checked here: whether the cluster's Spark is {NEEDED}"
         return
     number = _NUMBER.match(given)
     spark_version = known.get(int(number[1])) if number else None
     if spark_version is None:
-        yield f"not checked here: whether the Spark of {given} is {SPARK_VERSION}"
-    elif spark_version != SPARK_VERSION:
-        fitting = [str(n) for n, spark in known.items() if spark == SPARK_VERSION]
+        yield f"not checked here: whether the Spark of {given} is {NEEDED}"
+    elif not is_supported(spark_version):
+        fitting = [str(n) for n, spark in known.items() if is_supported(spark)]
         raise other_spark(
             f"{pipeline.path.name} deploy.databricks.{key}",
             f"{given} has Spark {spark_version}",

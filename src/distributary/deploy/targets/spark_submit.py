@@ -8,10 +8,10 @@ from pathlib import Path
 from distributary.config.deploy import SparkSubmit
 from distributary.deploy.file_targets import DeployTarget
 from distributary.deploy.pipeline_file import Installable
-from distributary.deploy.refusals import other_spark, spark_in
+from distributary.deploy.refusals import other_spark
 from distributary.deploy.scripts import spark_submit_target
 from distributary.deploy.targets.target_entry import TargetEntry
-from distributary.spark.settings import SPARK_VERSION
+from distributary.spark.versions import NEEDED, is_supported, spark_in
 
 
 class SparkSubmitEntry(TargetEntry):
@@ -40,8 +40,8 @@ ENTRY = SparkSubmitEntry()
 def _spark_home(home: Path) -> Iterator[str]:
     spark = spark_in(home)
     if not spark:
-        yield f"not checked here: whether the Spark in {home} is {SPARK_VERSION}"
-    elif spark != SPARK_VERSION:
+        yield f"not checked here: whether the Spark in {home} is {NEEDED}"
+    elif not is_supported(spark):
         raise other_spark(
             "SPARK_HOME",
             f"{home} has Spark {spark}",

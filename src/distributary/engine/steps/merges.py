@@ -46,6 +46,7 @@ from distributary.publish.parking import park
 from distributary.source.base import parallelism
 from distributary.spark.in_process import real
 from distributary.spark.session import named
+from distributary.spark.versions import require_delta
 from distributary.stage.exchange import documents_batch, documents_of
 from distributary.stage.guard import keep_zip_directories
 from distributary.stage.job import run_tasks
@@ -191,7 +192,9 @@ def merged(order: MergeOrder, *, spark: SparkSession | None = None) -> Published
         elif spark is None:
             result = merge_in_order(order)
         else:
-            result = merge_table_with_spark(real(spark), order)
+            session = real(spark)
+            require_delta(session, "a table with features that only Spark writes")
+            result = merge_table_with_spark(session, order)
         outcome = Outcome.SKIPPED if result.skipped else Outcome.PUBLISHED
         return Published(result.table, outcome, result.version if result.version >= 0 else None)
     except Exception as error:
