@@ -33,16 +33,21 @@ def read():
 atexit.register(print, "told of the end")
 """
 DIRECT = "from distributary.threads import end_process\nread()\nend_process(3)"
-COMMAND = "from distributary.cli import app\napp.main = lambda: read() or 3\napp.program()"
+COMMAND = """
+from distributary.cli import command_line
+
+command_line.main = lambda: read() or 3
+command_line.program()
+"""
 SIGNAL = """
-from distributary.cli import app
+from distributary.cli import command_line
 
 def main():
     read()
     sys.exit(143)
 
-app.main = main
-app.program()
+command_line.main = main
+command_line.program()
 """
 
 

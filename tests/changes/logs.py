@@ -122,12 +122,15 @@ class Shop:
     batch: int = -1
 
     def write(self, events: Sequence[Event], *, files: int = 1) -> tuple[str, ...]:
-        """The events of a batch, in so many files."""
+        """The events of a batch in so many files, in the order in which they arrived."""
         paths = []
+        size = -(-len(events) // files)
         for number in range(files):
             path = self.folder / "log" / f"{self.batch}-{number}.parquet"
             path.parent.mkdir(parents=True, exist_ok=True)
-            rows = rows_of(events[number::files], self.columns, batch=self.batch)
+            rows = rows_of(
+                events[number * size : (number + 1) * size], self.columns, batch=self.batch
+            )
             pq.write_table(rows, path, store_schema=False)
             paths.append(str(path))
         return tuple(paths)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 SHOWN = """
 import subprocess, sys
-from distributary.cli import app, main
+from distributary.cli import command_line, main
 
 def shown(*_, **__):
     # as PySpark starts its workers
     return subprocess.call([sys.executable, "-m", "calendar", "2026", "1"])
 
-app.app = shown
+command_line.app = shown
 sys.exit(main(["--version"]))
 """
 

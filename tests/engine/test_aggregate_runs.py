@@ -169,7 +169,7 @@ def test_a_crash_at_each_step_is_harmless(
                 raise _Killed
 
         with monkeypatch.context() as patch:
-            for module in (batch, commits, merges, aggregate_commits):
+            for module in (batch, commits, merges):
                 patch.setattr(module, "reached", die)
             with pytest.raises(_Killed):
                 games.run()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from distributary.engine.pacing import Pacing
@@ -32,12 +32,15 @@ def played(
     return done
 
 
+@example(freshness=5.0, rate=7985.0)
 @given(
     freshness=st.floats(min_value=5, max_value=600), rate=st.floats(min_value=10, max_value=10_000)
 )
 def test_records_are_as_fresh_as_wanted_in_batches_as_large_as_that_allows(
     freshness: float, rate: float
 ) -> None:
+    # a record waits for one batch and is read by the next: without pauses it is never fresher
+    assume(2 * FIXED / (1 - EACH * rate) < 0.999 * freshness)
     settled = played(freshness, lambda _: rate)[10:]
     assert all(age <= freshness for _, age, _ in settled)
     # nothing is given away but the spare part of a batch's duration

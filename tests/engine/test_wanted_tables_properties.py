@@ -21,7 +21,7 @@ from distributary.engine.kill_points import KillPoint
 from distributary.engine.loop import StreamRun
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.progress.removal import dead_letters_of
-from distributary.engine.steps import aggregate_commits, commits, merges
+from distributary.engine.steps import commits, merges
 from distributary.model.manifest import Counts
 from distributary.observe.ledger.ledger_rows import TableSummary
 from distributary.observe.verify.coordinates import coordinates
@@ -231,7 +231,7 @@ def killed(moment: KillPoint | None) -> Iterator[None]:
             raise _Killed
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (batch, commits, merges, aggregate_commits):
+        for module in (batch, commits, merges):
             patch.setattr(module, "reached", die)
         try:
             yield

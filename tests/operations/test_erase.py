@@ -154,7 +154,7 @@ def test_a_condition_that_is_no_value_erases_what_is_there(lake: SettledLake) ->
     before = all_offsets(lake)
     found, _ = erase(str(lake.lake), where("_offset % 2 = 0 AND user_id LIKE 'b%'"))
     assert all_offsets(lake) == expected(before, lambda n: n % 2 == 0 and n % 3 == 1)
-    assert found.values == () and any("no list of values" in note for note in found.notes)
+    assert found.values == () and any("not a list of values" in note for note in found.notes)
     assert_proven(lake)
 
 

@@ -96,14 +96,14 @@ def test_a_table_that_cannot_be_read_for_a_moment_is_no_new_type(
 ) -> None:
     one = bench(extra="evolution: {new_type: dead_letter}")
     raw, _ = games(one, GamesPlan(games=1, versions=1, records=4))
-    read = one.publisher.shape
+    read = one.publisher.current_columns
 
     def away(path: str) -> Any:
         if path.endswith("dead_letters"):
             return read(path)
         raise PublishError("it cannot be read", where=path)
 
-    monkeypatch.setattr(one.publisher, "shape", away)
+    monkeypatch.setattr(one.publisher, "current_columns", away)
     assert one.stage(raw).dead == {}
     one.planner.begin_batch()
     monkeypatch.undo()

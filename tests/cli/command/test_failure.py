@@ -130,11 +130,11 @@ def test_a_log_can_be_followed(tmp_path: Path) -> None:
 def test_sigterm_is_143(tmp_path: Path) -> None:
     code = (
         "import sys, time\n"
-        "import distributary.cli.inspect.schema as schema\n"
+        "import distributary.cli.inspect.tables as tables\n"
         "def forever(*args, **kwargs):\n"
         "    print('started', flush=True)\n"
         "    time.sleep(60)\n"
-        "schema.find_lake = forever\n"
+        "tables.find_lake = forever\n"
         "from distributary.cli import main\n"
         "sys.exit(main(['tables']))\n"
     )

@@ -75,7 +75,7 @@ def test_an_expression_that_may_give_another_value_is_refused(text: str) -> None
 
 
 def test_the_refusal_of_the_current_time_names_the_time_of_the_record() -> None:
-    assert "_timestamp is the record's own" in problem({"where": "moment < now()"}).message
+    assert "use _timestamp, the time of the record" in problem({"where": "moment < now()"}).message
 
 
 @pytest.mark.parametrize(
