@@ -55,8 +55,8 @@ trigger: available_now
 """
 _COMMAND = f"""
 import sys
-from distributary.operations import source
-source.RANGE_ROWS = {RANGE}
+from distributary.operations import source_comparison
+source_comparison.RANGE_ROWS = {RANGE}
 from distributary.cli.command_line import main
 sys.exit(main(sys.argv[1:]))
 """
