@@ -476,9 +476,13 @@ class _Table:
         fields = fields_of(entry.table.columns)
         schema = Schema(*_grown(StructType(), fields, count(1), "").fields)
         described = {"comment": entry.table.comment, _COLUMNS: _kept(fields)}
-        transaction: Transaction = self.catalog.create_table_transaction(
-            self.name, schema, location=self.path, properties=_CREATED | described
-        )
+        try:
+            transaction: Transaction = self.catalog.create_table_transaction(
+                self.name, schema, location=self.path, properties=_CREATED | described
+            )
+        except TableAlreadyExistsError as error:
+            # another process has created it since it was loaded
+            raise OvertakenError(str(error)) from error
         # The catalog assigns field ids itself.
         mapping = _mapping(transaction.table_metadata.schema(), None)
         return transaction.set_properties({_MAPPING: mapping})
