@@ -18,6 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.changes.apply import MOST_SMALL_FILES, clustering, small_files, written
+from distributary.changes.chosen_versions import PROPERTY as CHOSEN
+from distributary.changes.chosen_versions import UNTIL, logged_rows, runs, stands_for_several
 from distributary.changes.contest import highest_by
 from distributary.changes.decide import LastValues, followed, gathered, just_before
 from distributary.changes.incarnations import incarnations_of
@@ -330,9 +332,31 @@ def past_after(before: Past, rows: pa.Table, truncates: Sequence[Truncate]) -> P
     return Past(spans, known, before.moved)
 
 
+def _own_names(order: MergeOrder) -> tuple[str, ...]:
+    """Return the names of the columns that do not come from the source."""
+    return (*HISTORY_NAMES, UNTIL.name) if order.chosen else HISTORY_NAMES
+
+
+def _refuse_other_columns(order: MergeOrder, before: Snapshot | None) -> None:
+    """Raise PublishError if the versions of a history began with changes of other columns."""
+    if before is None:
+        return
+    known = json.loads(before.property(CHOSEN) or "[]")
+    if known != list(order.chosen):
+        was, wanted = ([", ".join(names) or "every column"] for names in (known, order.chosen))
+        raise PublishError(
+            f"the versions in {order.table} began with changes of other columns",
+            where=order.path,
+            evidence=f"history_columns were {was[0]}, and are {wanted[0]}",
+            next_step="put history_columns of keys back, or begin again with other tables: "
+            "`distributary reset FILE --with-tables`",
+            reason="columns",
+        )
+
+
 def payload_columns(order: MergeOrder) -> tuple[Column, ...]:
     """Return the source table's columns. Raises PublishError for a name that a history needs."""
-    taken = {fold(name) for name in HISTORY_NAMES}
+    taken = {fold(name) for name in _own_names(order)}
     clash = [column.name for column in order.columns if fold(column.name) in taken]
     if clash:
         raise PublishError(
@@ -364,6 +388,8 @@ def versions_of(events: ChangeEvents, schema: pa.Schema) -> pa.Table:
     }
     for name in ("_valid_from", "_valid_to", "_current"):
         made[name] = pa.nulls(len(wanted), schema.field(name).type)
+    if stands_for_several(schema):
+        made[UNTIL.name] = rows.column("_seq")
     columns = [made[n] if n in made else rows.column(n) for n in schema.names]
     return pa.table(columns, schema=schema)
 
@@ -496,7 +522,8 @@ def _attempt(order: MergeOrder) -> MergeResult:
     before, columns = _open(order)
     if before is not None and before.has(order.app_id, order.batch):
         return MergeResult(order.table, before.version, skipped=True)
-    payload = pa.schema([field for field in columns.schema if field.name not in HISTORY_NAMES])
+    _refuse_other_columns(order, before)
+    payload = pa.schema([field for field in columns.schema if field.name not in _own_names(order)])
     version = -1
     incarnations = incarnations_of(order.current) if order.current else Incarnations()
     for events, last in read_in_turn(order.files, payload):
@@ -513,7 +540,7 @@ def _open(order: MergeOrder) -> tuple[Snapshot | None, MergedColumns]:
     columns = merged_columns(
         None if before is None else before.fields,
         payload_columns(order),
-        system=HISTORY_COLUMNS,
+        system=(*HISTORY_COLUMNS, UNTIL) if order.chosen else HISTORY_COLUMNS,
         evolution="none" if order.evolution == "none" else "mergeSchema",
     )
     return before, columns
@@ -542,6 +569,7 @@ def _apply(
         everything=everything,
         several=len(past.keys) > 1,
         found_late=found_late,
+        logged=_logged(order, columns, incarnations) if order.chosen else None,
     )
     after = past
     if everything or not past.keys:
@@ -550,6 +578,10 @@ def _apply(
     properties = after.properties() if after != past else {}
     if found_late is not None:
         properties[INCARNATIONS] = incarnations.to_text()
+    if order.chosen:
+        settled = _joined(settled, order.chosen)
+        if before is None:
+            properties[CHOSEN] = json.dumps(order.chosen)
     newest = next((key for key, place in after.keys if place is None), ())
     key = clustering(newest, columns.schema)
     counted = events.rows.num_rows
@@ -565,10 +597,12 @@ def _settle(
     everything: bool,
     several: bool,
     found_late: Incarnations | None,
+    logged: Logged | None,
 ) -> _Settled:
     """Read as few versions as needed: the open ones of the rows, all of the rows, or all.
 
-    Where servers were found late, the places of all versions are numbered by them first.
+    Where servers were found late, the places of all versions are numbered by them first. Where
+    versions stand for several records, `logged` reads these instead.
     """
     keys, _ = definitions_of(new.column("_key"), new.column_names)
     key = keys[0] if keys else ()
@@ -588,6 +622,14 @@ def _settle(
     everything |= several
     of = None if everything else about
     stored = find(of=of, closed=True, positional=positional)
+    if logged is not None:
+        events = logged(of, key)
+        events = pa.concat_tables([events, new.filter(pa.array(~_known(events, new)))])
+        none = Stored(columns.schema.empty_table(), ())
+        settled = _bounded(none, events, ends, whole=True, everything=everything)
+        if settled is None:
+            raise AssertionError("all records were read")
+        return replace(settled, stored=stored)
     if found_late is not None:
         stored = replace(stored, rows=found_late.applied(without_servers(stored.rows)))
     settled = _bounded(stored, new, ends, whole=True, everything=everything)
@@ -631,12 +673,40 @@ def _is_late(stored: pa.Table, new: pa.Table, ends: Sequence[Truncate]) -> bool:
     """Return whether an event is older than the known versions of its row, or than a truncate."""
     keys, _ = definitions_of(new.column("_key"), new.column_names)
     emptied = places([each.place for each in ends])
-    rank, old, end = ranks([new.column("_seq"), stored.column("_seq"), emptied])
+    last_known = stored.column(UNTIL.name if stands_for_several(stored.schema) else "_seq")
+    rank, old, end = ranks([new.column("_seq"), last_known, emptied])
     if not keys:
         return False
     index = KeyIndex(new, keys[0])
     last = highest_by(index.find(stored), old, index.count)
     return bool((rank <= np.maximum(last[index.groups], end.max(initial=-1))).any())
+
+
+Logged = Callable[[pa.Table | None, Definition], pa.Table]
+"""A function that reads the versions of some rows from their log, one for each record."""
+
+
+def _logged(order: MergeOrder, columns: MergedColumns, incarnations: Incarnations) -> Logged:
+    payload = pa.schema([field for field in columns.schema if field.name not in _own_names(order)])
+
+    def read(of: pa.Table | None, key: Definition) -> pa.Table:
+        rows = logged_rows(order.log, payload, of=of, key=key)
+        return versions_of(ChangeEvents(incarnations.applied(rows)), columns.schema)
+
+    return read
+
+
+def _joined(settled: _Settled, chosen: Sequence[str]) -> _Settled:
+    """Return the versions that begin with a change of the chosen columns."""
+    joined = runs(settled.rows, settled.open, chosen)
+    fresh = joined.origin >= settled.rows.num_rows - settled.added
+    return _Settled(
+        settled.stored,
+        joined.rows,
+        open=joined.open,
+        added=int(fresh.sum()),
+        changed=settled.changed + joined.grown,
+    )
 
 
 def _known(stored: pa.Table, new: pa.Table) -> Flags:

@@ -88,6 +88,8 @@ class MergeOrder:
     """For a history: the folder of the merged table, which records the source's incarnations."""
     arrival: Arrival = "unknown"
     undecided: Undecided = "refuse"
+    chosen: tuple[str, ...] = ()
+    """For a history: the columns with whose changes versions begin; empty for all records."""
 
     @property
     def mark(self) -> Mark:

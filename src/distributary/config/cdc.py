@@ -84,6 +84,10 @@ class MergeConfig(Protocol):
     def history(self) -> bool:
         """Return whether versions of rows are kept."""
 
+    @property
+    def history_columns(self) -> tuple[str, ...]:
+        """Return the columns with whose changes versions begin; none if each record is one."""
+
 
 class Cdc(Section):
     """Settings that turn change events into a log of changes and a table of current rows."""
@@ -125,6 +129,11 @@ class Cdc(Section):
     history: bool = False
     """Also keep every version of a row in `<table>_history`, with the times between which it was
     valid."""
+
+    @property
+    def history_columns(self) -> tuple[str, ...]:
+        """Return no column: each event begins a version."""
+        return ()
 
     def conflicts(self) -> Iterator[Conflict]:
         """Yield settings of another format."""

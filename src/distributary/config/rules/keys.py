@@ -56,6 +56,9 @@ class KeyedTables(Section):
     history: bool = False
     """Also keep every version of a row in `<table>_history`, with the times between which it was
     valid."""
+    history_columns: Texts = Field(default=(), examples=[["status", "tier"]])
+    """Columns of the history that begin a version: a record that changes none of them is in the
+    version that it finds. All records begin a version when left out."""
     deletes: Literal["hard", "soft"] = "hard"
     """hard: a deleted row is removed; soft: the row stays and is marked as deleted."""
     deletes_as: Literal["rewrite", "vectors"] = "rewrite"
@@ -84,10 +87,12 @@ class KeyedTables(Section):
                     yield (name,), f"cannot be combined with mode: dedup: it {why}"
             if self.tombstones == "delete":
                 yield ("tombstones",), "cannot be delete with mode: dedup: first records stay"
+        if self.history_columns and not self.history:
+            yield ("history_columns",), "needs history: true"
         if self.tombstones == "delete" and self.order not in ((), (TIME_OF_RECORD,)):
             why = f"of a message without a value only {TIME_OF_RECORD} and the offset are known"
             yield ("order",), f"cannot be combined with tombstones: delete: {why}"
-        for name in ("key", "order"):
+        for name in ("key", "order", "history_columns"):
             columns = [column.lower() for column in getattr(self, name)]
             for number, column in enumerate(columns):
                 if column in columns[:number]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from distributary.changes.chosen_versions import UNTIL
 from distributary.changes.history import HISTORY_COLUMNS
 from distributary.changes.merge_order import DELETED_COLUMN, SEQ_COLUMN, TIME_COLUMN
 from distributary.config.base import placeholders
@@ -143,7 +144,11 @@ def own_columns(table: TablePlan) -> tuple[Column, ...]:
         DELETED_COLUMN.name,
         *(c.name for c in HISTORY_COLUMNS),
     }
-    return tuple(column for column in table.columns if column.name not in system)
+    own = tuple(column for column in table.columns if column.name not in system)
+    if table.role is not Role.HISTORY:
+        return own
+    # a table of the source may have a column of this name, and of another type
+    return tuple(c for c in own if (c.name, c.type) != (UNTIL.name, UNTIL.type))
 
 
 def log_files(path: str, batch: int | None = None) -> list[str]:
@@ -173,7 +178,7 @@ def source_columns(columns: Sequence[Column], metadata: Collection[str]) -> tupl
 def derived_columns(source: Sequence[Column], role: Role, merge: MergeConfig) -> tuple[Column, ...]:
     """Return the columns of a table that is merged from the log."""
     if role is Role.HISTORY:
-        return (*source, *HISTORY_COLUMNS)
+        return (*source, *HISTORY_COLUMNS, *((UNTIL,) if merge.history_columns else ()))
     deleted = (DELETED_COLUMN,) if merge.deletes == "soft" else ()
     return (*source, SEQ_COLUMN, TIME_COLUMN, *deleted)
 
