@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
 from benchmarks.avro_orders import OrderType, encoded, order_types
-from benchmarks.baseline import append, append_each, expect_rows
+from benchmarks.baseline import append, append_each, expect_rows, with_our_columns
 from benchmarks.clock import timed
 from benchmarks.engine import bare_session, ingested, kafka_pipeline
 from benchmarks.order import Order, Pair, Row, Suite, summarised
@@ -80,21 +80,8 @@ def from_avro_case(order: Order) -> Row:
 
 def _decoded(raw: DataFrame, type_: OrderType, *, schema_id: int, batch: int) -> DataFrame:
     payload = F.expr(f"substring(value, {_HEADER_BYTES + 1})")
-    return raw.select(
-        from_avro(payload, type_.text).alias("record"),
-        F.col("topic").alias("_topic"),
-        F.col("partition").alias("_partition"),
-        F.col("offset").alias("_offset"),
-        F.col("timestamp").alias("_timestamp"),
-    ).select(
-        "record.*",
-        "_topic",
-        "_partition",
-        "_offset",
-        "_timestamp",
-        F.lit(schema_id).cast("long").alias("_schema_id"),
-        F.lit(batch).cast("long").alias("_batch"),
-    )
+    record = from_avro(payload, type_.text)
+    return with_our_columns(raw, record, schema_id=schema_id, batch=batch)
 
 
 def _ids(order: Order, types: list[OrderType]) -> list[int]:

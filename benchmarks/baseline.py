@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from deltalake import DeltaTable
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
 _MOST_SECONDS = 300
 _THREADS = 8
@@ -49,6 +50,22 @@ def append_each(
             return sum(pool.map(one, tables(kept)))
     finally:
         kept.unpersist()
+
+
+def with_our_columns(raw: DataFrame, record: Column, *, schema_id: int, batch: int) -> DataFrame:
+    """Return the fields of decoded records beside the metadata columns that our tables have."""
+    return raw.select(
+        record.alias("record"),
+        F.col("topic").alias("_topic"),
+        F.col("partition").alias("_partition"),
+        F.col("offset").alias("_offset"),
+        F.col("timestamp").alias("_timestamp"),
+    ).select(
+        "record.*",
+        *("_topic", "_partition", "_offset", "_timestamp"),
+        F.lit(schema_id).cast("long").alias("_schema_id"),
+        F.lit(batch).cast("long").alias("_batch"),
+    )
 
 
 def rows_in(lake: Path) -> int:

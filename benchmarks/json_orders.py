@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from benchmarks.baseline import append, append_each, expect_rows
+from benchmarks.baseline import append, append_each, expect_rows, with_our_columns
 from benchmarks.clock import timed
 from benchmarks.engine import bare_session, ingested, kafka_pipeline
 from benchmarks.order import Order, Pair, Row, Suite, summarised
@@ -116,18 +116,8 @@ def from_json_case(order: Order) -> Row:
 
 def _decoded(raw: DataFrame, name: str, *, batch: int) -> DataFrame:
     schema = f"event string, {_COLUMNS}, {_own_field(name)} string"
-    return raw.select(
-        F.from_json(F.col("value").cast("string"), schema).alias("record"),
-        F.col("topic").alias("_topic"),
-        F.col("partition").alias("_partition"),
-        F.col("offset").alias("_offset"),
-        F.col("timestamp").alias("_timestamp"),
-    ).select(
-        "record.*",
-        *("_topic", "_partition", "_offset", "_timestamp"),
-        F.lit(1).cast("long").alias("_schema_id"),
-        F.lit(batch).cast("long").alias("_batch"),
-    )
+    record = F.from_json(F.col("value").cast("string"), schema)
+    return with_our_columns(raw, record, schema_id=1, batch=batch)
 
 
 def _schema(name: str) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from distributary.lazy_names import imported_on_use
 
 __version__ = "0.1.0"
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DistributaryError", "ErrorCode", "Lake", "Pipeline", "RunSummary", "__version__"]
 
-# found when they are asked for: a Pipeline brings Spark with it, and `--help` needs none of it
+# imported on first use: a Pipeline brings Spark with it, which `--help` does not need
 _HOMES = {
     "DistributaryError": "distributary.errors",
     "ErrorCode": "distributary.errors",
@@ -24,11 +25,7 @@ _HOMES = {
     "RunSummary": "distributary.engine.loop",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+__getattr__ = imported_on_use(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -166,10 +166,10 @@ def _loaded(
 
 def _no_spark() -> SparkSession:
     raise SetupError(
-        "a setting of this pipeline needs Spark, which tests of a file run without",
+        "a setting of this pipeline needs Spark, but distributary.testing runs without Spark",
         where="distributary.testing",
         evidence="tables.publisher: spark, or a table that only Spark can write",
-        next_step="leave out the setting by an override, or test with `Pipeline.run`",
+        next_step="override the setting, or test with `Pipeline.run`",
     )
 
 

@@ -44,7 +44,7 @@ def test_check_fails_for_what_would_break(games: Games, cli: Cli) -> None:
     said = cli(*line, "--check")
     assert said.code == 1
     assert "not compatible at level FULL" in said.out
-    assert "**It would break something.**" in cli(*line, "--markdown").out
+    assert "**This change would break records or the pipeline.**" in cli(*line, "--markdown").out
 
 
 def test_nonsense_is_refused(games: Games, cli: Cli) -> None:

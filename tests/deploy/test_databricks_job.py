@@ -455,7 +455,7 @@ def test_without_a_login_nothing_else_goes(write: Write, cli: Cli, line: tuple[s
     path = write("deploy: {databricks: {cluster: {spark_version: 18.x}}}\n")
     refused = cli(verb, path, *LINE, *flags)
     assert (refused.code, refused.out) == (2, "")
-    assert "there is no login to Databricks" in refused.err
+    assert "there are no credentials for Databricks" in refused.err
     assert "deploy.databricks.host" in refused.err
 
 

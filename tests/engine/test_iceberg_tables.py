@@ -17,7 +17,7 @@ from distributary.operations.repair.reset_clean import plan_clean, remove
 from distributary.operations.replay import LANE, replay
 from distributary.operations.trial_registry import preview
 from distributary.publish.formats.table_format_entry import format_at
-from distributary.publish.iceberg_publisher import open_catalog
+from distributary.publish.iceberg_table import open_catalog
 from distributary_lab.simulate.game_records import GamesPlan
 from tests.engine.test_crashes import SMALL, run
 from tests.lakes.games import Games

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from distributary.config.lake import LakeConfig
 from distributary.engine.pipeline import Pipeline
 from distributary.publish.formats.table_format_entry import format_at
-from distributary.publish.iceberg_publisher import open_catalog
+from distributary.publish.iceberg_table import open_catalog
 from distributary.registry.folder import FileRegistry
 from distributary_lab.simulate.base import DeltaSink, Round, Sent
 from distributary_lab.simulate.game_records import GamesPlan

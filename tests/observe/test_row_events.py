@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from distributary.errors import DistributaryError, ErrorCode
-from distributary.observe.trace import RowStory, trace_key
+from distributary.observe.row_events import RowStory, trace_key
 from tests.changes.logs import event
 from tests.lakes.written_changes import LOG, MERGED, ChangeLake
 

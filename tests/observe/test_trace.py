@@ -16,14 +16,8 @@ from distributary.model import layout
 from distributary.model.manifest import Counts, SourceRange, StagedFile, TableEntry
 from distributary.model.table import Role
 from distributary.observe.deadletters import DeadLetters
-from distributary.observe.trace import (
-    Coordinates,
-    TraceVerdict,
-    below,
-    trace_file,
-    trace_offset,
-    trace_row,
-)
+from distributary.observe.row_events import below, trace_file
+from distributary.observe.trace import Coordinates, TraceVerdict, trace_offset, trace_row
 
 HOSTILE = 'it\'s "<b>"; DROP TABLE x --\\ \u202e'
 

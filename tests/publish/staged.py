@@ -21,7 +21,7 @@ from distributary.model import layout
 from distributary.model.manifest import Mark, StagedFile, TableEntry, app_id
 from distributary.model.names import hive_folder, label_folder
 from distributary.model.table import ChangeKind, Column, ColumnChange, Role, TablePlan
-from distributary.publish.iceberg_publisher import open_catalog
+from distributary.publish.iceberg_table import open_catalog
 
 Read = Callable[..., list[dict[str, Any]]]
 

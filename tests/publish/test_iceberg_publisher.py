@@ -17,9 +17,10 @@ from pyiceberg.table import Table
 
 from distributary.config.lake import LakeConfig
 from distributary.errors import LakeUnavailableError, OutsideLakeError, PublishError
-from distributary.publish import iceberg_publisher as iceberg
+from distributary.publish import iceberg_table
 from distributary.publish.base import Outcome
-from distributary.publish.iceberg_publisher import IcebergPublisher, open_catalog, open_iceberg
+from distributary.publish.iceberg_publisher import IcebergPublisher
+from distributary.publish.iceberg_table import open_catalog, open_iceberg
 from tests.publish.staged import batch_of, mark, numbers, read_iceberg
 from tests.services.iceberg import spark_runtime
 
@@ -198,7 +199,7 @@ def test_spark_reads_what_a_rest_catalog_has(folder: Path, rest_lake: LakeConfig
 def test_a_catalog_that_never_answers_is_away(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(iceberg, "_ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(iceberg_table, "_ANSWER_SECONDS", 0.05)
     entry = batch_of(folder, 0, numbers(0))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"

@@ -16,7 +16,7 @@ from distributary.errors import ErrorCode, PublishError, StagedFileError
 from distributary.model.manifest import app_id
 from distributary.model.table import Column
 from distributary.publish.base import CommittedMark, Outcome, Publisher, TableColumns
-from distributary.publish.iceberg_publisher import open_iceberg
+from distributary.publish.iceberg_table import open_iceberg
 from distributary.publish.parquet_publisher import ParquetTable
 from tests.publish.conftest import MakePublisher
 from tests.publish.staged import (

@@ -157,7 +157,7 @@ def test_the_columns_that_come_out_are_known_before_any_row() -> None:
 
 
 def test_what_cannot_be_exploded() -> None:
-    with pytest.raises(ShapeError, match="explode: id is no array"):
+    with pytest.raises(ShapeError, match="explode: id is not an array"):
         resolved({"explode": "id"})
     limited = resolved({"explode": "nothing", "drop": ["note"]})
     assert [(u.setting, u.why) for u in limited.unapplied] == [("explode", "no column nothing")]

@@ -94,7 +94,7 @@ def test_the_columns_that_come_out_are_known_and_other_steps_stand_around_it() -
     ("name", "why"),
     [
         ("ends", "fails for a batch without rows: SystemExit: 3"),
-        ("under", "returns a column _id: _ is reserved"),
+        ("under", "returns a column _id: a leading _ is reserved"),
     ],
 )
 def test_a_function_that_cannot_be_planned_says_why(name: str, why: str) -> None:

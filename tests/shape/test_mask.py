@@ -152,7 +152,7 @@ def test_the_types_that_come_out_are_known_and_masks_follow_their_columns() -> N
     ("mask", "why"),
     [
         ({"who.tags": "token"}, "mask.who.tags: is a map, which only redact can mask"),
-        ({"n": "truncate(3)"}, "mask.n: is no text, which truncate needs"),
+        ({"n": "truncate(3)"}, "mask.n: is not text, which truncate needs"),
     ],
 )
 def test_what_a_mask_cannot_hold_is_refused(mask: dict[str, str], why: str) -> None:

@@ -121,8 +121,8 @@ def taken(name: str, entry: CatalogEntry, found: Found) -> CatalogError:
         where=name,
         evidence=f"that table is at {found.location or 'an unknown location'}, "
         f"ours is at {entry.location}",
-        next_step="remove the other entry, or give lake.catalog another schema; the entry is tried "
-        "again automatically",
+        next_step="remove the other entry, or give lake.catalog another schema; the table is "
+        "registered then automatically",
     )
 
 

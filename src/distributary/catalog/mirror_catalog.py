@@ -80,7 +80,7 @@ class MirrorCatalog:
         with self._lock:
             if self._opened is None:
                 self.check()
-                from distributary.publish.iceberg_publisher import open_catalog
+                from distributary.publish.iceberg_table import open_catalog
 
                 catalog = open_catalog(self._lake)
                 catalog.create_namespace_if_not_exists(self._settings.namespace)
@@ -100,14 +100,14 @@ def _asking(where: str) -> Iterator[None]:
             "the catalog of Iceberg tables does not answer",
             where=where,
             evidence=clean(f"{type(error).__name__}: {error}"),
-            next_step="start it, or correct lake.iceberg; it is asked again by itself",
+            next_step="start it, or correct lake.iceberg; the request is tried again automatically",
         ) from error
     except Exception as error:
         raise CatalogError(
             "the catalog of Iceberg tables refuses a mirror",
             where=where,
             evidence=clean(f"{type(error).__name__}: {error}"),
-            next_step="look at what the catalog says; it is asked again by itself",
+            next_step="fix the reported problem; the request is tried again automatically",
         ) from error
 
 

@@ -230,5 +230,5 @@ def _asking(where: str, doing: str) -> Iterator[None]:
             f"the catalog could not {doing}",
             where=where,
             evidence=clean(text),
-            next_step="fix the problem that it names; the request is tried again automatically",
+            next_step="fix the reported problem; the request is tried again automatically",
         ) from error

@@ -237,7 +237,7 @@ class UnityTables:
             where=where,
             evidence=self._transport.shown(f"{answer.status} {code} {words}"[:400]),
             next_step=_NEXT_STEPS.get(
-                answer.status, "fix the problem that it names; the request is tried again"
+                answer.status, "fix the reported problem; the request is tried again"
             ),
         )
 

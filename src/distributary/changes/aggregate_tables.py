@@ -283,11 +283,11 @@ def _opened(order: AggregateOrder, version: int | None = None) -> _Work | None:
     before = snapshot_of(order.path)
     if before is not None and before.property(DEFINITION) is None:
         raise PublishError(
-            f"table {order.table} is no aggregate table",
+            f"table {order.table} is not an aggregate table",
             where=order.path,
             evidence=f"it has no property {DEFINITION}",
-            next_step="another program or an earlier pipeline made it: move it away, or give the "
-            "aggregate another name",
+            next_step="another program or an earlier pipeline created it: move it away, or give "
+            "the aggregate another name",
         )
     source = (
         snapshot_of(order.source_path)
@@ -299,7 +299,7 @@ def _opened(order: AggregateOrder, version: int | None = None) -> _Work | None:
     unknown = {*(source.protocol.get("readerFeatures") or ())} - FEATURES
     if unknown:
         raise PublishError(
-            f"table {order.source} has features that only another engine reads",
+            f"table {order.source} has features that only another engine can read",
             where=order.source_path,
             evidence=", ".join(sorted(unknown)),
             next_step="remove the feature from the table, or the table from `aggregates`",
@@ -487,7 +487,7 @@ def _refuse_too_few(work: _Work, counts: pa.ChunkedArray) -> None:
         raise PublishError(
             f"the groups of table {work.order.table} do not agree with table {work.order.source}",
             where=work.order.path,
-            evidence="more rows left a group than it had",
+            evidence="more rows were removed from a group than it had",
             next_step=f"`distributary rebuild {work.order.table}` computes them again",
         )
 
@@ -535,14 +535,14 @@ class AggregateCheck:
     groups: int
     """The groups of the source table."""
     wrong: int = 0
-    """The groups that differ, or are in one of the two only."""
+    """The groups that differ, or are missing on one side."""
     examples: tuple[str, ...] = ()
     behind: bool = False
     """Whether rows came into the source table, or left it, that the table does not count."""
 
     @property
     def agrees(self) -> bool:
-        """Return whether the table has the groups of its source table as it is now."""
+        """Return whether the table has the groups of the current source table."""
         return not self.wrong and not self.behind
 
 

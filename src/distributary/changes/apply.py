@@ -179,7 +179,8 @@ def _match(
         known, parts, values = target.find(keys, spans=spans, extra=columns, everything=everything)
         if by_position(events.seq).any() and by_time(known.seq).any():
             raise RebuildNeededError(
-                f"table {order.table} was merged by the source's times, and not by positions",
+                f"table {order.table} was merged in the order of the source's times, not of "
+                "positions",
                 where=order.path,
                 next_step=f"`distributary rebuild {order.table}` makes it again from its log",
             )

@@ -32,7 +32,7 @@ class Checksum:
         self._rows: Words = np.zeros(rows, np.uint64)
 
     def add(self, name: str, column: pa.ChunkedArray) -> None:
-        """Add a column; its rows are those of all other columns."""
+        """Add a column, which must have as many rows as the other columns."""
         seed = np.uint64(zlib.crc32(name.encode()))
         with np.errstate(over="ignore"):
             self._rows += _mixed(_words(comparable(column)) ^ _mixed(np.array([seed]))[0])
@@ -97,7 +97,7 @@ def _text_words(array: pa.LargeBinaryArray) -> Words:
 
 
 def _mixed(words: Words) -> Words:
-    """Mix words so that every bit of a result depends on all bits of its word."""
+    """Mix the bits of words, so that each bit of a result depends on all bits of its word."""
     with np.errstate(over="ignore"):
         mixed = words + _BASE
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

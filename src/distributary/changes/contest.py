@@ -49,7 +49,7 @@ class Memory:
 class Side:
     """The members of the groups of one key definition: events, then rows, then tombstones.
 
-    `numbers` are those of events, then of rows, counted on from there; NO_MEMBER for tombstones.
+    `numbers` count the events, then the rows; a tombstone has NO_MEMBER.
     """
 
     numbers: Ints
@@ -110,7 +110,7 @@ class Contest:
     def side(self, number: int, *, own: bool) -> Side:
         """Return the members of a definition's groups.
 
-        With `own`, only those under that definition.
+        With `own`, only the members under that definition.
         """
         found = self._sides.get((number, own))
         if found is None:

@@ -258,7 +258,7 @@ def _last_values(
 
 
 def gathered(sources: Ints, events: pa.ChunkedArray, rows: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the values from events and known rows; null where there is none."""
+    """Return the values from events and known rows; null where both lack one."""
     both = pa.chunked_array([*events.chunks, *rows.chunks], events.type)
     return both.take(pa.array(sources, mask=sources == NO_MEMBER))
 
@@ -319,7 +319,7 @@ def decide(contest: Contest, moves: Moves, *, soft: bool) -> Decision:
 
 
 def _fight(contest: Contest) -> tuple[Flags, Flags, Flags]:
-    """Return events that lose to events, those that lose to rows or tombstones, deleted rows."""
+    """Return the events that lose to events or to rows and tombstones, and the deleted rows."""
     beaten, overtaken = np.zeros((2, len(contest.owner)), np.bool_)
     gone = np.zeros(len(contest.known.live), np.bool_)
     for number, index in enumerate(contest.keys):

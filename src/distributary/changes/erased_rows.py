@@ -119,7 +119,7 @@ class TombstonesOfKeys:
 
 @dataclass(frozen=True, slots=True)
 class EitherRows:
-    """The rows that one of several selections removes."""
+    """The rows that any of several selections removes."""
 
     selections: tuple[RowSelection, ...]
 

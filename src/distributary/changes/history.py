@@ -1,9 +1,9 @@
 """The history of rows: every version with the times between which it was valid.
 
-The table `<table>_history` has each event about a row once. The interval of a delete is the time
-without the row. Open versions are in other files than closed ones, so that a batch of new events
-reads and writes only the files of open versions. A late or repeated event needs all versions of its
-row.
+The table `<table>_history` has each event about a row once. A delete is valid for the time in which
+the row does not exist. Open versions are in other files than closed ones, so that a batch of new
+events reads and writes only the files of open versions. A late or repeated event needs all versions
+of its row.
 """
 
 from __future__ import annotations
@@ -360,7 +360,7 @@ def payload_columns(order: MergeOrder) -> tuple[Column, ...]:
     clash = [column.name for column in order.columns if fold(column.name) in taken]
     if clash:
         raise PublishError(
-            f"no history can be kept of table {order.table}",
+            f"a history cannot be kept of table {order.table}",
             where=order.path,
             evidence=f"the source table has a column {clash[0]!r}, which a history has as well",
             next_step="rename the column at the source, or set cdc.history to false",

@@ -70,10 +70,10 @@ def with_starts(known: Incarnations, starts: Sequence[Start], order: MergeOrder)
     """Return incarnations and further ones. Raises SourceWentBackError."""
     if len(known.starts) + len(starts) > MOST_STARTS:
         raise SourceWentBackError(
-            f"the source of table {order.table} goes back in its log again and again",
+            f"the source of table {order.table} goes back in its log too often",
             where=order.path,
             evidence=f"more than {MOST_STARTS} servers seem to have taken over",
-            next_step="look at the source: events of several servers may share a topic",
+            next_step="check the source: events of several servers may share a topic",
         )
     return replace(known, starts=(*known.starts, *starts))
 
@@ -328,7 +328,7 @@ class _Judgement(NamedTuple):
     unclear: Flags
     """Whether only an operator can say that."""
     transactions: npt.NDArray[np.object_]
-    """The ids of the transactions of both, as words; empty where there is none."""
+    """The transaction ids of both events, as words; empty if they have none."""
 
 
 def _judged(
@@ -539,7 +539,7 @@ def _start_in_files(table: _Places, pair: _Pair, order: MergeOrder) -> Start:
 
 
 def _outage(latest: int, times: Ints, at: int) -> tuple[int, int]:
-    """Return the last time of a server and the first of the next one, the longest time apart.
+    """Return the two successive times that are furthest apart: the end of a server, a new start.
 
     `times` are those of events that may be of either server, and `latest` is certainly of the first
     one. The next server's events are up to a statement earlier than `at`, where it was detected.
@@ -574,7 +574,7 @@ def _answer(
     transactions: npt.NDArray[np.object_],
     order: MergeOrder,
 ) -> bool:
-    """Return whether unclear events begin an incarnation, if an operator has said it."""
+    """Return an operator's decision whether unclear events begin an incarnation."""
     if order.undecided == "refuse":
         raise _went_back(
             contest,

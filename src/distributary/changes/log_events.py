@@ -55,14 +55,14 @@ def places(values: Sequence[Place]) -> pa.StructArray:
 
 
 def highest(seq: pa.Array | pa.ChunkedArray) -> Place | None:
-    """Return the last place; None if there is none."""
+    """Return the last place; None without events."""
     if len(seq) == 0:
         return None
     return place_of(seq[int(np.argmax(ranks([seq])[0]))].as_py())
 
 
 def lowest(seq: pa.Array | pa.ChunkedArray) -> Place | None:
-    """Return the first place; None if there is none."""
+    """Return the first place; None without events."""
     if len(seq) == 0:
         return None
     return place_of(seq[int(np.argmin(ranks([seq])[0]))].as_py())

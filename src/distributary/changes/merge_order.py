@@ -125,7 +125,7 @@ class MergeResult:
     version: int
     """The table's newest version; -1 if there is no table and no row for one."""
     skipped: bool = False
-    """Whether the table's mark was at or past the batch, so that nothing was merged."""
+    """Whether the table already had the batch, so that nothing was merged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class MergedColumns:
     changed: bool
     """Whether the commit must change the table's columns."""
     rewritten: bool = False
-    """Whether existing files do not fit, so that every row is rewritten in the same commit."""
+    """Whether the commit must rewrite every row, because existing files have outdated columns."""
 
     @property
     def names(self) -> list[str]:

@@ -41,7 +41,7 @@ from distributary.model.incarnation import (
 
 STATEMENT_US = 60_000_000
 """Microseconds by which a statement may be older than one that was committed before it. MySQL's
-times are those of statements, and one that waits for a lock gives up after 50 seconds."""
+events have the time of their statement, which may wait 50 seconds for a lock."""
 Arrival = tuple[int, int, int, str]
 """The origin of an event: batch, partition, offset and topic."""
 Line = tuple[str, int]
@@ -78,7 +78,7 @@ class GoingBack(NamedTuple):
 
 
 class Findings(NamedTuple):
-    """The facts about each event that goes back."""
+    """Facts about each event with a lower position than the change before it."""
 
     again: Flags
     """Whether it was sent before."""
@@ -311,7 +311,7 @@ def _logged(log: Snapshot, file: DataFile, rows: pa.Table, places: Ints) -> Iter
 
 
 def _parsed(text: str) -> Mapping[str, Any]:
-    """Parse an envelope; one that is no object says nothing."""
+    """Parse an envelope; return an empty mapping if it is not an object."""
     try:
         envelope = json.loads(text)
     except ValueError:

@@ -115,8 +115,8 @@ def refuse_behind(known: Tombstones, merged: Snapshot | None, *, table: str) -> 
         f"the tombstones of rows deleted from table {table} are older than the table",
         where=known.folder,
         evidence=f"the table was merged with version {version} of {known.folder}, and {found}, or "
-        "of another lake; put the newest copy of this folder back, or "
-        f"`distributary reset FILE --table {table}` takes it as it is",
+        "of another lake; put the newest copy of this folder back, or `distributary reset "
+        f"FILE --table {table}` accepts the folder as it is",
         next_step="put the newest copy of this folder back; without one, `distributary reset FILE "
         f"--table {table}` takes it as it is: a late event may then bring a deleted row back",
     )
@@ -206,7 +206,7 @@ def definition_text(definition: Definition) -> str:
 def remember(
     known: Tombstones, new: pa.Table, *, table: str, mark: Mark | None = None
 ) -> Snapshot | None:
-    """Add tombstones, once for each batch; without a mark, only those that are missing.
+    """Add tombstones, once for each batch; without a mark, only the missing ones.
 
     Return the new state of the table of tombstones.
     """

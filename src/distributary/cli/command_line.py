@@ -33,13 +33,13 @@ _EPILOG = """\
 \b
 Exit codes:
   0    done
-  1    it ran, but something is wrong
-  2    usage or configuration
+  1    the command ran, and found a problem
+  2    the command line or the pipeline file is wrong
   75 try again later: source, registry or lake does not answer, or another process runs
   130  stopped by Ctrl-C
   143  stopped by SIGTERM
 
-Every command takes --json, -q, -v and --debug. Nothing is ever sent anywhere about you."""
+Every command takes --json, -q, -v and --debug. There is no telemetry."""
 
 VERBS: Mapping[str, Sequence[str]] = {
     "init:app": ["init"],

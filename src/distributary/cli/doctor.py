@@ -81,7 +81,7 @@ def doctor(call: Invocation, file: OptionalFile = None, lake: LakeOption = None)
         if failed:
             paper.line(styled(f"{counted(failed, 'check')} failed", "bold red"))
         else:
-            paper.line(styled("all that is needed is there", "green"))
+            paper.line(styled("all requirements are met", "green"))
 
     call.out.show({"ok": not failed, "checks": checks}, draw)
     return 1 if failed else 0
@@ -204,7 +204,7 @@ def _connectors() -> Check:
         return Check(
             "connectors",
             CheckState.WARN,
-            "not fetched yet: the first run does it",
+            "not fetched yet: the first run fetches them",
             "25 MB from a mirror",
             "python -m distributary.spark.jars",
         )
@@ -243,7 +243,7 @@ def _decoders() -> Check:
         CheckState.WARN if missing else CheckState.PASS,
         f"without {listed(missing)}: correct, and many times slower" if missing else "fast",
         "ptars for protobuf, pyruhvro for Avro",
-        f"install distributary again with all that it requires: {listed(missing)}",
+        f"install distributary again with its requirements: {listed(missing)}",
     )
 
 
@@ -255,7 +255,7 @@ def _disk(folder: Path) -> Check:
         CheckState.PASS if free >= _GIB else CheckState.FAIL,
         f"{size(free)} free at {existing}",
         "1.0 GiB",
-        "make room, or move the lake with lake.path",
+        "free space, or move the lake with lake.path",
     )
 
 
@@ -358,12 +358,12 @@ def _slots(url: str) -> Check:
 def _marks(folder: Path, loaded: Loaded | None) -> Check:
     found = tables_with_expiring_marks(folder, loaded.config.name if loaded else None)
     if not found:
-        return Check("marks", CheckState.PASS, "no table forgets what was committed to it")
+        return Check("marks", CheckState.PASS, "no table deletes its record of committed batches")
     return Check(
         "marks",
         CheckState.WARN,
         f"{_PROPERTY} is set on {listed(found, most=3)}",
-        "never set: a batch repeated later than that would be doubled",
+        "unset the property: a batch that is repeated later than that would be written twice",
         f"ALTER TABLE delta.`{folder / found[0]}` UNSET TBLPROPERTIES ('{_PROPERTY}')",
     )
 
@@ -401,7 +401,7 @@ def _catalog(loaded: Loaded) -> Check:
         "catalog",
         CheckState.PASS if lasting else CheckState.WARN,
         found,
-        "" if lasting else "a catalog that outlives a session",
+        "" if lasting else "a catalog that is kept after the session",
         "set lake.catalog of type hive, unity or glue; or a metastore in spark.conf",
     )
 
@@ -501,7 +501,7 @@ def explain(
     what: Annotated[
         str | None,
         argument(
-            "An error code or a word of the glossary; a list of both when left out.",
+            "An error code or a word of the glossary; by default a list of both.",
             metavar="CODE|WORD",
             autocompletion=_known,
         ),

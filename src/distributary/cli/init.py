@@ -64,7 +64,7 @@ class SourcePlace:
     kafka: Annotated[
         str | None, option("--kafka", "Address of a Kafka broker.", metavar="HOST:PORT")
     ] = None
-    topic: Annotated[str | None, option("--topic", "The topic to look at.", metavar="TOPIC")] = None
+    topic: Annotated[str | None, option("--topic", "The topic to sample.", metavar="TOPIC")] = None
     registry: Annotated[
         str | None,
         option("--registry", "Address of the schema registry, or a folder.", metavar="URL|DIR"),
@@ -119,9 +119,9 @@ def init(
     given = _asked(call, place)
     if output.exists() and not (force or dry_run):
         raise ConfigError(
-            "there is a file of this name",
+            "a file of this name exists",
             where=str(output),
-            next_step="name another one with --output, or write over it with --force",
+            next_step="name another file with --output, or overwrite it with --force",
         )
     sections = _sections(call, given) | {"lake": {"path": lake}}
     draft = _draft(call, sections)
@@ -153,14 +153,14 @@ def _asked(call: Invocation, place: SourcePlace) -> SourcePlace:
     """Complete the place of the records by questions, if there is a terminal."""
     named = [n for n in ("path", *_KINDS) if getattr(place, n) is not None]
     if len(named) > 1:
-        raise call.usage(f"{' and '.join(named)}: one place at a time.")
+        raise call.usage(f"Use only one of {' and '.join(named)}.")
     if place.topic is not None and named not in ([], ["kafka"]):
-        raise call.usage("--topic is about --kafka.")
+        raise call.usage("--topic needs --kafka.")
     if not named:
-        _need_terminal(call, "Where are the records? Name --kafka with --topic, or a PATH.")
+        _need_terminal(call, "Where are the records? Use --kafka with --topic, or a PATH.")
         kind = _prompt(f"Where are the records ({', '.join(_KINDS)})?", "kafka")
         if kind not in _KINDS:
-            raise call.usage(f"{kind!r} is none of {', '.join(_KINDS)}.")
+            raise call.usage(f"{kind!r} is not one of {', '.join(_KINDS)}.")
         match kind:
             case "kafka":
                 place = replace(place, kafka=_prompt("Broker", "127.0.0.1:9092"))
@@ -295,10 +295,10 @@ def _look(
         return sample, discover(sample, None)
     if settings.path is not None and not Path(settings.path).is_dir():
         raise ConfigError(
-            "there is no registry in this folder",
+            "this folder has no registry",
             code=ErrorCode.NOT_FOUND,
             where=settings.path,
-            next_step="name the folder of schemas, or a registry's address",
+            next_step="name the folder of schemas, or the address of a registry",
         )
     return sample, discover(sample, open_registry(settings, attempts=_ATTEMPTS))
 
@@ -332,7 +332,7 @@ def _write(output: Path, text: str, *, force: bool) -> None:
             code=ErrorCode.CONFIG_UNREADABLE,
             where=str(output),
             evidence=error.strerror or type(error).__name__,
-            next_step="choose another one with --output",
+            next_step="choose another path with --output",
         ) from None
 
 

@@ -94,7 +94,7 @@ class Spread:
             paper.line(f"moves  {move.type}  {job_name(self.pipeline, move.before)} -> {there}")
         paper.more(len(self.moves) - _MOST_SHOWN, "type", indent=" " * 7)
         if self.before not in (0, self.shards):
-            paper.line(f"then   restart {self.pipeline}: it divides the stream from there on")
+            paper.line(f"then   restart {self.pipeline}: it divides the stream from that point on")
         for name in self.place.kept:
             paper.line(f"kept   {name}, until it has finished its own records; then install again")
 
@@ -114,7 +114,8 @@ def install(
         int | None,
         option(
             "--shards",
-            "Share the types among N jobs; one more job writes the bronze table that they read.",
+            "Distribute the types over N jobs; one more job writes the bronze table that they "
+            "read.",
             metavar="N",
             min=1,
             max=256,
@@ -343,15 +344,15 @@ def package(
     wheel = out.suffix == ".whl"
     if wheel and out.name != packing.WHEEL:
         raise ConfigError(
-            "pip takes a wheel by its own name only",
+            "pip accepts a wheel only under its own name",
             where=str(out),
             next_step=f"name it {packing.WHEEL}",
         )
     if not wheel and not out.name.endswith(_ENDINGS):
         raise ConfigError(
-            "Spark unpacks archives by the end of their names",
+            "Spark recognises archives by the suffix of their names",
             where=str(out),
-            next_step=f"name it with .tar.gz at its end, or {packing.WHEEL} for an image",
+            next_step=f"use a name that ends with .tar.gz, or {packing.WHEEL} for an image",
         )
     if dry_run:
         found = packing.wheel_contents() if wheel else packing.contents()

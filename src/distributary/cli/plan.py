@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from distributary.cli.command.lakes import load_file, open_pipeline, read_text
 from distributary.cli.command.output import Paper, counted, styled, tally
 from distributary.cli.command.verb import LOOK, File, Invocation, OptionalFile, option, single, verb
-from distributary.cli.inspect.schema import draw_compatibility
+from distributary.cli.inspect.schema_versions import draw_compatibility
 from distributary.errors import ErrorCode
 from distributary.model.names import one_line
 from distributary.observe.log_format import cut
@@ -119,7 +119,7 @@ def plan(
 
     if with_schema is None:
         if subject is not None or record_type is not None or markdown:
-            raise call.usage("--subject, --type and --markdown are about --with-schema.")
+            raise call.usage("--subject, --type and --markdown need --with-schema.")
         found = preview(open_pipeline(call, file))
         changes = found.changes_something
         data = {"changes": changes, **found.as_dict()}
@@ -163,8 +163,8 @@ def draw_preview(paper: Paper, found: Preview, *, most: int | None = None) -> No
         paper.line(f"{looked_at} to read in the next batch.")
     elif found.waiting > found.records:
         every = counted(found.waiting, "record")
-        paper.line(f"{every} to read; looked at the next {looked_at}.")
-        among = f" among the {looked_at} looked at"
+        paper.line(f"{every} to read; sampled the next {looked_at}.")
+        among = f" among the {looked_at} sampled"
     else:
         paper.line(f"{looked_at} to read.")
     if found.dead_letters:
@@ -181,7 +181,7 @@ def draw_preview(paper: Paper, found: Preview, *, most: int | None = None) -> No
         paper.line(styled(_placed(limited.place, text), "yellow"))
     paper.more(len(found.limited_shapes) - _MOST_SHOWN, "pair", indent="")
     if found.raw_layers:
-        paper.line(f"Values that masks remove stay in: {', '.join(found.raw_layers)}.")
+        paper.line(f"Masked values stay readable in: {', '.join(found.raw_layers)}.")
     for unfit in found.unfit_rules[:_MOST_SHOWN]:
         text = f"expectation {unfit.rule} is not applied to {unfit.table}: {unfit.why}"
         paper.line(styled(text, "yellow"))
@@ -288,7 +288,11 @@ def as_markdown(found: SchemaProposal, name: str) -> str:
 def _lines(found: SchemaProposal, name: str) -> Iterator[str]:
     yield f"### Schema change: {code(f'{found.subject} v{found.version}')}"
     yield ""
-    verdict = "**It would break something.**" if found.breaks else "**Nothing would break.**"
+    verdict = (
+        "**This change would break records or the pipeline.**"
+        if found.breaks
+        else "**Nothing would break.**"
+    )
     word = "compatible" if found.compatible else "not compatible"
     yield f"{verdict} {code(name)} is {word} at level `{found.level}`."
     yield ""

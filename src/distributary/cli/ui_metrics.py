@@ -91,7 +91,7 @@ def ui(
         Path | None,
         option(
             "--token-file",
-            "File of the token that browsers must present; else $DISTRIBUTARY_TOKEN.",
+            "File with the token that browsers must send; else $DISTRIBUTARY_TOKEN.",
             metavar="FILE",
         ),
     ] = None,
@@ -108,7 +108,7 @@ def ui(
         list[str] | None,
         option(
             "--trusted-proxy",
-            "A proxy whose headers X-Forwarded-For and X-Forwarded-Proto are trusted.",
+            "Address of a proxy whose headers X-Forwarded-For and X-Forwarded-Proto are trusted.",
             metavar="ADDRESS",
         ),
     ] = None,
@@ -151,7 +151,7 @@ def ui(
     # only at a terminal, because the link would end in a log elsewhere
     if dashboard.access.required and sys.stderr.isatty():
         link = f"{url}login#once={dashboard.access.new_link()}"
-        call.out.note(f"to log in once, within ten minutes: {link}")
+        call.out.note(f"link for one login within ten minutes: {link}")
     serve(dashboard, listening)
 
 
@@ -167,10 +167,10 @@ def _token(host: str, file: Path | None) -> str | None:
     if token is not None:
         if len(token) < _SHORTEST:
             raise ConfigError(
-                "the token is too short to protect anything",
+                "the token is too short",
                 where=where,
                 evidence=f"{len(token)} characters; {_SHORTEST} are needed",
-                next_step="--new-token makes a good one",
+                next_step="--new-token creates a safe one",
             )
         return token
     if is_loopback(host):
@@ -179,7 +179,7 @@ def _token(host: str, file: Path | None) -> str | None:
         "anyone with access to this address could read the lake and change it",
         code=ErrorCode.TOKEN_NEEDED,
         where=f"--host {host}",
-        next_step=f"give --token-file FILE or {TOKEN_VARIABLE}, or let --new-token make one",
+        next_step=f"set --token-file FILE or {TOKEN_VARIABLE}, or create a token with --new-token",
     )
 
 
@@ -225,7 +225,8 @@ def test(
             "there is no such target",
             code=ErrorCode.NOT_FOUND,
             where=f"alerts.to of {file}",
-            evidence=", ".join(target.name for target, _ in every) or "it names no target",
+            evidence=", ".join(target.name for target, _ in every)
+            or "the pipeline file has no targets",
             next_step="use --to with one of these names",
         )
     if dry_run:
@@ -240,12 +241,12 @@ def test(
         kind=AlertKind.TEST,
         state=AlertState.INFO,
         severity=Severity.INFO,
-        what="a test: alerts of this pipeline arrive here",
+        what="test message: alerts of this pipeline arrive here",
         at=now,
         since=now,
         where=f"pipeline {config.name}",
         evidence="sent by hand",
-        next_step="nothing is to be done",
+        next_step="no action is needed",
         link=page(config.alerts.dashboard_url, "pipelines", config.name),
     )
     with ThreadPoolExecutor(max_workers=8) as pool:

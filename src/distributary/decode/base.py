@@ -158,6 +158,24 @@ def iterated(array: pa.BinaryArray) -> Iterator[bytes]:
         yield from array[start : start + _AT_ONCE].to_pylist()
 
 
+def json_texts_of(
+    payloads: pa.BinaryArray, json_text: Callable[[bytes], bytes]
+) -> tuple[pa.BinaryArray, list[Failure]]:
+    """Convert payloads to JSON texts one by one; return the texts and the failures.
+
+    The text of a payload for which `json_text` raises RefusedError is null.
+    """
+    texts: list[bytes | None] = []
+    failures: list[Failure] = []
+    for index, payload in enumerate(iterated(payloads)):
+        try:
+            texts.append(json_text(payload))
+        except RefusedError as refused:
+            texts.append(None)
+            failures.append(Failure(index, refused.code, refused.reason, refused.position))
+    return pa.array(texts, pa.binary()), failures
+
+
 def offsets_of(lists: pa.Array) -> npt.NDArray[np.int32]:
     """Return the offsets of the items of lists or maps; the array must not be sliced."""
     return np.frombuffer(lists.buffers()[1], np.int32, len(lists) + 1)
@@ -232,11 +250,6 @@ def json_number(number: float, *, single: bool = False) -> float | str:
     # the fewest digits that give the same 32 bits: 0.1, not 0.10000000149011612
     candidates = (float(f"{number:.{digits}g}") for digits in (6, 7, 8, 9))
     return next((c for c in candidates if np.float32(c) == number), number)
-
-
-def printable_lines(text: str) -> str:
-    """Escape every character of a text that is not printable, except line breaks."""
-    return "".join(c if c == "\n" or c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 # Estimates of the memory that payloads need as columns, made before they are decoded. An item of a

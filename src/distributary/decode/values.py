@@ -12,10 +12,11 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from distributary.decode.base import RefusedError, iterated, printable_lines
+from distributary.decode.base import RefusedError, json_texts_of
 from distributary.decode.json.decoder import JsonDecoder
 from distributary.decode.json.format import JSON
 from distributary.decode.payload_format import PayloadFormat
+from distributary.decode.payload_view import view_of, view_of_bytes
 from distributary.errors import ErrorCode
 from distributary.model.deadletter import Failure
 from distributary.model.record import Format
@@ -24,8 +25,6 @@ Read = Callable[[bytes], Mapping[str, Any]]
 """Reads one payload; what it raises makes the record a dead letter."""
 
 _OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_NAIVE_UTC
-_MOST_CHARACTERS = 200_000
-"""The most characters of a view; the rest is cut off."""
 
 
 def values_format(name: str, title: str, read: Read) -> PayloadFormat:
@@ -50,15 +49,7 @@ def values_format(name: str, title: str, read: Read) -> PayloadFormat:
 def _json_texts(
     read: Read, title: str, payloads: pa.BinaryArray, max_depth: int
 ) -> tuple[pa.BinaryArray, list[Failure]]:
-    texts: list[bytes | None] = []
-    failures: list[Failure] = []
-    for index, data in enumerate(iterated(payloads)):
-        try:
-            texts.append(_json_text(read, title, data))
-        except RefusedError as refused:
-            texts.append(None)
-            failures.append(Failure(index, refused.code, refused.reason, refused.position))
-    return pa.array(texts, pa.binary()), failures
+    return json_texts_of(payloads, partial(_json_text, read, title))
 
 
 def _parse(read: Read, title: str, data: bytes, *, max_depth: int) -> Any:
@@ -80,5 +71,5 @@ def _view(read: Read, title: str, body: bytes | None, message: str, payload: byt
     try:
         text = orjson.dumps(read(payload), option=_OPTIONS | orjson.OPT_INDENT_2).decode()
     except Exception as error:
-        text = f"{payload[: _MOST_CHARACTERS // 3].hex(' ')}\n# cannot be read: {error}"
-    return printable_lines(f"{text[:_MOST_CHARACTERS]}\n")
+        return view_of_bytes(payload, f"cannot be read: {error}")
+    return view_of(text)

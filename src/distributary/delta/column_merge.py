@@ -201,7 +201,7 @@ def _type_to_json(arrow: pa.DataType) -> Any:
     if pa.types.is_map(arrow):
         key, value = _type_to_json(arrow.key_type), _type_to_json(arrow.item_type)
         return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
-    raise UnsupportedTypeError(f"no table can hold the type {arrow}")
+    raise UnsupportedTypeError(f"a table cannot hold the type {arrow}")
 
 
 def _type_from_json(spelled: Any) -> pa.DataType:

@@ -105,7 +105,7 @@ def check_partitioning(entry: TableEntry, actual: Sequence[str]) -> None:
     """Raise PublishError if files were staged for other partition columns than the table has."""
     if tuple(actual) != entry.table.partition_by:
         raise PublishError(
-            f"table {entry.table.name} is not partitioned as the batch was staged for",
+            f"table {entry.table.name} has other partition columns than the batch was staged for",
             where=entry.table.path,
             evidence=f"table: {', '.join(actual) or 'not at all'}; "
             f"batch: {', '.join(entry.table.partition_by) or 'not at all'}",

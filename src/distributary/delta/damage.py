@@ -185,7 +185,7 @@ def damaged(folder: str, name: str, found: str) -> DamagedFileError:
         f"a data file of table {table} is damaged",
         where=f"{folder}/{name}",
         evidence=found,
-        next_step=f"`distributary verify {table} --deep` lists all damaged files, and says "
-        "what to do",
+        next_step=f"`distributary verify {table} --deep` lists all damaged files, and how to "
+        "repair them",
         table=table,
     )

@@ -186,7 +186,7 @@ def _read(store: Store, name: str) -> dict[str, Any]:
 
 def _damaged(store: Store, name: str, error: Exception) -> CheckpointError:
     return CheckpointError(
-        "a document that keeps a cut is damaged",
+        "the document of a pinned cut is damaged",
         where=f"{store.address}/{name}",
         evidence=f"{type(error).__name__}: {error}",
         next_step=_NEXT,

@@ -56,7 +56,7 @@ def reaching_table(path: str) -> Iterator[None]:
         yield
     except CommitFailedError as error:
         raise PublishError(
-            "other writers kept committing to the table first",
+            "other writers committed to the table first each time",
             where=path,
             evidence=clean(f"{type(error).__name__}: {error}"),
             next_step="run the command again: this attempt changed nothing",

@@ -211,7 +211,7 @@ def open_workspace(settings: Databricks) -> WorkspaceClient:
     except ValueError as error:
         kind = NotLoggedInError if _NOT_CONFIGURED in str(error) else ConfigError
         raise kind(
-            "there is no login to Databricks",
+            "there are no credentials for Databricks",
             where=settings.host or os.environ.get("DATABRICKS_HOST", "deploy.databricks.host"),
             evidence=words(error),
             next_step="set DATABRICKS_HOST and DATABRICKS_TOKEN, or name a profile",
@@ -239,7 +239,7 @@ def asking(client: WorkspaceClient, what: str) -> Iterator[None]:
             f"the workspace could not {what}",
             where=host,
             evidence=words(error),
-            next_step="try again later: finished steps are recognised, none is repeated",
+            next_step="try again later: finished steps are not repeated",
         ) from error
     except DatabricksError as error:
         refused = isinstance(error, errors.PermissionDenied | errors.Unauthenticated)
@@ -249,7 +249,7 @@ def asking(client: WorkspaceClient, what: str) -> Iterator[None]:
             evidence=words(error),
             next_step="ask for the permission, or log in as a user with this permission"
             if refused
-            else "correct the deploy section as the workspace says",
+            else "correct the deploy section by the message of the workspace",
         ) from error
     except OSError as error:
         # what `requests` raises when there is no network

@@ -173,7 +173,7 @@ def refuse_conflicts(steps: Iterable[InstallStep], *, force: bool) -> None:
     edited = [step for step in steps if step.action is StepAction.EDITED]
     if foreign:
         raise DeployError(
-            "a file or job that distributary did not write is in the way",
+            "a file or job of this name exists, and distributary did not write it",
             code=ErrorCode.DEPLOY_CONFLICT,
             where=foreign[0].name,
             evidence="; ".join(f"{step.kind} {step.name}: {step.why}" for step in foreign[:5]),
@@ -304,7 +304,7 @@ def _writing(path: str) -> Iterator[None]:
             "the file cannot be written or removed",
             where=path,
             evidence=f"{type(error).__name__}: {error.strerror}",
-            next_step="check rights and room; --out names another folder",
+            next_step="check permissions and free space, or name another folder with --out",
         ) from error
 
 

@@ -293,7 +293,7 @@ class RightsBook:
                 "the record of grants cannot be read",
                 where=self.path,
                 evidence=type(error).__name__,
-                next_step="restore it from a backup: without it nothing can be revoked safely",
+                next_step="restore it from a backup: without it, grants cannot be revoked safely",
             ) from None
 
     def write(self, record: Record) -> None:

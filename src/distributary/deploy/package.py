@@ -120,7 +120,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             "the archive cannot be written",
             where=str(path),
             evidence=f"{type(error).__name__}: {error.strerror}",
-            next_step="check rights and room (about 200 MB), or name another place",
+            next_step="check permissions and free space (about 200 MB), or name another path",
         ) from error
     finally:
         drafts.unlink(missing_ok=True)

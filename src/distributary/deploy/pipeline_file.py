@@ -114,7 +114,7 @@ class Installable:
         """Raise ConfigError if the file holds a secret in clear; for targets that copy the file."""
         if self.clear_secrets:
             raise ConfigError(
-                f"the file holds a secret in clear and would be copied to {to}",
+                f"the file contains a secret in clear text and would be copied to {to}",
                 where=printable(str(self.path)),
                 evidence=", ".join(self.clear_secrets),
                 next_step="write ${env:NAME}, ${file:PATH} or ${databricks:SCOPE/KEY} instead",
@@ -239,10 +239,11 @@ def _part(root: Node, file: str, environ: Mapping[str, str]) -> _Part:
     for key, text in _scalars(kept.get("deploy", Node({}, root.origin)), ("deploy",)):
         if _SECRET_KINDS.search(text):
             raise ConfigError(
-                "the deploy section must not contain a secret: install would write it in clear",
+                "the deploy section must not contain a secret, because install would write it in "
+                "clear text",
                 where=f"{file} {dotted(key)}",
-                next_step="name it where it runs: {{secrets/SCOPE/KEY}}, a Kubernetes secret, "
-                "or an environment file",
+                next_step="set the secret where the pipeline runs: {{secrets/SCOPE/KEY}}, a "
+                "Kubernetes secret, or an environment file",
             )
     tree = Node(kept, root.origin).without_unset()
     try:

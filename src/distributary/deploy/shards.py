@@ -132,9 +132,9 @@ def _bronze_source(tree: Tree, tables: Tree, pipeline: Installable) -> Tree:
     lake, bronze = _section(tree, "lake").get("path"), tables.get("bronze")
     if not isinstance(lake, str) or not isinstance(bronze, str):
         raise ConfigError(
-            "the file itself must name its lake and its bronze table",
+            "the pipeline file must name its lake and its bronze table",
             where=f"{pipeline.path.name} lake.path, tables.bronze",
-            next_step="write them there; ${env:...} is allowed",
+            next_step="add them to the file; ${env:...} is allowed",
         )
     before = _section(tree, "source")
     kept: Tree = {key: before[key] for key in _OF_ANY_SOURCE if key in before}
@@ -317,7 +317,7 @@ def refuse_unspreadable(pipeline: Installable) -> None:
     config = _known(pipeline)
     if config.shard is not None:
         raise ConfigError(
-            "this file belongs to a pipeline that is spread already",
+            "this file is a job of a pipeline that is already spread",
             where=str(pipeline.path),
             next_step=f"give the file of pipeline {config.shard.of} itself",
         )

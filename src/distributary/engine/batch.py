@@ -269,7 +269,7 @@ def _written_down(
             "the batch does not add up and was not committed",
             where=f"pipeline {context.config.name}, batch {batch}",
             evidence=manifest.counts.equation().replace("=", "!="),
-            next_step="run it again; if it stays, this is a defect: report it with this line",
+            next_step="run it again; if the error stays, it is a defect: report it with this line",
         )
     # every reason to refuse the batch is checked before it is decided
     refuse_foreign_marks(context, manifest, fresh=True)
@@ -423,7 +423,7 @@ def _refuse_other_records(context: RunContext, batch: int, source: BatchInput) -
     )
     if done is not None and done != source_hash(source.ranges):
         raise DivergedError(
-            f"batch {batch} was finished before, with other records than now",
+            f"batch {batch} was finished before with other records",
             where=context.progress.checkpoint.store.address,
             evidence=f"the ledger has batches up to {context.progress.newest_settled}; "
             "the checkpoint is older and would divide the records into other batches",

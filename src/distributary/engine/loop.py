@@ -138,11 +138,11 @@ class StreamRun:
         self._patience = RetryAges(context.publishing.parking, context.config)
         self._pauses = PauseWatch(context.progress.checkpoint.store)
         self._endless = False
-        """Whether the run goes on at the end of the source."""
+        """Whether the run continues at the end of the source."""
         self._since: int | None = None
         """The first batch of this run."""
         self._failed_at: float | None = None
-        """The time of the first failure of what is being retried; None if nothing is."""
+        """The time of the first failure of the current retries; None without retries."""
         self._in_batch = self._batch_failed = False
         """Whether a batch is under way, and whether the failure was in a batch or before it."""
         self._works = False
@@ -179,7 +179,7 @@ class StreamRun:
         return self._summary
 
     def _look_at_parked(self) -> None:
-        """Count the parked records at the end; those that this run has resumed are written."""
+        """Count the records that are still parked, without those that this run has resumed."""
         context, summary = self._context, self._summary
         left = parked(context.publishing.parking)
         records, tables = sum(p.entry.records for p in left), len({p.table for p in left})
@@ -305,9 +305,9 @@ class StreamRun:
             self._run(batch, start, end)
 
     def _wait_while_paused(self) -> None:
-        """Wait until a pause ends; a run that would end by itself is refused instead.
+        """Wait until a pause ends; refuse a run that would end by itself.
 
-        Only what a person requests is done meanwhile: `resume` and `rebuild` of a table.
+        During a pause the run only answers requests: `resume` and `rebuild` of a table.
         """
         pause = self._pauses.look()
         if pause is None or self._stop.is_set():
@@ -527,6 +527,6 @@ def _unexpected(error: Exception, batch: int) -> DistributaryError:
         f"batch {batch} failed",
         code=ErrorCode.BATCH_FAILED,
         evidence=f"{type(error).__name__}: {text[0][:500] if text else ''}",
-        next_step="run again, with --debug for the traceback: rows that tables already have are "
-        "not written twice",
+        next_step="run again, with --debug for the traceback: rows that are already in tables "
+        "are not written twice",
     )

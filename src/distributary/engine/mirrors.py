@@ -44,7 +44,7 @@ from distributary.threads import join_while_moving
 _log = logging.getLogger(__name__)
 
 _LOOK_AGAIN_SECONDS = 900.0
-"""The pause between two rounds over all tables, also those without a new batch."""
+"""The pause between two rounds over all tables, even tables without a new batch."""
 _PATIENCE_SECONDS = 60.0
 """How long the end of a run waits for a round that makes no progress."""
 _DISK_THREADS, _OTHER_THREADS = 4, 16
@@ -93,7 +93,7 @@ def sync_mirror(
                 return mirror.sync(again=again)
             except (UnmirroredError, ColumnConflictError, UnsupportedTypeError) as error:
                 raise PublishError(
-                    "Iceberg cannot show a table as it is",
+                    "Iceberg cannot represent a table",
                     where=table.path,
                     evidence=clean(str(error)),
                     next_step="leave the table out of lake.iceberg.tables; or have all its files "
@@ -131,7 +131,7 @@ class MirrorRounds:
             self._failed[problem.table] = problem
 
     def round(self, tables: Iterable[MirroredTable], *, again: bool = False) -> dict[str, Outcome]:
-        """Bring the mirrors of these tables up to date and return what came of each."""
+        """Bring the mirrors of these tables up to date and return the result of each."""
         began = datetime.now(UTC)
         todo = {table.name: table for table in tables}
         self._tables |= todo

@@ -294,7 +294,7 @@ class Pipeline:
                 where=place.address,
                 evidence=f"life {checkpoint.life}; the lake has batch {newest.batch} of life "
                 f"{newest.life}, decided {newest.created_at}",
-                next_step="put the checkpoint of that life back; to go on with neither, "
+                next_step="put the checkpoint of that life back; to use neither, run "
                 "`distributary reset` and read the source again",
             )
         manifests = checkpoint.manifests(lane)

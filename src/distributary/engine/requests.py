@@ -226,7 +226,7 @@ def merged_table(config: PipelineConfig, known: TableSummary, publisher: Publish
             "there is no log from which this table could be recomputed",
             where="cdc.log",
             evidence=f"table {known.table}",
-            next_step="set cdc.log to true; only what is read from then on is in the log",
+            next_step="set cdc.log to true; the log then has the events that are read from now on",
         )
     log, path = log_of(known.table), table_folder(config, known.table)
     log_path = table_folder(config, log)

@@ -22,7 +22,7 @@ class _PandasForSpark:
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         if fullname == "pandas" and not _asked_by_spark():
-            raise ModuleNotFoundError(f"{fullname} is kept out of this process", name=fullname)
+            raise ModuleNotFoundError(f"{fullname} must not be imported here", name=fullname)
 
 
 def _asked_by_spark() -> bool:
@@ -59,7 +59,7 @@ def _prefer_compiled_spark() -> None:
 
 
 def _is_spark_archive(entry: str) -> bool:
-    """Return whether a path is one of Spark's archives, or inside of one."""
+    """Return whether a path is an archive of Spark, or inside one."""
     return any(map(_SPARK_ARCHIVE.fullmatch, PurePath(entry).parts))
 
 

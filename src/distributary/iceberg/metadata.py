@@ -86,7 +86,7 @@ def creation(location: str) -> list[Json]:
 def check_metadata(document: Any) -> Json:
     """Return a metadata document; raise BrokenMirrorError for what no mirror has written."""
     if not isinstance(document, dict):
-        raise BrokenMirrorError("the metadata is no JSON object")
+        raise BrokenMirrorError("the metadata is not a JSON object")
     wrong = [name for name, kind in _NEEDED.items() if type(document.get(name)) is not kind]
     wrong += [n for n, kind in _OPTIONAL.items() if type(document.get(n, kind())) is not kind]
     items = {"properties": str}
@@ -100,17 +100,19 @@ def check_metadata(document: Any) -> Json:
     if current is not None and type(current) is not int:
         wrong.append("current-snapshot-id")
     if wrong:
-        raise BrokenMirrorError(f"the metadata lacks, or has in another form: {', '.join(wrong)}")
+        raise BrokenMirrorError(
+            f"these fields of the metadata are missing or invalid: {', '.join(wrong)}"
+        )
     if document["default-sort-order-id"] not in {
         s.get("order-id") for s in document["sort-orders"]
     }:
-        raise BrokenMirrorError("the sort order is none of those that the metadata has")
+        raise BrokenMirrorError("the sort order is not in the list of sort orders")
     if current is not None and current_snapshot(document) is None:
         raise BrokenMirrorError(f"the metadata has no snapshot {current}")
     try:
         uuid.UUID(document["table-uuid"])
     except ValueError as error:
-        raise BrokenMirrorError(f"the id of the table is none: {error}") from error
+        raise BrokenMirrorError(f"the id of the table is not a UUID: {error}") from error
     if document.get("format-version") not in (2, 3):
         raise BrokenMirrorError(f"the format version is {document.get('format-version')}")
     return document

@@ -443,7 +443,7 @@ def _name_in(store: Store, address: str) -> str:
     """Return the name of a file of the mirror in its table's store. Raises BrokenMirrorError."""
     name = address.removeprefix(f"{store.address}/")
     if name == address or not name.startswith(f"{HOME}/") or ".." in name.split("/"):
-        raise BrokenMirrorError(f"a file is not where mirrors have theirs: {address[:300]}")
+        raise BrokenMirrorError(f"a file of the mirror is in another folder: {address[:300]}")
     return name
 
 

@@ -114,7 +114,7 @@ def refuse_half_restored(lake: str) -> None:
         if home.look(RESTORE) is None:
             return
     raise CheckpointError(
-        "this lake was being put back from a backup, and that has not ended",
+        "the restore of this lake from a backup has not finished",
         code=ErrorCode.RESTORE_UNFINISHED,
         where=f"{home.address}/{RESTORE}",
         evidence="tables or checkpoints may be missing: nothing was read or written",
@@ -336,7 +336,7 @@ def load_trusted(
             f"the file of pipeline {card.name} is gone",
             code=ErrorCode.NOT_FOUND,
             where=printable(card.file),
-            next_step=f"name where it is now with {option}",
+            next_step=f"name its new path with {option}",
         )
     known = _pin(card, lake)
     if known is None:
@@ -392,11 +392,12 @@ def _refusal(card: Registration, *, evidence: str, option: str) -> ConfigError:
     from distributary.model.names import printable
 
     return ConfigError(
-        f"the file of pipeline {card.name} is named by the lake only, and is not trusted",
+        f"the file of pipeline {card.name} is named only by the lake, and is therefore not trusted",
         code=ErrorCode.FILE_NOT_TRUSTED,
         where=printable(card.file) or "its card",
         evidence=evidence,
-        next_step=f"look at it; if it is yours, name it with {option}, or run the pipeline again",
+        next_step=f"check the file; if it is yours, name it with {option}, or run the pipeline "
+        "again",
     )
 
 

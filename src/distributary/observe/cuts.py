@@ -191,7 +191,7 @@ class Cuts:
             code=ErrorCode.NOT_FOUND,
             where=self.lake,
             evidence=newest,
-            next_step="`distributary cuts` lists them; details of old batches are summed up after "
+            next_step="`distributary cuts` lists them; details of old batches are removed after "
             "`maintain.expire.ledger`",
         )
 

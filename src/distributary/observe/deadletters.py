@@ -147,7 +147,9 @@ class DeadLetters:
             return found[0]
         some = ", ".join(sorted(row["id"] for row in found)[:_SHOWN])
         raise DistributaryError(
-            "more than one dead letter is like this" if found else "no such dead letter",
+            "several dead letters have an id that begins like this"
+            if found
+            else "there is no such dead letter",
             code=ErrorCode.NOT_FOUND,
             where=self.path,
             evidence=f"{id_prefix[:40]!r}" + (f" fits {some}" if some else ""),

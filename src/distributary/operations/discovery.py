@@ -114,9 +114,7 @@ def discover(sample: Sample, registry: SchemaRegistry | None) -> tuple[Finding, 
         if findings := detect(looked, schemas):
             return (*findings, *_beside(sample, findings))
     raise unclear(
-        "could not recognise the format of these records"
-        if valued
-        else "there is no record to look at",
+        "could not recognise the format of these records" if valued else "there is no record",
         looked_at=sample.looked_at,
         evidence=described(sample.records),
         next_step=_next_step(valued, registry),

@@ -97,7 +97,7 @@ class EraseCondition:
     columns: tuple[str, ...] = ()
     """The columns of `values`, in lower case."""
     values: frozenset[tuple[str, ...]] = frozenset()
-    """The values as texts, if the condition says nothing but these."""
+    """The values as texts, if the condition is only a list of values."""
 
     def named(self) -> frozenset[str]:
         """Return the columns that a table must have, in lower case."""
@@ -117,7 +117,7 @@ def where(text: str) -> EraseCondition:
         raise ConfigError(
             f"the condition {error}",
             where="--where",
-            next_step="write one expression about columns of a table, as user_id = 'x'",
+            next_step="write one expression over columns of a table, such as user_id = 'x'",
         ) from error
     return EraseCondition(checked, columns, values)
 
@@ -138,7 +138,7 @@ def keys_in(path: Path) -> EraseCondition:
     uneven = next((n for n, line in enumerate(lines, 1) if len(line) != len(names)), 0)
     if not names or not all(names) or len(set(names)) != len(names) or len(lines) < 2 or uneven:
         raise ConfigError(
-            "the file of keys has no names of columns, or no keys",
+            "the file of keys has no column names, or no keys",
             where=str(path),
             evidence=f"line {uneven} has another number of values than line 1" if uneven else "",
             next_step="write the columns into the first line (user_id), and a key into each other",
@@ -236,7 +236,7 @@ class ErasableRows:
     records: tuple[ErasedRecord, ...] = ()
     values: tuple[ErasedValues, ...] = ()
     raw: int = 0
-    """Records that no table has, whose bytes hold one of the values."""
+    """The number of records in no table whose bytes contain one of the values."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -520,7 +520,7 @@ class _Search:
 
 @dataclass(frozen=True, slots=True)
 class _HoldingBytes:
-    """The rows of bronze or of dead letters whose bytes hold one of some texts."""
+    """The rows of bronze or of dead letters whose bytes contain one of the texts."""
 
     columns: tuple[str, ...]
     needles: Sequence[str]
@@ -665,7 +665,7 @@ def _checkpoint(card: Registration, lake: str) -> Store | None:
     inside = is_remote(lake) and card.checkpoint.startswith(layout.join(lake, ""))
     if not inside and trusted_checkpoint(card, lake) is None:
         raise ConfigError(
-            f"the checkpoint of pipeline {card.name} is known by the lake alone",
+            f"the checkpoint of pipeline {card.name} is known only by the lake",
             code=ErrorCode.FILE_NOT_TRUSTED,
             where=card.checkpoint,
             next_step="erase as the user of the pipeline, on that machine; if the pipeline "

@@ -94,7 +94,7 @@ class Wishes:
 
     settings: Maintain
     chosen: Collection[UpkeepStep] = ()
-    """Only these steps; if empty, those of the settings."""
+    """The steps to run; if empty, the steps of the settings."""
     retention: timedelta | None = None
     """The retention of this one call, which overrides the settings and a table's own."""
     force: bool = False
@@ -413,9 +413,7 @@ class Care:
         def ready() -> None:
             self.check()
             if job.checkpoint and batch_under_way(job.checkpoint):
-                raise BusyError(
-                    "a batch is being merged into it; it is skipped until the next time"
-                )
+                raise BusyError("a batch is being merged into this table; it is skipped this time")
 
         return replace(OPTIMIZE, ready=ready, patient=False)
 

@@ -178,7 +178,7 @@ class Lake:
         source = Coordinates.parse(where)
         if source is None:
             raise ConfigError(
-                "this does not name a record",
+                "this is not the name of a record",
                 evidence=repr(where)[:100],
                 next_step="write topic/partition/offset, or a table with column=value",
             )

@@ -468,7 +468,7 @@ def _stopped(evidence: str) -> DistributaryError:
         code=ErrorCode.QUERY_STOPPED,
         where="SQL",
         evidence=evidence,
-        next_step="select less, or raise --timeout or --memory",
+        next_step="select fewer rows or columns, or raise --timeout or --memory",
     )
 
 

@@ -64,7 +64,7 @@ from distributary.stage.job import Unresolved
 def rewritten(
     payloads: pa.BinaryArray, written: WriterSchema, proposed: WriterSchema
 ) -> tuple[list[bytes | None], list[Failure]]:
-    """Return one payload for each, None for those that do not fit the other schema.
+    """Return each payload in the other schema; None for payloads that do not fit.
 
     All payloads must decode with their own schema: others are not safe to resolve.
     """

@@ -239,7 +239,7 @@ def _run(context: RunContext, number: int) -> None:
     waiting = [p for p in settled.published if p.outcome is Outcome.PARKED]
     if waiting:
         raise PublishError(
-            f"the rows of table {table} wait with {waiting[0].table}, which cannot be written",
+            f"the rows of table {table} wait because {waiting[0].table} cannot be written",
             where=context.publishing.parking,
             evidence=waiting[0].error,
             next_step=f"`distributary resume {waiting[0].table}`",

@@ -430,7 +430,7 @@ class Preview:
     """The effects of a run that starts now."""
 
     records: int = 0
-    """The number of sampled records: those of the next batch."""
+    """The number of sampled records, which are the next batch's."""
     tables: tuple[TablePreview, ...] = ()
     dead_letters: Mapping[str, int] = field(default_factory=dict)
     """The sampled records that cannot be routed or decoded, by error code.

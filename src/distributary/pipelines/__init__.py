@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from distributary.lazy_names import imported_on_use
 
 if TYPE_CHECKING:
     from distributary.pipelines.flows import dead_letters, decoded
@@ -19,11 +20,7 @@ _HOMES = {
     "types": "distributary.pipelines.known_types",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+__getattr__ = imported_on_use(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

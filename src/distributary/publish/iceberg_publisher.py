@@ -11,25 +11,17 @@ table's properties.
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import sqlite3
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from typing import Any
 
-import pyarrow as pa
-import pyarrow.dataset as ds
-import pyarrow.fs as pafs
-from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog import Catalog
 from pyiceberg.conversions import to_bytes
 from pyiceberg.exceptions import (
     CommitFailedException,
@@ -37,12 +29,10 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     TableAlreadyExistsError,
 )
-from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema
-from pyiceberg.table import StaticTable, Table, Transaction
+from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.name_mapping import MappedField, NameMapping
 from pyiceberg.table.update import (
     AddSchemaUpdate,
     AssertCurrentSchemaId,
@@ -50,59 +40,35 @@ from pyiceberg.table.update import (
     SetCurrentSchemaUpdate,
 )
 from pyiceberg.typedef import Record
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    ListType,
-    LongType,
-    MapType,
-    NestedField,
-    StringType,
-    StructType,
-    TimestampType,
-    TimestamptzType,
-)
+from pyiceberg.types import IcebergType, IntegerType, LongType, StructType, TimestamptzType
 
 from distributary.config.lake import LakeConfig
-from distributary.delta.column_merge import (
-    ColumnConflictError,
-    Field,
-    UnsupportedTypeError,
-    columns_of,
-    fields_of,
-    merge_fields,
-)
-from distributary.delta.commit import APP, BATCH, SOURCE, check_partitioning, check_staged, facts
+from distributary.delta.column_merge import ColumnConflictError, fields_of, merge_fields
+from distributary.delta.commit import check_partitioning, check_staged, facts
 from distributary.delta.damage import TAG
-from distributary.delta.log import in_table
 from distributary.delta.tables import OvertakenError, committing, until_not_overtaken
-from distributary.errors import LakeUnavailableError, PublishError
-from distributary.model import layout
-from distributary.model.manifest import Mark, StagedFile, TableEntry, compact, parsed
-from distributary.model.table import Column, commented_schema
+from distributary.errors import PublishError
+from distributary.model.manifest import Mark, StagedFile, TableEntry, compact
 from distributary.publish.base import CommittedMark, Outcome, Published, TableColumns
+from distributary.publish.iceberg_table import (
+    MARK,
+    newest_batch,
+    open_catalog,
+    source_of_mark,
+    version_of,
+)
+from distributary.publish.iceberg_types import (
+    COLUMNS_PROPERTY,
+    columns_in,
+    grown_columns,
+    iceberg_fields,
+    kept_metadata,
+    name_mapping,
+)
 from distributary.publish.parquet_publisher import holds_delta
 from distributary.retries import attempts_on
-from distributary.store.base import at, refuse_links
-from distributary.store.disk import sync
+from distributary.store.base import at
 
-if TYPE_CHECKING:
-    from pyiceberg.io import OutputStream
-    from requests import Session
-
-NAME = "distributary"
-"""The name of the catalog; other readers need it for an SQL catalog, which keeps several catalogs
-apart by name."""
-_MARK = f"{BATCH}."
-"""The prefix of the properties that hold each application's newest batch."""
-_COLUMNS = "distributary.columns"
-"""The property that holds the metadata of columns which Iceberg has no place for."""
 _MAPPING = "schema.name-mapping.default"
 _CREATED = {
     "format-version": "2",
@@ -110,194 +76,7 @@ _CREATED = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
 }
-_ANSWER_SECONDS = 60.0
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
-
-
-# The catalog, and durable writing of the files that it names.
-
-
-def open_catalog(lake: LakeConfig) -> Catalog:
-    """Open the catalog that the pipeline file names, or the lake's own catalog."""
-    settings = lake.iceberg_catalog
-    properties = {"warehouse": settings.warehouse or lake.address}
-    if settings.type == "rest":
-        properties["py-catalog-impl"] = f"{__name__}.{PatientRestCatalog.__name__}"
-    else:
-        properties["type"] = "sql"
-    if settings.uri is not None:
-        properties["uri"] = settings.uri.get_secret_value()
-    elif settings.type != "rest":
-        home = layout.iceberg_catalog(lake.address)
-        refuse_links(home)
-        os.makedirs(os.path.dirname(home), exist_ok=True)
-        # Other processes may be writing to the catalog: wait for them.
-        properties["uri"] = f"sqlite:///{quote(home)}?timeout=60"
-    if settings.token is not None:
-        properties["token"] = settings.token.get_secret_value()
-    return load_catalog(NAME, **properties, **{"py-io-impl": f"{__name__}.{SyncedFiles.__name__}"})
-
-
-class PatientRestCatalog(RestCatalog):
-    """A REST catalog with a timeout: pyiceberg itself would wait forever for an answer."""
-
-    def _create_session(self) -> Session:
-        session = super()._create_session()
-        # Every request of the session goes through this method.
-        session.request = partial(session.request, timeout=_ANSWER_SECONDS)  # type: ignore[method-assign]
-        return session
-
-
-class SyncedFiles(PyArrowFileIO):
-    """File access that syncs metadata files to disk, so that a crash loses none of them."""
-
-    def new_output(self, location: str) -> PyArrowFile:
-        """Return a new file, which is synced when it is closed."""
-        scheme, netloc, path = self.parse_location(location, self.properties)
-        kind = _SyncedFile if scheme == "file" else PyArrowFile
-        return kind(fs=self.fs_by_scheme(scheme, netloc), location=location, path=path)
-
-
-class _SyncedFile(PyArrowFile):
-    def create(self, overwrite: bool = False) -> OutputStream:
-        path = self.location.removeprefix("file://")
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        return _SyncedStream(path, "wb" if overwrite else "xb")
-
-
-class _SyncedStream(io.BufferedWriter):
-    def __init__(self, path: str, mode: str) -> None:
-        super().__init__(io.FileIO(path, mode))
-        self._folder = os.path.dirname(path)
-
-    def close(self) -> None:
-        if not self.closed:
-            self.flush()
-            os.fsync(self.fileno())
-            super().close()
-            sync(self._folder)
-
-
-def open_iceberg(path: str) -> IcebergTable | None:
-    """Open a table for reading, from the lake alone; None if there is no table.
-
-    The lake's own catalog names the table's metadata. With a catalog elsewhere, the newest metadata
-    file is used. An overtaken writer may have left that file; the next commit corrects this.
-    """
-    folder = f"{path}/metadata"
-    locations: list[str] = []
-    home = layout.iceberg_catalog(os.path.dirname(path))
-    refuse_links(home)
-    if os.path.isfile(home):
-        with closing(sqlite3.connect(home, timeout=60)) as catalog, suppress(sqlite3.Error):
-            rows = catalog.execute("select metadata_location from iceberg_tables").fetchall()
-            locations = [place for (place,) in rows if os.path.dirname(place or "") == folder]
-    if not locations:
-        with suppress(FileNotFoundError, NotADirectoryError):
-            names = [name for name in os.listdir(folder) if name.endswith(".metadata.json")]
-            locations = sorted(f"{folder}/{name}" for name in names)
-    if not locations:
-        return None
-    with committing(path, doing="read a table"):
-        return IcebergTable(path, StaticTable.from_metadata(locations[-1]))
-
-
-@dataclass(frozen=True, slots=True)
-class IcebergTable:
-    """One table, by its newest metadata."""
-
-    folder: str
-    table: StaticTable
-
-    @property
-    def version(self) -> int:
-        """Return a number that grows with each commit."""
-        return version_of(self.table.metadata)
-
-    def mark(self, app_id: str) -> int | None:
-        """Return the newest batch of an application; None if it has committed none."""
-        return newest_batch(self.table.metadata, app_id)
-
-    def commits(self) -> list[tuple[str, int, int]]:
-        """Return application, batch and row count of the kept commits of pipelines."""
-        kept = summaries(self.table.metadata)
-        return [(f[APP], int(f[BATCH]), int(f.get("added-records", 0))) for f in kept]
-
-    def files(self) -> dict[str, DataFile] | None:
-        """Return the live files by their paths in the folder.
-
-        None if the table has delete files.
-        """
-        with committing(self.folder, doing="read a table"):
-            tasks = list(self.table.scan().plan_files())
-        if any(task.delete_files for task in tasks):
-            return None
-        below = f"{self.folder}/"
-        files = {}
-        for task in tasks:
-            path = task.file.file_path.removeprefix("file://").removeprefix(below)
-            files[in_table(self.folder, path)] = task.file
-        return files
-
-    def checksums(self) -> dict[str, str]:
-        """Return the checksums of files by their paths, from the kept snapshots."""
-        tags = [parsed(facts[TAG]) for facts in summaries(self.table.metadata) if TAG in facts]
-        return {path: crc for sums in tags for path, crc in sums.items()}
-
-    def schema(self) -> pa.Schema:
-        """Return the columns, with their comments as metadata."""
-        return commented_schema(columns_in(self.table.metadata))
-
-    def dataset(self) -> ds.Dataset:
-        """Return the rows as a dataset; a column that a file lacks is null.
-
-        Raises LakeUnavailableError for a table with deleted rows.
-        """
-        files = self.files()
-        if files is None:
-            raise LakeUnavailableError(
-                "an Iceberg table with deleted rows cannot be read here",
-                where=self.folder,
-                evidence="the table has delete files",
-                next_step="read the table with an Iceberg engine, or let it rewrite the files",
-            )
-        within = pafs.SubTreeFileSystem(self.folder, pafs.LocalFileSystem())
-        return ds.dataset(list(files), schema=self.schema(), format="parquet", filesystem=within)
-
-
-# The columns, version and marks in a table's metadata.
-
-
-def columns_in(metadata: TableMetadata) -> tuple[Column, ...]:
-    """Return the columns of a table."""
-    return columns_of(_fields(metadata))
-
-
-def version_of(metadata: TableMetadata) -> int:
-    """Return a number that grows with each commit; 0 for Iceberg's format version 1."""
-    return int(getattr(metadata, "last_sequence_number", 0))
-
-
-def newest_batch(metadata: TableMetadata, app_id: str) -> int | None:
-    """Return the newest batch that an application has committed to a table.
-
-    None if there is none.
-    """
-    batches = [str(metadata.properties.get(f"{_MARK}{app_id}", ""))]
-    batches += [facts[BATCH] for facts in summaries(metadata) if facts[APP] == app_id]
-    return max((int(batch) for batch in batches if batch.isdecimal()), default=None)
-
-
-def summaries(metadata: TableMetadata) -> list[Mapping[str, str]]:
-    """Return the summaries of the kept snapshots that pipelines committed."""
-    kept = [s.summary.additional_properties for s in metadata.snapshots if s.summary]
-    return [facts for facts in kept if APP in facts and BATCH in facts]
-
-
-def _source(metadata: TableMetadata, mark: Mark) -> str | None:
-    wanted = (mark.app_id, str(mark.batch))
-    matches = (facts for facts in summaries(metadata) if (facts[APP], facts[BATCH]) == wanted)
-    return next((facts.get(SOURCE) for facts in matches), None)
 
 
 class IcebergPublisher:
@@ -326,7 +105,7 @@ class IcebergPublisher:
             newest = None if current is None else newest_batch(current.metadata, mark.app_id)
             if current is None or newest is None:
                 return None
-            return CommittedMark(newest, _source(current.metadata, mark))
+            return CommittedMark(newest, source_of_mark(current.metadata, mark))
 
     def publish(self, entry: TableEntry, mark: Mark) -> Published:
         """Add the files of an entry, with its columns, in one marked commit."""
@@ -436,7 +215,7 @@ class _Table:
         with transaction.update_snapshot(snapshot_properties=summary).merge_append() as append:
             for file in entry.files:
                 append.append_data_file(self._data_file(file, transaction.table_metadata))
-        transaction.set_properties({f"{_MARK}{mark.app_id}": str(mark.batch)})
+        transaction.set_properties({f"{MARK}{mark.app_id}": str(mark.batch)})
         try:
             committed = transaction.commit_transaction()
         except Exception as error:
@@ -474,8 +253,8 @@ class _Table:
 
     def _new(self, entry: TableEntry) -> Transaction:
         fields = fields_of(entry.table.columns)
-        schema = Schema(*_grown(StructType(), fields, count(1), "").fields)
-        described = {"comment": entry.table.comment, _COLUMNS: _kept(fields)}
+        schema = Schema(*grown_columns(StructType(), fields, count(1)).fields)
+        described = {"comment": entry.table.comment, COLUMNS_PROPERTY: kept_metadata(fields)}
         try:
             transaction: Transaction = self.catalog.create_table_transaction(
                 self.name, schema, location=self.path, properties=_CREATED | described
@@ -484,7 +263,7 @@ class _Table:
             # another process has created it since it was loaded
             raise OvertakenError(str(error)) from error
         # The catalog assigns field ids itself.
-        mapping = _mapping(transaction.table_metadata.schema(), None)
+        mapping = name_mapping(transaction.table_metadata.schema(), None)
         return transaction.set_properties({_MAPPING: mapping})
 
     def _next(self, seen: Table, entry: TableEntry) -> Transaction:
@@ -498,14 +277,14 @@ class _Table:
         metadata = before.model_copy(update={"properties": once})
         table = Table(seen.name(), metadata, seen.metadata_location, seen.io, seen.catalog)
         transaction = _Growing(table)
-        merged = merge_fields(_fields(before), fields_of(entry.table.columns))
+        merged = merge_fields(iceberg_fields(before), fields_of(entry.table.columns))
         mapping = before.name_mapping()
         if merged.changed:
             ids = count(before.last_column_id + 1)
-            transaction.grow(_grown(before.schema().as_struct(), merged.fields, ids, ""))
-            transaction.set_properties({_COLUMNS: _kept(merged.fields)})
+            transaction.grow(grown_columns(before.schema().as_struct(), merged.fields, ids))
+            transaction.set_properties({COLUMNS_PROPERTY: kept_metadata(merged.fields)})
         if merged.changed or mapping is None:
-            now = _mapping(transaction.table_metadata.schema(), mapping)
+            now = name_mapping(transaction.table_metadata.schema(), mapping)
             transaction.set_properties({_MAPPING: now})
         return transaction
 
@@ -568,164 +347,3 @@ def _bound(kind: IcebergType, value: Any) -> bytes | None:
         case TimestamptzType() if isinstance(value, str):
             return to_bytes(kind, (datetime.fromisoformat(value) - _EPOCH) // _MICROSECOND)
     return None
-
-
-# Conversion of columns between Delta's JSON form, which is merged, and Iceberg types with ids.
-
-_PRIMITIVES: dict[str, IcebergType] = {
-    "boolean": BooleanType(),
-    "integer": IntegerType(),
-    "long": LongType(),
-    "float": FloatType(),
-    "double": DoubleType(),
-    "string": StringType(),
-    "binary": BinaryType(),
-    "date": DateType(),
-    "timestamp": TimestamptzType(),
-    "timestamp_ntz": TimestampType(),
-}
-_NAMES = {str(kind): name for name, kind in _PRIMITIVES.items()}
-_WIDER = {("integer", "long"), ("float", "double")}
-
-
-def _fields(metadata: TableMetadata) -> list[Field]:
-    kept: Any = {}
-    with suppress(ValueError):
-        kept = json.loads(metadata.properties.get(_COLUMNS) or "{}")
-    fields = _struct_fields(metadata.schema().as_struct())
-    return [{**f, "metadata": {**kept.get(f["name"], {}), **f["metadata"]}} for f in fields]
-
-
-def _kept(fields: Sequence[Field]) -> str:
-    """Return as JSON the metadata of columns that Iceberg cannot hold: numbers and aliases."""
-    metadata = {
-        f["name"]: {key: value for key, value in f["metadata"].items() if key != "comment"}
-        for f in fields
-    }
-    return json.dumps({name: value for name, value in metadata.items() if value})
-
-
-def _struct_fields(struct: StructType) -> list[Field]:
-    return [
-        {
-            "name": field.name,
-            "type": _spelled(field.field_type),
-            "nullable": True,
-            "metadata": {"comment": field.doc} if field.doc else {},
-        }
-        for field in struct.fields
-    ]
-
-
-def _spelled(kind: IcebergType) -> Any:
-    match kind:
-        case StructType():
-            return {"type": "struct", "fields": _struct_fields(kind)}
-        case ListType():
-            element = _spelled(kind.element_type)
-            return {"type": "array", "elementType": element, "containsNull": True}
-        case MapType():
-            key, value = _spelled(kind.key_type), _spelled(kind.value_type)
-            return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
-        case DecimalType():
-            return f"decimal({kind.precision},{kind.scale})"
-    if str(kind) not in _NAMES:
-        raise UnsupportedTypeError(f"the table has a column of the type {kind}")
-    return _NAMES[str(kind)]
-
-
-def _grown(have: StructType, fields: Sequence[Field], ids: Iterator[int], path: str) -> StructType:
-    """Return the columns of a table after a commit; existing columns keep their ids."""
-    existing = {field.name: field for field in have.fields}
-    grown = []
-    for field in fields:
-        name, old = field["name"], existing.get(field["name"])
-        number = next(ids) if old is None else old.field_id
-        kind = _type(None if old is None else old.field_type, field["type"], ids, f"{path}{name}")
-        doc = field["metadata"].get("comment") or None
-        if old is None:
-            grown.append(NestedField(number, name, kind, required=False, doc=doc))
-        else:
-            grown.append(old.model_copy(update={"field_type": kind}))
-    return StructType(*grown)
-
-
-def _type(have: IcebergType | None, spelled: Any, ids: Iterator[int], path: str) -> IcebergType:
-    """Return the type of a column; a type becomes wider only where Iceberg allows it."""
-    if isinstance(spelled, str):
-        return _primitive(have, spelled, path)
-    if spelled["type"] == "struct":
-        struct = have if isinstance(have, StructType) else StructType()
-        return _grown(struct, spelled["fields"], ids, f"{path}.")
-    if spelled["type"] == "array":
-        old = have if isinstance(have, ListType) else None
-        number = old.element_id if old else next(ids)
-        element = _type(old and old.element_type, spelled["elementType"], ids, f"{path}.element")
-        return ListType(number, element, element_required=bool(old and old.element_required))
-    before = have if isinstance(have, MapType) else None
-    numbers = (before.key_id, before.value_id) if before else (next(ids), next(ids))
-    key = _type(before and before.key_type, spelled["keyType"], ids, f"{path}.key")
-    if before and key != before.key_type:
-        raise ColumnConflictError(f"{path}.key", _spelled(before.key_type), spelled["keyType"])
-    value = _type(before and before.value_type, spelled["valueType"], ids, f"{path}.value")
-    required = bool(before and before.value_required)
-    return MapType(numbers[0], key, numbers[1], value, value_required=required)
-
-
-def _primitive(have: IcebergType | None, spelled: str, path: str) -> IcebergType:
-    if spelled.startswith("decimal("):
-        precision, scale = spelled.removeprefix("decimal(").removesuffix(")").split(",")
-        kind: IcebergType = DecimalType(int(precision), int(scale))
-    else:
-        # Iceberg has no types for integers of one or two bytes.
-        kind = _PRIMITIVES.get(spelled, _PRIMITIVES["integer"])
-    if have is None or have == kind:
-        return kind
-    if isinstance(have, DecimalType) and isinstance(kind, DecimalType):
-        if have.scale == kind.scale and have.precision <= kind.precision:
-            return kind
-    if (_spelled(have), spelled) not in _WIDER:
-        raise ColumnConflictError(path, _spelled(have), spelled)
-    return kind
-
-
-def _mapping(schema: Schema, before: NameMapping | None) -> str:
-    """Return the name mapping after a commit: the names that columns have in files."""
-    return NameMapping(_level(schema.fields, before.root if before else ())).model_dump_json()
-
-
-def _level(fields: Sequence[NestedField], before: Sequence[MappedField]) -> list[MappedField]:
-    """Return the name mapping of one level; renamed and dropped columns keep their old names.
-
-    Otherwise readers would take older files' values under an old name for values of a new column.
-    """
-    mapped = {field.field_id: field for field in before}
-    level = []
-    for field in fields:
-        old = mapped.pop(field.field_id, None)
-        # A mapped field without fields inside is false, so compare with None.
-        former, below = ((), ()) if old is None else (old.names, old.fields)
-        names = list(dict.fromkeys([*former, field.name]))
-        inner = _level(_inner(field.field_type), below)
-        level.append(MappedField(**{"field-id": field.field_id}, names=names, fields=inner))
-    level += mapped.values()
-    taken: set[str] = set()
-    for entry in level:
-        for name in entry.names:
-            if name in taken:
-                raise ColumnConflictError(
-                    name, "a renamed or dropped column of that name", "a new one"
-                )
-            taken.add(name)
-    return level
-
-
-def _inner(kind: IcebergType) -> Sequence[NestedField]:
-    match kind:
-        case StructType():
-            return kind.fields
-        case ListType():
-            return (kind.element_field,)
-        case MapType():
-            return (kind.key_field, kind.value_field)
-    return ()

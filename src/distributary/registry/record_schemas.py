@@ -62,7 +62,7 @@ class InferredSchemas:
         self.load([claim])
         if claim not in self._newest:
             raise SchemaNotFoundError(
-                "no record of this table has shown its schema yet",
+                "no record with the schema of this table has arrived yet",
                 where=claim,
                 next_step="replay the dead letters once the table has rows",
             )
@@ -365,7 +365,7 @@ class CarriedSchemas:
                 guid = UUID(hex=self._store.read(_note(claim)).decode("ascii"))
             except (OSError, ValueError):
                 raise SchemaNotFoundError(
-                    "no record has brought a schema for this table",
+                    "no record with a schema for this table has arrived",
                     where=claim,
                     next_step="nothing, if the table never had a row",
                 ) from None

@@ -73,7 +73,7 @@ def load(function: ShapeFunction) -> Batches:
             module = importlib.import_module(module_name)
         found = getattr(module, name)
         if not callable(found):
-            raise TypeError(f"{name} is no function")
+            raise TypeError(f"{name} is not a function")
         _loaded[key] = found
     return found
 
@@ -94,7 +94,7 @@ def output_of(function: ShapeFunction, before: pa.Schema) -> pa.Schema:
         raise ValueError(f"returns two columns of the name {printable(doubled)}")
     hidden = [n for n in schema.names if n[:1] in ("", "_") and n not in before.names]
     if hidden:
-        raise ValueError(f"returns a column {printable(hidden[0])}: _ is reserved")
+        raise ValueError(f"returns a column {printable(hidden[0])}: a leading _ is reserved")
     return schema
 
 

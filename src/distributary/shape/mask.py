@@ -52,7 +52,7 @@ def _leaf_type(type_: pa.DataType, method: MaskMethod) -> pa.DataType:
     if is_map(type_):
         raise ValueError("is a map, which only redact can mask")
     if method == "truncate" and not kinds.is_string(type_):
-        raise ValueError("is no text, which truncate needs")
+        raise ValueError("is not text, which truncate needs")
     return pa.string()
 
 
@@ -88,7 +88,7 @@ def _change(mask: Mask, key: bytes) -> Change:
         case "truncate":
             return lambda texts: pc.utf8_slice_codeunits(texts, 0, mask.length)
     if not key:
-        raise ValueError("a mask needs masking.key, and tasks were given none")
+        raise ValueError("a mask needs masking.key, but the task has none")
     if mask.method == "hash":
         # another hash function than that of values, so that no value can ask for this key
         key = hmac.digest(key, mask.scope.encode(), "sha512")

@@ -322,7 +322,7 @@ class _Resolution:
         for column, source in output:
             if name and fold(column.name) == fold(name):
                 if not is_list(column.type):
-                    raise ShapeError(f"explode: {printable(name)} is no array")
+                    raise ShapeError(f"explode: {printable(name)} is not an array")
                 return source
         if name:
             why = f"no column {printable(name)}"

@@ -227,7 +227,7 @@ def _verify(lock: Lock, files: Path) -> None:
                 code=ErrorCode.CONNECTORS_MISSING,
                 where=f"Ivy settings {_ivy_settings()}",
                 evidence=f"sha256 {actual}, expected {expected}",
-                next_step="check the mirror that the Ivy settings name",
+                next_step="check the mirror in the Ivy settings",
             )
 
 

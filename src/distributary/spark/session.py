@@ -493,8 +493,8 @@ def spark_failed(error: PySparkException) -> DistributaryError:
             "the object store did not accept or return a file",
             where=where,
             evidence=words[:_FAILURES_LONGEST],
-            next_step="check the store, the bucket and the "
-            "credentials in lake.storage_options, and run again: no batch is half done",
+            next_step="check the store, the bucket and the credentials in lake.storage_options, "
+            "and run again: no batch is half written",
         )
     task_error = _own_error(str(error))
     if task_error is not None:

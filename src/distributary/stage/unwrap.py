@@ -210,7 +210,7 @@ def _well_framed(frames: SplitFrames, framing: str, rows: Rows, letters: list[Le
 
 
 _NO_SUCH_MESSAGE = 2**31 - 1
-"""The index that stands for all larger ones: no schema has so many messages."""
+"""The largest index that is kept; it stands for all larger ones, which no schema has."""
 
 
 def _keys_in(frames: SplitFrames, protobuf: bool) -> dict[str, pa.Array]:

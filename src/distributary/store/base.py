@@ -267,8 +267,8 @@ def stay_inside(folder: str, *paths: str) -> None:
                 "a path or a link in the lake leads out of the lake",
                 where=path,
                 evidence=f"the path is {os.path.realpath(local_folder(path) or path)}",
-                next_step="find out which program made it; if another disk holds a part of the "
-                "lake, mount it there",
+                next_step="find the program that created it; if a part of the lake is on another "
+                "disk, mount the disk there",
             )
 
 
@@ -290,8 +290,8 @@ def refuse_links(path: str) -> None:
                 "a link in the lake's own folders leads out of the lake",
                 where=path[:end],
                 evidence=f"the link leads to {os.path.realpath(path[:end])}",
-                next_step="find out which program made it; if another disk holds a part of the "
-                "lake, mount it there",
+                next_step="find the program that created it; if a part of the lake is on another "
+                "disk, mount the disk there",
             )
         after = path.find("/", end + 1)
         end = -1 if end == len(path) else len(path) if after == -1 else after

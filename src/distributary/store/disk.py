@@ -153,7 +153,7 @@ class Disk(Store):
         path = self._path(name)
         if path.is_symlink():
             # A link could have any file of this machine copied.
-            raise OSError(errno.ELOOP, "a link is in the place of a file", str(path))
+            raise OSError(errno.ELOOP, "there is a link instead of a file", str(path))
         self._reading(name).close()
         if isinstance(to, Disk):
             place = Path(to.place(named or name))
@@ -194,10 +194,10 @@ class Disk(Store):
         if stat.S_ISDIR(mode):
             raise FileNotFoundError(errno.ENOENT, "a folder, not a file", name)
         raise OutsideLakeError(
-            "a pipe or a device is in the place of a file of the lake",
+            "there is a pipe or a device instead of a file of the lake",
             where=path,
             evidence=f"the path is {os.path.realpath(path)}, of kind {stat.filemode(mode)[0]}",
-            next_step="find out which program made it, and remove it",
+            next_step="find the program that created it, and remove it",
         )
 
     def _ready_path(self, name: str, *, durable: bool) -> Path:

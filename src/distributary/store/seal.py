@@ -38,7 +38,7 @@ def unseal(data: bytes, *, where: str, next_step: str) -> bytes:
     else:
         evidence = f"{len(data):,} bytes that end neither with a checksum nor with the end of JSON"
     raise CheckpointError(
-        "a file that decides about records is damaged",
+        "a file of the pipeline's progress is damaged",
         where=where,
         evidence=evidence,
         next_step=next_step,

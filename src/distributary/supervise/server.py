@@ -125,7 +125,7 @@ class ListenAddress:
         usable = port.isascii() and port.isdecimal() and int(port) < 1 << 16
         if not usable or (":" in bare and not host.startswith("[")):
             raise ConfigError(
-                "the address to listen at is not valid",
+                "the address to listen on is not valid",
                 where="--listen",
                 evidence=text,
                 next_step="write host and port, such as 127.0.0.1:9100; port 0 takes a free port",
@@ -160,14 +160,14 @@ def serving(address: ListenAddress, answers: Answers, *, option: str = "--listen
             "an address that other machines can reach needs a token",
             where=option,
             evidence=address.host,
-            next_step="set DISTRIBUTARY_TOKEN, or listen at 127.0.0.1",
+            next_step="set DISTRIBUTARY_TOKEN, or listen on 127.0.0.1",
         )
     try:
         server = _Server(address, answers)
     except OSError as error:
         taken = error.errno in (errno.EADDRINUSE, errno.EACCES)
         raise SetupError(
-            f"{option} cannot listen there",
+            f"{option} cannot listen on this address",
             code=ErrorCode.PORT_TAKEN if taken else ErrorCode.CONFIG_INVALID,
             where=f"{address.host}:{address.port}",
             evidence=error.strerror or str(error),

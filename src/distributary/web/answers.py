@@ -119,7 +119,7 @@ def wrong(name: str, evidence: str) -> ConfigError:
     return ConfigError(
         f"the parameter {name} cannot be used",
         evidence=evidence,
-        next_step="the page Dashboard of the documentation lists its values",
+        next_step="its values are in the documentation, page Dashboard",
     )
 
 
@@ -145,4 +145,6 @@ async def read_json(request: Request) -> dict[str, Any]:
 
 
 def _unusable(evidence: str) -> ConfigError:
-    return ConfigError("the request cannot be used", evidence=evidence, next_step="send one object")
+    return ConfigError(
+        "the request cannot be used", evidence=evidence, next_step="send one JSON object"
+    )

@@ -77,7 +77,7 @@ class LiveUpdates:
             full = DistributaryError(
                 "too many pages are open",
                 code=ErrorCode.ACCESS_DENIED,
-                next_step="close some of them; this page polls instead",
+                next_step="close some of them; this page reloads its data periodically instead",
             )
             answer = refuse(full, status=429)
             answer.headers["retry-after"] = _RETRY_SECONDS

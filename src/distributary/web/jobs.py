@@ -174,7 +174,8 @@ class Jobs:
                 "the action needs a dry run first",
                 code=ErrorCode.CONFIRMATION_NEEDED,
                 evidence="no recent dry run of exactly this action",
-                next_step="send the same with dry_run, then again with its id as `after`",
+                next_step="send the action with dry_run first, then again with the id of that "
+                "job as `after`",
             )
 
     def _follow(self, id: str, process: subprocess.Popen[bytes]) -> None:

@@ -41,10 +41,10 @@ def bind(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
         raise SetupError(
-            f"the dashboard cannot listen at {host}, port {port}",
+            f"the dashboard cannot listen on {host}, port {port}",
             code=ErrorCode.PORT_TAKEN,
             where=f"{host}:{port}",
-            evidence="another program listens there" if taken else str(error)[:200],
+            evidence="another program uses this port" if taken else str(error)[:200],
             next_step="choose another port with --port, or 0 for any free port",
         ) from error
 

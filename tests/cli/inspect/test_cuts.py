@@ -129,6 +129,6 @@ def test_what_came_between_two_cuts(games: SettledLake, cli: Cli) -> None:
     short = cli("cuts", "diff", 2, 3, "silver_chess", "-n", 2, "--json").json
     assert (short["total"], len(short["rows"])) == (5, 2)
     assert cli("cuts", "diff", 2, 3, "silver_go", "--json").json["rows"] == []
-    assert cli("cuts", "diff", 3, 3).out == "no table has other rows\n"
+    assert cli("cuts", "diff", 3, 3).out == "the rows of all tables are the same\n"
     assert cli("cuts", "diff", 3, 1).code == 2
     assert cli("cuts", "diff", 1, 3, "silver_nope").code == 2

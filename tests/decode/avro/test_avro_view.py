@@ -7,8 +7,9 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.decode.avro.decoder import MAX_CHARACTERS, best_effort_text
+from distributary.decode.avro.decoder import best_effort_text
 from distributary.decode.formats import FORMATS
+from distributary.decode.payload_view import VIEW_CHARACTERS
 from distributary.model.record import Format
 from distributary.registry.compile.avro_compiler import compile_avro
 from tests.decode.avro_samples import record, zigzag
@@ -79,7 +80,7 @@ def test_long_texts_are_cut() -> None:
     body = compile_avro(json.dumps(record({"type": "array", "items": "string"}))).body
     payload = zigzag(5) + (zigzag(100_000) + b"x" * 100_000) * 5 + b"\0"
     text = best_effort_text(body, "R", payload)
-    assert len(text) < MAX_CHARACTERS + 100
+    assert len(text) < VIEW_CHARACTERS + 100
     endless = compile_avro('{"type": "array", "items": "null"}').body
     assert len(best_effort_text(endless, "array", zigzag(2**40))) < 20_000
 

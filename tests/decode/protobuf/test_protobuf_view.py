@@ -7,7 +7,8 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.decode.protobuf.wire import MAX_CHARACTERS, best_effort_text
+from distributary.decode.payload_view import VIEW_CHARACTERS
+from distributary.decode.protobuf.wire import best_effort_text
 
 Compile = Callable[[str], bytes]
 SCHEMA = """
@@ -71,7 +72,7 @@ def test_an_unusable_schema_is_like_none(compiled: Compile) -> None:
 def test_a_long_text_is_cut(compiled: Compile) -> None:
     payload = b"\x08\x05" * 100_000
     text = best_effort_text(None, "t.M", payload)
-    assert len(text) < MAX_CHARACTERS + 100
+    assert len(text) < VIEW_CHARACTERS + 100
     assert text.splitlines()[-1].startswith("# ")
 
 

@@ -16,7 +16,8 @@ from distributary.config.sources.delta import DeltaSourceConfig as Config
 from distributary.errors import DivergedError, ErrorCode, SourceError, SourceUnavailableError
 from distributary.model.manifest import SourceRange
 from distributary.source.base import Position
-from distributary.source.delta.source import AddedFile, DeltaEnds, DeltaLog, DeltaSource, SourceFile
+from distributary.source.delta.source import DeltaEnds, DeltaSource, SourceFile
+from distributary.source.delta.source_log import AddedFile, DeltaLog
 
 
 def table(path: Path, commits: int, rows: int = 3) -> None:

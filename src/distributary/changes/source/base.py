@@ -113,7 +113,7 @@ class Database(Protocol):
         """Return the table with these names: database, schema, table. Raises ConfigError."""
 
     def open(self, patience: float) -> Moment:
-        """Begin a consistent snapshot; one that was open before ends."""
+        """Begin a consistent snapshot, and end the previous one."""
 
     def read(
         self,
@@ -200,7 +200,7 @@ def failing(address: Address, errors: type[Exception]) -> Iterator[None]:
             "the source database did not answer" if lost else "the source database refused",
             where=address.shown,
             evidence=text,
-            next_step="check the address, the user's rights, and that the server runs",
+            next_step="check the address, the user's rights, and whether the server runs",
         ) from None
 
 

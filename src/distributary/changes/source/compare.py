@@ -109,7 +109,7 @@ class SourceCheck:
     passed: bool
     """Whether the log has events from after the snapshot."""
     cut_off: bool
-    """Whether more rows differ than are compared by value: the counts are those of a part."""
+    """Whether too many rows differ to compare all by value: the counts are of a part."""
     ranges: int
     ranges_different: int
     source_checksum: str
@@ -160,7 +160,7 @@ class _Side:
 
 
 class Comparison:
-    """One table of a lake and one of a database."""
+    """A table of a lake and its table in the database."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class Comparison:
         unfit = [name for name in self.key if name not in self.pairs]
         if not self.key or unfit:
             raise ConfigError(
-                f"the rows of table {self.merged.order.table} cannot be told apart in the source",
+                f"the rows of table {self.merged.order.table} cannot be identified in the source",
                 where=self._database.address,
                 evidence=f"columns of the key that do not compare: {', '.join(unfit)}"
                 if unfit

@@ -74,7 +74,7 @@ class ColumnPair:
 
 
 def pair_of(source: SourceColumn, field: pa.Field) -> ColumnPair | None:
-    """Pair a column of a database with one of the lake; None if their types do not compare."""
+    """Pair a column of the database with one of the lake; None if the types do not compare."""
     if source.type is ValueType.UNKNOWN:
         return None
     encodings = tuple(_encodings(source, field.type))
@@ -103,7 +103,7 @@ def _chunked(values: pa.Array | pa.ChunkedArray, type_: pa.DataType) -> pa.Chunk
 _TEMPORAL = (ValueType.DATE, ValueType.TIMESTAMP, ValueType.INSTANT, ValueType.TIME)
 _FAR_US = 9_200_000_000_000_000_000
 _FINITE = {ValueType.DATE: (-2_500_000, 2_200_000_000)}
-"""Days from the first year that PostgreSQL knows to the last."""
+"""Days between the first and the last date that PostgreSQL can store."""
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?", re.ASCII)
 
 

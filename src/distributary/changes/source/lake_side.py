@@ -51,7 +51,7 @@ _CLOCK_US = 60_000_000
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """The events of a log that do not stand before a snapshot."""
+    """The events of a log at or after the position of a snapshot."""
 
     keys: Words
     """Hashes of the keys of their rows, sorted."""
@@ -118,7 +118,7 @@ class MergedTable:
             raise ConfigError(
                 f"table {self.order.table} has no key",
                 where=self.order.path,
-                evidence="no event of it has named one",
+                evidence="no event of it names a key",
                 next_step="give the table of the source a primary key",
             )
         return spans[-1].key if spans else ()
@@ -204,7 +204,7 @@ class MergedTable:
             raise ConfigError(
                 f"the changes of table {self.order.table} have no position in a log",
                 where=self._log_path,
-                evidence="their order is that of times or of arrival",
+                evidence="they are ordered by time or by arrival",
                 next_step="a comparison needs events with positions, as Debezium's connectors and "
                 "Datastream write them for MySQL, MariaDB and PostgreSQL",
             )
@@ -235,7 +235,7 @@ class _Placed:
         # rows of an initial snapshot have its position, so they do not prove later changes
         first = ((phase & 1) == 0) & (places == np.array(moment.low)).all(axis=1)
         self.later: Flags = (server > incarnation) | (here & ~first & ~below(places, moment.low))
-        """The events that do not stand before the snapshot."""
+        """The events at or after the position of the snapshot."""
         self.beyond: Flags = self.later & ~(here & below(places, moment.high))
         """The events that the snapshot cannot have."""
         truncates = truths(pc.equal(rows.column("_op"), "truncate"))

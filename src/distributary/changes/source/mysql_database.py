@@ -162,7 +162,7 @@ class MySQLDatabase:
         return SourceColumn(name, kind, int(digits) if digits else 0)
 
     def open(self, patience: float) -> Moment:
-        """Begin a snapshot, and note where it stands in the binary log."""
+        """Begin a snapshot, and note its position in the binary log."""
         self._execute("rollback")
         self._execute("set session transaction isolation level repeatable read, read only")
         before = self._place()
@@ -281,7 +281,7 @@ def _expression(column: SourceColumn) -> str:
 
 
 def _after(key: Sequence[str]) -> str:
-    """Write the condition for rows behind a key, so that the server uses its index."""
+    """Write the condition for rows after a key, in a form for which the server uses its index."""
     parts = []
     for number, name in enumerate(key):
         same = [f"{_quoted(before)} = %s" for before in key[:number]]

@@ -92,13 +92,13 @@ def require_lake(found: FoundLake) -> None:
             "the lake is not there (any more)",
             where=where,
             evidence=f"its pipeline {found.pipeline} has run: {found.checkpoint}",
-            next_step="bring the folder back: is a disk not mounted?",
+            next_step="restore the folder, or mount its disk",
         )
     raise ConfigError(
         "no pipeline has ever run in this lake",
         code=ErrorCode.NOT_FOUND,
         where=where,
-        next_step="run a pipeline first, or make one: distributary demo games",
+        next_step="run a pipeline first, or create a demo lake: distributary demo games",
     )
 
 
@@ -193,7 +193,7 @@ def choose(cards: tuple[Registration, ...], lake: FoundLake, name: str | None) -
         code=ErrorCode.NOT_FOUND,
         where=lake.path,
         evidence=names,
-        next_step="say which one with --pipeline, or name its file with --file",
+        next_step="name the pipeline with --pipeline, or its file with --file",
     )
 
 
@@ -219,11 +219,12 @@ def _usual_lake() -> FoundLake:
         if Path(place, layout.HOME).is_dir():
             return FoundLake(absolute(place), place)
     raise ConfigError(
-        "no lake was named and none was found",
+        "no lake was given, and none was found",
         code=ErrorCode.NOT_FOUND,
         where=str(Path.cwd()),
         evidence=f"none of {', '.join(PLACES)} is a lake",
-        next_step=f"name it with --lake or {LAKE_VARIABLE}, or make one: distributary demo games",
+        next_step=f"name the lake with --lake or {LAKE_VARIABLE}, or create a demo lake: "
+        "distributary demo games",
     )
 
 
@@ -280,7 +281,7 @@ def find_registry(
                 "the pipeline has no registry",
                 code=ErrorCode.NOT_FOUND,
                 where="registry",
-                next_step="name one with --registry",
+                next_step="name a registry with --registry",
             )
         settings = config.registry
     where = settings.path or ", ".join(map(hide_credentials, settings.places))
@@ -290,7 +291,8 @@ def find_registry(
             "there is no registry in this folder",
             code=ErrorCode.NOT_FOUND,
             where=f"{settings.path} ({found_by})",
-            next_step="go to the folder that the pipeline runs in, or name it with --registry",
+            next_step="change to the folder that the pipeline runs in, or name the registry with "
+            "--registry",
         )
     return FoundRegistry(open_registry(settings), where, config)
 

@@ -52,10 +52,10 @@ def confirmed(
         draw(call.out.margin)
     if not sys.stdin.isatty():
         raise ConfigError(
-            "this needs a confirmation, and there is no terminal to ask in",
+            "this needs a confirmation, and there is no terminal",
             code=ErrorCode.CONFIRMATION_NEEDED,
             evidence=evidence,
-            next_step="add --yes, or --dry-run to see what would be done",
+            next_step="add --yes, or --dry-run to see the effect",
         )
     agreed = typer.confirm(question, default=False, err=True)
     if not agreed:

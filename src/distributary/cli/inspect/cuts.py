@@ -44,7 +44,7 @@ _MOST = 10_000
 
 CutArgument = Annotated[
     str | None,
-    argument("A batch (41, games:41) or a time; the newest when left out.", metavar="CUT"),
+    argument("A batch (41, games:41) or a time; by default the newest.", metavar="CUT"),
 ]
 
 
@@ -247,7 +247,7 @@ def _show_changes(
 
 def _draw_diff(paper: Paper, rows: Sequence[Mapping[str, Any]]) -> None:
     if not rows:
-        paper.line("no table has other rows")
+        paper.line("the rows of all tables are the same")
         return
     cells = [
         [
@@ -284,7 +284,7 @@ def pin(
     try:
         moment = parse_moment(until).astimezone(UTC)
     except PydanticCustomError:
-        raise call.usage(f"--until {until[:50]!r} is no time such as 2026-12-01.") from None
+        raise call.usage(f"--until {until[:50]!r} is not a time such as 2026-12-01.") from None
     if moment <= datetime.now(UTC):
         raise call.usage(f"--until {until[:50]!r} is in the past.")
     found = find_lake(call, lake, file)

@@ -103,7 +103,7 @@ def retype(
         name = types.get(name) or name
     claim = _claim(name, claims, where=str(file))
     if kind not in KINDS:
-        raise missing("there is no such kind", kind, KINDS, where="KIND")
+        raise missing("this kind does not exist", kind, KINDS, where="KIND")
     document = (inferred.document(claim) if inferred is not None else None) or {}
     path = [column] if column in document.get("properties", {}) else column.split(".")
     new = retyped(document, path, kind)
@@ -187,5 +187,5 @@ def _claim(name: str, claims: Sequence[str], *, where: str) -> str:
         code=ErrorCode.NOT_FOUND,
         where=where,
         evidence=f"there are: {', '.join(among[:10])}" if among else "nothing was inferred",
-        next_step="say the whole name" if among else "change it in its registry",
+        next_step="use the complete name" if among else "change it in its registry",
     )

@@ -65,7 +65,7 @@ def messages(
     from distributary.source.source_entry import Browsing
 
     if offset is not None and at is not None:
-        raise call.usage("--offset and --at both name the first message: say one of them.")
+        raise call.usage("--offset and --at exclude each other: both name the first message.")
     start = moment_of(call, at) if offset is None else offset
     wanted = Browsing(None if where is None else _partition(call, where), start, limit)
     found = find_lake(call, lake, file, empty=file is not None)
@@ -94,7 +94,7 @@ def _draw(paper: Paper, page: MessagePage) -> None:
     for message in page.messages:
         _draw_message(paper, message)
     if not page.messages:
-        paper.line("there is no message from there on")
+        paper.line("there is no message at or after this position")
     others = [
         f"{topic}/{number}" for topic, number in page.source.bounds if (topic, number) != place
     ]

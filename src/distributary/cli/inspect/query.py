@@ -68,7 +68,7 @@ def query(
     sql: Annotated[
         str | None,
         argument(
-            "One SELECT statement; when left out, read from standard input or a prompt.",
+            "One SELECT statement; by default read from standard input or a prompt.",
             metavar="SQL",
         ),
     ] = None,
@@ -77,7 +77,7 @@ def query(
         int | None,
         option(
             "--limit -n",
-            "The largest number of rows to print; 0 for all. 1,000 when left out, all with --csv.",
+            "The largest number of rows to print; 0 for all. By default 1,000, or all with --csv.",
             metavar="ROWS",
             min=0,
         ),
@@ -186,7 +186,9 @@ def _answer(
     with questions.ask(sql, bounds, overdue=end) as answer:
         show_rows(call, answer.columns, answer.rows(), shape, {}, lambda: {"more": answer.more})
         if answer.more and not call.out.is_json:
-            call.out.note(f"only the first {counted(bounds.rows or 0, 'row')}: --limit says more")
+            call.out.note(
+                f"only the first {counted(bounds.rows or 0, 'row')}: use --limit for more"
+            )
 
 
 def show_rows(

@@ -175,7 +175,9 @@ def _show_without_lake(call: Invocation, lake: FoundLake, error: LakeUnavailable
             _draw_failure(paper, live.failure, now)
         if under_way is not None:
             paper.row("batch", _under_way(under_way, now))
-        paper.row("lake", styled("it does not answer: rows, lag and tables are unknown", "red"))
+        paper.row(
+            "lake", styled("the lake does not answer: rows, lag and tables are unknown", "red")
+        )
         paper.row("", cut(call.out.mask(f"{error.what}: {error.evidence}"), 300))
 
     call.out.show(plain(data | {"pipelines": [known]}), draw)
@@ -228,7 +230,7 @@ def _draw_pause(paper: Paper, pause: Pause, now: datetime) -> None:
     when = "" if pause.since is None else f"since {since(pause.since, now=now)}"
     note = cut(pause.note, 200)
     paper.row("paused", "; ".join(part for part in (when, note) if part) or "its file is damaged")
-    paper.row("", "no batch is read; to go on: distributary continue")
+    paper.row("", "no batch is read; to continue: distributary continue")
 
 
 def _draw_failure(paper: Paper, failure: Mapping[str, Any], now: datetime) -> None:
@@ -325,7 +327,7 @@ def _draw_slots(paper: Paper, source: SourceSlots | None, now: datetime) -> None
     elif source.at is not None and (now - source.at).total_seconds() > _OLD_SLOTS_SECONDS:
         lines.append(styled(f"measured {since(source.at, now=now)}", "dim"))
     if not source.slots and source.at is not None:
-        lines.insert(0, styled("none decodes the changes of this database", "yellow"))
+        lines.insert(0, styled("no slot sends the changes of this database", "yellow"))
     for position, line in enumerate(lines):
         paper.row("" if position else "slots", line)
 
@@ -345,7 +347,7 @@ def _draw_dead_letters(paper: Paper, each: PipelineStatus, healable: Healable | 
     text += f"; {others}" if others else ""
     paper.row("dead letters", text)
     if healable is None:
-        unknown = "it could not be checked whether any would decode now: -v shows why"
+        unknown = "could not check whether dead letters would decode now: -v shows why"
         paper.row("", styled(unknown, "dim"))
     elif healable.count:
         would = f"{counted(healable.count, 'dead letter')} would decode now: "

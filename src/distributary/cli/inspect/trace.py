@@ -22,7 +22,8 @@ from distributary.observe.log_format import cut, plain
 
 if TYPE_CHECKING:
     from distributary.observe.ledger.ledger_rows import TableSummary
-    from distributary.observe.trace import FileEvent, FileTrace, RowEvent, RowStory, Trace
+    from distributary.observe.row_events import FileEvent, FileTrace, RowEvent, RowStory
+    from distributary.observe.trace import Trace
 
 
 app = single(LOOK)
@@ -115,7 +116,7 @@ def _text(value: object) -> str:
 
 
 def _trace_path(call: Invocation, lake: FoundLake, where: str) -> int:
-    from distributary.observe.trace import below, roots_of, trace_file
+    from distributary.observe.row_events import below, roots_of, trace_file
 
     roots = roots_of(lake.path)
     if not roots:
@@ -173,7 +174,8 @@ def _key_text(key: Any) -> str:
 
 
 def _trace_rows(call: Invocation, lake: FoundLake, table: str, keys: Sequence[str]) -> int:
-    from distributary.observe.trace import is_made_of_log, trace_row
+    from distributary.observe.row_events import is_made_of_log
+    from distributary.observe.trace import trace_row
 
     tables = lake.ledger().tables(schema_ids=False)
     known = next((t for t in tables if t.table == table), None)
@@ -212,7 +214,7 @@ def _trace_stories(
     """Print the events of a row, found by columns; return 1 if no such row ever existed."""
     from distributary.errors import missing
     from distributary.model.table import Role
-    from distributary.observe.trace import trace_key
+    from distributary.observe.row_events import trace_key
 
     source = table.pipeline, table.type
     log = next((t for t in tables if t.role == Role.LOG and (t.pipeline, t.type) == source), None)

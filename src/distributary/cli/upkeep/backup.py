@@ -116,7 +116,7 @@ def restore(
     lake: LakeOption = None,
     at: Annotated[
         str | None,
-        option("--at", "The restore point; the newest when left out.", metavar="ID"),
+        option("--at", "The restore point; by default the newest.", metavar="ID"),
     ] = None,
     list_points: Annotated[bool, option("--list", "Only list the restore points.")] = False,
     dry_run: DryRun = False,

@@ -188,7 +188,7 @@ def _draw_letter(
         for line in hexdump(value, mark=insight.mark, label=insight.label):
             paper.line("    ", styled(line, "red") if "^^" in line[:60] else line)
         if insight.text:
-            paper.row("decoded", "as far as it can be read", width=_LABEL)
+            paper.row("decoded", "as far as it can be decoded", width=_LABEL)
             paper.lines(insight.text, indent="    ")
     if letter["status"] == "open":
         command = f"distributary dlq replay --id {letter['id']} --dry-run{lake.flag}"
@@ -274,7 +274,7 @@ def _stretch(call: Invocation, text: str) -> tuple[str, int, int | tuple[int, in
     numbers = [*parts[1:2], first, *([last] if dash else [])]
     if len(parts) != 3 or not parts[0] or not all(number.isdecimal() for number in numbers):
         raise call.usage(
-            f"{text!r} is not TOPIC/PARTITION/OFFSET, nor a stretch such as topic/0/10-20."
+            f"{text!r} is not TOPIC/PARTITION/OFFSET, nor a range such as topic/0/10-20."
         )
     return parts[0], int(parts[1]), (int(first), int(last)) if dash else int(first)
 

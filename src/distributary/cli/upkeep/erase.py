@@ -35,7 +35,11 @@ def erase(
     ] = None,
     keys: Annotated[
         Path | None,
-        option("--keys", "A CSV file: names of columns, then a key in each line.", metavar="FILE"),
+        option(
+            "--keys",
+            "A CSV file: column names in the first line, then one key per line.",
+            metavar="FILE",
+        ),
     ] = None,
     raw: Annotated[
         bool,

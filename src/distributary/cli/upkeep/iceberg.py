@@ -33,14 +33,14 @@ def sync(
     tables: Annotated[
         list[str] | None,
         argument(
-            "Tables, if not all are meant.",
+            "Tables to synchronise; by default all.",
             metavar="TABLE",
             autocompletion=complete_tables,
             show_default=False,
         ),
     ] = None,
     again: Annotated[
-        bool, option("--again", "Make the mirrors as new, from the whole Delta log.")
+        bool, option("--again", "Make the mirrors again from the whole Delta log.")
     ] = False,
 ) -> int:
     """Bring the Iceberg mirrors of a pipeline's tables up to date, beside a run or without one."""

@@ -56,7 +56,7 @@ def maintain(
     targets: Annotated[
         list[str] | None,
         argument(
-            "The pipeline file (optional), and the tables to maintain; all tables when left out.",
+            "The pipeline file (optional), and the tables to maintain; by default all tables.",
             metavar="FILE|TABLE",
             autocompletion=complete_tables,
             show_default=False,
@@ -162,7 +162,7 @@ def _retention(call: Invocation, text: str, *, force: bool) -> timedelta:
             code=ErrorCode.CONFIRMATION_NEEDED,
             where="--retention",
             evidence=text[:100],
-            next_step="keep them for 1d at least, or add --force if no reader uses these tables",
+            next_step="keep them for at least 1d, or add --force if no reader uses these tables",
         )
     return kept
 

@@ -56,7 +56,8 @@ def pause(
     data = {"pipeline": name, "dry_run": dry_run, "was_paused": before is not None, "pause": now}
     data |= {"runs": runs}
     would = "would be paused" if dry_run else "is paused"
-    after = "after its current batch" if runs else "it does not run now, and its next run waits"
+    after = "after its current batch" if runs else "it does not run now, and its next run will "
+    "wait"
     text = f"{name} {would}: {after}"
     if before is not None:
         text = f"{name} is paused already"

@@ -173,8 +173,8 @@ def rebuild(
     call.out.show(data, draw)
     if moment is not None:
         call.out.warn(
-            f"{known.table} is as it was at {moment.isoformat()}; new batches are merged into "
-            f"that. Up to date again: distributary rebuild {known.table}"
+            f"{known.table} has its rows of {moment.isoformat()}; new batches are merged into "
+            f"these. To bring it up to date: distributary rebuild {known.table}"
         )
     if known.parked_batches:
         call.out.note(
@@ -191,7 +191,7 @@ def moment_of(call: Invocation, text: str | None) -> datetime | None:
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
-        raise call.usage(f"{text!r} is no time such as 2026-11-15T12:00:00Z.") from None
+        raise call.usage(f"{text!r} is not a time such as 2026-11-15T12:00:00Z.") from None
     return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
@@ -204,7 +204,7 @@ KeepShared = Annotated[
     bool,
     option(
         "--keep-shared",
-        "Continue although tables that other pipelines also write to are kept.",
+        "Continue, and keep tables that other pipelines also write to.",
     ),
 ]
 
@@ -243,7 +243,7 @@ def reset(
     from distributary.operations.repair.reset_clean import plan_clean, plan_reset, refuse_shared
 
     if table is not None and with_tables:
-        raise call.usage("--table keeps everything, --with-tables removes it: use one of them.")
+        raise call.usage("--table and --with-tables exclude each other.")
     pipeline = open_pipeline(call, file)
     if table is not None:
         return _accept(call, pipeline, plan_acceptance(pipeline, table), dry_run=dry_run, yes=yes)
@@ -325,7 +325,7 @@ def _draw_recovery(
         lake = f"batch {found.batch}" if found.batch >= 0 else lake
         paper.line(f"the checkpoint {would} back from batch {found.back_from} to {lake}")
         if found.position:
-            paper.line(f"the source is read on from {cut(json.dumps(found.position), 500)}")
+            paper.line(f"the source is read from {cut(json.dumps(found.position), 500)}")
         return
     paper.line(f"the checkpoint {verb} with life {found.life}, after batch {found.batch}")
     paper.line(f"known by the {'newest manifest' if found.known_by == 'manifest' else 'ledger'}")
@@ -358,7 +358,7 @@ def clean(
         removals += plan_produced(pipeline.config)
     except (SourceError, RegistryError) as error:
         # a lake can be cleaned even if its broker no longer exists
-        call.out.warn(f"simulated topics and subjects stay: {error.what} ({error.where})")
+        call.out.warn(f"simulated topics and subjects are kept: {error.what} ({error.where})")
     return _take_away(call, pipeline, removals, dry_run=dry_run, yes=yes)
 
 
@@ -458,7 +458,7 @@ def _accept(
     def draw(paper: Paper) -> None:
         paper.line(what)
         if check.agrees:
-            paper.line("  by marks, rows and files it is what the ledger says")
+            paper.line("  its marks, rows and files agree with the ledger")
         for finding in check.findings:
             paper.line("  ", styled(finding.what, "bold red"), f": {finding.evidence}")
 
@@ -466,11 +466,14 @@ def _accept(
         call.out.show(data | {"accepted": False}, draw)
         return 0
     refuse_running(pipeline, plan)
-    question = f"Take {check.table} as it is?"
+    question = f"Accept {check.table} in its current state?"
     if not confirmed(call, question, yes=yes, evidence=what, draw=draw):
         return 1
     accept(pipeline, plan)
-    call.out.show(data | {"accepted": True}, lambda paper: paper.line(f"taken as it is: {what}"))
+    call.out.show(
+        data | {"accepted": True},
+        lambda paper: paper.line(f"accepted in its current state: {what}"),
+    )
     return 0
 
 

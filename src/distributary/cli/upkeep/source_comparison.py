@@ -58,7 +58,7 @@ SampleOption = Annotated[
     str | None,
     option(
         "--sample",
-        "With --source: compare this part of the rows by value, and of all the number.",
+        "With --source: compare the values of this part of the rows, and the number of all rows.",
         metavar="PERCENT",
     ),
 ]
@@ -66,7 +66,7 @@ WaitOption = Annotated[
     str,
     option(
         "--wait",
-        "With --source: how long to wait for the stream, and for transactions to end.",
+        "With --source: the time to wait for the stream, and for transactions to end.",
         metavar="TIME",
     ),
 ]
@@ -98,7 +98,7 @@ def share_of(call: Invocation, text: str | None) -> float | None:
     except ValueError:
         share = 0.0
     if not 0 < share <= 1:
-        raise call.usage(f"--sample is a percentage, such as 5%, and not {text!r}.")
+        raise call.usage(f"--sample must be a percentage such as 5%, not {text!r}.")
     return share
 
 
@@ -132,9 +132,9 @@ def compare_tables(
     tables = [table for table in chosen if table.role == "merged" or not everything]
     if not tables:
         raise ConfigError(
-            "no table of this lake is made of change data",
+            "this lake has no tables of change data",
             where="--source",
-            next_step="`distributary tables` lists what there is",
+            next_step="`distributary tables` lists all tables",
         )
     checks: list[SourceCheck] = []
     healed: dict[str, int] = {}
@@ -376,7 +376,7 @@ def snapshot(
 
     patience = call.seconds("--wait", wait)
     if source is None:
-        raise call.usage("--source says which database.")
+        raise call.usage("--source must name the database.")
     found = find_lake(call, lake, file)
     known = find_table(found.ledger().tables(pipeline or found.pipeline, schema_ids=False), table)
     mine = pipeline_of(call, found, name=known.pipeline, needs=("lake",))

@@ -92,8 +92,7 @@ def verify(
         bool,
         option(
             "--deep",
-            "Read every file, too, and look at where each row came from: no record twice, none "
-            "missing.",
+            "Read every file too, and check the origin of each row: no record twice, none missing.",
         ),
     ] = False,
     as_of: AsOf = None,
@@ -121,12 +120,12 @@ def verify(
     if everything == bool(tables):
         raise call.usage("name tables or use --all, not both.")
     if deep and as_of is not None:
-        raise call.usage("--deep compares what is there now: leave --as-of out.")
+        raise call.usage("--deep compares the current rows: leave --as-of out.")
     share, patience = share_of(call, sample), call.seconds("--wait", wait)
     if source and (deep or as_of is not None):
-        raise call.usage("--source compares what is there now: leave --deep and --as-of out.")
+        raise call.usage("--source compares the current rows: leave --deep and --as-of out.")
     if share is not None and not source:
-        raise call.usage("--sample goes with --source.")
+        raise call.usage("--sample needs --source.")
     if heal and (not source or share is not None):
         raise call.usage("--heal needs --source, and excludes --sample.")
     moment = moment_of(call, as_of)
@@ -271,7 +270,7 @@ def _results(
             pipelines[name] = pipeline_of(call, lake, name=name, needs=("lake",))
         cdc = pipelines[name].config.cdc
         if everything and cdc is not None and not cdc.log:
-            note = "its values were not compared: cdc.log is false, so that no log is kept"
+            note = "its values were not compared: there is no log, because cdc.log is false"
             return VerifyResult(check.with_more(notes=[note]))
         compared = verify_table(pipelines[name], known, as_of_us=as_of_us)
         return VerifyResult(check.with_more(compared=["values, by its log"]), compared)
@@ -379,7 +378,7 @@ def _draw_results(
 ) -> None:
     """Print tables with findings first, then the others, then a summary line."""
     if not done:
-        paper.line("there is no table here: nothing to verify")
+        paper.line("there is no table to verify")
         return
     order = sorted(done, key=lambda one: (one.agrees, one.check.table))
     merged = [one.merged for one in order if one.merged is not None]
@@ -477,7 +476,7 @@ def _draw_differences(paper: Paper, one: Checked, lake: FoundLake) -> None:
         paper.line("  a batch is unfinished: run the pipeline, or wait for it, and verify again")
     else:
         fixing = f"distributary rebuild {found.table}{lake.flag}"
-        paper.line(f"  to make it what its log says: {fixing}")
+        paper.line(f"  to build it again from its log: {fixing}")
 
 
 def _draw_sum(paper: Paper, done: Sequence[VerifyResult], *, gaps: int) -> None:

@@ -236,7 +236,7 @@ def _visit(node: Any, bound: frozenset[str], repeatable: bool) -> Iterator[tuple
             yield names
         return
     if node.get("type") == "GROUPING_FUNCTION":
-        raise ExpressionError("must look at one row, and grouping looks at many")
+        raise ExpressionError("must use the values of one row; grouping uses many rows")
     if kind == "FUNCTION":
         _refuse_function(node["function_name"], repeatable)
     if kind == "LAMBDA" and node.get("syntax_type") == "LAMBDA_KEYWORD":
@@ -256,7 +256,7 @@ def _refuse_function(name: str, repeatable: bool) -> None:
         near = nearest(name, filter(str.isidentifier, scalars), at_least=0.75)
         raise ExpressionError(f"calls an unknown function: {name[:60]}", suggestion=near)
     if kind in ("aggregate", "window") or small == "count_star":
-        raise ExpressionError(f"must look at one row, and {name} looks at many")
+        raise ExpressionError(f"must use the values of one row; {name} uses many rows")
     if repeatable and small in (_MOMENTS | {"ago"}):
         raise ExpressionError(f"must not call {name}: {_RECORD_TIME}")
     if repeatable and small == "version":

@@ -70,7 +70,7 @@ def _long_enough(value: SecretStr) -> SecretStr:
     text = value.get_secret_value().strip()
     # commands that need no secret leave the reference in its place
     if len(text) < _SHORTEST_KEY and not text.startswith("${"):
-        raise PydanticCustomError("mask_key", "must have 16 characters at least")
+        raise PydanticCustomError("mask_key", "must have at least 16 characters")
     return SecretStr(text)
 
 

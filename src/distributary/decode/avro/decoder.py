@@ -41,9 +41,9 @@ from distributary.decode.base import (
     Quick,
     RowByRowDecoder,
     owners,
-    printable_lines,
     where,
 )
+from distributary.decode.payload_view import VIEW_CHARACTERS, printable_lines
 from distributary.errors import DecodeError
 from distributary.model.table import Column, Origin
 from distributary.registry.compile.avro_schema import AvroRecord, Schema, zigzag
@@ -140,9 +140,6 @@ class AvroDecoder(RowByRowDecoder):
 
 # A view of an Avro payload for people, as far as it can be read.
 
-MAX_CHARACTERS = 200_000
-"""The most characters of a view; the rest is cut off."""
-
 
 class _FullError(Exception):
     """The view has reached its most characters."""
@@ -229,10 +226,10 @@ class _Dump:
 
     def _line(self, text: str) -> None:
         line = "  " * self.cursor.level + text
-        room = MAX_CHARACTERS - self._characters
+        room = VIEW_CHARACTERS - self._characters
         self.lines.append(line[:room])
         self._characters += len(line) + 1
-        if self._characters > MAX_CHARACTERS:
+        if self._characters > VIEW_CHARACTERS:
             raise _FullError
 
 

@@ -73,7 +73,7 @@ class JsonMessages:
     def _walked(self, message: bytes) -> Found:
         document = orjson.loads(message)
         if not isinstance(document, dict):
-            raise RefusedError(ErrorCode.NOT_AN_ENVELOPE, "the message is no JSON object", 0)
+            raise RefusedError(ErrorCode.NOT_AN_ENVELOPE, "the message is not a JSON object", 0)
         fields: Found = {}
         for kind, path in self._paths.items():
             value: Any = document
@@ -88,11 +88,11 @@ class JsonMessages:
         start = _after(_BLANK, text, 0)
         if text[start : start + 1] != "{":
             parse(message, max_depth=self._max_depth)
-            raise RefusedError(ErrorCode.NOT_AN_ENVELOPE, "the message is no JSON object", 0)
+            raise RefusedError(ErrorCode.NOT_AN_ENVELOPE, "the message is not a JSON object", 0)
         fields: Found = {}
         end = _scan(text, start, self._tree, fields)
         if _after(_BLANK, text, end) != len(text):
-            raise ValueError("something stands behind the object")
+            raise ValueError("there is more text after the object")
         return fields
 
 

@@ -16,7 +16,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.decode.base import RefusedError, printable_lines
+from distributary.decode.base import RefusedError
+from distributary.decode.payload_view import VIEW_CHARACTERS, view_of
 from distributary.errors import ErrorCode
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"?', re.DOTALL)
@@ -202,8 +203,6 @@ def _check_surrogates(value: Any) -> None:
 
 # A view of a JSON payload for people, as far as it can be parsed.
 
-MAX_CHARACTERS = 200_000
-"""The most characters of a view; the rest is cut off."""
 MAX_DEPTH = 100
 
 
@@ -216,7 +215,5 @@ def best_effort_text(body: bytes | None, message: str, payload: bytes) -> str:
         end = len(payload) if refused.position is None else refused.position
         read = payload[:end].decode("utf-8", "backslashreplace")
         where = "" if refused.position is None else f" at byte {refused.position}"
-        text = f"{read[:MAX_CHARACTERS]}\n# cannot be read further{where}: {refused.reason}"
-    if len(text) > MAX_CHARACTERS + 1_000:
-        text = f"{text[:MAX_CHARACTERS]}\n# the rest is cut off"
-    return printable_lines(f"{text}\n")
+        text = f"{read[:VIEW_CHARACTERS]}\n# cannot be read further{where}: {refused.reason}"
+    return view_of(text)

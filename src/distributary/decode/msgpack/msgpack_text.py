@@ -13,23 +13,23 @@ import re
 from base64 import b64encode
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import msgpack
 import orjson
 import pyarrow as pa
 
-from distributary.decode.base import RefusedError, iterated, json_number, printable_lines
+from distributary.decode.base import RefusedError, json_number, json_texts_of
 from distributary.decode.message_fields import ENCODED, PAYLOAD, Found
 from distributary.decode.msgpack.bytes import check, is_suspicious
+from distributary.decode.payload_view import view_of, view_of_bytes
 from distributary.errors import ErrorCode
 from distributary.model.deadletter import Failure
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]|\xca[\x7f\xff][\x80-\xff]")
 """The bytes of every NaN and infinity, and sometimes of other things."""
-_MOST_CHARACTERS = 200_000
-"""The most characters of a view; the rest is cut off."""
 _VIEW_DEPTH = 100
 
 
@@ -115,15 +115,7 @@ def _with_texts(value: Any) -> Any:
 
 def json_texts(payloads: pa.BinaryArray, max_depth: int) -> tuple[pa.BinaryArray, list[Failure]]:
     """Return payloads as JSON texts, null for those that cannot be read, and the failures."""
-    texts: list[bytes | None] = []
-    failures: list[Failure] = []
-    for index, data in enumerate(iterated(payloads)):
-        try:
-            texts.append(json_text(data, max_depth=max_depth))
-        except RefusedError as refused:
-            texts.append(None)
-            failures.append(Failure(index, refused.code, refused.reason, refused.position))
-    return pa.array(texts, pa.binary()), failures
+    return json_texts_of(payloads, partial(json_text, max_depth=max_depth))
 
 
 class MsgpackMessages:
@@ -137,7 +129,7 @@ class MsgpackMessages:
         """Find the fields in a message; raise `RefusedError` if it is no map."""
         content = parse(message, max_depth=self._max_depth)
         if not isinstance(content, dict):
-            raise RefusedError(ErrorCode.NOT_AN_ENVELOPE, "the message is no map", 0)
+            raise RefusedError(ErrorCode.NOT_AN_ENVELOPE, "the message is not a map", 0)
         fields: Found = {}
         for kind, path in self._paths.items():
             value: Any = content
@@ -164,11 +156,7 @@ def best_effort_text(body: bytes | None, message: str, payload: bytes) -> str:
     """Return the payload as JSON with one value a line, or its bytes and the reason for them."""
     try:
         content = json.loads(json_text(payload, max_depth=_VIEW_DEPTH))
-        text = json.dumps(content, indent=2, ensure_ascii=False)
     except RefusedError as refused:
         where = "" if refused.position is None else f" at byte {refused.position}"
-        read = payload[: _MOST_CHARACTERS // 3].hex(" ")
-        text = f"{read}\n# cannot be read{where}: {refused.reason}"
-    if len(text) > _MOST_CHARACTERS + 1_000:
-        text = f"{text[:_MOST_CHARACTERS]}\n# the rest is cut off"
-    return printable_lines(f"{text}\n")
+        return view_of_bytes(payload, f"cannot be read{where}: {refused.reason}")
+    return view_of(json.dumps(content, indent=2, ensure_ascii=False))

@@ -71,7 +71,7 @@ def message_class(descriptor: Descriptor) -> Any:
         return GetMessageClass(descriptor)
     except RecursionError as error:
         raise DecodeError(
-            "the protobuf runtime cannot follow the messages of this schema",
+            "the messages of this schema nest too deep for the protobuf runtime",
             where=f"message {descriptor.full_name!r}",
             evidence="a chain of several hundred messages, each a field of the one before",
             next_step="ask the schema's author for fewer levels of messages",

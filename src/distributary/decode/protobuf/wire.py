@@ -23,9 +23,9 @@ from distributary.decode.base import (
     TEXT,
     Expansion,
     RefusedError,
-    printable_lines,
     width,
 )
+from distributary.decode.payload_view import VIEW_CHARACTERS, printable_lines
 from distributary.decode.protobuf.schema import (
     OFFICIAL_MAX_DEPTH,
     TEXT_KINDS,
@@ -429,9 +429,6 @@ def _only_beyond(message: Any) -> bool:
 
 # A view of a payload for people, as far as it can be read.
 
-MAX_CHARACTERS = 200_000
-"""The most characters of a view; the rest is cut off."""
-
 _ZIGZAG = (FieldDescriptor.TYPE_SINT32, FieldDescriptor.TYPE_SINT64)
 _SIGNED = (FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_INT64)
 _FIXED = {
@@ -454,10 +451,9 @@ def best_effort_text(body: bytes | None, message: str, payload: bytes) -> str:
         )
     except (DecodeError, ParseError, RecursionError, ValueError, TypeError):
         text = _fields(descriptor, payload)
-    if len(text) > MAX_CHARACTERS:
-        text = (
-            f"{text[:MAX_CHARACTERS]}\n# {len(text) - MAX_CHARACTERS} more characters are cut off\n"
-        )
+    more = len(text) - VIEW_CHARACTERS
+    if more > 0:
+        text = f"{text[:VIEW_CHARACTERS]}\n# {more} more characters are cut off\n"
     return printable_lines(text)
 
 

@@ -65,7 +65,7 @@ class AggregatePlan:
         before = self._book.planned(name, Role.AGGREGATE, source.type)
         if before is not None and before.exists and not _is_aggregate(before):
             raise ConfigError(
-                f"table {name} exists already, and is no aggregate table",
+                f"table {name} exists already, and is not an aggregate table",
                 where="aggregates",
                 evidence=f"{before.path} has no column _rows",
                 next_step="give the aggregate another name",
@@ -111,7 +111,7 @@ class AggregatePlan:
 
 
 def _type_in(table: str, template: str) -> str:
-    """Return the part of a table's name that stands for its type: what the template leaves open."""
+    """Return the part of a table's name that the template takes from the type."""
     if not placeholders(template):
         return table
     before, after = template[: template.index("{")], template[template.rindex("}") + 1 :]

@@ -262,7 +262,7 @@ class Planner:
         """The versions of an Avro envelope's schema at the last request."""
         self._snapshot: TaskPlan | None = None
         self._erased: ErasedPlan | None = None
-        """Nothing is erased while a pipeline runs, so that this holds for the whole run."""
+        """The erased records, read once: `erase` refuses while a pipeline runs."""
         self._limits = DecodeLimits(
             max_payload_bytes=config.limits.max_payload_bytes,
             max_decoded_bytes=config.limits.max_decoded_bytes,
@@ -329,7 +329,7 @@ class Planner:
         return self._snapshot
 
     def begin_batch(self) -> None:
-        """Drop the state of the previous batch, and retry refusals whose cause may be gone."""
+        """Drop the state of the previous batch, and forget refusals that may no longer hold."""
         again = self.book.begin_batch()
         self.follow_envelope()
         now = time.monotonic()

@@ -337,7 +337,7 @@ def _check_fields(envelope: Envelope, columns: Sequence[Column], schema: WriterS
             found = found.field(name).type if inside and found is not None else None
         if found is None or not _FITS[setting](found):
             raise ConfigError(
-                f"the envelope has no field that could be its {setting}",
+                f"the envelope has no field for its {setting}",
                 where=f"envelope.{setting}",
                 evidence=f"{path} is {found or 'not a field'} of {schema.label()}, "
                 f"which has {', '.join(types)}"[:500],

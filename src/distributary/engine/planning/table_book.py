@@ -429,7 +429,7 @@ class TableBook:
         return None
 
     def planned(self, name: str, role: Role, type_name: str) -> TablePlan | None:
-        """Return the table as planned, otherwise as it is; None if there is none."""
+        """Return the planned table, else the existing one; None without either."""
         return self.tables.get(name) or self._on_disk(name, role, type_name)
 
     def follow(self, name: str, role: Role, type_name: str, columns: tuple[Column, ...]) -> bool:

@@ -54,7 +54,7 @@ class Checkpoint:
 
     @classmethod
     def find(cls, store: Store, *, pipeline: str) -> Checkpoint | None:
-        """Return the existing checkpoint; None if there is none."""
+        """Return the existing checkpoint; None if the folder has none."""
         known = _read_life(store) or _life_of_manifests(store)
         if known is None:
             return None
@@ -111,7 +111,7 @@ class Checkpoint:
             found: Mapping[str, Any] = json.loads(data)
         except ValueError as error:
             raise CheckpointError(
-                "the start of this life of the pipeline cannot be read",
+                "the start position of this life of the pipeline cannot be read",
                 where=where,
                 evidence=f"{len(data)} bytes that are not a position",
                 next_step=next_step,
@@ -202,7 +202,7 @@ class Manifests:
                 f"batch {manifest.batch} was decided by another process meanwhile",
                 where=f"{self.store.address}/{self._name(manifest.batch)}",
                 evidence=f"own epoch {manifest.epoch}",
-                next_step="nothing is lost: let the other process go on",
+                next_step="nothing is lost: let the other process continue",
             )
 
     def _created(self, manifest: Manifest) -> bool:

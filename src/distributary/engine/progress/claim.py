@@ -351,7 +351,7 @@ def _fenced(claim: Claim) -> FencedError:
             "another process has taken over this checkpoint: this one did not renew its claim",
             where=claim.checkpoint.address,
             evidence=f"own epoch {claim.epoch}; now: epoch {now.epoch}, {now.describe()}",
-            next_step="nothing is lost: let the other process go on, or stop it first",
+            next_step="nothing is lost: let the other process continue, or stop it first",
         )
     return FencedError(
         "this checkpoint was reset or removed while this process did not renew its claim",

@@ -165,7 +165,7 @@ Selection = Callable[[Snapshot], RowSelection]
 def _selections(
     lake: str, tables: Sequence[ErasableTable], known: KnownErased
 ) -> Iterator[tuple[ErasableTable, Selection]]:
-    """Yield each table with the rows that go; what is made of a log comes before the log."""
+    """Yield each table with its rows to remove; tables made of a log come before the log."""
     by_folder = {table.folder: table for table in tables}
     for table in tables:
         if table.role in ERASED_FROM:
@@ -211,7 +211,7 @@ class LogFamily:
     def selections(
         self, keys: LogKeys, texts: frozenset[str]
     ) -> Iterator[tuple[ErasableTable, Selection]]:
-        """Yield the tables that are made of the log, and their tombstones, with the rows that go.
+        """Yield the tables that are made of the log, their tombstones, and their rows to remove.
 
         The tombstones have no role: the ledger does not know them as a table.
         """

@@ -141,7 +141,7 @@ def plan_recovery(pipeline: Pipeline) -> Recovery | None:
 
 
 def recover(pipeline: Pipeline) -> Recovery | None:
-    """Write the checkpoint, so that the next run continues where the lake is."""
+    """Write the checkpoint, so that the next run continues after the lake's last batch."""
     refuse_half_restored(pipeline.lake)
     finish_removal(pipeline)
     if _is_there(pipeline):
@@ -412,7 +412,7 @@ def refuse_behind(config: PipelineConfig, ledger: Ledger, life: str) -> None:
 def refuse_lost_parking(
     config: PipelineConfig, ledger: Ledger, life: str, tables: Collection[str] | None = None
 ) -> None:
-    """Raise if parked batches of a table, or of one of some tables, are missing."""
+    """Raise TableBehindError if parked batches of the given tables are missing."""
     folder = config.lake.parking_of(config.name)
     lost = [
         row

@@ -30,7 +30,8 @@ from distributary.model.deadletter import DeadLetterStatus
 from distributary.observe.deadletters import DeadLetters
 from distributary.publish.parking import parked
 from distributary.source.base import Position
-from distributary.source.delta.source import DeltaLog, DeltaSource
+from distributary.source.delta.source import DeltaSource
+from distributary.source.delta.source_log import DeltaLog
 from distributary.store.base import Store, at, introduce, reaching
 from distributary.store.seal import seal, unseal
 
@@ -300,7 +301,7 @@ def refuse_replay(config: PipelineConfig) -> None:
     """Raise ConfigError for a replay in the bronze job, which has no table for records."""
     if config.shard is not None and config.shard.lands:
         raise ConfigError(
-            f"pipeline {config.name} lands records and sends no dead letters again",
+            f"pipeline {config.name} only writes bronze and cannot replay dead letters",
             where="shard.part",
             next_step="dead letters of a shard: --pipeline NAME-shard-N; those from before the "
             "types were spread: --file with the file of the pipeline itself",

@@ -43,8 +43,8 @@ _shard_of = lru_cache(maxsize=100_000)(shard_of)
 class BronzeReader:
     """Opens a task's files of the bronze table; satisfies `Reader`.
 
-    Coordinates, key, headers and value are those of the record at its original source, so tables
-    and dead letters do not show the way through bronze.
+    Coordinates, key, headers and value are those of the record at its original source, so that
+    tables and dead letters name the original source and not bronze.
     """
 
     tasks: Sequence[Sequence[SourceFile]]
@@ -109,7 +109,7 @@ def shard_source(config: PipelineConfig, shard: Shard) -> ShardSource:
 
 
 class ShardSource:
-    """A source of this job's records; positions are those of the bronze table."""
+    """A source of this job's records; positions are versions of the bronze table."""
 
     def __init__(
         self, table: DeltaSource, *, part: Part, bronze: Store, cuts: StreamCuts, progress: Progress
@@ -209,11 +209,12 @@ class ShardSource:
             behind = part != self._part and self._progress.behind(self._table, part, before)
             if behind:
                 raise SourceUnavailableError(
-                    "another job has not finished what comes before the change of shards",
+                    "another job has not finished the records before the change of shards",
                     code=ErrorCode.SHARD_WAITING,
                     where=f"version {division.epochs[number].first} of {self._bronze.address}",
                     evidence=f"{job_name(self._progress.of, part)}: {behind}",
-                    next_step="let it run: it stops there by itself; this one goes on then",
+                    next_step="let the other job run: it stops there by itself, and then this "
+                    "one continues",
                 )
         self._passed = number
 

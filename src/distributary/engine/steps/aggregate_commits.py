@@ -120,7 +120,7 @@ def _followed(context: RunContext, orders: list[AggregateOrder], batch: int) -> 
 
 
 def followed(order: AggregateOrder) -> Published:
-    """Bring one aggregate table up to date; one that fails is for the caller to park."""
+    """Bring one aggregate table up to date; the outcome of a failure is PARKED."""
     try:
         version = merge_aggregates(order).version
     except Exception as error:
@@ -158,9 +158,9 @@ def listed_order(
         origin = origin_of(table_folder(config, table.table))
     if origin is None:
         raise ConfigError(
-            f"table {table.table} is no aggregate table, or is gone",
+            f"table {table.table} is not an aggregate table, or is gone",
             where=table.path,
-            evidence="it does not say which table it follows",
+            evidence="it does not name the table that it follows",
             next_step="the next batch of that table makes it again, once its folder is moved away",
         )
     source, entry = origin

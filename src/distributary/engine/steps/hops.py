@@ -332,7 +332,7 @@ def _exchanged(
         if _outdated(context, staged, plan):
             drop_files(context, staged)
             staged, again = None, None
-    raise _indistinguishable(context, batch)
+    raise _incomplete_plan(context, batch)
 
 
 def _answer(context: RunContext, staged: Staged) -> None:
@@ -356,9 +356,9 @@ def _outdated(context: RunContext, staged: Staged, used: TaskPlan) -> bool:
     )
 
 
-def _indistinguishable(context: RunContext, batch: int) -> AccountingError:
+def _incomplete_plan(context: RunContext, batch: int) -> AccountingError:
     return AccountingError(
-        f"the records of batch {batch} could not be told apart in {_MOST_TRIES} tries",
+        f"the plan for batch {batch} is still incomplete after {_MOST_TRIES} attempts",
         where=f"pipeline {context.config.name}",
         next_step="run again with --debug and report the log",
     )
@@ -400,7 +400,7 @@ def _sorted(
         if not staged.unresolved(context.planner.task_plan()):
             return staged, number
         drop_files(context, staged)
-    raise _indistinguishable(context, batch)
+    raise _incomplete_plan(context, batch)
 
 
 def _landed(context: RunContext, staged: Staged, order: StageOrder) -> None:
@@ -565,8 +565,8 @@ def _check_seen(staged: Staged, source: BatchInput, batch: int) -> None:
     agree = staged.seen == source.records if source.counted else staged.seen <= source.records
     if not agree:
         raise AccountingError(
-            f"the source holds {source.records:,} records for batch {batch}, "
-            f"the tasks have read {staged.seen:,}",
+            f"the source holds {source.records:,} records for batch {batch}, the tasks have read "
+            f"{staged.seen:,}",
             next_step="the source changed under the batch: run it again",
         )
 

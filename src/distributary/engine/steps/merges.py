@@ -231,7 +231,7 @@ def publish_waiting(
     path, how = table_folder(config, log), merge_config(config, name)
     if how is None:
         raise PublishError(
-            f"table {name} is made of a log, but the pipeline file no longer says how",
+            f"table {name} is built from a log, but the pipeline file no longer has its settings",
             where="keys",
             evidence=_NOT_MERGED,
             next_step=f"put `cdc` or `keys` back into the file, then `distributary resume {name}`",
@@ -349,7 +349,7 @@ def write_derived(
     step: str,
     before: KillPoint,
 ) -> list[Published]:
-    """Write the tables that are made of others, and try those again that failed for a moment.
+    """Write the tables that are made of others, and retry temporary failures.
 
     Raise LakeUnavailableError if the lake cannot be reached for any of them.
     """

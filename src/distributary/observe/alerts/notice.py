@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from distributary.model.names import one_line
-from distributary.observe.log_format import moment
+from distributary.observe.log_format import cut, moment
 
 _NAMES = ("pipeline", "subject")
 """The fields that identify an alert."""
@@ -158,7 +158,7 @@ def notices_in(documents: object) -> Iterator[Notice]:
 
 
 def _shown(text: str, *, most: int) -> str:
-    return one_line(text if len(text) <= most else f"{text[: most - 3]}...")
+    return one_line(cut(text, most))
 
 
 def _digest(*parts: str | datetime) -> str:

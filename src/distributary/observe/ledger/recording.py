@@ -186,7 +186,8 @@ def check_balance(manifest: Manifest, counts: Counts) -> None:
             "a batch does not add up",
             where=f"{manifest.pipeline}, batch {manifest.batch}",
             evidence=counts.equation(),
-            next_step="the ledger has nothing of this batch; run again, and report it if it stays",
+            next_step="the ledger has no entry of this batch; run again, and report the error if "
+            "it stays",
         )
 
 

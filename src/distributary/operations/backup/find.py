@@ -110,7 +110,7 @@ def _address(card: Registration, lake: str, named: Mapping[str, str]) -> str:
     if not is_remote(card.checkpoint) and (place := trusted_checkpoint(card, lake)):
         return str(place)
     raise ConfigError(
-        f"the lake has a pipeline {card.name} whose checkpoint is outside of the lake",
+        f"the checkpoint of pipeline {card.name} is outside the lake",
         code=ErrorCode.FILE_NOT_TRUSTED,
         where=card.checkpoint,
         evidence="only its card in the lake names the checkpoint",

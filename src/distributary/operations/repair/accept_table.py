@@ -60,8 +60,8 @@ def plan_acceptance(pipeline: Pipeline, table: str) -> Acceptance:
             f"{table} cannot be accepted: its log cannot be read",
             where=known.path,
             evidence=unreadable.evidence,
-            next_step="restore it from a copy; or, if it may go, remove its folder and repeat the "
-            "command",
+            next_step="restore it from a copy; or, if the table is not needed, remove its folder "
+            "and repeat the command",
         )
     version = newest_with_content(known.path, check.version)
     difference = left = rows_to_accept(known, check)

@@ -58,7 +58,7 @@ def rebuild_table(
 def _refuse_moment(known: TableSummary, as_of_us: int | None) -> None:
     if as_of_us is not None:
         raise ConfigError(
-            f"{known.table} is computed from the rows as they are now",
+            f"{known.table} is computed from the current rows",
             where="--as-of",
             next_step="leave --as-of out",
         )
@@ -89,7 +89,8 @@ def _awaited(request: Request, checkpoint: Store, owned: OwnedError) -> Rebuilt 
         "the running pipeline has the request and has not rebuilt the table yet",
         where=owned.where,
         evidence=f"{owned.evidence}; waited {_PATIENCE_SECONDS:.0f} s",
-        next_step="it does so between two batches: try again later, or stop it first",
+        next_step="it rebuilds tables between two batches: try again later, or stop the pipeline "
+        "first",
     )
 
 

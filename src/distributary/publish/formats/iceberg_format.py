@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from distributary.config.pipeline_config import PipelineConfig
-    from distributary.publish.iceberg_publisher import IcebergPublisher, IcebergTable
+    from distributary.publish.iceberg_publisher import IcebergPublisher
+    from distributary.publish.iceberg_table import IcebergTable
 
 
 class IcebergFormat(TableFormatEntry):
@@ -83,7 +84,7 @@ def _opened(path: str) -> IcebergTable | None:
     folder = local_folder(path)
     if folder is None:
         return None
-    from distributary.publish.iceberg_publisher import open_iceberg
+    from distributary.publish.iceberg_table import open_iceberg
 
     return open_iceberg(folder)
 

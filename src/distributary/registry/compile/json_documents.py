@@ -178,7 +178,7 @@ class Documents:
     def _retrieve(self, uri: str) -> Any:
         name = self._named(urldefrag(uri).url)
         if name is None:
-            raise LookupError("the document is not among the references of the schema")
+            raise LookupError("the schema has no reference to this document")
         return self.references[name]
 
     def _open(self, uri: str, content: Any) -> None:

@@ -140,7 +140,7 @@ def _unavailable(where: str, evidence: str) -> SourceUnavailableError:
         "the store of change files does not answer",
         where=printable(where),
         evidence=printable(evidence.partition("\n")[0]),
-        next_step="reading is tried again, and nothing is half done; check source.bucket or "
+        next_step="reading is tried again, and no batch is half written; check source.bucket or "
         "source.path, the network and the credentials",
     )
 

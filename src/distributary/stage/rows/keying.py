@@ -133,7 +133,7 @@ def _without_refused(
 def with_change_columns(
     body: pa.Table, raw: pa.Table, table: TablePlan, rule: KeyRule, deletes: Flags
 ) -> pa.Table:
-    """Return the rows of a log: the columns of change data, then those of the table."""
+    """Return the rows of a log: the columns of change data, then the table's columns."""
     count = body.num_rows
     offsets, partitions = _texts(raw.column("offset"), _DIGITS), _texts(raw.column("partition"), 6)
     endings = _endings(raw, rule)

@@ -66,7 +66,7 @@ def _row_of(key: bytes | None, columns: Sequence[Column]) -> dict[str, Any] | No
 
 
 def _cast(value: Any, type_: pa.DataType) -> Any:
-    """Return a value as one of a column's type; None if it is none."""
+    """Convert a value to a column's type; return None if it does not fit."""
     if value is None or isinstance(value, (dict, list)):
         return None
     if pa.types.is_string(type_):

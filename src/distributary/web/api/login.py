@@ -61,7 +61,8 @@ def routes(access: Access, *, cookie: str) -> list[Route]:
             wrong_token = DistributaryError(
                 "the token is wrong, or the link was used before",
                 code=ErrorCode.ACCESS_DENIED,
-                next_step="look up the token where the dashboard was started: its file or variable",
+                next_step="find the token in the file or variable of the process that serves the "
+                "dashboard",
             )
             return refuse(wrong_token, status=401)
         made = access.new_session()

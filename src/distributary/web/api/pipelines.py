@@ -104,7 +104,7 @@ def reads(lake: LakeReader) -> Reads:
             raise not_found(
                 "the ledger has no such batch",
                 f"{name} {digits}",
-                next_step="it is not finished yet, or so old that only its sums are kept",
+                next_step="the batch is not finished, or is so old that only totals are kept",
             )
         return {"now": datetime.now(UTC), "batches": found[::-1]}
 

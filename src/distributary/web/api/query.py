@@ -78,10 +78,10 @@ class Queries:
     def _ask(self, sql: str, as_of: str) -> Response:
         if not self._free.acquire(blocking=False):
             raise DistributaryError(
-                "other statements are being answered",
+                "too many statements are running",
                 code=ErrorCode.ACTION_RUNNING,
                 evidence=f"{_AT_ONCE} at a time",
-                next_step="wait a moment and send it again",
+                next_step="wait a moment and send the statement again",
             )
         try:
             return _answered(self._run(sql, as_of))

@@ -14,7 +14,7 @@ export function chart({ title, note = "", series, format = compact, tell = forma
   const figure = h("figure", { class: "chart" },
     h("figcaption", {}, h("b", {}, title), note ? h("span", {}, note) : null, legend(drawn)));
   if (!drawn.length) {
-    figure.append(h("p", { class: "empty" }, "Nothing was recorded in this window."));
+    figure.append(h("p", { class: "empty" }, "There is no data for this period."));
     return figure;
   }
   const plot = h("div", { class: "plot", tabindex: "0", role: "img", "aria-label": words(title, drawn, tell) });

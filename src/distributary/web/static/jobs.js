@@ -23,7 +23,7 @@ export function parkedReason(pipeline, table, error, writable) {
     onclick: () => propose({ action: "resume", pipeline, table, ...more }) }, words);
   if (!error.startsWith(WENT_BACK)) return [h("span", { class: "muted" }, error), " ", button("Resume…", {}, "primary")];
   return h("div", { class: "went-back" },
-    h("p", {}, "The source went back in its log, and its events do not show why. None of them is in this table yet."),
+    h("p", {}, "The source went back in its log, and its events do not show why. None of these events is in the table yet."),
     h("ul", {}, error.slice(WENT_BACK.length).split("; ").map((line) => h("li", {}, line))),
     h("p", {}, "What has happened?"),
     h("div", { class: "buttons" }, Object.entries(ANSWERS).map(([word, [words]]) => button(words, { source_was: word }, null))));
@@ -71,7 +71,7 @@ function pausing(job, found) {
   }
   if (found.was_paused) return "The pipeline is paused already.";
   const when = found.runs ? "after its current batch" : "at its next start";
-  return `It ${job.dry_run ? "would read" : "reads"} nothing more ${when}, until somebody continues it.`;
+  return `It ${job.dry_run ? "would read" : "reads"} nothing more ${when}, until it is continued.`;
 }
 
 // a command whose attempt failed has ended, but is not done
@@ -132,13 +132,13 @@ async function tryOut(dialog, body, wish) {
   const yes = h("button", { type: "button", class: wish.action === "discard" ? "danger" : "primary", id: "confirm" }, NAMES[wish.action]);
   yes.addEventListener("click", () => carryOut(dialog, body, wish, job.id));
   put(body, h("p", { class: "verdict" }, outcome(job)),
-    useful ? null : h("p", { class: "muted" }, "Nothing can be done now."),
+    useful ? null : h("p", { class: "muted" }, "There is nothing to do now."),
     h("div", { class: "buttons" }, close(dialog, useful ? "Cancel" : "Close"), useful ? yes : null));
   if (useful) yes.focus();
 }
 
 async function carryOut(dialog, body, wish, after) {
-  const job = await follow(dialog, body, { ...wish, dry_run: false, after }, "Working. You can close this: the work continues.");
+  const job = await follow(dialog, body, { ...wish, dry_run: false, after }, "Running. You can close this dialog: the action continues.");
   if (!job) return;
   put(body, h("p", { class: "verdict" }, badge(state(job)), " ", outcome(job)),
     h("div", { class: "buttons" }, close(dialog, "Close")));

@@ -166,7 +166,7 @@ def read_event(event: Any, message: EventRecord) -> EventRows:
         refuse(ErrorCode.NO_PAYLOAD, "it has no rows")
     time = event.get("es") if event.get("es") is not None else event.get("ts")
     if type(time) is not int or not 0 <= time <= _LATEST_MS:
-        refuse(ErrorCode.BAD_SOURCE_TIME, "its time is no time")
+        refuse(ErrorCode.BAD_SOURCE_TIME, "its time is not a time")
     envelope = {name: value for name, value in event.items() if name not in _NO_ENVELOPE}
     return EventRows([*_changes(event, rows)], int(time) * 1_000, envelope)
 

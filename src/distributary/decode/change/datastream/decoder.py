@@ -119,7 +119,7 @@ class DatastreamDecoder:
         null = self._null_in_key(events, keys)
         missing = keys.where(lambda names: names is None)
         judge = _Judge(events, gathered)
-        judge.refuse(untimed, ErrorCode.BAD_SOURCE_TIME, "its source time is no time")
+        judge.refuse(untimed, ErrorCode.BAD_SOURCE_TIME, "its source time is not a time")
         judge.refuse(place.bad, ErrorCode.BAD_POSITION, "its position is no position")
         reason = "a column of its key is not in its payload"
         missing |= self._left_out(events, keys, array, null)

@@ -191,7 +191,7 @@ def _time_us(event: Mapping[str, Any], stem: str, message: EventRecord, options:
         try:
             return moment_us(event[options.timestamp])
         except ValueError:
-            refuse(ErrorCode.BAD_SOURCE_TIME, "its time is no time")
+            refuse(ErrorCode.BAD_SOURCE_TIME, "its time is not a time")
     if named := _CHANGES.fullmatch(stem):
         day, clock = named.groups()
         text = f"{day[:4]}-{day[4:6]}-{day[6:]}T{clock[:2]}:{clock[2:4]}:{clock[4:6]}.{clock[6:]}"

@@ -144,7 +144,7 @@ def _place(event: Mapping[str, Any]) -> tuple[tuple[int, int, int], bool]:
 def _time_us(event: Mapping[str, Any]) -> int:
     time = event.get("ts")
     if type(time) is not int or not 0 <= time <= _LATEST * 1_000:
-        refuse(ErrorCode.BAD_SOURCE_TIME, "its time is no time")
+        refuse(ErrorCode.BAD_SOURCE_TIME, "its time is not a time")
     return int(time) * (1_000 if time >= _MILLISECONDS else 1_000_000)
 
 

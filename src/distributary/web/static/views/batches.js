@@ -28,7 +28,7 @@ export const batch = {
 function one(each) {
   return h("section", {},
     h("div", { class: "head" }, h("h2", {}, each.lane === "stream" ? "Stream" : each.lane === "replay" ? "Replay of dead letters" : each.lane), h("div", { class: "aside" }, h("span", { class: "muted" }, "finished ", since(each.finished_at)))),
-    each.batches > 1 ? h("p", { class: "banner" }, `Old batches are kept as sums: these are the sums of ${number(each.batches)} batches up to this one.`) : null,
+    each.batches > 1 ? h("p", { class: "banner" }, `Only totals are kept of old batches: these are the totals of ${number(each.batches)} batches up to this one.`) : null,
     equation(each.counts, each.balanced),
     steps(each),
     facts([

@@ -37,7 +37,7 @@ function drawn(each, change) {
     h("div", { class: "lineage", tabindex: "0", role: "region", "aria-label": `Lineage of ${each.name}`, "data-scroll": `lineage-${each.name}` }, graph(each)),
     left > 0 ? h("p", { class: "muted" }, `and ${counted(left, "more type")}. `, each.families.length <= FEW
       ? h("button", { type: "button", class: "plain", onclick: () => change({ size: MORE }) }, `Show up to ${MORE}`)
-      : "Name a type or a table to see it.") : null);
+      : "Enter a type or a table to see it.") : null);
 }
 
 function graph(each) {

@@ -17,12 +17,12 @@ export const messages = {
     const go = (more) => page.go(`${address("messages", data.pipeline)}${asked({ ...query, ...more })}`);
     return h("div", { class: "page" },
       heading("messages of", data.pipeline, link(address("pipelines", data.pipeline), "the pipeline")),
-      data.topic === null ? empty("The source has no partition yet.", "As soon as a producer makes its topic, messages appear here.") : [
+      data.topic === null ? empty("The source has no partition yet.", "Messages appear here as soon as the topic exists.") : [
         choices(data, query, go),
-        h("p", { class: "muted" }, `Offsets ${number(data.oldest)} to ${number(data.end)}. Looking changes nothing: neither at the broker nor in the pipeline.`),
+        h("p", { class: "muted" }, `Offsets ${number(data.oldest)} to ${number(data.end)}. Reading messages here does not change the broker or the pipeline.`),
         section("Messages", counted(data.messages.length, "message"), data.messages.length
           ? data.messages.map((message) => one(message, data))
-          : empty("There is no message from there on.", "Choose an earlier offset or time.")),
+          : empty("There is no message at or after this position.", "Choose an earlier offset or time.")),
         turning(data, go),
         h("p", { class: "muted" }, "The same in a terminal: ", command(`distributary messages ${shellQuoted(`${data.topic}/${data.partition}`)} --offset ${data.start} --lake ${shellQuoted(data.lake)} --pipeline ${shellQuoted(data.pipeline)}`)),
       ]);
@@ -55,7 +55,7 @@ function one(message, data) {
   const [reason, ...words] = message.error.split(": ");
   return h("article", { class: "message" },
     h("div", { class: "who" }, h("h3", {}, number(message.offset)), h("span", { class: "claim" }, spelled(message.type) || "type unknown"),
-      h("span", { class: "muted" }, message.timestamp ? clock(new Date(message.timestamp)) : null, " ", link(`/search?q=${encodeURIComponent(place)}`, "where it went"))),
+      h("span", { class: "muted" }, message.timestamp ? clock(new Date(message.timestamp)) : null, " ", link(`/search?q=${encodeURIComponent(place)}`, "trace"))),
     message.error ? h("p", { class: "banner warn" }, code(reason), ` ${words.join(": ")}`) : null,
     facts([["schema", message.schema === "unknown" ? null : message.schema], ["key", shownBytes(message.key)],
       ...message.headers.map((header) => [`header ${header.key}`, header.value ? shownBytes(header.value) : "null"]),

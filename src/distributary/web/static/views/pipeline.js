@@ -78,7 +78,7 @@ function slots(source) {
   const some = source.slots.slice(0, MOST_CONNECTORS).map((slot) => h("div", { class: slot.lost ? "warn" : null },
     slot.name, slot.active ? "" : ", which has no reader",
     slot.lost ? ": the database has removed log that it needs" : `: holds back ${size(slot.bytes)} of log`));
-  const state = source.error ? h("div", { class: "warn" }, "not known now: ", source.error) : null;
+  const state = source.error ? h("div", { class: "warn" }, "unknown: ", source.error) : null;
   const at = source.at ? h("div", { class: "muted" }, "measured ", since(source.at)) : null;
   return [some, at, state];
 }

@@ -43,8 +43,8 @@ export const query = {
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) run();
     });
     return h("div", { class: "page query" },
-      heading("", "Query", h("span", { class: "muted" }, "reads only; Ctrl-Enter runs it")),
-      data.tables.length ? null : empty("There is no table yet.", "Run a pipeline first."),
+      heading("", "Query", h("span", { class: "muted" }, "read-only; Ctrl-Enter runs the statement")),
+      data.tables.length ? null : empty("There are no tables yet.", "Run a pipeline first."),
       box, h("div", { class: "buttons" }, button, cut),
       result,
       section("Tables", h("span", { class: "muted" }, counted(data.total, "table")),

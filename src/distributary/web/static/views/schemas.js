@@ -26,7 +26,7 @@ export const schema = {
 };
 
 function none() {
-  return empty("No schema has changed a table yet.", "A new field, type or version appears here with the batch that brought it.");
+  return empty("No schema has changed a table yet.", "New fields, types and versions appear here with their batch.");
 }
 
 function diff(version, named) {

@@ -42,7 +42,7 @@ export const table = {
         ["newest change", each.last_event ? since(each.last_event) : null],
         ["folder", h("span", { class: "path" }, data.path)],
       ]),
-      section("Rows", h("span", { class: "muted" }, "those of the newest commit first"), preview(data.rows, data.about)),
+      section("Rows", h("span", { class: "muted" }, "newest commit first"), preview(data.rows, data.about)),
       data.refused.length ? section("Dead letters of this type", null, refused(data.refused, each)) : null,
       data.expectations.length ? section("Expectations", null, rules(data.expectations)) : null,
       section("Commits", null, commits(data.commits, each)),
@@ -73,7 +73,7 @@ function isNew(column) {
 
 function preview(rows, about) {
   if (rows.error) return problem(rows.error);
-  if (!rows.rows.length) return empty("The table has no rows.", "They appear here as soon as a batch brings some.");
+  if (!rows.rows.length) return empty("The table has no rows.", "They appear here as soon as a batch has some.");
   // our own columns are grey: they describe the record and are not part of it
   const shown = rows.columns.map((column, n) => ({
     label: column.name, right: column.kind === "number",
@@ -110,7 +110,7 @@ function rules(found) {
 }
 
 function commits(data, each) {
-  if (!data.commits.length) return empty("No commit is known.", "Only sums are kept of old batches.");
+  if (!data.commits.length) return empty("No commit is known.", "Only totals are kept of old batches.");
   const at = (name) => [{ name: "", points: data.points.map((point) => [Date.parse(point.at), point[name], address("batches", each.pipeline, point.batch)]) }];
   // a table that is built from a log is rewritten: its commits are counted in events
   const changes = data.commits.some((row) => row.events !== null);

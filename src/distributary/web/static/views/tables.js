@@ -75,6 +75,6 @@ function pages(data, query, page) {
 }
 
 function none(data, narrowed, page) {
-  if (narrowed) return empty("No table fits.", h("button", { type: "button", onclick: () => page.go("/tables") }, "Show all"));
-  return empty("There are no tables yet.", ["A pipeline makes them as records come: ", command("distributary run pipeline.yaml")]);
+  if (narrowed) return empty("No table matches.", h("button", { type: "button", onclick: () => page.go("/tables") }, "Show all"));
+  return empty("There are no tables yet.", ["A pipeline creates them when records arrive: ", command("distributary run pipeline.yaml")]);
 }
