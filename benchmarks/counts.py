@@ -6,8 +6,6 @@ run in one process, without Spark or a broker.
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.order import Order, Row, Suite
-from benchmarks.turns import prepared, suite_of_section
+from benchmarks.turns import Spent, median_of, prepared, spending, suite_of_section
 from distributary.changes.aggregate_tables import (
     AggregateOrder,
     merge_aggregates,
@@ -64,21 +62,22 @@ _RULE = AggregateConfig.model_validate(
 def sizes(order: Order) -> Row:
     """CPU seconds of a batch for the groups of both tables, by turns."""
     orders = {rows: _counted(order.root, rows) for rows in (_SMALL, _LARGE)}
-    spent: dict[int, list[float]] = {rows: [] for rows in orders}
+    spent: dict[int, list[Spent]] = {rows: [] for rows in orders}
     for batch in range(order.all_batches):
         for rows in sorted(orders, reverse=batch % 2 == 0):
             _append(orders[rows].source_path, order.records, seed=batch)
-            began = time.process_time()
-            merge_aggregates(orders[rows])
-            spent[rows].append(time.process_time() - began)
+            with spending(spent[rows]):
+                merge_aggregates(orders[rows])
     check = verify_aggregates(orders[_SMALL])
     if check is None or not check.agrees:
         raise AssertionError("the groups are wrong")
-    small, large = (statistics.median(spent[rows][order.warm :]) for rows in (_SMALL, _LARGE))
+    small, large = (median_of(spent[rows][order.warm :]) for rows in (_SMALL, _LARGE))
     return {
         "batches": order.batches,
-        "small_cpu_seconds": round(small, 3),
-        "large_cpu_seconds": round(large, 3),
+        "rows_per_second": round(order.records / large.seconds),
+        "seconds_per_batch": round(large.seconds, 3),
+        "small_cpu_seconds": round(small.cpu, 3),
+        "large_cpu_seconds": round(large.cpu, 3),
     }
 
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -51,11 +52,13 @@ def suite_of_section(name: str, section: str, *, called: str) -> Suite:
         plain = PIPELINE.format(name="plain", root=order.root)
         with_section = PIPELINE.format(name=called, root=order.root) + section
         files = {"plain": plain, called: with_section}
-        spent = cpu_by_turns(order, files, orders(order))
+        spent = by_turns_of(order, files, orders(order))
         return {
             "batches": order.batches,
-            "plain_cpu_seconds": round(spent["plain"], 3),
-            f"{called}_cpu_seconds": round(spent[called], 3),
+            "rows_per_second": round(order.records / spent[called].seconds),
+            "seconds_per_batch": round(spent[called].seconds, 3),
+            "plain_cpu_seconds": round(spent["plain"].cpu, 3),
+            f"{called}_cpu_seconds": round(spent[called].cpu, 3),
         }
 
     def derived(rows: Sequence[Row]) -> Mapping[str, float]:
@@ -105,12 +108,37 @@ def _order(batch: int, number: int, tables: int) -> dict[str, Any]:
     }
 
 
-def cpu_by_turns(
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What batches of one side took: medians, or one batch."""
+
+    cpu: float
+    """Seconds of CPU in this process."""
+    seconds: float
+    """Seconds of a clock."""
+
+
+@contextmanager
+def spending(into: list[Spent]) -> Iterator[None]:
+    """Add what the work inside takes."""
+    cpu, clock = time.process_time(), time.perf_counter()
+    yield
+    into.append(Spent(time.process_time() - cpu, time.perf_counter() - clock))
+
+
+def median_of(spent: Sequence[Spent]) -> Spent:
+    """Return the medians of several batches."""
+    return Spent(
+        statistics.median(one.cpu for one in spent), statistics.median(one.seconds for one in spent)
+    )
+
+
+def by_turns_of(
     order: Order, files: Mapping[str, str], records: Sequence[Record]
-) -> dict[str, float]:
-    """CPU seconds of a batch of each pipeline file, which take turns: medians."""
+) -> dict[str, Spent]:
+    """What a batch of each pipeline file takes, where the files take turns."""
     size = order.records
-    spent: dict[str, list[float]] = {name: [] for name in files}
+    spent: dict[str, list[Spent]] = {name: [] for name in files}
     with ExitStack() as stack:
         runs: dict[str, tuple[StreamRun, _Arriving]] = {}
         for name, text in files.items():
@@ -122,10 +150,9 @@ def cpu_by_turns(
             for name in sorted(runs, reverse=batch % 2 == 0):
                 run, source = runs[name]
                 source.arrived += size
-                began = time.process_time()
-                run.run(AVAILABLE_NOW)
-                spent[name].append(time.process_time() - began)
-    return {name: statistics.median(spent[name][order.warm :]) for name in files}
+                with spending(spent[name]):
+                    run.run(AVAILABLE_NOW)
+    return {name: median_of(spent[name][order.warm :]) for name in files}
 
 
 def no_spark() -> SparkSession:
