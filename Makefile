@@ -28,6 +28,7 @@ BUILD_LOCK := src/distributary/deploy/build.lock
 EDITABLE_LOCK := tools/editable.lock
 DEV_LOCK := requirements-dev.lock
 INSTALLER_LOCK := tools/installer.lock
+SPARK_LOCKS := tests/spark/locks
 COMPILE = $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annotate \
 	--custom-compile-command 'make lock' $(LOCK_ARGS)
 
@@ -141,6 +142,13 @@ lock: $(STAMP) ## Write the locks again; LOCK_ARGS=--upgrade takes the newest ve
 	printf 'hatchling\neditables\n' | \
 		$(COMPILE) --python-version 3.11 --constraint $(DEV_LOCK) --output-file $(EDITABLE_LOCK) -
 	echo uv | $(COMPILE) --python-version 3.11 --constraint $(DEV_LOCK) --output-file $(INSTALLER_LOCK) -
+	@# the newest patch of each version of Spark, for `make test-cluster`; all else as developers have it
+	@set -e; others=$$(mktemp); trap 'rm -f "$$others"' EXIT; \
+	sed -n 's/ \\$$//; /^[a-z0-9]/p' $(DEV_LOCK) | grep -v -e '^pyspark==' -e '^py4j==' > "$$others"; \
+	for lock in $(SPARK_LOCKS)/*.lock; do \
+		printf '%s\n' "pyspark==$$(basename "$$lock" .lock).*" grpcio grpcio-status pyyaml zstandard | \
+			$(COMPILE) --no-config --python-version 3.11.5 --constraint "$$others" --output-file "$$lock" -; \
+	done
 
 sbom: $(STAMP) ## List what is shipped, with its checksums, in build/sbom.cdx.json (CycloneDX)
 	@$(BIN)/python -m tools.sbom build/sbom.cdx.json

@@ -21,8 +21,11 @@ BUILD_LOCK = SOURCE / "deploy" / "build.lock"
 DEV_LOCK = ROOT / "requirements-dev.lock"
 EDITABLE_LOCK = ROOT / "tools" / "editable.lock"
 INSTALLER_LOCK = ROOT / "tools" / "installer.lock"
+SPARK_LOCKS = sorted((ROOT / "tests" / "spark" / "locks").glob("*.lock"))
 LOCKS = pytest.mark.parametrize(
-    "path", [LOCK, BUILD_LOCK, DEV_LOCK, EDITABLE_LOCK, INSTALLER_LOCK], ids=lambda p: p.name
+    "path",
+    [LOCK, BUILD_LOCK, DEV_LOCK, EDITABLE_LOCK, INSTALLER_LOCK, *SPARK_LOCKS],
+    ids=lambda p: p.name,
 )
 JVM_LOCKS = pytest.mark.parametrize(
     "folder",
@@ -82,6 +85,15 @@ def test_the_locks_name_a_spark_of_the_range_that_users_may_bring() -> None:
     (locked,) = entries(LOCK)["pyspark"]
     assert is_supported(locked)
     assert PROJECT["tool"]["uv"]["constraint-dependencies"] == [f"pyspark=={locked}"]
+
+
+@pytest.mark.parametrize("path", SPARK_LOCKS, ids=lambda path: path.name)
+def test_each_spark_is_tested_with_the_packages_that_are_shipped(path: Path) -> None:
+    named, tested = entries(path), entries(DEV_LOCK)
+    (version,) = named.pop("pyspark")
+    assert version.startswith(f"{path.stem}.")
+    named.pop("py4j")
+    assert {name: tested[name] for name in named} == named
 
 
 def test_what_is_tested_is_what_is_shipped() -> None:

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,6 +31,10 @@ DRIVER_CONF = {
     "spark.driver.bindAddress": HOST,
     # a driver that begins with half of its executors measures, and tests, something else
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+}
+_DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
 EXECUTORS = {
     "spark.executor.memory": "512m",
@@ -91,8 +95,14 @@ def kill_an_executor(driver: subprocess.Popen[str]) -> None:
 
 
 @contextmanager
-def connect_server(jars: Sequence[Path], *, master: str = "local[2]") -> Iterator[str]:
-    """A Spark Connect server; its address."""
+def connect_server(
+    jars: Sequence[Path],
+    *,
+    master: str = "local[2]",
+    home: Path | None = None,
+    environment: Mapping[str, str] = DRIVER_ENVIRONMENT,
+) -> Iterator[str]:
+    """A Spark Connect server, of this process's Spark or that in `home`; its address."""
     port = free_port(but=set())
     found = ",".join(map(str, jars))
     conf = {
@@ -100,18 +110,17 @@ def connect_server(jars: Sequence[Path], *, master: str = "local[2]") -> Iterato
         "spark.connect.grpc.binding.port": str(port),
         "spark.jars": found,
         "spark.ui.enabled": "false",
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        **(_DELTA if any(jar.name.startswith("delta-spark") for jar in jars) else {}),
         **DRIVER_CONF,
     }
     words = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
     server = subprocess.Popen(
         [
-            *(str(_spark_folder() / "bin" / "spark-submit"), "--master", master, *words),
+            *(str((home or _spark_folder()) / "bin" / "spark-submit"), "--master", master, *words),
             *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
             "spark-internal",
         ],
-        env={**os.environ, **DRIVER_ENVIRONMENT},
+        env={**os.environ, **environment},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
