@@ -281,13 +281,17 @@ def judge(book: Book, lake: Lake) -> list[Finding]:
 
 
 def forgive_missing(book: Book, lake: Lake, table: str) -> None:
-    """Note that a table is taken as it is: what its layer lacks now, a message has announced."""
+    """Note that a table is taken as it is: with what it lacks, and with the rows of another lake."""
     if book.changes and not table.endswith("_log"):
         book.accepted[table] = len(book.changes)
         return
     layer = "log" if book.changes else _layer(table)
     there = lake.ids(lambda name: name.endswith("_log") if book.changes else _layer(name) == layer)
     book.forgive(layer, book.due - there)
+    strange = lake.ids(lambda name: name == table) - book.due - book.free
+    book.free |= strange
+    # those of another lake were written with the schemas of its own registry
+    book.bad |= strange
 
 
 def _layer(table: str) -> str:
