@@ -10,7 +10,8 @@ from deltalake import DeltaTable
 
 from distributary.delta.commit import mend_lost_commit
 from distributary.delta.damage import TAG, commit_damage
-from distributary.delta.log import BrokenLogError, added_by, commits_back, follow, load
+from distributary.delta.log import added_by, commits_back, follow, load
+from distributary.delta.log_reading import BrokenLogError
 from distributary.delta.tables import reaching_table
 from distributary.errors import LakeUnavailableError, PublishError
 from distributary.publish.direct import DirectPublisher

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from distributary.delta import log, log_checkpoint
 from distributary.delta.commit import lane_of, pipeline_of
 from distributary.delta.log import DataFile, Snapshot
+from distributary.delta.log_reading import log_names
 from distributary.errors import LakeUnavailableError, PublishError
 from distributary.model.table import Column
 from distributary.publish.base import CommittedMark, Outcome, Published, TableColumns
@@ -386,7 +387,7 @@ def test_spark_reads_our_checkpoints(folder: Path, spark: SparkSession) -> None:
     # and Spark's own checkpoints keep what we say of our files
     spark.sql(f"ALTER TABLE delta.`{folder}` SET TBLPROPERTIES ('delta.checkpointInterval' = '1')")
     spark.sql(f"INSERT INTO delta.`{folder}` SELECT n + 100 AS n FROM delta.`{folder}` LIMIT 1")
-    newest = log.log_names(at(folder)).checkpoint
+    newest = log_names(at(folder)).checkpoint
     assert newest > 4
     found = log.load(at(folder), version=newest)
     assert found is not None

@@ -6,7 +6,7 @@ import pytest
 from deltalake.exceptions import DeltaError
 
 from distributary.delta.column_merge import ColumnConflictError
-from distributary.delta.log import BrokenLogError
+from distributary.delta.log_reading import BrokenLogError
 from distributary.delta.tables import OvertakenError, as_publish_error
 from distributary.errors import (
     ErrorCode,

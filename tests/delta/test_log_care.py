@@ -13,8 +13,9 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from distributary.delta.commit import mend_lost_commit
-from distributary.delta.log import BrokenLogError, Snapshot, follow, load, log_names
+from distributary.delta.log import Snapshot, follow, load
 from distributary.delta.log_checkpoint import care_for_log
+from distributary.delta.log_reading import BrokenLogError, log_names
 from distributary.publish.base import CommittedMark
 from distributary.publish.direct import DirectPublisher
 from distributary.store.base import at

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from distributary.config.lake import Maintain
-from distributary.delta.log import commit_name
+from distributary.delta.log_reading import commit_name
 from distributary.errors import ConfigError, DistributaryError, ErrorCode
 from distributary.model.cut import CutTable
 from distributary.observe.cut_views import views

@@ -23,18 +23,15 @@ import pyarrow as pa
 from distributary.delta.column_merge import Field, MergedFields, schema_string
 from distributary.delta.damage import TAG, seal_commit
 from distributary.delta.log import (
-    LOG,
     PLAIN_PROTOCOL,
-    Action,
     DataFile,
     Snapshot,
-    commit_name,
-    is_lost,
     keep_following,
     load,
     replayed,
 )
 from distributary.delta.log_checkpoint import OFTEN, is_due, look_after
+from distributary.delta.log_reading import LOG, Action, commit_name, is_lost
 from distributary.delta.parquet import UPLOADS, write_file
 from distributary.delta.tables import OvertakenError
 from distributary.delta.vectors import FEATURE, Vector

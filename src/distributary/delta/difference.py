@@ -13,15 +13,8 @@ from urllib.parse import unquote
 import numpy as np
 import pyarrow as pa
 
-from distributary.delta.log import (
-    Action,
-    DataFile,
-    Snapshot,
-    actions_in,
-    data_file,
-    file_key,
-    read_commit,
-)
+from distributary.delta.log import DataFile, Snapshot, data_file, file_key
+from distributary.delta.log_reading import Action, actions_in, read_commit
 from distributary.delta.vectors import Vector
 
 

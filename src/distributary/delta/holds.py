@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from distributary.delta.log import BrokenLogError, load
+from distributary.delta.log import load
+from distributary.delta.log_reading import BrokenLogError
 from distributary.errors import CheckpointError
 from distributary.model import layout
 from distributary.model.cut import CutPin

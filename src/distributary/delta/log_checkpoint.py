@@ -24,20 +24,17 @@ from deltalake.exceptions import DeltaError
 
 from distributary.delta.damage import FOOTER_SEAL, seal_footer
 from distributary.delta.holds import Hold, hold_of
-from distributary.delta.log import (
+from distributary.delta.log import SIDECARS, TRUSTED_SECONDS, Snapshot, file_key
+from distributary.delta.log_reading import (
     HINT,
     LOG,
-    SIDECARS,
-    TRUSTED_SECONDS,
     Action,
     LogNames,
-    Snapshot,
     actions_in,
     checkpoint_file,
     columns_in,
     commit_name,
     fetch_commits,
-    file_key,
     log_names,
     with_sidecars,
 )

@@ -26,7 +26,8 @@ from deltalake.fs import DeltaStorageHandler
 
 from distributary.delta.column_merge import ColumnConflictError, UnsupportedTypeError
 from distributary.delta.damage import damage_in, damaged
-from distributary.delta.log import LOG, BrokenLogError, load
+from distributary.delta.log import load
+from distributary.delta.log_reading import LOG, BrokenLogError
 from distributary.errors import DistributaryError, LakeUnavailableError, PublishError, clean
 from distributary.model import layout
 from distributary.model.table import is_below

@@ -19,16 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.delta.compact import FileExchange, exchange, rewritten
-from distributary.delta.log import (
-    DataFile,
-    Snapshot,
-    actions_in,
-    fetch_commits,
-    load,
-    log_names,
-    replayed,
-)
+from distributary.delta.log import DataFile, Snapshot, load, replayed
 from distributary.delta.log_checkpoint import retention_of
+from distributary.delta.log_reading import actions_in, fetch_commits, log_names
 from distributary.model.deadletter import DEAD_LETTER_SCHEMA, DeadLetterStatus
 from distributary.model.table import STAGED, STAGING
 from distributary.store.base import Info, Store

@@ -30,17 +30,8 @@ import pyarrow.parquet as pq
 
 from distributary.delta.column_merge import fields_in
 from distributary.delta.commit import APP, BATCH, PIPELINE, SOURCE, facts_in, lane_of
-from distributary.delta.log import (
-    FEATURES,
-    Action,
-    DataFile,
-    Snapshot,
-    commits_in,
-    data_file,
-    in_table,
-    load,
-    read_commit,
-)
+from distributary.delta.log import FEATURES, DataFile, Snapshot, data_file, in_table, load
+from distributary.delta.log_reading import Action, commits_in, read_commit
 from distributary.delta.parquet import opened
 from distributary.delta.tables import OvertakenError, until_not_overtaken
 from distributary.delta.vectors import read_vector

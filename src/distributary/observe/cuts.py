@@ -21,13 +21,12 @@ from pydantic_core import PydanticCustomError
 
 from distributary.config.base import parse_moment
 from distributary.delta.holds import read_holds
-from distributary.delta.log import (
+from distributary.delta.log import Snapshot, load
+from distributary.delta.log_reading import (
     BrokenLogError,
     Commit,
-    Snapshot,
     actions_in,
     commit_name,
-    load,
     log_names,
     parse_commit,
     read_commit,

@@ -16,16 +16,8 @@ import pyarrow as pa
 
 from distributary.changes.log_events import PROPERTY, from_text
 from distributary.delta.column_merge import columns_of
-from distributary.delta.log import (
-    BrokenLogError,
-    DataFile,
-    Snapshot,
-    actions_in,
-    commit_name,
-    data_file,
-    file_key,
-    load,
-)
+from distributary.delta.log import DataFile, Snapshot, data_file, file_key, load
+from distributary.delta.log_reading import BrokenLogError, actions_in, commit_name
 from distributary.delta.tables import reaching_table
 from distributary.errors import ConfigError, LakeUnavailableError
 from distributary.model.cut import CutPoint, CutTable

@@ -8,21 +8,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from distributary.delta.holds import (
-    Holds,
-)
-from distributary.delta.log import commit_name
-from distributary.delta.vacuum import (
-    Keepers,
-)
+from distributary.delta.holds import Holds
+from distributary.delta.log_reading import commit_name
+from distributary.delta.vacuum import Keepers
 from distributary.engine.progress.checkpoint import Checkpoint, Manifests
 from distributary.engine.progress.claim import CLAIMS, living_owner
 from distributary.errors import CheckpointError
 from distributary.model import layout
-from distributary.observe.cards import (
-    Registration,
-    registrations,
-)
+from distributary.observe.cards import Registration, registrations
 from distributary.store.base import Store, at, is_remote
 
 FOR_EVER = float("inf")

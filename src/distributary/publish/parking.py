@@ -21,15 +21,10 @@ from enum import StrEnum
 from typing import Any
 
 from distributary.delta.commit import check_staged, lane_of
-from distributary.delta.log import BrokenLogError, commit_name
+from distributary.delta.log_reading import BrokenLogError, commit_name
 from distributary.errors import ErrorCode, PublishError
 from distributary.model import layout
-from distributary.model.manifest import (
-    Mark,
-    TableEntry,
-    entry_from_dict,
-    entry_to_dict,
-)
+from distributary.model.manifest import Mark, TableEntry, entry_from_dict, entry_to_dict
 from distributary.model.table_format import TABLE_FORMATS
 from distributary.publish.base import Held, Outcome, Published, Publisher
 from distributary.publish.formats.table_format_entry import ask_table, format_at, format_entry

@@ -34,7 +34,8 @@ from distributary.delta.column_merge import (
     schema_string,
 )
 from distributary.delta.commit import check_partitioning, check_staged, facts, facts_in, source_in
-from distributary.delta.log import Commit, Snapshot, commits_back
+from distributary.delta.log import Snapshot, commits_back
+from distributary.delta.log_reading import Commit
 from distributary.delta.tables import OvertakenError, as_publish_error, until_not_overtaken
 from distributary.errors import DistributaryError, PublishError
 from distributary.model.manifest import Mark, StagedFile, TableEntry

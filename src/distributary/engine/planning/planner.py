@@ -22,7 +22,8 @@ from distributary.decode.base import DecodeLimits
 from distributary.decode.change.change_formats import CHANGE_FORMATS
 from distributary.decode.formats import FORMATS, change_decoder_for, decoder_for
 from distributary.delta.erased_records import ErasedPlan, erased_plan
-from distributary.delta.log import BrokenLogError, snapshot_of
+from distributary.delta.log import snapshot_of
+from distributary.delta.log_reading import BrokenLogError
 from distributary.delta.skipping import microseconds
 from distributary.engine.planning.aggregate_plan import AggregatePlan
 from distributary.engine.planning.key_plan import KeyPlan
@@ -57,13 +58,7 @@ from distributary.model.change import ChangeSettings
 from distributary.model.deadletter import MAY_HEAL
 from distributary.model.names import propose, refused_type_name, spelled_record, spelled_type
 from distributary.model.record import WriterSchema
-from distributary.model.routing import (
-    UNFRAMED,
-    EnvelopePlan,
-    Rejected,
-    Route,
-    RouteKey,
-)
+from distributary.model.routing import UNFRAMED, EnvelopePlan, Rejected, Route, RouteKey
 from distributary.model.rules.expectation import type_spellings
 from distributary.model.rules.shape_rule import ShapeRule
 from distributary.model.table import Column, Role

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TypeVar
 
-from distributary.delta.log import commit_name, parse_commit
+from distributary.delta.log_reading import commit_name, parse_commit
 from distributary.errors import LakeUnavailableError
 from distributary.model import layout
 from distributary.model.names import Proposal, is_marked

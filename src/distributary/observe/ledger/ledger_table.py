@@ -37,7 +37,8 @@ from distributary.delta.compact import (
     refusal,
     rewritten,
 )
-from distributary.delta.log import BrokenLogError, load
+from distributary.delta.log import load
+from distributary.delta.log_reading import BrokenLogError
 from distributary.delta.tables import (
     OvertakenError,
     conflict_attempts,
@@ -52,13 +53,8 @@ from distributary.delta.tables import (
 from distributary.errors import DistributaryError, LakeUnavailableError
 from distributary.model.manifest import Mark
 from distributary.model.record import TIMESTAMP
-from distributary.observe.ledger.recording import (
-    RULE,
-)
-from distributary.observe.ledger.sums import (
-    Sums,
-    Views,
-)
+from distributary.observe.ledger.recording import RULE
+from distributary.observe.ledger.sums import Sums, Views
 from distributary.store.base import at, options_of
 
 _log = logging.getLogger(__name__)

@@ -21,7 +21,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
-from distributary.delta.log import BrokenLogError, load
+from distributary.delta.log import load
+from distributary.delta.log_reading import BrokenLogError
 from distributary.engine.progress.claim import living_owner
 from distributary.errors import CheckpointError, ConfigError, DistributaryError, ErrorCode
 from distributary.model import layout
@@ -48,11 +49,7 @@ from distributary.operations.backup.state import (
     parking_of,
     read_document,
 )
-from distributary.operations.backup.table_versions import (
-    TableVersions,
-    known_tables,
-    ledger_folder,
-)
+from distributary.operations.backup.table_versions import TableVersions, known_tables, ledger_folder
 from distributary.publish.formats.table_format_entry import format_at
 from distributary.publish.parking import ENTRY
 from distributary.store.base import at, is_remote, reaching, stay_inside

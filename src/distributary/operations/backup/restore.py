@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from distributary.delta.log import BrokenLogError, load
+from distributary.delta.log import load
+from distributary.delta.log_reading import BrokenLogError
 from distributary.errors import ConfigError, DistributaryError, ErrorCode
 from distributary.model import layout
 from distributary.observe.cards import RESTORE, Registration

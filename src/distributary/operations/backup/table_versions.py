@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from distributary.delta.log import Snapshot, load, parse_commit, read_commit
+from distributary.delta.log import Snapshot, load
+from distributary.delta.log_reading import parse_commit, read_commit
 from distributary.engine.planning.table_names import NameEntry
 from distributary.model import layout
 from distributary.observe.ledger.ledger import Ledger

@@ -11,15 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from distributary.delta.log import (
-    LARGE_FILE,
+from distributary.delta.log import LARGE_FILE, Snapshot, in_table, load
+from distributary.delta.log_reading import (
     LOG,
     BrokenLogError,
     LogNames,
-    Snapshot,
     commit_name,
-    in_table,
-    load,
     log_names,
     with_sidecars,
 )

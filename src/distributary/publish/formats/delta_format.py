@@ -13,16 +13,8 @@ from urllib.parse import unquote
 
 from distributary.delta.commit import APP, BATCH, facts_in
 from distributary.delta.compact import REMOVED
-from distributary.delta.log import (
-    FORGETS_MARKS,
-    Snapshot,
-    checkpoint_damage,
-    data_file,
-    load,
-    log_names,
-    parse_commit,
-    read_commit,
-)
+from distributary.delta.log import FORGETS_MARKS, Snapshot, checkpoint_damage, data_file, load
+from distributary.delta.log_reading import log_names, parse_commit, read_commit
 from distributary.delta.tables import arrow_schema, open_table, reaching_table
 from distributary.delta.vectors import BrokenVectorError
 from distributary.model.manifest import compact

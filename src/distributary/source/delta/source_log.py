@@ -29,7 +29,13 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from distributary.delta.compact import REMOVED
-from distributary.delta.log import Action, BrokenLogError, actions_in, commit_name, read_commit
+from distributary.delta.log_reading import (
+    Action,
+    BrokenLogError,
+    actions_in,
+    commit_name,
+    read_commit,
+)
 from distributary.delta.tables import load_table
 from distributary.errors import ErrorCode, SourceError, SourceUnavailableError, clean
 from distributary.model.cache import Cache
