@@ -55,7 +55,7 @@ def test_a_dead_letter_is_replayed_and_its_row_arrives(
     # another window waits for the table; nobody touches it from here on
     waiting = look()
     waiting.open(f"{served.url}/tables?q={unknown}")
-    expect(waiting.page.locator(".empty")).to_contain_text("No table fits")
+    expect(waiting.page.locator(".empty")).to_contain_text("No table matches")
 
     games.registry.register(event_subject(unknown), event(unknown, 1, changed=False))
     shown.open(f"{served.url}/pipelines/games")
