@@ -281,7 +281,7 @@ def judge(book: Book, lake: Lake) -> list[Finding]:
 
 
 def forgive_missing(book: Book, lake: Lake, table: str) -> None:
-    """Note that a table is taken as it is: with what it lacks, and with the rows of another lake."""
+    """Note that a table is accepted: without the rows it lacks, with those of another lake."""
     if book.changes and not table.endswith("_log"):
         book.accepted[table] = len(book.changes)
         return
