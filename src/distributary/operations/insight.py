@@ -50,7 +50,7 @@ def look_inside(
     the pipeline, if there are many records.
     """
     if letter.get("note") == ENCRYPTED:
-        return Insight(text=ENCRYPTED)
+        return Insight()
     value: bytes = letter["value"] or b""
     if registry is None and pipeline is not None:
         registry = pipeline.registry()
