@@ -16,7 +16,13 @@ from hypothesis import strategies as st
 
 from distributary.changes.history import merge_history
 from distributary.errors import PublishError
-from tests.changes.changes import Batches, deliveries, histories
+from tests.changes.changes import (
+    Batches,
+    deliveries,
+    histories,
+    moving_histories,
+    rekeyed_histories,
+)
 from tests.changes.logs import COLUMNS, Event, Row, Shop, event, history_truth, last_commit
 
 CHOSEN = ("region",)
@@ -38,22 +44,29 @@ def kept(folder: Path, batches: Batches, chosen: tuple[str, ...] = CHOSEN) -> Sh
 
 def joined_truth(batches: Batches, chosen: tuple[str, ...] = CHOSEN) -> list[Row]:
     """Every version of every row, those joined that differ in no chosen column."""
-    rows = sorted(history_truth(batches, COLUMNS), key=lambda row: repr(row["id"]))
+    emptied = [e.place for batch in batches for e in batch if e.op == "truncate"]
     found: list[Row] = []
-    for _, own in groupby(rows, key=lambda row: repr(row["id"])):
+    rows = sorted(history_truth(batches, COLUMNS), key=_about)
+    for _, own in groupby(rows, key=_about):
+        last: Row = {}
         for row in sorted(own, key=lambda row: row["_seq"]):
-            last = found[-1] if found else {}
-            state: list[Any] = [
-                (each.get("id"), each.get("_deleted"))
-                + (() if each.get("_deleted") else tuple(each.get(name) for name in chosen))
-                for each in (last, row)
-            ]
-            if last and state[0] == state[1]:
+            between = last and any(last["_seq"] < place < row["_seq"] for place in emptied)
+            if last and not between and _state(last, chosen) == _state(row, chosen):
                 last |= {name: row[name] for name in ("_valid_to", "_current")}
                 last["_last_seq"] = row["_seq"]
             else:
-                found.append({**row, "_last_seq": row["_seq"]})
+                last = {**row, "_last_seq": row["_seq"]}
+                found.append(last)
     return sorted(found, key=lambda row: (row["_seq"], repr(row)))
+
+
+def _about(row: Row) -> str:
+    """Which row of the source a version is about."""
+    return repr([(name, row[name]) for name in row["_key"]])
+
+
+def _state(row: Row, chosen: tuple[str, ...]) -> tuple[Any, ...]:
+    return ("gone",) if row["_deleted"] else tuple(row.get(name) for name in chosen)
 
 
 def versions(shop: Shop) -> list[Row]:
@@ -70,7 +83,11 @@ def with_times(draw: st.DrawFn, events: list[Event]) -> list[Event]:
 
 
 @given(
-    batches=histories(truncates=False).flatmap(with_times).flatmap(deliveries),
+    batches=(
+        histories(left_out=True).flatmap(with_times)
+        | moving_histories().flatmap(with_times)
+        | rekeyed_histories()
+    ).flatmap(deliveries),
     chosen=st.sampled_from([("region",), ("price",), ("region", "price"), ("absent",)]),
 )
 def test_any_delivery_gives_the_same_versions(batches: Batches, chosen: tuple[str, ...]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -20,8 +21,9 @@ from distributary.changes.log_events import (
     KeyIndex,
     definitions_of,
     ranks,
+    with_old_keys,
 )
-from distributary.delta.log import snapshot_of
+from distributary.delta.log import DataFile, Snapshot, snapshot_of
 from distributary.delta.skipping import KeyRanges
 from distributary.model.change import SEQ
 from distributary.model.table import Column
@@ -48,15 +50,16 @@ class Runs:
     """The versions that stand for several rows."""
 
 
-def runs(rows: pa.Table, open_: Flags, chosen: Sequence[str]) -> Runs:
+def runs(rows: pa.Table, open_: Flags, chosen: Sequence[str], truncates: pa.StructArray) -> Runs:
     """Join versions of a row that follow each other and differ in no chosen column.
 
     A joined version has the values with which it began, and ends when its last row ends. Rows that
-    were deleted are joined likewise.
+    were deleted are joined likewise. A truncate, given by its place, ends all versions.
     """
-    order, begins = _in_runs(rows, [name for name in chosen if name in rows.column_names])
+    names = [name for name in chosen if name in rows.column_names]
+    order, begins = _in_runs(rows, names, truncates)
     starts = np.flatnonzero(begins)
-    first, last = order[starts], order[np.append(starts[1:], len(order)) - 1]
+    first, last = order[starts], order[np.append(starts, len(order))[1:] - 1]
     by_place = np.argsort(first)
     first, last = first[by_place], last[by_place]
     ends = rows.select(["_valid_to", "_current", UNTIL.name]).take(last)
@@ -67,7 +70,9 @@ def runs(rows: pa.Table, open_: Flags, chosen: Sequence[str]) -> Runs:
     )
 
 
-def _in_runs(rows: pa.Table, chosen: Sequence[str]) -> tuple[np.ndarray, Flags]:
+def _in_runs(
+    rows: pa.Table, chosen: Sequence[str], truncates: pa.StructArray
+) -> tuple[np.ndarray, Flags]:
     """Return the rows in the order of their keys and places, and flags where a version begins."""
     keys, owner = definitions_of(rows.column("_key"), rows.column_names)
     group = np.zeros(rows.num_rows, np.int64)
@@ -77,17 +82,19 @@ def _in_runs(rows: pa.Table, chosen: Sequence[str]) -> tuple[np.ndarray, Flags]:
     deleted: Flags = rows.column("_deleted").to_numpy()
     state = KeyIndex(rows, tuple(chosen)).groups
     state = np.where(deleted, -1, state)
-    order = np.lexsort((ranks([rows.column("_seq")])[0], group, owner))
+    rank, emptied = ranks([rows.column("_seq"), truncates])
+    before = np.searchsorted(np.sort(emptied), rank)
+    order = np.lexsort((rank, group, owner))
     begins = np.ones(len(order), np.bool_)
     if len(order):
         begins[1:] = False
-        for values in (group, owner, state):
+        for values in (group, owner, state, before):
             begins[1:] |= np.diff(values[order]) != 0
     return order, begins
 
 
 def logged_rows(log: str, payload: pa.Schema, *, of: pa.Table | None, key: Definition) -> pa.Table:
-    """Read the records of some rows from a log, or all of them; without moves between keys."""
+    """Read the records of some rows from a log, or all of them."""
     schema = pa.schema([*CHANGE_SCHEMA, *payload])
     snapshot = snapshot_of(log)
     index = None if of is None else KeyIndex(of, key)
@@ -96,7 +103,10 @@ def logged_rows(log: str, payload: pa.Schema, *, of: pa.Table | None, key: Defin
     for file in snapshot.files.values() if snapshot else ():
         if snapshot is None or (ranges is not None and not ranges.may_be_in(file)):
             continue
-        rows = snapshot.read(file, schema)
+        rows = with_old_keys(snapshot.read(file, schema), partial(_envelopes, snapshot, file))
         found.append(rows if index is None else rows.filter(pa.array(index.find(rows) >= 0)))
-    rows = pa.concat_tables([schema.empty_table(), *found])
-    return rows.append_column(OLD_KEY, pa.nulls(rows.num_rows, OLD_KEY.type))
+    return pa.concat_tables([pa.schema([*schema, OLD_KEY]).empty_table(), *found])
+
+
+def _envelopes(snapshot: Snapshot, file: DataFile) -> pa.ChunkedArray:
+    return snapshot.read(file, pa.schema([pa.field("_envelope", pa.string())])).column(0)

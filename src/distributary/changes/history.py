@@ -561,15 +561,17 @@ def _apply(
     # files may show a server only after earlier batches have brought changes of it
     found_late = incarnations if incarnations.by_time != known.by_time else None
     everything = found_late is not None or past.is_touched(new, truncates)
+    ends = sorted({*past.truncates, *truncates}, key=lambda each: each.place)
     settled = _settle(
         before,
         columns,
         new,
-        sorted({*past.truncates, *truncates}, key=lambda each: each.place),
+        ends,
         everything=everything,
         several=len(past.keys) > 1,
         found_late=found_late,
         logged=_logged(order, columns, incarnations) if order.chosen else None,
+        moved=past.moved is not None,
     )
     after = past
     if everything or not past.keys:
@@ -579,7 +581,7 @@ def _apply(
     if found_late is not None:
         properties[INCARNATIONS] = incarnations.to_text()
     if order.chosen:
-        settled = _joined(settled, order.chosen)
+        settled = _joined(settled, order.chosen, ends)
         if before is None:
             properties[CHOSEN] = json.dumps(order.chosen)
     newest = next((key for key, place in after.keys if place is None), ())
@@ -598,32 +600,37 @@ def _settle(
     several: bool,
     found_late: Incarnations | None,
     logged: Logged | None,
+    moved: bool,
 ) -> _Settled:
     """Read as few versions as needed: the open ones of the rows, all of the rows, or all.
 
     Where servers were found late, the places of all versions are numbered by them first. Where
-    versions stand for several records, `logged` reads these instead.
+    versions stand for several records, `logged` reads these instead; `moved` says that some of them
+    took values from other keys.
     """
     keys, _ = definitions_of(new.column("_key"), new.column_names)
     key = keys[0] if keys else ()
-    moved = np.flatnonzero(new.column(OLD_KEY.name).is_valid().to_numpy())
-    old = read_old_keys(new.column(OLD_KEY.name), moved, new.schema)
+    moves = np.flatnonzero(new.column(OLD_KEY.name).is_valid().to_numpy())
+    old = read_old_keys(new.column(OLD_KEY.name), moves, new.schema)
     everything |= any(each.definition != key for each in old)
     about = pa.concat_tables([new.select(key), *(each.rows.select(key) for each in old)])
     positional = bool(by_position(combined(new.column("_seq"))).any())
     find = partial(find_versions, before, columns.schema, key=key)
-    if not everything and not old:
+    # a version that stands for several records has the values of the first one only
+    lacking = logged is not None and bool(left_out_in(new.column("_unchanged"), new.column_names))
+    if not everything and not old and not lacking:
         stored = find(of=about, closed=False, positional=False)
         # in versions ordered by time, of an earlier release, any version may be the last
         timed = positional and by_time(combined(stored.rows.column("_seq"))).any()
         settled = None if timed else _bounded(stored, new, ends, whole=False, everything=False)
         if settled is not None:
             return settled
-    everything |= several
+    everything |= several or (logged is not None and (moved or bool(old)))
     of = None if everything else about
     stored = find(of=of, closed=True, positional=positional)
     if logged is not None:
         events = logged(of, key)
+        events = without_times(events) if positional else events
         events = pa.concat_tables([events, new.filter(pa.array(~_known(events, new)))])
         none = Stored(columns.schema.empty_table(), ())
         settled = _bounded(none, events, ends, whole=True, everything=everything)
@@ -696,9 +703,10 @@ def _logged(order: MergeOrder, columns: MergedColumns, incarnations: Incarnation
     return read
 
 
-def _joined(settled: _Settled, chosen: Sequence[str]) -> _Settled:
+def _joined(settled: _Settled, chosen: Sequence[str], ends: Sequence[Truncate]) -> _Settled:
     """Return the versions that begin with a change of the chosen columns."""
-    joined = runs(settled.rows, settled.open, chosen)
+    emptied = places([each.place for each in ends])
+    joined = runs(settled.rows, settled.open, chosen, emptied)
     fresh = joined.origin >= settled.rows.num_rows - settled.added
     return _Settled(
         settled.stored,

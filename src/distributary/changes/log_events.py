@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -638,14 +638,18 @@ def _with_old_keys(path: str, schema: pa.Schema) -> pa.Table:
 
     They are long, and few events need them.
     """
-    rows = read_file(path, schema)
+    envelope = pa.schema([pa.field("_envelope", pa.string())])
+    return with_old_keys(read_file(path, schema), lambda: read_file(path, envelope).column(0))
+
+
+def with_old_keys(rows: pa.Table, envelopes: Callable[[], pa.ChunkedArray]) -> pa.Table:
+    """Add the keys that rows had before, from envelopes that are read only if rows lack values."""
     removes = pc.or_(pc.equal(rows.column("_op"), "delete"), rows.column("_deleted"))
     some = pc.greater(pc.list_value_length(rows.column("_unchanged")), 0)
     asked = np.flatnonzero(truths(some) & ~truths(removes))
     old: pa.Array = pa.nulls(rows.num_rows, OLD_KEY.type)
     if len(asked):
-        envelopes = read_file(path, pa.schema([pa.field("_envelope", pa.string())]))
-        old = _in_shards(old_keys_in(combined(envelopes.column(0)), asked), rows)
+        old = _in_shards(old_keys_in(combined(envelopes()), asked), rows)
     return rows.append_column(OLD_KEY, old)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 from datetime import timedelta
-from typing import Literal, NamedTuple, Protocol
+from typing import Annotated, Literal, NamedTuple, Protocol
 
 from pydantic import Field
 
 from distributary.config.base import Conflict, Duration, Section, Text, Texts
 from distributary.config.database import SlotsUrl
+from distributary.model.rules.expectation import any_fits
 
 Carrier = Literal["files", "messages"]
 """How a source brings events: in files that another system writes, or one in each record."""
@@ -84,9 +85,12 @@ class MergeConfig(Protocol):
     def history(self) -> bool:
         """Return whether versions of rows are kept."""
 
-    @property
-    def history_columns(self) -> tuple[str, ...]:
-        """Return the columns with whose changes versions begin; none if each record is one."""
+    def begins_versions(self, table: str) -> tuple[str, ...]:
+        """Return the columns of a table whose changes begin versions; none if each record does."""
+
+
+def _fits(pattern: str, table: str) -> bool:
+    return any_fits((pattern,), [table])
 
 
 class Cdc(Section):
@@ -130,13 +134,24 @@ class Cdc(Section):
     """Also keep every version of a row in `<table>_history`, with the times between which it was
     valid."""
 
-    @property
-    def history_columns(self) -> tuple[str, ...]:
-        """Return no column: each event begins a version."""
-        return ()
+    history_columns: Mapping[Text, Annotated[Texts, Field(min_length=1)]] = Field(
+        default_factory=dict, examples=[{"shop_customer": ["tier", "country"]}]
+    )
+    """Columns of the history that begin a version, by tables with the wildcards * and ?: an event
+    that changes none of them is in the version that it finds. The first pattern that fits a table
+    counts; in other tables each event begins a version."""
+
+    def begins_versions(self, table: str) -> tuple[str, ...]:
+        """Return the columns of a table whose changes begin versions; none if each event does."""
+        found = (names for pattern, names in self.history_columns.items() if _fits(pattern, table))
+        return next(found, ())
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield settings of another format."""
+        """Yield settings of another format, and those that lack another."""
+        if self.history_columns and not self.history:
+            yield ("history_columns",), "needs history: true"
+        if self.history_columns and not self.log:
+            yield ("history_columns",), "needs log: true: late events are put in place from the log"
         for name in _SECTIONS:
             if name != self.format and getattr(self, name) is not None:
                 yield (name,), f"has no effect here: it is for format: {name}"

@@ -245,7 +245,7 @@ def merged_table(config: PipelineConfig, known: TableSummary, publisher: Publish
         role=Role.MERGED,
         type=known.type,
         path=path,
-        columns=derived_columns(source, Role.MERGED, how),
+        columns=derived_columns(source, known.table, Role.MERGED, how),
         comment=f"records of type {known.type}, pipeline {config.name}",
     )
     entry = TableEntry(table=plan, files=(), records=0)

@@ -79,6 +79,10 @@ class KeyedTables(Section):
         """Return true: the log is where records are written."""
         return True
 
+    def begins_versions(self, table: str) -> tuple[str, ...]:
+        """Return the columns whose changes begin versions of rows; none if each record does."""
+        return self.history_columns
+
     def conflicts(self) -> Iterator[Conflict]:
         """Yield settings of one entry that contradict each other."""
         if self.mode == "dedup":

@@ -182,7 +182,7 @@ class KeyPlan:
         source = source_columns(self._book.tables[table + LOG].columns, metadata)
         for ending, role in (("", Role.MERGED), (HISTORY, Role.HISTORY)):
             if role is Role.MERGED or keyed.history:
-                columns = derived_columns(source, role, keyed)
+                columns = derived_columns(source, table, role, keyed)
                 self._book.follow(table + ending, role, type_name, columns)
 
 

@@ -198,7 +198,9 @@ class ChangePlan:
     def _give(self, name: str, role: Role, type_name: str, columns: Iterable[Column]) -> bool:
         metadata = {column.name for column in (*self._book.metadata, DATE)}
         source = source_columns(tuple(columns), metadata)
-        return self._book.follow(name, role, type_name, derived_columns(source, role, self._cdc))
+        return self._book.follow(
+            name, role, type_name, derived_columns(source, name, role, self._cdc)
+        )
 
     def _seen_until(self, log: str) -> int:
         if log not in self._newest:

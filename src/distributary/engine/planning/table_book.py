@@ -175,10 +175,13 @@ def source_columns(columns: Sequence[Column], metadata: Collection[str]) -> tupl
     return tuple(c for c in columns if c.name not in CHANGE_NAMES and c.name not in metadata)
 
 
-def derived_columns(source: Sequence[Column], role: Role, merge: MergeConfig) -> tuple[Column, ...]:
-    """Return the columns of a table that is merged from the log."""
+def derived_columns(
+    source: Sequence[Column], name: str, role: Role, merge: MergeConfig
+) -> tuple[Column, ...]:
+    """Return the columns of a table of this name that is merged from the log."""
     if role is Role.HISTORY:
-        return (*source, *HISTORY_COLUMNS, *((UNTIL,) if merge.history_columns else ()))
+        chosen = merge.begins_versions(name.removesuffix(HISTORY))
+        return (*source, *HISTORY_COLUMNS, *((UNTIL,) if chosen else ()))
     deleted = (DELETED_COLUMN,) if merge.deletes == "soft" else ()
     return (*source, SEQ_COLUMN, TIME_COLUMN, *deleted)
 

@@ -129,7 +129,7 @@ def merge_of(
         current=table_folder(config, log.removesuffix(LOG)) if is_history else "",
         arrival=arrival,
         undecided=undecided,
-        chosen=merge.history_columns if is_history else (),
+        chosen=merge.begins_versions(log.removesuffix(LOG)) if is_history else (),
     )
 
 
