@@ -29,6 +29,7 @@ EDITABLE_LOCK := tools/editable.lock
 DEV_LOCK := requirements-dev.lock
 INSTALLER_LOCK := tools/installer.lock
 SPARK_LOCKS := tests/spark/locks
+DEFAULT_SPARK := tools/default-spark.txt
 COMPILE = $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annotate \
 	--custom-compile-command 'make lock' $(LOCK_ARGS)
 
@@ -135,7 +136,7 @@ pictures: connectors ## Draw the README's pictures again, from a run of the demo
 ##@ Supply
 
 lock: $(STAMP) ## Write the locks again; LOCK_ARGS=--upgrade takes the newest versions
-	$(COMPILE) --python-version 3.11 --output-file $(LOCK) pyproject.toml
+	$(COMPILE) --python-version 3.11 --constraint $(DEFAULT_SPARK) --output-file $(LOCK) pyproject.toml
 	echo setuptools | $(COMPILE) --python-version 3.11 --constraint $(LOCK) --output-file $(BUILD_LOCK) -
 	$(COMPILE) --python-version 3.11.5 --all-extras --constraint $(LOCK) \
 		--output-file $(DEV_LOCK) pyproject.toml
@@ -147,7 +148,7 @@ lock: $(STAMP) ## Write the locks again; LOCK_ARGS=--upgrade takes the newest ve
 	sed -n 's/ \\$$//; /^[a-z0-9]/p' $(DEV_LOCK) | grep -v -e '^pyspark==' -e '^py4j==' > "$$others"; \
 	for lock in $(SPARK_LOCKS)/*.lock; do \
 		printf '%s\n' "pyspark==$$(basename "$$lock" .lock).*" grpcio grpcio-status pyyaml zstandard | \
-			$(COMPILE) --no-config --python-version 3.11.5 --constraint "$$others" --output-file "$$lock" -; \
+			$(COMPILE) --python-version 3.11.5 --constraint "$$others" --output-file "$$lock" -; \
 	done
 
 sbom: $(STAMP) ## List what is shipped, with its checksums, in build/sbom.cdx.json (CycloneDX)

@@ -17,7 +17,7 @@ import psutil
 from distributary.errors import ErrorCode, SetupError
 from distributary_lab.services.processes import HOST, free_port
 
-_PATIENCE_SECONDS = 120
+_PATIENCE_SECONDS = 300
 _END_SECONDS = 60
 
 _ALONE = 'mount -t tmpfs none "$0" && exec "$@"'

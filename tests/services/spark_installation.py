@@ -85,7 +85,10 @@ def _environment(minor: str) -> Path:
     key = sha256("\n".join(texts).encode()).hexdigest()[:16]
     folder = platformdirs.user_cache_path("distributary") / "dev" / f"spark-{minor}-{key}"
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_suffix(".lock").open("w") as file, held(file, waiting=lambda: None):
+    with (
+        folder.with_name(f"{folder.name}.lock").open("w") as file,
+        held(file, waiting=lambda: None),
+    ):
         if not (folder / "complete").exists():
             shutil.rmtree(folder, ignore_errors=True)
             _make(folder, lock)
