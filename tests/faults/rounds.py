@@ -311,13 +311,18 @@ class Round:
         if self.unread_by_runs and verified.exit:
             self.note(f"verify: {verified.code} {verified.said[:300]}")
             self.unread_by_runs = False
-            # differences without an error name no way: the file is put back
-            if verified.code and self._advised(verified, verified.code):
-                self.settle()
-            else:
-                self._mend()
+            # if the first advice does not help, a person takes the second: a file that a damaged
+            # log names wrongly is in no copy
+            for _ in range(2):
+                # differences without an error name no way: the file is put back
+                if verified.code and self._advised(verified, verified.code):
+                    self.settle()
+                else:
+                    self._mend()
+                verified = self.verify()
+                if not verified.code:
+                    break
             findings = judge(self.book, self.lake)
-            verified = self.verify()
         if findings and not verified.exit:
             self.broken("`verify --all --deep` agrees with tables that are wrong")
         may_differ = self.verify_may_differ or self.book.excused
