@@ -27,7 +27,7 @@ from benchmarks.order import Order, Row, Suite, summarised
 from distributary.model.manifest import Mark, StagedFile, TableEntry, app_id
 from distributary.model.table import Role, TablePlan
 from distributary.observe.ledger.ledger import Ledger
-from distributary.observe.status import settled_status
+from distributary.observe.status.status import settled_status
 from distributary.publish.direct import DirectPublisher
 
 _AGES = (100, 1_000, 10_000)

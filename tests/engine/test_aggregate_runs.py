@@ -26,7 +26,7 @@ from distributary.errors import ConfigError, PublishError, TableBehindError
 from distributary.model.manifest import Mark, TableEntry
 from distributary.model.table import Role
 from distributary.observe.ledger.ledger_rows import TableSummary
-from distributary.observe.status import status
+from distributary.observe.status.status import status
 from distributary.operations.erase import erase, find, where
 from distributary.operations.repair.rebuild_table import rebuild_table
 from distributary.operations.repair.resume_table import resume

@@ -24,7 +24,7 @@ from distributary.model.table import Role
 from distributary.observe.cards import read_catalog_state
 from distributary.observe.events import CatalogUpdated, Event
 from distributary.observe.metrics import Metrics
-from distributary.observe.status import status
+from distributary.observe.status.status import status
 from distributary.operations.repair.reset_clean import plan_clean, remove
 from distributary_lab.simulate.game_records import GamesPlan
 from tests.catalog.unity_server import TOKEN, Refused, Unity, unity_server

@@ -13,7 +13,7 @@ from distributary.engine.kill_points import KillPoint
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.steps import merges
 from distributary.model.manifest import Counts
-from distributary.observe.health import with_measures
+from distributary.observe.status.health import with_measures
 from distributary.observe.verify.row_counts import check_table, written_tables
 from distributary.operations.query import Questions
 from distributary_lab.simulate.cdc.shapes import CHAOS, CdcPlan, Feature, SourceType

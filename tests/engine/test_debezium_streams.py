@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from distributary.model.manifest import Counts
-from distributary.observe.pulse import read_pulse
+from distributary.observe.status.pulse import read_pulse
 from distributary_lab.services.services import Services
 from tests.lakes.debezium import Shop
 from tests.services.debezium import Debezium, avro_events, flattened, json_events

@@ -15,7 +15,7 @@ from distributary.engine.progress.removal import dead_letters_of
 from distributary.errors import ErrorCode, ExpectationError
 from distributary.model.manifest import Counts
 from distributary.observe.events import BatchSettled, Event
-from distributary.observe.status import status
+from distributary.observe.status.status import status
 from distributary.operations.replay import LANE, replay
 from distributary.operations.trial_registry import preview
 from distributary_lab.simulate.game_records import GamesPlan

@@ -19,7 +19,7 @@ from distributary.model.record import Format
 from distributary.observe.alerts.rules import Rules
 from distributary.observe.events import BatchSettled, Event, Failed
 from distributary.observe.metrics import Metrics
-from distributary.observe.status import PipelineStatus, status
+from distributary.observe.status.status import PipelineStatus, status
 from distributary_lab.services.services import Services
 from tests.engine.test_kafka_streams import person
 from tests.lakes.streams import Stream

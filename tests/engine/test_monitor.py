@@ -23,7 +23,7 @@ from distributary.observe.events import (
     Failed,
     Recovered,
 )
-from distributary.observe.pulse import Pulse, read_pulse
+from distributary.observe.status.pulse import Pulse, read_pulse
 from distributary.source.base import BatchInput, Position
 from distributary.store.base import at
 from tests.waiting import eventually

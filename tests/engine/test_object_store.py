@@ -23,7 +23,7 @@ from distributary.errors import LakeUnavailableError, PublishError, TableBehindE
 from distributary.model.check import CheckState
 from distributary.model.manifest import Counts
 from distributary.observe.deadletters import DeadLetters
-from distributary.observe.status import status
+from distributary.observe.status.status import status
 from distributary.operations.repair.accept_table import accept, plan_acceptance
 from distributary.operations.repair.reset_clean import plan_clean, remove
 from distributary.operations.repair.resume_table import resume, waiting

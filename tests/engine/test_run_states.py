@@ -17,7 +17,7 @@ from distributary.engine.progress.claim import liveness
 from distributary.errors import ConfigError, DistributaryError, ErrorCode, PausedError
 from distributary.observe.events import BatchSettled, Event, Idle, Paced, Paused
 from distributary.observe.pause import LONGEST_NOTE, Pause, end_pause, read_pause, write_pause
-from distributary.observe.status import PipelineStatus, status
+from distributary.observe.status.status import PipelineStatus, status
 from distributary.store.base import at
 from distributary_lab.simulate.game_records import GamesPlan
 from tests.lakes.games import Games

@@ -14,7 +14,7 @@ from distributary.engine.slots import SlotWatch, ask_slots
 from distributary.errors import DistributaryError, SourceUnavailableError
 from distributary.model.change import Slot, SourceSlots
 from distributary.observe.events import Beat, Event, EventBus
-from distributary.observe.pulse import Pulse, read_pulse, write_pulse
+from distributary.observe.status.pulse import Pulse, read_pulse, write_pulse
 from distributary.store.base import at
 from tests.waiting import eventually
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from distributary.errors import LakeUnavailableError
-from distributary.observe.pulse import clear_failure, read_failure, write_failure
+from distributary.observe.status.pulse import clear_failure, read_failure, write_failure
 from distributary.store.base import at
 from distributary.store.disk import Disk
 

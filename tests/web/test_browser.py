@@ -14,7 +14,14 @@ from playwright.sync_api import expect
 from distributary.engine.progress.claim import Claim
 from distributary.errors import SourceUnavailableError
 from distributary.model.deadletter import dead_letter_id
-from distributary.observe.pulse import Backlog, Pulse, Trouble, UnderWay, write_failure, write_pulse
+from distributary.observe.status.pulse import (
+    Backlog,
+    Pulse,
+    Trouble,
+    UnderWay,
+    write_failure,
+    write_pulse,
+)
 from distributary.store.base import at
 from distributary.web.reading import LakeReader
 from tests.changes.logs import NOW, event

@@ -47,7 +47,7 @@ from distributary.observe.events import (
 )
 from distributary.observe.notebook import html_table
 from distributary.observe.pause import Pause, PauseWatch
-from distributary.observe.pulse import clear_failure
+from distributary.observe.status.pulse import clear_failure
 from distributary.publish.base import Outcome, Published
 from distributary.publish.parking import ParkedBatch, parked
 from distributary.retries import attempts_on

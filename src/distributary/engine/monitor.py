@@ -1,8 +1,8 @@
 """The monitor of a run: it measures lag and freshness, and notices an unreachable source.
 
 A thread asks the source for its end every few seconds, over its own connection, and writes the
-pulse of the run (`observe/pulse.py`). No batch waits for it. It also notices first that a broker is
-away: a Spark task would wait for minutes before it fails.
+pulse of the run (`observe/status/pulse.py`). No batch waits for it. It also notices first that a
+broker is away: a Spark task would wait for minutes before it fails.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from distributary.observe.events import (
 )
 from distributary.observe.journal import line_of
 from distributary.observe.log_format import LogFormat, spell
-from distributary.observe.pulse import (
+from distributary.observe.status.pulse import (
     MOST_HEARTBEATS,
     MOST_LINES,
     MOST_PARTITIONS,

@@ -14,7 +14,7 @@ from statistics import median
 
 import numpy as np
 
-from distributary.observe.pulse import Pace
+from distributary.observe.status.pulse import Pace
 
 _REMEMBERED = 24
 """The number of rounds whose durations are remembered: older ones predict little."""

@@ -67,7 +67,7 @@ from distributary.model.names import printable
 from distributary.observe.cards import Registration, pin, refuse_half_restored, register
 from distributary.observe.events import BatchSettled, Event, EventBus
 from distributary.observe.ledger.ledger import Ledger
-from distributary.observe.pulse import begin_pulse, write_failure
+from distributary.observe.status.pulse import begin_pulse, write_failure
 from distributary.publish.base import Publisher
 from distributary.registry.base import RegistryCalls, SchemaRegistry
 from distributary.spark.session import spark_session

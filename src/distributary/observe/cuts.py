@@ -37,9 +37,9 @@ from distributary.model import layout
 from distributary.model.cut import Cut, CutBatch, CutPoint, CutTable, is_batch
 from distributary.model.manifest import app_id
 from distributary.model.table_format import DELTA
-from distributary.observe.health import DERIVED
 from distributary.observe.ledger.ledger import Ledger
 from distributary.observe.ledger.ledger_rows import LaneKey, LastCommit, NewestBatch, TableRow
+from distributary.observe.status.health import DERIVED
 from distributary.publish.formats.table_format_entry import format_at
 from distributary.store.base import Store, at, local_folder, stay_inside
 

@@ -16,7 +16,7 @@ from distributary.model.change import Heartbeat, SourceSlots
 from distributary.model.manifest import Counts
 from distributary.observe.documents import ERRORS, read_as
 from distributary.observe.notebook import html_table
-from distributary.observe.pulse import Pace
+from distributary.observe.status.pulse import Pace
 
 _log = logging.getLogger(__name__)
 

@@ -19,7 +19,6 @@ from distributary.errors import ConfigError, missing
 from distributary.model import layout
 from distributary.model.table import Role
 from distributary.observe.deadletters import DeadLetters
-from distributary.observe.health import files_of
 from distributary.observe.ledger.ledger import Ledger
 from distributary.observe.ledger.ledger_rows import (
     ACCEPTED,
@@ -31,6 +30,7 @@ from distributary.observe.ledger.ledger_rows import (
     text,
 )
 from distributary.observe.log_format import plain
+from distributary.observe.status.health import files_of
 from distributary.publish.formats.table_format_entry import open_readable
 
 # Finding the rows of one source record: in the files of a batch, or in a whole table.

@@ -70,8 +70,8 @@ from distributary.observe.cards import (
     write_upkeep_state,
 )
 from distributary.observe.cuts import Cuts
-from distributary.observe.health import DERIVED
 from distributary.observe.ledger.ledger import Expired, Ledger
+from distributary.observe.status.health import DERIVED
 from distributary.operations.needed_files import FOR_EVER, Watched, batch_under_way, lanes, watch
 from distributary.publish.formats.table_format_entry import format_at
 from distributary.store.base import at, is_remote, leads_outside

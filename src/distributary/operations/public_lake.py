@@ -24,8 +24,8 @@ from distributary.observe.cuts import AsOf, Cuts, ListedCut
 from distributary.observe.deadletters import letter_tables
 from distributary.observe.ledger.ledger import Ledger
 from distributary.observe.notebook import html_rows, html_table
-from distributary.observe.status import Status
-from distributary.observe.status import status as status_of
+from distributary.observe.status.status import Status
+from distributary.observe.status.status import status as status_of
 from distributary.observe.trace import Coordinates, RowOrigin, Trace, trace_offset, trace_row
 from distributary.operations.query import QueryLimits, Questions, newest
 from distributary.publish.formats.readable import ReadableTable

@@ -28,9 +28,9 @@ from distributary.model.cut import CutPoint, CutTable
 from distributary.model.names import quoted
 from distributary.model.table_format import TABLE_FORMATS
 from distributary.observe.cuts import AsOf, Cuts
-from distributary.observe.health import open_listed
 from distributary.observe.ledger.ledger import Ledger
 from distributary.observe.log_format import plain
+from distributary.observe.status.health import open_listed
 from distributary.publish.formats.readable import ReadableTable
 
 if TYPE_CHECKING:

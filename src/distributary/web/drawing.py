@@ -16,8 +16,8 @@ import pyarrow.dataset as ds
 from distributary.delta.tables import reaching_table
 from distributary.evolve.types import sql_name
 from distributary.model.change import OP_COLUMNS
-from distributary.observe.health import head
 from distributary.observe.log_format import cut, plain
+from distributary.observe.status.health import head
 from distributary.publish.formats.readable import ReadableTable
 
 COLUMNS = (

@@ -19,10 +19,10 @@ from distributary.model.cache import Cache
 from distributary.model.table import Role
 from distributary.observe.cards import DECODING, Registration, load_trusted, registrations
 from distributary.observe.deadletters import DeadLetters
-from distributary.observe.health import TableHealth, assess, losses_of
 from distributary.observe.ledger.ledger import Ledger
 from distributary.observe.ledger.ledger_rows import TableKey, TableSummary
-from distributary.observe.status import (
+from distributary.observe.status.health import TableHealth, assess, losses_of
+from distributary.observe.status.status import (
     Live,
     PipelineStatus,
     Status,

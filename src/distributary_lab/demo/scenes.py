@@ -27,10 +27,10 @@ from distributary.model.manifest import Counts
 from distributary.model.names import propose
 from distributary.model.table import ChangeKind, Role
 from distributary.observe.deadletters import DeadLetters
-from distributary.observe.health import with_measures
 from distributary.observe.ledger.ledger import Ledger
 from distributary.observe.ledger.ledger_rows import TableSummary
 from distributary.observe.log_format import listed
+from distributary.observe.status.health import with_measures
 from distributary.operations.repair.verify_table import verify_table
 from distributary.registry.folder import FileRegistry
 from distributary_lab.demo.play import DemoFolder, DemoResult, Feed, Scene, added_later, draw_tables

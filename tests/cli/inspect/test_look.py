@@ -10,7 +10,7 @@ from distributary.engine.planning.table_names import Entries, NameEntry
 from distributary.engine.progress.claim import Claim
 from distributary.errors import LakeUnavailableError, SourceUnavailableError
 from distributary.model.deadletter import dead_letter_id
-from distributary.observe.pulse import Pulse, Trouble, UnderWay, write_failure, write_pulse
+from distributary.observe.status.pulse import Pulse, Trouble, UnderWay, write_failure, write_pulse
 from distributary.registry.folder import FileRegistry
 from distributary.store.base import at as store_at
 from tests.cli.conftest import Cli

@@ -13,7 +13,7 @@ from distributary.model.rules.expectation import Action, RuleCount
 from distributary.observe.ledger.ledger import Ledger
 from distributary.observe.ledger.ledger_table import LedgerTable
 from distributary.observe.ledger.recording import TABLES
-from distributary.observe.status import status
+from distributary.observe.status.status import status
 
 
 def ruled(lake, name, *counts, records=10):

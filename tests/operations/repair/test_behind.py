@@ -18,7 +18,7 @@ from distributary.errors import ErrorCode, OwnedError, TableBehindError
 from distributary.model.manifest import app_id
 from distributary.model.table import Role
 from distributary.observe.ledger.ledger_rows import LastCommit
-from distributary.observe.status import status
+from distributary.observe.status.status import status
 from distributary.observe.verify.coordinates import coordinates
 from distributary.observe.verify.row_counts import check_table, written_tables
 from distributary.operations.repair.accept_table import accept, plan_acceptance

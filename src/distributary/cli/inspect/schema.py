@@ -110,7 +110,7 @@ def show(
 
 
 def _show_table(call: Invocation, name: str, lake: FoundLake, as_of: str | None) -> None:
-    from distributary.observe.health import open_listed
+    from distributary.observe.status.health import open_listed
     from distributary.operations.query import Questions
 
     table = find_table(lake.ledger().tables(), name)
@@ -392,7 +392,7 @@ def _count(
     lake: FoundLake, tables: Sequence[TableSummary], topic: str | None
 ) -> Counter[int] | None:
     """Count the tables' rows by schema; None if the rows do not name their schemas."""
-    from distributary.observe.health import count_rows
+    from distributary.observe.status.health import count_rows
     from distributary.publish.formats.table_format_entry import open_readable
 
     counts: Counter[int] = Counter()

@@ -44,13 +44,13 @@ if TYPE_CHECKING:
     from distributary.config.load import Loaded
     from distributary.model.change import SourceSlots
     from distributary.observe.cards import CatalogState, MirrorState, UpkeepState
-    from distributary.observe.forecast import Forecast
-    from distributary.observe.health import Ranking
     from distributary.observe.ledger.ledger_rows import RuleStatus
     from distributary.observe.pause import Pause
-    from distributary.observe.pulse import Pace, UnderWay
-    from distributary.observe.source_tables import SourceTables, SourceTableStatus
-    from distributary.observe.status import PipelineStatus, SourceHeartbeat
+    from distributary.observe.status.forecast import Forecast
+    from distributary.observe.status.health import Ranking
+    from distributary.observe.status.pulse import Pace, UnderWay
+    from distributary.observe.status.source_tables import SourceTables, SourceTableStatus
+    from distributary.observe.status.status import PipelineStatus, SourceHeartbeat
 
 
 app = single(LOOK)
@@ -105,7 +105,7 @@ def status(
     """Show lag, freshness, rows, dead letters and parked tables."""
     from distributary.engine.progress.claim import liveness
     from distributary.observe.cards import unfinished_removal
-    from distributary.observe.status import status as status_of
+    from distributary.observe.status.status import status as status_of
 
     found = find_lake(call, lake, file, empty=file is not None)
     try:
@@ -145,7 +145,7 @@ def status(
 def _show_without_lake(call: Invocation, lake: FoundLake, error: LakeUnavailableError) -> int:
     """Show a pipeline's status from its checkpoint alone, while the lake does not answer."""
     from distributary.engine.progress.claim import liveness
-    from distributary.observe.status import RUNS, Live, live_of
+    from distributary.observe.status.status import RUNS, Live, live_of
 
     live = live_of(lake.checkpoint, liveness) if lake.keeps_elsewhere else Live()
     now = datetime.now(UTC)

@@ -50,7 +50,7 @@ def tables(
 ) -> None:
     """List the tables with rows, columns and last commit; at a cut with their versions."""
     from distributary.engine.planning.table_names import clashes
-    from distributary.observe.health import with_measures
+    from distributary.observe.status.health import with_measures
 
     found = find_lake(call, lake)
     if as_of is not None:
@@ -104,7 +104,7 @@ def _draw_clashes(paper: Paper, found: Sequence[NameClash]) -> None:
 
 def _draw_tables(paper: Paper, tables: Sequence[TableSummary]) -> None:
     from distributary.model.table import Role
-    from distributary.observe.health import DERIVED, written_rows
+    from distributary.observe.status.health import DERIVED, written_rows
 
     now = datetime.now(UTC)
     several = len({table.pipeline for table in tables}) > 1

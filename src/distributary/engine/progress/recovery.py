@@ -30,10 +30,10 @@ from distributary.errors import (
 from distributary.model.manifest import LANES, Counts, Manifest, SourceRange, app_id
 from distributary.model.table import Role
 from distributary.observe.cards import refuse_half_restored
-from distributary.observe.health import DERIVED
 from distributary.observe.ledger.ledger import Ledger
 from distributary.observe.ledger.ledger_rows import LastCommit
 from distributary.observe.ledger.recording import Accepted
+from distributary.observe.status.health import DERIVED
 from distributary.observe.verify.gaps import lost_parking
 from distributary.publish.base import Held
 from distributary.publish.parking import Expected, forget, lacking, parked

@@ -24,8 +24,8 @@ from distributary.errors import (
 )
 from distributary.model import layout
 from distributary.model.table import Role
-from distributary.observe.health import DERIVED
 from distributary.observe.ledger.ledger_rows import LastCommit
+from distributary.observe.status.health import DERIVED
 from distributary.publish.formats.table_format_entry import open_written
 from distributary.publish.formats.written import LogCommit, TableHistory, WrittenFiles
 

@@ -34,9 +34,9 @@ from distributary.observe.cards import (
     trusted_checkpoint,
     unfinished_removal,
 )
-from distributary.observe.health import DERIVED
 from distributary.observe.ledger.ledger import Ledger
 from distributary.observe.ledger.recording import batch_key
+from distributary.observe.status.health import DERIVED
 from distributary.operations.backup.checkpoint_documents import FOLDERS, CheckpointDocuments
 from distributary.operations.backup.state import (
     BackedUpTable,

@@ -10,7 +10,7 @@ from pyarrow import types as kinds
 
 from distributary.delta.tables import reaching_table
 from distributary.errors import SourceUnavailableError
-from distributary.observe.health import head
+from distributary.observe.status.health import head
 from distributary.publish.formats.table_format_entry import open_readable
 from distributary.source.source_sample import (
     MOST_BYTES,

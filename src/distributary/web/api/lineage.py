@@ -10,8 +10,8 @@ from typing import Any
 from starlette.requests import Request
 
 from distributary.model.table import Role
-from distributary.observe.health import TableHealth
-from distributary.observe.status import PipelineStatus
+from distributary.observe.status.health import TableHealth
+from distributary.observe.status.status import PipelineStatus
 from distributary.web.answers import Reads, text, whole
 from distributary.web.reading import LakeReader
 

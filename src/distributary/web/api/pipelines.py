@@ -13,10 +13,10 @@ from distributary import __version__
 from distributary.config.show import as_json
 from distributary.errors import DistributaryError
 from distributary.model.deadletter import MAY_HEAL
-from distributary.observe.health import Health
 from distributary.observe.ledger.ledger_rows import BatchRow
-from distributary.observe.pulse import Backlog
-from distributary.observe.status import PipelineStatus
+from distributary.observe.status.health import Health
+from distributary.observe.status.pulse import Backlog
+from distributary.observe.status.status import PipelineStatus
 from distributary.threads import begun
 from distributary.web.answers import Reads, not_found, parts_of, some, text, whole, wrong
 from distributary.web.drawing import COLUMNS, WINDOWS, of_pipelines

@@ -12,8 +12,8 @@ from starlette.requests import Request
 
 from distributary.errors import DistributaryError
 from distributary.model.table import ChangeKind, Role
-from distributary.observe.health import Health, TableHealth, open_listed, with_measures
 from distributary.observe.ledger.ledger_rows import SchemaRow, TableSummary
+from distributary.observe.status.health import Health, TableHealth, open_listed, with_measures
 from distributary.web.answers import Reads, some, text, whole, wrong
 from distributary.web.drawing import MOST_ROWS, events_of, of_table, preview
 from distributary.web.reading import LakeReader

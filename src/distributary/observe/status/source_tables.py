@@ -8,11 +8,11 @@ from datetime import datetime
 
 from distributary.model.change import OPS
 from distributary.model.table import Role
-from distributary.observe.health import (
-    with_measures,
-)
 from distributary.observe.ledger.ledger_rows import (
     TableSummary,
+)
+from distributary.observe.status.health import (
+    with_measures,
 )
 
 

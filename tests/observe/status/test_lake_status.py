@@ -10,8 +10,8 @@ import pytest
 from distributary.model.manifest import Counts
 from distributary.model.table import Role
 from distributary.observe.cards import Registration, register
-from distributary.observe.health import Health
-from distributary.observe.status import status
+from distributary.observe.status.health import Health
+from distributary.observe.status.status import status
 
 
 @pytest.fixture

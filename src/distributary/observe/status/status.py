@@ -23,24 +23,6 @@ from distributary.observe.cards import (
     registrations,
 )
 from distributary.observe.deadletters import DeadLetters, Reason
-from distributary.observe.forecast import (
-    WINDOW,
-    Forecast,
-    forecast,
-    judged,
-    our_rate,
-    without_answer,
-)
-from distributary.observe.health import (
-    DERIVED,
-    SHOWN,
-    Ranking,
-    filled_rows,
-    losses_of,
-    rank,
-    with_measures,
-    written_rows,
-)
 from distributary.observe.ledger.ledger import Ledger
 from distributary.observe.ledger.ledger_rows import (
     BatchRow,
@@ -52,8 +34,33 @@ from distributary.observe.ledger.ledger_rows import (
 )
 from distributary.observe.log_format import plain
 from distributary.observe.pause import Pause, read_pause
-from distributary.observe.pulse import Backlog, Pace, Pulse, UnderWay, read_failure, read_pulse
-from distributary.observe.source_tables import SourceTables, source_tables
+from distributary.observe.status.forecast import (
+    WINDOW,
+    Forecast,
+    forecast,
+    judged,
+    our_rate,
+    without_answer,
+)
+from distributary.observe.status.health import (
+    DERIVED,
+    SHOWN,
+    Ranking,
+    filled_rows,
+    losses_of,
+    rank,
+    with_measures,
+    written_rows,
+)
+from distributary.observe.status.pulse import (
+    Backlog,
+    Pace,
+    Pulse,
+    UnderWay,
+    read_failure,
+    read_pulse,
+)
+from distributary.observe.status.source_tables import SourceTables, source_tables
 from distributary.observe.verify.gaps import current_life, lost_parking, parking_folder
 from distributary.registry.folder_files import has_inferred, inferred_folder, read_doubts
 

@@ -11,7 +11,7 @@ import pytest
 from distributary.errors import SourceUnavailableError
 from distributary.model.change import Heartbeat
 from distributary.observe.cards import Registration, register
-from distributary.observe.pulse import (
+from distributary.observe.status.pulse import (
     Backlog,
     Pulse,
     Trouble,
@@ -21,7 +21,7 @@ from distributary.observe.pulse import (
     write_failure,
     write_pulse,
 )
-from distributary.observe.status import status
+from distributary.observe.status.status import status
 from distributary.store.base import at
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.observe.forecast import Trend, forecast, short_number
 from distributary.observe.ledger.ledger_rows import BatchRow
+from distributary.observe.status.forecast import Trend, forecast, short_number
 
 START = datetime(2026, 11, 15, 14, 0, tzinfo=UTC)
 

@@ -14,10 +14,10 @@ from distributary.model import layout
 from distributary.model.change import OP_COLUMNS, ChangeFacts
 from distributary.model.facts import EventsCounted
 from distributary.model.manifest import entry_from_dict, entry_to_dict
-from distributary.observe.health import with_measures
 from distributary.observe.ledger.ledger import Ledger
 from distributary.observe.ledger.recording import TABLES
-from distributary.observe.status import status
+from distributary.observe.status.health import with_measures
+from distributary.observe.status.status import status
 from distributary.publish.base import Outcome, Published
 from distributary.stage.task_outputs import count_events
 from tests.changes.logs import NOW, event

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from distributary.observe.health import Health, assess, losses_of, rank
 from distributary.observe.ledger.ledger_rows import TableSummary
+from distributary.observe.status.health import Health, assess, losses_of, rank
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 
