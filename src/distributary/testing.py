@@ -102,7 +102,7 @@ class Result:
     counts: Counts
     """The equation: read, written, dead_lettered, parked, skipped."""
     schema_changes: Sequence[str]
-    """What changed in the columns of tables, a sentence each."""
+    """The changes of the tables' columns, a sentence each."""
 
 
 def run(

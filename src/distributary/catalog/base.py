@@ -66,7 +66,7 @@ class TableCatalog(Protocol):
     """
 
     parallel: int
-    """How many entries may be written at the same time."""
+    """The largest number of entries that are written at the same time."""
 
     def prepare(self) -> None:
         """Create the schema, if it does not exist."""

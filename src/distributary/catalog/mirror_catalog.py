@@ -90,7 +90,7 @@ class MirrorCatalog:
 
 @contextmanager
 def _asking(where: str) -> Iterator[None]:
-    """Turn exceptions of a catalog into errors of ours."""
+    """Convert exceptions of a catalog to CatalogError."""
     try:
         yield
     except (DistributaryError, OvertakenError, BrokenMirrorError):

@@ -210,7 +210,7 @@ def _place_in(information: str) -> str | None:
 
 
 def _folder_of(query: str) -> str | None:
-    """Return the folder that a view of ours reads; None for another view."""
+    """Return the folder that a registered view reads; None for a view of another program."""
     match = re.fullmatch(r"SELECT \* FROM parquet\.`(.*)`", query)
     return None if match is None else re.sub(r"\\(.)", r"\1", match[1].replace("``", "`"))
 

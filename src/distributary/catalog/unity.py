@@ -22,7 +22,7 @@ from distributary.registry.http.transport import Secrets, Silence, Transport, cl
 
 _API = "/api/2.1/unity-catalog"
 _PAGE = 50
-"""The most tables that the open-source server returns at once."""
+"""The largest number of tables that the open-source server returns at once."""
 _MOST_PAGES = 10_000
 _TABLES, _SCHEMAS = "/tables", "/schemas"
 _EXISTS = ("ALREADY_EXISTS", "TABLE_ALREADY_EXISTS", "SCHEMA_ALREADY_EXISTS")
@@ -162,7 +162,7 @@ class UnityTables:
         }
 
     def _has_updates(self) -> bool:
-        """Return whether the server has the API for Delta clients; it is asked once."""
+        """Return whether the server has the API for Delta clients; one request is sent."""
         if self._can_change is None:
             query = {"catalog": self._config.name, "protocol-versions": "1.0"}
             try:

@@ -310,7 +310,7 @@ def _opened(order: AggregateOrder, version: int | None = None) -> _Work | None:
         )
     except ShapeError as error:
         raise PublishError(
-            f"table {order.source} has no groups for {order.table}",
+            f"the rows of table {order.source} cannot be grouped for table {order.table}",
             where=order.source_path,
             evidence=str(error),
             next_step="change `aggregates` in the pipeline file",

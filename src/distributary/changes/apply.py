@@ -542,7 +542,7 @@ def open_target(order: MergeOrder) -> tuple[Snapshot | None, MergedColumns]:
 
 
 def look_at(order: MergeOrder) -> tuple[Snapshot | None, MergedColumns]:
-    """Open a merged table as `open_target` does, also one that only another engine may change."""
+    """Open a merged table as `open_target` does, including tables that only Spark may write."""
     before = snapshot_of(order.path)
     wanted, payload = order.wanted(), len(order.columns)
     have = None if before is None else before.fields

@@ -24,7 +24,7 @@ class Known:
 
     seq: pa.StructArray
     groups: Sequence[Ints]
-    """By key definition: the group of each row, or -1."""
+    """The group of each row, or -1, by key definition."""
     owner: Ints
     """The number of the key definition that applied at each row's position."""
     live: Flags
@@ -38,7 +38,7 @@ class Memory:
     seq: pa.StructArray
     owner: Ints
     groups: Ints
-    """By the key definition of each tombstone: its group."""
+    """The group of each tombstone by its own key definition."""
     time: Ints
     """The source's time of each removal in microseconds, or UNKNOWN."""
     truncated: pa.StructArray

@@ -276,12 +276,12 @@ class Decision:
     deleted: Flags
     """Whether each winner is a soft-deleted row."""
     sources: dict[str, Ints]
-    """By omitted column: where each winner's value is. It is the number of an event; after all
+    """The place of each winner's value, by omitted column. It is the number of an event; after all
     events, of a known row; after these, of a kept row; or NO_MEMBER."""
     moved: dict[str, Ints]
     """Like `sources`, for rows with a changed key whose insert has not arrived."""
     remember: Sequence[tuple[int, Ints]]
-    """By key definition: the deleted events, and known rows by numbers after these."""
+    """The deleted events by key definition; known rows have the numbers after these."""
     emptied: int | None
     """The newest truncate, if the table has not seen it yet."""
     counts: MergeCounts

@@ -1,10 +1,10 @@
 """Erased rows of tables that are merged from a log: all events of a key, and the rows made of them.
 
 A row is the result of all events with its key. If only some of them were erased, an older version
-of the row would come back as the current one; so all events of the key go, and its row, its
-versions and its tombstones with them. The rows of other keys stay what they are, because no event
-of another key counts for them. This does not hold for a log in which a row got another key, or in
-which rows are identified by other columns than before; such a log is refused.
+of the row would become the current one. So all events of the key are erased, with its row, its
+versions and its tombstones. Rows with other keys do not change, because they depend on no event of
+this key. This does not hold for a log in which a row got another key, or in which the columns of
+the key have changed: such a log is refused.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class LogKeys:
 
     @classmethod
     def of(cls, log: Snapshot) -> LogKeys:
-        """Read the key of the events of a log."""
+        """Read the definition of the key from the events of a log."""
         schema = pa.schema([pa.field(name, _CHANGE[name]) for name in _ABOUT_KEYS])
         names = [column.name for column in columns_of(log.fields)]
         found: set[Definition] = set()
@@ -81,7 +81,7 @@ class RowsOfKeys:
         return self.definition if self.keys else ()
 
     def by_statistics(self, state: Snapshot, file: DataFile) -> bool | None:
-        """Return that no row of a file goes without keys; else that it must be read."""
+        """Return False without keys: no row is erased. Otherwise None: the file must be read."""
         return None if self.keys else False
 
     def gone(self, rows: pa.Table) -> pa.ChunkedArray:
@@ -99,11 +99,11 @@ class TombstonesOfKeys:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the columns that decide."""
+        """Return the columns that identify tombstones of the keys; empty without keys."""
         return ("kind", "definition", "key") if self.keys else ()
 
     def by_statistics(self, state: Snapshot, file: DataFile) -> bool | None:
-        """Return that no row of a file goes without keys; else that it must be read."""
+        """Return False without keys: no row is erased. Otherwise None: the file must be read."""
         return None if self.keys else False
 
     def gone(self, rows: pa.Table) -> pa.ChunkedArray:
@@ -125,7 +125,7 @@ class EitherRows:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the columns that decide."""
+        """Return the columns that identify tombstones of the keys; empty without keys."""
         return tuple(dict.fromkeys(name for one in self.selections for name in one.columns))
 
     def by_statistics(self, state: Snapshot, file: DataFile) -> bool | None:

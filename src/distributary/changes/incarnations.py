@@ -43,11 +43,11 @@ from distributary.model.incarnation import (
 )
 
 MOST_STARTS = 1_000
-"""The most incarnations of a table, counted in all partitions."""
+"""The largest number of incarnations of a table, counted in all partitions."""
 CLOCK_US = 2_000_000
 """Microseconds by which times of one clock, rounded to seconds, may seem to go back."""
 _NEIGHBOURS = 1
-"""The most files of a binary log between two statements that waited for one lock."""
+"""The largest number of files of a binary log between two statements that waited for one lock."""
 _SHOWN = 2
 _FIRST_PAIRS = 1_000
 """The number of events that are searched in the log first."""

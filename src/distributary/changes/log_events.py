@@ -262,7 +262,8 @@ def _codes(column: pa.ChunkedArray, values: pa.Array) -> Ints:
 PROPERTY = "distributary.keys"
 """The table property that holds the spans."""
 MOST_SPANS = 64
-"""The most spans that are kept; rows of older spans count as rows of the oldest kept one."""
+"""The largest number of spans that are kept; rows of older spans count as rows of the oldest kept
+one."""
 
 
 Bound = tuple[int | str, ...]
@@ -604,8 +605,8 @@ def left_out_names(unchanged: pa.ChunkedArray, columns: Sequence[str]) -> dict[s
 
 
 EVENT_BYTES = 2**30
-"""The most bytes of events in memory that are merged together. More events are merged in several
-commits, which gives the same table."""
+"""The largest number of bytes of events in memory that are merged together. More events are merged
+in several commits, which gives the same table."""
 
 
 def read_events(files: Sequence[str], columns: pa.Schema) -> ChangeEvents:

@@ -76,7 +76,7 @@ class MergeOrder:
     role: Role = Role.MERGED
     deletes: Deletes = "hard"
     deletes_as: DeletesAs = "rewrite"
-    """How rows are deleted from a large file: by rewriting it, or by a deletion vector."""
+    """The way to delete rows from a large file: rewriting it, or a deletion vector."""
     evolution: Evolution = "mergeSchema"
     horizon: int = HORIZON_SECONDS
     """Seconds for which tombstones are kept."""

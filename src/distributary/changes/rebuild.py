@@ -216,7 +216,7 @@ def _survey(log_path: str, order: MergeOrder, table_columns: MergedColumns) -> _
             code=ErrorCode.NOT_FOUND,
             where=log_path,
             evidence="there is no table in this folder",
-            next_step="set cdc.log to true, and let the source be read again",
+            next_step="set cdc.log to true, then read the source again: `distributary reset FILE`",
         )
     snapshot.refuse_unreadable(f"{order.table}_log")
     wanted = pa.schema([CHANGE_SCHEMA.field(n) for n in ("_key", "_unchanged", "_batch")])

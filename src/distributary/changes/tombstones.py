@@ -114,11 +114,10 @@ def refuse_behind(known: Tombstones, merged: Snapshot | None, *, table: str) -> 
     raise TombstonesBehindError(
         f"the tombstones of rows deleted from table {table} are older than the table",
         where=known.folder,
-        evidence=f"the table was merged with version {version} of {known.folder}, and {found}, or "
-        "of another lake; put the newest copy of this folder back, or `distributary reset "
-        f"FILE --table {table}` accepts the folder as it is",
+        evidence=f"the table was merged with version {version} of this folder; now {found}",
         next_step="put the newest copy of this folder back; without one, `distributary reset FILE "
-        f"--table {table}` takes it as it is: a late event may then bring a deleted row back",
+        f"--table {table}` accepts the folder as it is: a late event may then bring a deleted row "
+        "back",
     )
 
 
@@ -134,7 +133,7 @@ def marks_for(merged: Snapshot | None, tombstones: Snapshot | None) -> dict[str,
 
 
 def take_as_they_are(path: str, folder: str, *, table: str) -> None:
-    """Commit to a merged table that its current tombstones are accepted."""
+    """Accept the current tombstones of a merged table: commit their mark to the table."""
 
     def attempt() -> None:
         merged = snapshot_of(path)
@@ -155,7 +154,7 @@ def _counted(tombstones: Snapshot | None) -> dict[str, int]:
 
 
 def made(rows: pa.Table, definition: Definition | None, *, now_us: int) -> pa.Table:
-    """Build tombstones of rows by a key, or of the whole table at the places of the rows."""
+    """Build tombstones of rows by a key, or of the whole table at the positions of the rows."""
     size = rows.num_rows
     named = definition is not None
     return pa.table(
@@ -256,7 +255,7 @@ def _add(known: Tombstones, new: pa.Table, *, table: str, mark: Mark | None) -> 
 
 
 def _unknown(new: pa.Table, rows: pa.Table) -> pa.Table:
-    """Return the tombstones that are not among others."""
+    """Return the new tombstones that the table does not have yet."""
     index = KeyIndex(rows, ("definition", "key", "kind", "_seq"))
     return new.filter(pa.array(index.find(new) < 0))
 

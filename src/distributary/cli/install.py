@@ -43,7 +43,7 @@ _STYLES = {
     "unchanged": "dim",
 }
 _ENDINGS = (".tar.gz", ".tgz")
-"""Of an archive with another name, Spark unpacks no rights: its Python could not be started."""
+"""The suffix of archives. From others, Spark unpacks no permissions: Python could not start."""
 
 
 *_FIRST, _LAST = TARGETS
@@ -67,7 +67,7 @@ Out = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The jobs of a pipeline, and what changes for its types."""
+    """The jobs of a pipeline, and the types that move between them."""
 
     place: ShardsTarget
     pipeline: str
@@ -192,7 +192,7 @@ def install(
 
 
 def _warn_unfit(call: Invocation, name: str, pipeline: Installable, *, refuse: bool) -> None:
-    """Print what is not known about the target; without `refuse`, also what does not fit there."""
+    """Print unknown facts about the target; without `refuse`, also settings that do not fit it."""
     from distributary.deploy.refusals import refuse_unfit
 
     try:
@@ -205,7 +205,7 @@ def _warn_unfit(call: Invocation, name: str, pipeline: Installable, *, refuse: b
 
 
 def _plan_spread(name: str, pipeline: Installable, *, shards: int, out: Path | None) -> Spread:
-    """Look at what is installed and at the lake, and say what would be."""
+    """Plan the jobs from the installed files and the lake."""
     from distributary.config.shard import moves
     from distributary.deploy.shards import installed_shards, spread_target
 

@@ -26,7 +26,7 @@ app = single(LOOK)
 
 _MOST_SHOWN = 20
 _LONGEST = 400
-"""The most characters of the list of columns of a new table."""
+"""The largest number of characters of the list of columns of a new table."""
 _COLOURS = {"+": "green", "~": "yellow", "!": "red", "-": "red"}
 
 

@@ -50,7 +50,7 @@ Token = Annotated[
     str | None,
     option(
         "--token",
-        "Ask for it at /status and /metrics; an address beyond loopback needs one.",
+        "Token for requests to /status and /metrics; required for any address but loopback.",
         envvar="DISTRIBUTARY_TOKEN",
     ),
 ]
@@ -311,7 +311,7 @@ def up(
         ),
     ] = None,
     grace: Annotated[
-        str, option("--grace", "How long pipelines may take to finish their batches when stopped.")
+        str, option("--grace", "The time that stopped pipelines have to finish their batches.")
     ] = "60s",
     listen: Annotated[
         str | None,
@@ -472,7 +472,7 @@ def run_project(
         str, option("--max-restarts", "Number of consecutive failures allowed: unlimited, or 5.")
     ] = "unlimited",
     grace: Annotated[
-        str, option("--grace", "How long an update may take to finish when stopped.")
+        str, option("--grace", "The time that a stopped update has to finish.")
     ] = "60s",
     dry_run: Annotated[bool, option("--dry-run", "Only check the project's definitions.")] = False,
 ) -> int:

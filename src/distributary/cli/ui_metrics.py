@@ -91,7 +91,7 @@ def ui(
         Path | None,
         option(
             "--token-file",
-            "File with the token that browsers must send; else $DISTRIBUTARY_TOKEN.",
+            "File with the token that browsers must send; $DISTRIBUTARY_TOKEN by default.",
             metavar="FILE",
         ),
     ] = None,

@@ -217,7 +217,7 @@ class GlueCatalogConfig(_CatalogConfig):
     )
     """AWS account of the catalog; the account of the credentials when left out."""
     endpoint: HttpUrl | None = Field(default=None, examples=["http://127.0.0.1:5000"])
-    """Address of the service, instead of the one that AWS uses."""
+    """Address of the service, instead of AWS's own address."""
 
     def conflicts(self) -> Iterator[Conflict]:
         """Yield a schema that is not in lower case: Glue and other engines use lower case."""

@@ -13,7 +13,7 @@ from distributary.config.database import SlotsUrl
 from distributary.model.rules.expectation import any_fits
 
 Carrier = Literal["files", "messages"]
-"""How a source brings events: in files that another system writes, or one in each record."""
+"""The carrier of change events: files that another system writes, or one event per record."""
 CARRIERS: Mapping[str, tuple[Carrier, ...]] = {
     "datastream": ("files",),
     "debezium": ("messages",),
@@ -21,7 +21,7 @@ CARRIERS: Mapping[str, tuple[Carrier, ...]] = {
     "canal": ("messages",),
     "dms": ("files",),
 }
-"""How events of each format come."""
+"""The carrier of each format of change events."""
 
 
 _SECTIONS = ("dms",)
@@ -138,7 +138,7 @@ class Cdc(Section):
         default_factory=dict, examples=[{"shop_customer": ["tier", "country"]}]
     )
     """Columns of the history that begin a version, by tables with the wildcards * and ?: an event
-    that changes none of them is in the version that it finds. The first pattern that fits a table
+    that changes none of them belongs to the current version. The first pattern that fits a table
     counts; in other tables each event begins a version."""
 
     def begins_versions(self, table: str) -> tuple[str, ...]:
@@ -147,7 +147,7 @@ class Cdc(Section):
         return next(found, ())
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield settings of another format, and those that lack another."""
+        """Yield settings that belong to another format, or that need a missing setting."""
         if self.history_columns and not self.history:
             yield ("history_columns",), "needs history: true"
         if self.history_columns and not self.log:

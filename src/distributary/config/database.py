@@ -20,8 +20,8 @@ PASSWORD_VARIABLES: Mapping[str, str] = {
     "mysql": "MYSQL_PWD",
     "mariadb": "MYSQL_PWD",
 }
-"""By the scheme of an address: the variable in which the database's own tools look for a
-password."""
+"""The variable in which a database's own tools look for a password, by the scheme of the
+address."""
 _REFERENCE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)\}")
 
 

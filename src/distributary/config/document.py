@@ -32,7 +32,7 @@ from distributary.model.names import printable
 
 
 class OriginKind(StrEnum):
-    """The kinds of origins, the one that wins first."""
+    """The kinds of origins, in descending order of precedence."""
 
     FLAG = "flag"
     VARIABLE = "variable"

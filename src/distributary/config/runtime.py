@@ -43,9 +43,9 @@ class Limits(Section):
     """Largest payload in bytes. Records with a larger one are dead-lettered as
     PAYLOAD_TOO_LARGE."""
     max_decoded_bytes: PositiveSize = 128 * 1024 * 1024
-    """The most bytes of columns that one payload may become, estimated before it is decoded: a list
-    of empty items can grow to hundreds of times its size. Larger payloads are dead-lettered as
-    PAYLOAD_EXPANDS."""
+    """The largest number of bytes of columns that one payload may become, estimated before it is
+    decoded: a list of empty items can grow to hundreds of times its size. Larger payloads are
+    dead-lettered as PAYLOAD_EXPANDS."""
     max_depth: int = Field(default=100, ge=1, le=1000)
     """The deepest nesting of messages in one payload."""
     recursion_depth: int = Field(default=3, ge=1, le=20)

@@ -261,7 +261,7 @@ SLICE_BYTES = 256 * 1024 * 1024
 TEXT = 16
 """Bytes that a text takes in addition to its characters."""
 JSON_GROWTH = 6
-"""The most bytes that one byte becomes in JSON text, where it has to be escaped."""
+"""The largest number of bytes that one byte becomes in JSON text, where it has to be escaped."""
 _VALUE = 8
 """Bytes of any other value: parsers keep a pointer or a word for each, whatever its column
 needs."""
@@ -274,7 +274,7 @@ class Expansion:
     row: int
     """Bytes of the columns of one payload without any list items."""
     factor: int
-    """The most bytes of columns that one byte of a payload becomes."""
+    """The largest number of bytes of columns that one byte of a payload becomes."""
     measure: Callable[[bytes, int], int]
     """Returns the bytes that one payload becomes, or any number above the given limit. It may raise
     `RefusedError` as the decoder would, and need not measure a payload that is no JSON."""
@@ -336,11 +336,13 @@ class DecodeLimits:
 
     max_payload_bytes: int = 16 * 1024 * 1024
     max_decoded_bytes: int = 128 * 1024 * 1024
-    """The most bytes of columns that one payload may become, estimated before it is decoded."""
+    """The largest number of bytes of columns that one payload may become, estimated before it is
+    decoded."""
     max_depth: int = 100
     """The deepest nesting of messages in one payload, limited as in the official runtimes."""
     recursion_depth: int = 3
-    """How often a message may contain itself as columns; deeper levels are kept as JSON text."""
+    """The number of levels of a self-containing message that become columns; the rest is JSON
+    text."""
     drop_unknown_fields: bool = False
     """Protobuf: drop fields that the schema does not have, and only count the records."""
     raw_bytes: bool = False
@@ -467,7 +469,7 @@ class TwoSpeedDecoder(ABC):
     def _admit(
         self, array: pa.BinaryArray, positions: Positions, gathered: Gathered
     ) -> tuple[pa.BinaryArray, Positions]:
-        """Return payloads in the form that the engine takes, without those that cannot be rows."""
+        """Convert payloads to the engine's form; leave out payloads that cannot be rows."""
         return array, positions
 
     @abstractmethod
@@ -476,7 +478,7 @@ class TwoSpeedDecoder(ABC):
 
     @abstractmethod
     def _carefully(self, array: pa.BinaryArray, positions: Positions, gathered: Gathered) -> None:
-        """Read payloads one by one that the engine refused or may have misread."""
+        """Read, one by one, the payloads that the engine refused or may have misread."""
 
     def _decode(self, array: pa.BinaryArray, positions: Positions, gathered: Gathered) -> None:
         patience = 0 if self._engine is None else self._patience

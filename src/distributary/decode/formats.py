@@ -19,7 +19,7 @@ from distributary.model.record import Format, WriterSchema
 
 
 class _Formats(dict[str, PayloadFormat]):
-    """Payload formats by name; those of other packages are loaded when they are asked for."""
+    """Payload formats by name; formats of other packages are loaded on first use."""
 
     def __missing__(self, name: str) -> PayloadFormat:
         entry: PayloadFormat = load_plugged(FORMATS_GROUP, name)
@@ -48,7 +48,7 @@ def guessed_format(payload: bytes) -> PayloadFormat:
 # A cache of the decoders that this process has built.
 
 CAPACITY = 10_000
-"""The most decoders kept, at 50 to 300 kB each; the least recently used goes first."""
+"""The largest number of decoders kept, at 50 to 300 kB each; the least recently used goes first."""
 
 _decoders: Cache[Decoder] = Cache(CAPACITY)
 _change_decoders: Cache[ChangeDecoder] = Cache(CAPACITY)

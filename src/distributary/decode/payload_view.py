@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 VIEW_CHARACTERS = 200_000
-"""The most characters of a view; the rest is cut off."""
+"""The largest number of characters of a view; the rest is cut off."""
 _TOLERATED = 1_000
 """Characters by which a view may be longer: the reason for unreadable bytes is kept whole."""
 

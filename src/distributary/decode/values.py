@@ -1,6 +1,6 @@
-"""A payload format of one's own: a function that reads a payload to Python's values.
+"""A payload format that a user writes: a function that parses a payload to Python values.
 
-Its records have no schema: columns come from the values, as those of JSON without a schema do.
+Its records have no schema: columns come from the values, as for JSON without a schema.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class ColumnConflictError(Exception):
 
 
 class UnsupportedTypeError(Exception):
-    """An error for a type that no column of ours can have."""
+    """An error for a type that no column of a lake can have."""
 
 
 @dataclass(frozen=True, slots=True)

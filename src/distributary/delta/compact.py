@@ -205,7 +205,8 @@ class _Target:
         self._schema, self._key = schema, key
         self._waiting: list[pa.Table] = []
         self._joined = 0
-        """How many of the waiting tables, from the first, are concatenations of several pieces."""
+        """The number of waiting tables, from the first, that are concatenations of several
+        pieces."""
         self._bytes = 0
         self._sink: _Summed | None = None
         self._writer: pq.ParquetWriter | None = None

@@ -32,8 +32,8 @@ _SEAL = f'{{"commitInfo":{{"{TAG}":"'.encode()
 _INFO = b'{"commitInfo":{'
 _DIGITS = slice(len(_SEAL), len(_SEAL) + 8)
 _ALIKE = 34
-"""How many of the 37 bytes before the checksum of a commit must be right for the others to count as
-damaged. A commit without a checksum shares fewer of them."""
+"""The number of matching bytes, of the 37 before a commit's checksum, that make the checksum
+count as damaged. A commit without a checksum matches in fewer bytes."""
 _FOOTER_KEY = "distributary.footer_crc32"
 _BLANK = b"00000000"
 """The digits of a footer's checksum while it is computed."""

@@ -376,11 +376,11 @@ class ErasedRows:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the columns that decide."""
+        """Return the columns that identify erased rows."""
         return tuple(dict.fromkeys([*self.place_columns, *self.value_columns.values()]))
 
     def by_statistics(self, state: Snapshot, file: DataFile) -> bool | None:
-        """Return that no row of a file goes, if its offsets are others, or that it must be read."""
+        """Return False if a file's bounds rule out erased rows; None if it must be read."""
         if not self.columns:
             return False
         if self.value_columns:
@@ -392,7 +392,7 @@ class ErasedRows:
         return None if any(low <= last and high >= first for first, last in ranges) else False
 
     def gone(self, rows: pa.Table) -> pa.ChunkedArray:
-        """Return a mask of the rows that go."""
+        """Return a mask of the erased rows."""
         found = np.zeros(rows.num_rows, np.bool_)
         if self.place_columns:
             found |= self.known.at_places(rows, self.places)

@@ -56,11 +56,11 @@ TRUSTED_SECONDS = 3600
 """Other processes clean up logs, but never commits as young as this: a snapshot whose newest commit
 is older is loaded again."""
 ASK_AGAIN_SECONDS = 600.0
-"""How often a bucket is asked again whether a table that we write to is still the same table."""
+"""The time after which a bucket is asked again whether a table is still the same table."""
 LARGE_FILE = 32 * 2**20
 """Size in bytes above which a file is read in pieces and not held in memory whole."""
 MOST_TABLES = 4096
-"""How many tables a process follows; the table that was not used for longest is dropped."""
+"""The number of tables that a process follows; the least recently used table is dropped."""
 
 _TRIES = 3
 _LONGEST_EVIDENCE = 300

@@ -52,7 +52,7 @@ _FOREIGN = (DeltaError, OSError, pa.ArrowException, BrokenLogError)
 
 @contextmanager
 def reaching_table(path: str) -> Iterator[None]:
-    """Turn exceptions of the storage and of the table format into errors of ours."""
+    """Convert exceptions of the storage and of the table format to PublishError."""
     try:
         yield
     except CommitFailedError as error:
@@ -290,7 +290,7 @@ def lake_files(folder: str) -> pa_fs.FileSystem:
 # Several writers of one table: a writer that commits second reads the table again and retries.
 
 ATTEMPTS = 15
-"""How often an overtaken commit is attempted."""
+"""The number of attempts at a commit that other writers overtake."""
 
 T = TypeVar("T")
 
@@ -338,7 +338,7 @@ def committing(path: str, *, doing: str) -> Iterator[None]:
 
 
 def as_publish_error(error: Exception, *, doing: str, path: str) -> PublishError:
-    """Return the error of ours for an exception of the libraries below."""
+    """Return the PublishError for an exception of deltalake, Arrow or the store."""
     evidence = clean(f"{error}") or type(error).__name__
     what = f"cannot {doing}"
     if isinstance(error, PublishError):

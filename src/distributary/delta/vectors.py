@@ -34,7 +34,7 @@ _VERSION = b"\x01"
 _HELD, _INLINE = "u", "i"
 _UUID_TEXT = 20
 _MOST_KEPT = 128
-"""How many vectors a process caches: a merge reads each vector several times."""
+"""The number of vectors that a process caches: a merge reads each vector several times."""
 
 _B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
 _Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"

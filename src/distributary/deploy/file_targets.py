@@ -97,7 +97,7 @@ class StepAction(StrEnum):
     UNCHANGED = "unchanged"
     REMOVE = "remove"
     EDITED = "edited"
-    """It was written by `install` and edited since."""
+    """The file was written by `install` and edited since."""
     FOREIGN = "foreign"
     """Another file or job is in its place."""
 
@@ -110,9 +110,9 @@ class InstallStep:
     name: str
     action: StepAction
     after: str = field(default="", repr=False)
-    """Its text afterwards."""
+    """The text of the file after the installation."""
     before: str = field(default="", repr=False)
-    """Its text as it is now."""
+    """The current text of the file."""
     mode: int = 0o644
     why: str = ""
     """The reason why it conflicts, or is unknown."""
@@ -282,7 +282,7 @@ class FileTarget:
 
 
 def _text(path: Path) -> str | None:
-    """Return a file's text; None for a file that cannot be one of ours."""
+    """Return a file's text; None for a file that `install` cannot have written."""
     try:
         if not path.is_file() or path.is_symlink() or path.stat().st_size > _LARGEST:
             return None

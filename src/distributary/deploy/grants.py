@@ -52,7 +52,7 @@ class Standing(StrEnum):
     PENDING = "pending"
     """We were about to grant it; the result is unknown."""
     FOUND = "found"
-    """It had been granted by others before: we never revoke it."""
+    """Another user had granted the privilege before: `grants` never revokes it."""
 
 
 Record = Mapping[Right, Standing]
@@ -328,10 +328,10 @@ class GrantResult(StrEnum):
 
     DONE = "done"
     FOUND = "found"
-    """It had been granted by others already."""
+    """Another user had already granted the privilege."""
     FAILED = "failed"
     UNKNOWN = "unknown"
-    """No answer arrived: it may have been done."""
+    """No answer arrived: the statement may have been executed."""
     NOT_TRIED = "not tried"
 
 

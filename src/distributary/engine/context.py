@@ -76,7 +76,7 @@ class PublishState:
     lock: threading.Lock = field(default_factory=threading.Lock)
     """The lock during commits: a batch and a `resume` must not overtake each other."""
     marked: dict[str, int] = field(default_factory=dict)
-    """By table: the newest batch of this lane in the table's log, as last read."""
+    """The newest batch of this lane in each table's log, as last read."""
     followed: set[str] = field(default_factory=set)
     """Logs whose merged tables have all events from before this run."""
 

@@ -88,7 +88,7 @@ class RunSummary:
     query_id: str = ""
     """The id of the checkpoint's life."""
     stopped: str = ""
-    """How the run ended: `done` or `stopped`."""
+    """The end of the run: `done` or `stopped`."""
     still_parked: StillParked = field(default_factory=StillParked)
     """The parked records, including those of earlier runs."""
     catalog: CatalogState | None = None
@@ -179,7 +179,7 @@ class StreamRun:
         return self._summary
 
     def _look_at_parked(self) -> None:
-        """Count the records that are still parked, without those that this run has resumed."""
+        """Count the records that are still parked; this run may have resumed others."""
         context, summary = self._context, self._summary
         left = parked(context.publishing.parking)
         records, tables = sum(p.entry.records for p in left), len({p.table for p in left})
@@ -399,7 +399,7 @@ class StreamRun:
         self._summary.counts += settled.counts
 
     def _explained(self, error: Exception, batch: int) -> DistributaryError:
-        """Return the error of ours for an exception of a batch."""
+        """Return the DistributaryError for an exception of a batch."""
         if isinstance(error, PySparkException):
             return self._source.explain(error) or spark_failed(error)
         disk = disk_failed(error) if isinstance(error, OSError) else None

@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 _LOOK_AGAIN_SECONDS = 900.0
 """The pause between two rounds over all tables, even tables without a new batch."""
 _PATIENCE_SECONDS = 60.0
-"""How long the end of a run waits for a round that makes no progress."""
+"""The longest time for which the end of a run waits for a round without progress."""
 _DISK_THREADS, _OTHER_THREADS = 4, 16
 _SHOWN = 20
 _DOCUMENT = "/iceberg"
@@ -116,10 +116,11 @@ class MirrorRounds:
     _catalog: MirrorCatalog = field(init=False)
     _tables: dict[str, MirroredTable] = field(default_factory=dict)
     _current: dict[str, datetime] = field(default_factory=dict)
-    """By table, the begin of the last round after which its mirror was up to date."""
+    """The beginning of the last round that brought the mirror of a table up to date, by table."""
     _failed: dict[str, Unregistered] = field(default_factory=dict)
     _floor: datetime | None = None
-    """What an earlier process has stored: mirrors that were not looked at yet are as far."""
+    """The progress that an earlier process stored, for mirrors that this run has not checked
+    yet."""
 
     def __post_init__(self) -> None:
         """Continue from the state that an earlier process has stored."""

@@ -74,7 +74,7 @@ class Pacing:
         )
 
     def _costs(self) -> tuple[float, float]:
-        """Return the seconds of a round, and those that each of its records adds.
+        """Return the fixed seconds of a round, and the seconds that each record adds.
 
         Both are from a line through the last rounds. The line is raised until no round was slower,
         except for the slowest one, which a pause of the machine may explain.

@@ -105,7 +105,7 @@ class Registrar:
         self._new: dict[str, _Wanted] = {}
         """Requests that the thread has not taken yet."""
         self._plans: dict[str, TablePlan] = {}
-        """By table: the last plan; used by the caller's thread only."""
+        """The last plan of each table; used by the caller's thread only."""
         self._ending = False
         self._progress = 0
         self._state = CatalogState(settings.type, ".".join(settings.names), datetime.now(UTC))

@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 ASK_SECONDS = 30.0
 MOST_SLOTS = 100
-"""The most slots that are kept: those that hold back most log."""
+"""The largest number of slots in a report: those that hold back most log."""
 _PATIENCE = {"connect_timeout": "10", "tcp_user_timeout": "10000"}
 """Options of the connection: an unreachable database is noticed after ten seconds."""
 

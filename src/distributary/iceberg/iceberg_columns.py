@@ -108,7 +108,7 @@ def partition_fields(schema: Json, parts: Partitioning) -> list[Json]:
 
 
 def _avro_name(name: str) -> str:
-    """Return a name that Avro allows, as Iceberg's own code makes it."""
+    """Convert a name to one that Avro allows, as Iceberg's own code does."""
     plain = re.sub(r"[^A-Za-z0-9_]", lambda match: f"_x{ord(match[0]):X}", name)
     return f"_{plain}" if plain[:1].isdigit() else plain
 
@@ -230,7 +230,7 @@ def _primitive(spelled: str, before: Any, path: str) -> str:
 
 
 def _widens(before: Any, type_: str) -> bool:
-    """Return whether Iceberg can widen a column's type so."""
+    """Return whether Iceberg can widen a column from one type to the other."""
     if not isinstance(before, str):
         return False
     old, new = _DECIMAL.fullmatch(before), _DECIMAL.fullmatch(type_)

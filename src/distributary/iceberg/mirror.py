@@ -94,8 +94,8 @@ _PROPERTIES = {
 _ENTRIES = 8000
 """The number of files in one manifest of a mirror that is made anew, about 2 MB."""
 _FAN = 8
-"""How many manifests of about one size are merged into one: of a table with a million files there
-are a few dozen, and each file is listed again six times in all."""
+"""The number of manifests of about one size that are merged into one. A table with a million
+files then has a few dozen manifests, and each file is written to a manifest six times."""
 _LARGEST = 8**4
 """The number of files from which a manifest is not merged any more."""
 _EXPIRED_AT_ONCE = 16
@@ -126,7 +126,7 @@ class Synced:
     commits: int = 0
     """The commits of the Delta table in the new snapshot."""
     again: str = ""
-    """Why the mirror was made again from the whole table."""
+    """The reason why the mirror was built again from the whole table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -581,7 +581,7 @@ class _Draft:
         return MirrorCommit(after, self.updates, requirements, self._store.address)
 
     def _expired(self, moment: int) -> list[int]:
-        """Return the snapshots from before a moment, without those that branches and tags name."""
+        """Return the snapshots that are older than a time and that no branch or tag names."""
         named = {ref["snapshot-id"] for ref in (self._before.get("refs") or {}).values()}
         return [
             snapshot["snapshot-id"]

@@ -67,9 +67,9 @@ class Heartbeat:
     """The newest heartbeat of a Debezium connector that was read."""
 
     at: datetime
-    """When the connector sent it."""
+    """The time at which the connector sent it."""
     looked_at: datetime | None = None
-    """When the source was asked last and held no newer one; None: not yet."""
+    """The time of the last request to the source that found no newer heartbeat; None before it."""
 
     @property
     def silent_seconds(self) -> float | None:
@@ -94,7 +94,7 @@ class Slot:
     lost: bool = False
     """The database has removed log that the slot still needs."""
     database: str = ""
-    """The database whose changes it decodes; empty: it is a standby's."""
+    """The database whose changes the slot decodes; empty for the slot of a standby."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +102,11 @@ class SourceSlots:
     """The replication slots of a source database, as it reported them last."""
 
     at: datetime | None = None
-    """When the database was asked last and answered; None: never."""
+    """The time of the database's last answer; None if it has never answered."""
     slots: tuple[Slot, ...] = ()
-    """The one that holds back most log first."""
+    """The slots, in descending order of the log that they hold back."""
     error: str = ""
-    """Why the database has not answered since."""
+    """The reason why the database has not answered since."""
 
 
 # Counts of change events in a batch.

@@ -23,6 +23,6 @@ class Check:
     found: str
     needed: str = ""
     fix: str = ""
-    """What to type or to do."""
+    """The command or the action that fixes the finding."""
     tried: str = ""
     """The action that was tried, if the check does more than look."""

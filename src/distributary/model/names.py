@@ -350,7 +350,7 @@ def _snake(pascal: str) -> str:
 # files, because readers guess the types of folder names; its folders are labels to find files by.
 
 LONGEST_FOLDER = 255
-"""The most bytes in one part of a path, on common file systems."""
+"""The largest number of bytes in one part of a path, on common file systems."""
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 NULL_LABEL = "null"
 OTHER_LABEL = "other"

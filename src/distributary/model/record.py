@@ -30,7 +30,7 @@ RAW = pa.schema(
 Partition = tuple[str, int]
 """A topic and the number of a partition."""
 LastRecords = dict[Partition, tuple[int, int]]
-"""By partition: the offset of the last record that was read, and a checksum of this record."""
+"""The offset and the checksum of the last record that was read, by partition."""
 
 
 def last_records(raw: pa.RecordBatch) -> LastRecords:

@@ -117,7 +117,7 @@ class StageOrder:
     last_records: bool = False
     """Whether tasks report the last record that they read of each partition."""
     most_new_keys: int = 10_000
-    """How many keys without a route one task may report; records of further keys are refused."""
+    """The largest number of keys without a route that a task reports; further keys are refused."""
 
 
 class Exchange(NamedTuple):

@@ -47,15 +47,15 @@ class TableFormat:
     storage: tuple[str, str] | None = None
     """The storage layer and the file format, as lineage names them; None for none."""
     kept_elsewhere: str = ""
-    """What keeps its tables in order, where maintenance must not; empty if maintenance may."""
+    """The system that maintains its tables in place of `maintain`; empty if `maintain` does."""
     expires_elsewhere: str = ""
-    """What to do in place of `maintain.every`; empty if it may be set."""
+    """The advice in place of `maintain.every`; empty if this setting is allowed."""
     no_rewrites: str = ""
-    """Why maintenance must not write its files again; empty if it may."""
+    """The reason why maintenance must not rewrite its files; empty if it may."""
     no_backup: Refusal | None = None
-    """Why a backup cannot copy its tables; None if it can."""
+    """The reason why a backup cannot copy its tables; None if it can."""
     no_live_backup: str = ""
-    """Why a backup needs its pipelines to be stopped; empty if it does not."""
+    """The reason why a backup needs stopped pipelines; empty if it does not."""
 
 
 DELTA = "delta"
@@ -97,7 +97,7 @@ TABLE_FORMATS: Mapping[str, TableFormat] = {
         ),
     ),
 }
-"""By the value of `tables.format`."""
+"""The table formats by the value of `tables.format`."""
 
 
 def formats_with(can: Callable[[TableFormat], bool]) -> str:

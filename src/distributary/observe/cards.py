@@ -226,7 +226,7 @@ class MirrorState:
     """Mirrors that were made again from the Delta log by the last round: they were lost, damaged
     or edited."""
     problems: tuple[Unregistered, ...] = ()
-    """Why mirrors are behind, the oldest first, a few of them."""
+    """The reasons why mirrors are behind, the oldest first; a few of them."""
 
 
 def write_mirror_state(lake: str, pipeline: str, state: MirrorState) -> None:
@@ -267,7 +267,7 @@ class UpkeepState:
     rows_removed: int = 0
     """Rows that were too old, when some were removed last."""
     rows_removed_at: datetime | None = None
-    """When rows were removed last; None if they never were."""
+    """The time of the last removal of rows; None without any."""
 
 
 def write_upkeep_state(lake: str, pipeline: str, state: UpkeepState) -> None:

@@ -373,7 +373,7 @@ class _TableLog:
     seen: Snapshot
     point: CutPoint
     derived: bool
-    """Whether a batch may be several commits, of which only the last has its mark."""
+    """Whether a batch may have several commits, and only the last one carries its mark."""
 
     def version(self, start: int | None, commits: Sequence[LastCommit]) -> int | None:
         """Return the version at the point; None if the table has no batch of the cut.

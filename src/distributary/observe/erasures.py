@@ -62,7 +62,7 @@ def tables_of(lake: str) -> tuple[ErasableTable, ...]:
 
 
 def open_delta(table: ErasableTable) -> tuple[Snapshot | None, str]:
-    """Open a table of the lake; return None and why its rows cannot be reached, if so."""
+    """Open a table of the lake; return None and a reason if its rows cannot be reached."""
     kind = DELTA if is_remote(table.folder) else format_at(table.folder)
     if kind is None:
         return None, ""

@@ -169,7 +169,7 @@ class BatchSettled(Event):
     event_seconds: float | None = None
     """The age of that record by its own time, if that is clearly wrong."""
     dead_letters: Mapping[str, int] = field(default_factory=dict)
-    """By error code."""
+    """The number of dead letters by error code."""
     steps: Mapping[str, float] = field(default_factory=dict)
     """Seconds by step."""
     written: tuple[TableWritten, ...] = ()

@@ -55,13 +55,13 @@ from distributary.observe.events import BatchSettled, TableWritten
 MOST_TOPICS = 5
 """A field that comes from more topics than these has no named origin."""
 _MOST_FIELDS = 200
-"""Fields that a column is said to hold; `_rest` of a thousand types has more than anybody reads."""
+"""The largest number of fields in the lineage of a column: `_rest` of many types has thousands."""
 _MOST_SCHEMA_FIELDS = 5000
 
 Clean = Callable[[str], str]
 """Takes secrets out of a text."""
 Fields = Mapping[str, tuple[Origin, ...]]
-"""By column: the fields whose values it holds."""
+"""The fields whose values each column holds, by column."""
 
 
 def _schema(columns: Sequence[Column], clean: Clean) -> schema_dataset.SchemaDatasetFacet:
@@ -312,7 +312,7 @@ def http_sink(config: Lineage) -> Sink:
 
 _OUTPUTS_PER_EVENT = 100
 _PATIENCE_SECONDS = 30.0
-"""How long a server is left alone that has just failed."""
+"""The pause before the next request to a server that has failed."""
 _log = logging.getLogger(__name__)
 
 Shape = tuple[TablePlan, Fields]

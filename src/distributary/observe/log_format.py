@@ -110,17 +110,17 @@ class LogFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine:
-    """What every line says, as far as it is known."""
+    """The parts of a log line; some may be unknown."""
 
     message: str
     event: str
-    """What kind of line it is: `batch_settled`, `log`, `note`."""
+    """The kind of line: `batch_settled`, `log`, `note`."""
     level: str = "INFO"
     pipeline: str | None = None
     batch: int | None = None
     table: str | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
-    """What this kind of line says besides."""
+    """Further parts of this kind of line."""
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def masked(self, mask: Callable[[str], str]) -> LogLine:

@@ -277,7 +277,7 @@ class _Series(Collector):
         spread.sum += seconds
 
     def _forget(self, metric: Metric, pipeline: str) -> None:
-        """Drop the series of a pipeline, before those that are there now are set."""
+        """Drop the series of a pipeline, before the current ones are set."""
         known = self._numbers[metric]
         self._numbers[metric] = {key: n for key, n in known.items() if key[0] != pipeline}
 
@@ -535,7 +535,7 @@ class Metrics(_Series):
             self._raise_to(NEWEST_RECORD, name, value=newest)
 
     def _listened(self, event: events.Beat) -> None:
-        """Set how long each connector is silent; one that is not read any more has no series."""
+        """Set the silence of each connector; drop series of connectors no longer read."""
         self._forget(SOURCE_SILENT, event.pipeline)
         for topic, beat in event.heartbeats.items():
             if beat.silent_seconds is not None:

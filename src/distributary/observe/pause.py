@@ -27,9 +27,10 @@ class Pause:
     """A pause of a pipeline: no batch is read and no table is written."""
 
     since: datetime | None = None
-    """When it began; None if the file cannot be read, which still counts as a pause."""
+    """The beginning of the pause; None if the file cannot be read, which still counts as a
+    pause."""
     note: str = ""
-    """Why, in the words of the person who paused the pipeline."""
+    """The reason that the person gave who paused the pipeline."""
 
 
 def write_pause(checkpoint: Store, note: str = "") -> Pause:
@@ -67,7 +68,7 @@ def read_pause(checkpoint: Store | str) -> Pause | None:
 
 
 class PauseWatch:
-    """Looks for the pause of one checkpoint; a bucket is asked every few seconds only."""
+    """A watch for the pause of one checkpoint; it reads from a bucket every few seconds only."""
 
     def __init__(self, checkpoint: Store) -> None:
         self._checkpoint = checkpoint

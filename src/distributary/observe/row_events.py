@@ -48,11 +48,11 @@ class RowEvent:
     source_ts: datetime | None
     batch: int | None
     source: Coordinates | None
-    """Where it was read; None where the log keeps no coordinates."""
+    """The coordinates of the event; None if the log keeps none."""
     current: bool
-    """The row is what this event says."""
+    """Whether the row has the values of this event."""
     changed: Mapping[str, Any] = field(default_factory=dict)
-    """Columns that it gave another value than the event before, with the new value."""
+    """The new values of the columns that this event changed."""
     values: Mapping[str, Any] = field(default_factory=dict)
     """The source's columns that are not null."""
 

@@ -223,7 +223,7 @@ class FoundTable:
     refused: str = ""
     """The reason why its rows cannot be erased."""
     deleted_after: datetime | None = None
-    """When vacuum deletes the files that leave the table."""
+    """The time at which `vacuum` deletes the files that left the table."""
     held_by: tuple[str, ...] = ()
     """The pinned cuts that keep its older versions."""
 

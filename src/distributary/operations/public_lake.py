@@ -172,7 +172,9 @@ class Lake:
         """
         if key:
             if len(key) != 1:
-                raise ConfigError("rows are traced by one column", evidence=", ".join(key))
+                raise ConfigError(
+                    "a row is traced by the value of one column", evidence=", ".join(key)
+                )
             ((column, value),) = key.items()
             return trace_row(self.path, where, column, value)
         source = Coordinates.parse(where)

@@ -62,7 +62,7 @@ class QueryLimits:
     memory: int = 2 << 30
     """The memory of the engine in bytes; it never writes to a disk."""
     rows: int | None = 1000
-    """The most rows; None for all."""
+    """The largest number of rows; None for all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,7 +142,7 @@ class ProposedRegistry:
 
 _VALUE = "-value"
 _MOST_ASKED = 100
-"""The most subjects whose newest version is read for its message's name."""
+"""The largest number of subjects whose newest version is read for its message's name."""
 _MOST_LISTED = 10
 
 Belongs = Callable[[RouteKey, WriterSchema], bool]

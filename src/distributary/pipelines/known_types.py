@@ -46,7 +46,7 @@ class KnownTypes:
 
     plan: TaskPlan
     tables: Mapping[str, TablePlan]
-    """By type."""
+    """The tables by type."""
 
     @property
     def types(self) -> tuple[KnownType, ...]:

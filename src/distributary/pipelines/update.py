@@ -89,7 +89,7 @@ def failure(
 
 
 def _raised(lines: Sequence[str]) -> DistributaryError | None:
-    """Return an error of ours with which the definitions themselves ended."""
+    """Return the DistributaryError with which the project's definitions ended; None without one."""
     text = "\n".join(lines)
     matches = [match for match in _OURS.finditer(text) if match[2] in ErrorCode.__members__]
     if not matches:

@@ -244,7 +244,7 @@ class _Table:
         check_staged(entry, at(self.path).size)
 
     def _landed(self, snapshot: int) -> Table | None:
-        """Return the table if it has this snapshot: the answer to a commit may have been lost."""
+        """Return the table if it has this snapshot: the commit's answer may be lost."""
         with suppress(Exception):
             current = self.load()
             if current is not None and current.metadata.snapshot_by_id(snapshot) is not None:

@@ -205,12 +205,12 @@ def _require_proof(publisher: Publisher, batch: ParkedBatch) -> None:
     committed = publisher.committed(batch.entry.table.path, batch.mark)
     if committed is None or committed.source_hash != batch.mark.source_hash:
         raise PublishError(
-            f"table {batch.table} is past batch {batch.mark.batch}, but no commit carries it",
+            f"table {batch.table} has later batches, but no commit of batch {batch.mark.batch}",
             code=ErrorCode.CHECKPOINT_DIVERGED,
             where=batch.folder,
             evidence=f"newest mark: {f'batch {committed.batch}' if committed else 'none'}",
-            next_step="later batches were published before this one; the files of this batch are "
-            "kept: add them to the table by hand, then remove the folder",
+            next_step="the files of this batch are kept: add them to the table by hand, then "
+            "remove the folder of the parked batch",
         )
 
 

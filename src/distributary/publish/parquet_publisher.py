@@ -294,12 +294,12 @@ def open_parquet(path: str) -> tuple[ParquetTable, TableRecord] | None:
 _log = logging.getLogger(__name__)
 
 KEPT_COMMITS = 1_000
-"""How many commits a table keeps, to know their sources; each is a small file."""
+"""The number of commits that a table keeps, to know their sources; each is a small file."""
 EXPIRY_SECONDS = 7 * 24 * 3600
 """The age at which staged files without a commit are deleted; killed processes leave them."""
 _TIDY_EVERY = 50
 _COPIES = 8
-"""How many files of a table a bucket copies at the same time."""
+"""The number of files of a table that a bucket copies at the same time."""
 
 
 class ParquetPublisher:

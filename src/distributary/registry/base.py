@@ -191,7 +191,7 @@ class RegistryCalls:
 
 
 def endpoint(path: str) -> str:
-    """Return the endpoint of a path, without names and ids, of which there are too many."""
+    """Return the endpoint of a path without names and ids, to keep the number of metrics small."""
     first, second, *_ = (*path.strip("/").split("/"), "")
     return next((kind for kind in (f"{first}/{second}", first) if kind in _ENDPOINTS), OTHER)
 

@@ -97,7 +97,7 @@ _RESCAN_SECONDS = 1.0
 
 
 class _FileStore:
-    """The files of the registry, with a cache of those that cannot change."""
+    """The files of the registry, with a cache of files that never change."""
 
     def __init__(self, store: Store, *, durable: bool = True) -> None:
         self._store = store

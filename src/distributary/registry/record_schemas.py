@@ -37,8 +37,8 @@ FIRST_ID = 2**32
 """The lowest id of a schema without a registry, above the 32 bits in a record's header."""
 _TRIALS = 2**31
 _MOST_RECALLED = 100
-"""The most claims that are recalled from earlier runs; reading more would take as long as the first
-batch, which names them anyway."""
+"""The largest number of claims that are recalled from earlier runs; reading more would take as long
+as the first batch, which names them anyway."""
 
 
 class InferredSchemas:

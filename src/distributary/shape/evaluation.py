@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 _MOST_KNOWN = 2_000
-"""How many prepared statements are kept."""
+"""The number of prepared statements that are kept."""
 _MOST_TRIES = 64
-"""How often rows are halved before all remaining rows count as failed."""
+"""The number of halvings before all remaining rows count as failed."""
 
 Result = TypeVar("Result")
 

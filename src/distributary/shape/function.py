@@ -1,4 +1,4 @@
-"""Functions of one's own over batches of Arrow columns: loading, columns that come out, calls."""
+"""Users' functions over batches of Arrow columns: their loading, output columns and calls."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ class _Resolution:
         return ShapePlan(inputs, where, computed, sources, columns, before, kept, unmasked)
 
     def _use(self, expression: SqlExpression) -> str:
-        """Note the columns that an expression reads; return why it cannot be applied, if so."""
+        """Note the columns that an expression reads; return the reason if it cannot be applied."""
         known = self._absent | self._there
         lower = {column.name.lower(): column for column in known.values()}
         if why := missing_column(expression.columns, lower):

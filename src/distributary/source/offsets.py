@@ -1,4 +1,4 @@
-"""A source of one's own: records that are counted from 0 and can be read again by their numbers."""
+"""A source that a user writes: records with numbers from 0, which can be read again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BATCH = 10_000
 
 
 class OffsetRecord(NamedTuple):
-    """A record of a source of one's own."""
+    """A record of a source that a user writes."""
 
     value: bytes | None
     key: bytes | None = None
@@ -35,7 +35,7 @@ class OffsetRecord(NamedTuple):
 
 
 class OffsetSource(ABC):
-    """Records in an order that never changes, of which new ones come at the end.
+    """Records in an order that never changes; new records are added at the end.
 
     The source is sent to a task, which reads a batch: it must pickle, and its module must be
     installed where tasks run.
@@ -113,7 +113,7 @@ class OffsetSource(ABC):
 
 
 class OffsetEntry(SourceEntry[SourceConfig]):
-    """The entry of a source of one's own, given the function that makes it of its settings."""
+    """The entry of a source that a user writes, given the function that builds it from settings."""
 
     def __init__(self, make: Callable[[SourceConfig], OffsetSource]) -> None:
         self._make = make

@@ -38,7 +38,7 @@ class Sample:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the section `source` beside those of the user."""
     faults: tuple[str, ...] = ()
-    """Why some of it could not be read."""
+    """The reason why a part of the sample could not be read."""
 
 
 def records_of(batch: pa.RecordBatch) -> Iterator[SampledRecord]:

@@ -118,7 +118,7 @@ if jvm not in ended and not select.select([jvm], [], [], grace)[0]:
     os.kill(0, signal.SIGKILL)
 """
 _END_SECONDS = 10.0
-"""How many seconds a JVM may take to stop Spark and to remove its temporary files."""
+"""The seconds that a JVM may take to stop Spark and to remove its temporary files."""
 
 
 _groups: list[JvmGroup] = []

@@ -88,16 +88,16 @@ def require_installed() -> None:
     version, own = require_supported(), pyspark_version()
     if minor_of(version) != minor_of(own):
         raise SetupError(
-            "PySpark and SPARK_HOME have different versions of Spark",
+            "SPARK_HOME has another version of Spark than PySpark",
             code=ErrorCode.SPARK_FAILED,
             where=f"SPARK_HOME={os.environ.get('SPARK_HOME')}",
-            evidence=f"Spark {version} there, PySpark {own}",
+            evidence=f"SPARK_HOME has Spark {version}, PySpark is {own}",
             next_step=f"unset SPARK_HOME, or pip install 'pyspark=={minor_of(version)}.*'",
         )
 
 
 def require_session(spark: SparkSession, where: str) -> SparkSession:
-    """Return a session that was started elsewhere, if its Spark is one of ours.
+    """Return a session that was started elsewhere, if its version of Spark is supported.
 
     Raises SetupError for another version, and for a server that is older than this client.
     """
@@ -127,7 +127,7 @@ def other_version(version: str, *, where: str, next_step: str) -> SetupError:
         f"the engine runs on Spark {NEEDED}",
         code=ErrorCode.SPARK_FAILED,
         where=where,
-        evidence=f"Spark {version} is there" if version else "there is no Spark",
+        evidence=f"found Spark {version}" if version else "found no Spark",
         next_step=next_step,
     )
 

@@ -1,7 +1,7 @@
-"""The exchange of rows by the number of the partition that they are for.
+"""The exchange of rows by the number of their target partition.
 
-Spark sends a row to the partition that the hash of its key names. So each partition gets a key
-whose hash names just it, and rows carry these keys instead of the numbers. Spark 4.1 has a method
+Spark sends a row to the partition that the hash of its key selects. So each partition gets a key
+whose hash selects it, and rows carry these keys instead of the numbers. Spark 4.1 has a method
 of its own for this, `repartitionById`; keys work with all versions.
 """
 

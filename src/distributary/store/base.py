@@ -334,7 +334,7 @@ def unpacked(data: bytes) -> bytes:
 
 _THREADS = 16
 _MOST_WAITING = 64
-"""How many files are held in memory until they are uploaded."""
+"""The number of files that are held in memory until they are uploaded."""
 
 
 class TransferError(OSError):

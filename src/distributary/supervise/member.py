@@ -175,19 +175,19 @@ class MemberState(StrEnum):
     WAITING = "waiting"
     """Not started yet."""
     STARTING = "starting"
-    """Its process runs and has sent no event yet."""
+    """The process runs and has sent no event yet."""
     RUNNING = "running"
     PAUSED = "paused"
-    """Its process runs and reads nothing, because a person has paused the pipeline."""
+    """The process runs and reads nothing, because a person has paused the pipeline."""
     RETRYING = "retrying"
     """Something failed, and its process retries it."""
     BACKOFF = "backoff"
-    """Its process failed and will be restarted."""
+    """The process failed and will be restarted."""
     STOPPING = "stopping"
     STOPPED = "stopped"
     DONE = "done"
     FAILED = "failed"
-    """Its process failed and is not restarted."""
+    """The process failed and is not restarted."""
 
 
 ENDED = frozenset({MemberState.STOPPED, MemberState.DONE, MemberState.FAILED})

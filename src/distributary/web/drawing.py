@@ -140,7 +140,7 @@ def _moment(micros: int) -> str:
 MOST_ROWS = 200
 MOST_COLUMNS = 80
 _MOST_BYTES = 32 << 20
-"""The most bytes to decode for a preview; columns with larger values are left out."""
+"""The largest number of bytes to decode for a preview; columns with larger values are left out."""
 _MOST_FILES = 20
 _TEXT = 160
 _BYTES = 24

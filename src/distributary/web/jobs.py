@@ -87,7 +87,7 @@ class Job:
     """`running`, `done`, or `failed`."""
     ended_at: datetime | None = None
     lines: tuple[str, ...] = ()
-    """Its lines on standard error."""
+    """The lines of the process on standard error."""
     result: dict[str, Any] = field(default_factory=dict)
     """The document that it printed at its end."""
     exit_code: int | None = None

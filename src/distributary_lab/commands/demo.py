@@ -15,22 +15,23 @@ def demo(
     call: Invocation,
     subject: Annotated[Literal["games", "orders", "cdc"], argument("What to simulate.")] = "games",
     games: Annotated[
-        int | None, option("--games", "Number of record types; else 20.", min=1)
+        int | None, option("--games", "Number of record types; 20 by default.", min=1)
     ] = None,
     versions: Annotated[
-        int | None, option("--versions", "Number of schema versions; else 5, for orders 2.", min=1)
+        int | None,
+        option("--versions", "Number of schema versions; 5 by default, 2 for orders.", min=1),
     ] = None,
     records: Annotated[
         int, option("--records", "Number of valid messages per type and version.", min=1)
     ] = 100,
     bad: Annotated[
-        int | None, option("--bad", "Number of invalid records; else 3, for orders 1.", min=0)
+        int | None, option("--bad", "Number of invalid records; 3 by default, 1 for orders.", min=0)
     ] = None,
     tables: Annotated[
-        int | None, option("--tables", "For cdc: number of tables; else 5.", min=1)
+        int | None, option("--tables", "For cdc: number of tables; 5 by default.", min=1)
     ] = None,
     events: Annotated[
-        int | None, option("--events", "For cdc: number of changes; else 2000.", min=20)
+        int | None, option("--events", "For cdc: number of changes; 2000 by default.", min=20)
     ] = None,
     seed: Annotated[int, option("--seed", "The same seed sends the same records.")] = 999,
     path: Annotated[

@@ -10,13 +10,13 @@ from distributary.cli.command.output import Paper, since, styled
 from distributary.cli.command.verb import START, DryRun, Invocation, group, option, verb
 from distributary.observe.log_format import listed
 
-app = group("dev", "Kafka and a schema registry on this machine.", panel=START)
+app = group(
+    "dev", "A Kafka broker and a schema registry on this machine: start, stop, status.", panel=START
+)
 
 Folder = Annotated[
     Path | None,
-    option(
-        "--folder", "Folder of data and logs; a folder of the user when left out.", metavar="DIR"
-    ),
+    option("--folder", "Folder of data and logs; by default a folder of this user.", metavar="DIR"),
 ]
 
 
@@ -24,10 +24,11 @@ Folder = Annotated[
 def up(
     call: Invocation,
     kafka_port: Annotated[
-        int | None, option("--kafka-port", "Port of the broker; else 9092.", min=1, max=65535)
+        int | None, option("--kafka-port", "Port of the broker; 9092 by default.", min=1, max=65535)
     ] = None,
     registry_port: Annotated[
-        int | None, option("--registry-port", "Port of the registry; else 8081.", min=1, max=65535)
+        int | None,
+        option("--registry-port", "Port of the registry; 8081 by default.", min=1, max=65535),
     ] = None,
     folder: Folder = None,
 ) -> None:

@@ -28,15 +28,17 @@ OrderType = Literal["orders", "customer", "product"]
 
 KAFKA, DELTA, FILES = "With --to kafka", "With --to delta", "With --to files"
 
-SERVERS_HELP = "Brokers as host:port; else 127.0.0.1:9092."
-URL_HELP = "Address of the schema registry; else the registry of `dev up`."
+SERVERS_HELP = "Brokers as host:port; 127.0.0.1:9092 by default."
+URL_HELP = "Address of the schema registry; the registry of `dev up` by default."
 Servers = Annotated[
     str | None,
     option("--bootstrap-servers", SERVERS_HELP, envvar="KAFKA_SERVER", rich_help_panel=KAFKA),
 ]
 Partitions = Annotated[
     int | None,
-    option("--partitions", "Partitions of a new topic; else 1.", min=1, rich_help_panel=KAFKA),
+    option(
+        "--partitions", "Partitions of a new topic; 1 by default.", min=1, rich_help_panel=KAFKA
+    ),
 ]
 Seed = Annotated[int, option("--seed", "The same seed sends the same records.")]
 Rate = Annotated[
@@ -92,7 +94,9 @@ class PeopleTarget(ProduceTarget):
 
     topic: Annotated[
         str | None,
-        option("--topic", "The topic; else people.", envvar="KAFKA_TOPIC", rich_help_panel=KAFKA),
+        option(
+            "--topic", "The topic; people by default.", envvar="KAFKA_TOPIC", rich_help_panel=KAFKA
+        ),
     ] = None
 
 
@@ -122,7 +126,7 @@ class OrdersTarget(ProduceTarget):
         str | None,
         option(
             "--topic",
-            "The topic; else dev.orders, or dev.types for the two types.",
+            "The topic; by default dev.orders, or dev.types for the two types.",
             envvar="KAFKA_TOPIC",
             rich_help_panel=KAFKA,
         ),
@@ -138,7 +142,7 @@ class OpenTarget:
     registry: ReferencedRegistry
     sink: Sink
     describe: Callable[[], dict[str, Any]]
-    """What is known about it by now, for `--json`."""
+    """The current results of the producer, for `--json`."""
 
 
 @contextmanager
@@ -268,7 +272,7 @@ def games(
     rate: Rate = None,
     seed: Seed = 999,
 ) -> None:
-    """Send wrapped events of many games, whose schemas grow meanwhile.
+    """Send events of many games in envelopes, while their schemas grow.
 
     The default topic is wrapper.
     """
@@ -487,7 +491,10 @@ def cdc(
         bool, option("--chaos", "Send duplicates, late events and all other difficulties.")
     ] = False,
     features: Annotated[
-        str | None, option("--with", "Only these difficulties, separated by commas: see the docs.")
+        str | None,
+        option(
+            "--with", "Only these difficulties, separated by commas: page Producing of the docs."
+        ),
     ] = None,
     truth: Annotated[
         Path | None,
@@ -499,7 +506,7 @@ def cdc(
     seed: Seed = 999,
     format: Annotated[
         Literal["avro", "json", "json-array", "debezium"] | None,
-        option("--format", "Format of the changes; else avro, or debezium with --to kafka."),
+        option("--format", "Format of the changes; by default avro, or debezium with --to kafka."),
     ] = None,
     gzip: Annotated[
         bool, option("--gzip", "Compress files in JSON.", rich_help_panel=FILES)

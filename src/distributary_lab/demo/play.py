@@ -40,48 +40,48 @@ from distributary.store.base import at
 
 
 class Feed(ABC):
-    """Something that is sent in rounds, when it is asked to."""
+    """A producer that sends its records in rounds."""
 
     messages = 0
-    """How many records were sent so far."""
+    """The number of records that were sent so far."""
 
     @abstractmethod
     def next(self) -> bool:
-        """Send one more round; False when there is none."""
+        """Send one more round; return False if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """What a demo has made, held against what was sent."""
+    """The result of a demo, compared with the records that were sent."""
 
     is_exact: bool
-    """Whether everything that was sent is where it belongs, and nothing else is."""
+    """Whether the tables have exactly the records that were sent."""
     complaint: str
-    """What it should have been."""
+    """The expected result, for the message about a difference."""
     commands: Sequence[str]
-    """What to type next."""
+    """The commands that the demo suggests at its end."""
     data: Mapping[str, Any]
-    """What `--json` says of it, besides the counts."""
+    """The parts of the result for `--json`, besides the counts."""
     draw: Draw
-    """The tables, and what is known of them."""
+    """A function that prints the tables."""
 
 
 @dataclass(frozen=True)
 class Scene(ABC):
-    """What a demo is about: what is sent, to where, and which tables come of it."""
+    """A subject of a demo: its records, their topic and their tables."""
 
     subject: str
-    """Also the name of its pipeline."""
+    """The name of the subject, and of its pipeline."""
     title: str
-    """What will be sent."""
+    """The description of the records."""
     topic: str
-    """Also the folder that stands for it."""
+    """The name of the topic, or of the folder in its place."""
     tables: tuple[str, ...]
-    """The tables that it may make."""
+    """The tables that the pipeline may create."""
     kafka: bool
     """Whether it needs a broker and a registry."""
     moments: tuple[KillPoint, ...]
-    """Where it can be killed."""
+    """The steps at which the run can be killed."""
 
     @abstractmethod
     def open(self, call: Invocation, folder: DemoFolder) -> AbstractContextManager[Any]:
@@ -212,7 +212,7 @@ _WORDS = {
     KillPoint.BEFORE_SETTLE: "after the last commit, before the batch was finished",
 }
 _UNDECIDED = (KillPoint.AFTER_PLAN, KillPoint.AFTER_STAGE)
-"""At these moments the batch that is being killed has no manifest yet."""
+"""The moments of a kill at which the batch has no manifest yet."""
 _PROGRESS = ("batch ", "read ", *(f"{code} " for code in ErrorCode))
 
 

@@ -245,7 +245,7 @@ _STORY = frozenset(
         Feature.LATE_FILES,
     }
 )
-"""What happens in any case; with --chaos it is everything."""
+"""The difficulties of every demo; --chaos adds all others."""
 
 
 class ChangeFeed(Feed):

@@ -107,7 +107,7 @@ class Database(Protocol):
     """A connection to a database, which reads one snapshot after the other."""
 
     address: str
-    """Where it is, without a password."""
+    """The address of the database, without a password."""
 
     def describe(self, names: Sequence[str]) -> SourceTable:
         """Return the table with these names: database, schema, table. Raises ConfigError."""

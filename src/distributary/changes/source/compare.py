@@ -200,10 +200,11 @@ class Comparison:
             raise ConfigError(
                 f"the rows of table {self.merged.order.table} cannot be identified in the source",
                 where=self._database.address,
-                evidence=f"columns of the key that do not compare: {', '.join(unfit)}"
+                evidence="columns of the key that one side lacks or that cannot be compared: "
+                + ", ".join(unfit)
                 if unfit
                 else f"{self.source.title} has no primary key",
-                next_step="a comparison needs a key whose columns both sides have",
+                next_step="give the table a key whose columns the source and the lake have",
             )
 
     @property

@@ -46,7 +46,7 @@ _ARRIVAL = pa.schema(
     ]
 )
 _CLOCK_US = 60_000_000
-"""How far the clocks of two servers may be apart."""
+"""The largest difference between the clocks of two servers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,8 @@ class MergedTable:
                 f"table {self.order.table} has no log",
                 code=ErrorCode.NOT_FOUND,
                 where=self._log_path,
-                next_step="set cdc.log to true: a comparison needs changes made during it",
+                next_step="set cdc.log to true: a comparison needs the changes that are made "
+                "while it runs",
             )
         log.refuse_unreadable(f"{self.order.table}_log")
         self._log = log
@@ -214,11 +215,11 @@ class MergedTable:
         old = places.beyond & (times < moment.at_us - _CLOCK_US)
         if old.any():
             raise SourceError(
-                f"table {self.order.table} has changes that this database has not made yet",
+                f"table {self.order.table} has changes that are not in the log of this database",
                 code=ErrorCode.SOURCE_UNCLEAR,
                 where=self._log_path,
-                evidence=f"the database's log is at {moment.text}; an event of the table is at "
-                f"{'/'.join(map(str, places.newest or ()))}, and older than that",
+                evidence=f"the database's log is at {moment.text}; an older event of the table has "
+                f"position {'/'.join(map(str, places.newest or ()))}",
                 next_step="give the address of the server whose log the pipeline follows",
             )
 

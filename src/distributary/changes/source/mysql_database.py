@@ -37,7 +37,8 @@ from distributary.model.change import Slot
 
 _PIECE_ROWS = 20_000
 _COMMIT_SECONDS = 1.0
-"""How long a transaction may be in MySQL's binary log before its changes show."""
+"""The longest time from a transaction's entry in MySQL's binary log until its changes are
+visible."""
 _SUFFIX = re.compile(r"\d+$", re.ASCII)
 _BYTES = ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob")
 _TYPES: Mapping[str, ValueType] = {
@@ -60,7 +61,7 @@ _TYPES: Mapping[str, ValueType] = {
     "bit": ValueType.BITS,
 }
 _ENCODERS = {kind: write for kind, write in conversions.items() if not isinstance(kind, int)}
-"""How parameters are written; the others would read values."""
+"""The style of parameters in statements."""
 _COLUMNS = """
 select column_name, data_type, column_type, numeric_scale, datetime_precision, numeric_precision,
        extra from information_schema.columns

@@ -61,7 +61,7 @@ _PLAIN: Mapping[str, tuple[ValueType, str]] = {
     "macaddr": (ValueType.OTHER, _PRINTED),
     "macaddr8": (ValueType.OTHER, _PRINTED),
 }
-"""By the name of a type: the kind of its values, and the expression that reads them."""
+"""The kind of a type's values and the expression that reads them, by the type's name."""
 
 _TABLE = """
 select a.attname::text, t.typname::text, t.typtype::text, a.atttypmod::int8,

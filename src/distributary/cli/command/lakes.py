@@ -237,7 +237,7 @@ class FoundRegistry:
 
     registry: FileRegistry | HttpRegistry
     where: str
-    """Its folder or address, without secrets."""
+    """The folder or address of the registry, without secrets."""
     config: PipelineConfig | None = None
     """The pipeline that it was found by, if it was."""
 

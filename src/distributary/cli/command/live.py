@@ -78,7 +78,7 @@ _T = TypeVar("_T")
 _LONGEST = 200
 _OF_EVERY_LOG = "".join(f"{c.name} {sql_name(c.type)}, " for c in CHANGE_COLUMNS)
 _MOST_SCHEMAS = 20
-"""The most schema lines of a batch; others are only counted."""
+"""The largest number of schema lines of a batch; others are only counted."""
 _REFRESH_PER_SECOND = 8
 _QUIET = timedelta(seconds=25)
 """Seconds without output after which a run prints a line to show that it is alive."""

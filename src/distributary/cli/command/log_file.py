@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS = 0.3
 _MOST_BYTES = 10 << 20
-"""The most bytes of one file; the previous file is kept too."""
+"""The largest number of bytes of one file; the previous file is kept too."""
 
 
 class LogFile:

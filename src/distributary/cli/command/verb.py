@@ -155,7 +155,7 @@ class GroupPage(TyperGroup):
 
 
 class ListingGroup(GroupPage):
-    """The page of several commands, of which `list` is the default."""
+    """The help page of a group of commands with the default command `list`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments; insert `list` if no command is given."""
@@ -430,7 +430,7 @@ FileOption = Annotated[
     Path | None,
     option(
         "--file -f",
-        "The pipeline file; needed if this user has not run it in its current form.",
+        "The pipeline file; needed if this user has not run the file since its last change.",
         metavar="FILE",
     ),
 ]
@@ -438,7 +438,7 @@ LakeOption = Annotated[
     str | None,
     option(
         "--lake",
-        "The lake; else $DISTRIBUTARY_LAKE, ./lake, ./distributary-demo or the working folder.",
+        "The lake. Default: $DISTRIBUTARY_LAKE, ./lake, ./distributary-demo or the working folder.",
         metavar="DIR",
     ),
 ]
@@ -466,7 +466,7 @@ CutOption = Annotated[
     str | None,
     option(
         "--as-of",
-        "The cut to read: a batch number (41, games:41) or a time; else the newest cut.",
+        "The cut to read: a batch number (41, games:41) or a time. Default: the newest cut.",
         metavar="CUT",
     ),
 ]

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from distributary.operations.cut_changes import TableChanges
 
 
-app = group("cuts", "States of the lake in which all tables have the same batches.", panel=LOOK)
+app = group("cuts", "Cuts: versions of all tables that have the same batches.", panel=LOOK)
 app.info.cls = ListingGroup
 
 _MOST = 10_000
@@ -192,7 +192,10 @@ def diff(
         ),
     ] = None,
     limit: Annotated[
-        int, option("--limit -n", "Print at most so many rows; 0 for all.", metavar="ROWS", min=0)
+        int,
+        option(
+            "--limit -n", "The largest number of rows to print; 0 for all.", metavar="ROWS", min=0
+        ),
     ] = 1000,
     as_csv: Csv = False,
     width: Width = None,

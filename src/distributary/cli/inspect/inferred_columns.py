@@ -187,5 +187,5 @@ def _claim(name: str, claims: Sequence[str], *, where: str) -> str:
         code=ErrorCode.NOT_FOUND,
         where=where,
         evidence=f"there are: {', '.join(among[:10])}" if among else "nothing was inferred",
-        next_step="use the complete name" if among else "change it in its registry",
+        next_step="use the complete name" if among else "change the schema in its registry",
     )

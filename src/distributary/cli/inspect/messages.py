@@ -49,7 +49,9 @@ def messages(
         str | None,
         option("--at", "The first message by its time, in ISO 8601, UTC by default."),
     ] = None,
-    limit: Annotated[int, option("--limit", "The most messages.", min=1, max=100)] = _MOST,
+    limit: Annotated[
+        int, option("--limit", "The largest number of messages.", min=1, max=100)
+    ] = _MOST,
     lake: LakeOption = None,
     pipeline: PipelineName = None,
     file: FileOption = None,

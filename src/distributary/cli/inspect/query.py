@@ -52,9 +52,7 @@ Csv = Annotated[bool, option("--csv", "Print comma-separated values with a heade
 Timeout = Annotated[
     str, option("--timeout", "The longest time that a statement may take.", metavar="DURATION")
 ]
-Memory = Annotated[
-    str, option("--memory", "The most memory that a statement may take.", metavar="SIZE")
-]
+Memory = Annotated[str, option("--memory", "The memory that a statement may use.", metavar="SIZE")]
 
 
 @verb(

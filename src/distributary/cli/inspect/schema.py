@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from distributary.registry.http.client import ListedShape
 
 
-app = group("schema", "Columns of tables, and their schemas.", panel=LOOK)
+app = group("schema", "Columns of tables and their changes; schemas of the registry.", panel=LOOK)
 
 PipelineFile = Annotated[Path | None, option("--file -f --config", FILE_HELP, metavar="FILE")]
 
@@ -81,7 +81,7 @@ def show(
         ),
     ],
     version: Annotated[
-        str | None, argument("Version of the subject; else the newest.", metavar="VERSION")
+        str | None, argument("Version of the subject; the newest by default.", metavar="VERSION")
     ] = None,
     lake: LakeOption = None,
     pipeline: PipelineName = None,
@@ -238,7 +238,7 @@ class SubjectVersions:
     format: str = ""
     message: str = ""
     error: str = ""
-    """Why its newest version cannot be used."""
+    """The reason why the newest version cannot be used; empty if it can."""
 
 
 @verb(
@@ -416,10 +416,10 @@ def _of_topic(
         return tuple(use for use in with_rows(uses, counts) if use.rows)
     if len(topics) > 1:
         raise ConfigError(
-            "the tables have no column with the topic of a row",
+            "the schemas of one topic are unknown, because no table has a column with the topic",
             code=ErrorCode.NOT_FOUND,
             where="tables.metadata",
-            evidence=f"{len(topics)} topics are read",
+            evidence=f"the pipeline reads {len(topics)} topics",
             next_step="ask for a table, or keep topic and schema_id in tables.metadata",
         )
     return tuple(uses)

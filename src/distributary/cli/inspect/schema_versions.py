@@ -35,11 +35,11 @@ RegistryOption = Annotated[
     str | None,
     option(
         "--registry",
-        "Folder or address of the registry; else the pipeline's registry.",
+        "Folder or address of the registry; the pipeline's registry by default.",
         metavar="PLACE",
     ),
 ]
-FILE_HELP = "The pipeline file; needed if this user has not run it in its current form."
+FILE_HELP = "The pipeline file; needed if this user has not run the file since its last change."
 _UNREGISTERED = -1
 _COLOURS = {"+": "green", "-": "red", "@": "dim", "~": "yellow", "!": "red"}
 
@@ -135,10 +135,10 @@ def diff(
     ],
     before: Annotated[
         str | None,
-        argument("The older version; else the version before the newer one.", metavar="V1"),
+        argument("The older version; by default the version before the newer one.", metavar="V1"),
     ] = None,
     after: Annotated[
-        str | None, argument("The newer version; else the newest.", metavar="V2")
+        str | None, argument("The newer version; by default the newest.", metavar="V2")
     ] = None,
     file: Annotated[
         Path | None,

@@ -86,7 +86,7 @@ _MOST_RULES = 20
 _OLD_SLOTS_SECONDS = 90.0
 _MOST_TABLES = 3
 _BROKER_SECONDS, _REGISTRY_SECONDS = 4.0, 5.0
-"""How long the answer of a server is waited for."""
+"""The longest time to wait for the answer of a server."""
 _T = TypeVar("_T")
 
 Partition = tuple[str, int]
@@ -311,7 +311,7 @@ def _heartbeat(beat: SourceHeartbeat, now: datetime) -> str:
 
 
 def _draw_slots(paper: Paper, source: SourceSlots | None, now: datetime) -> None:
-    """Say how much log of the source each replication slot holds back, the most first."""
+    """Print the log that each replication slot holds back, in descending order."""
     if source is None:
         return
     # imported here, because few pipelines have a replication slot
@@ -583,7 +583,7 @@ class Partitions:
     asked: str
     """`broker`, or `ledger` where there was no broker to ask or it did not answer."""
     reason: str
-    """Why the broker was not asked."""
+    """The reason why no request was sent to the broker."""
     partitions: tuple[PartitionLag, ...]
 
     @property

@@ -73,7 +73,7 @@ def continue_pipeline(
     pipeline: PipelineName = None,
     dry_run: DryRun = False,
 ) -> int:
-    """End the pause of a pipeline: a run that waits goes on where it stopped."""
+    """End the pause of a pipeline: a waiting run continues where it stopped."""
     from distributary.engine.progress.claim import liveness
     from distributary.observe.pause import end_pause, read_pause
 

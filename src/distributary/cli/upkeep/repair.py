@@ -42,7 +42,7 @@ app = single(FIX)
 _SUBJECTS_SHOWN = 20
 _SHARED_SHOWN = 10
 _OWN_PART = {"dead letters": "(its rows only)", "ledger": "(its entries only)"}
-"""What pipelines of a lake share: the path alone would look as if all of it went."""
+"""The kinds of removals from folders that pipelines share: only a part of the folder is removed."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

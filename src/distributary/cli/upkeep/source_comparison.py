@@ -74,7 +74,7 @@ HealOption = Annotated[
     bool,
     option(
         "--heal",
-        "With --source: read the rows that differ from the database, into the log and the table.",
+        "With --source: copy the rows that differ from the database into the log and the table.",
     ),
 ]
 _LONGEST = 40
@@ -368,9 +368,9 @@ def snapshot(
 ) -> int:
     """Read a whole table of change data from its database again.
 
-    The stream goes on meanwhile: each range of keys is read as of a place in the database's log,
-    wins over all changes before it and loses to those after it. Rows that the database no longer
-    has are deleted. One that was killed goes on where it ended.
+    The pipeline may run meanwhile. Each range of keys is read as of a position in the database's
+    log: it replaces earlier changes, and later changes replace it. Rows that the database no longer
+    has are deleted. A snapshot that was killed continues where it stopped.
     """
     from distributary.operations.source_comparison import comparison, read_again
 

@@ -61,7 +61,7 @@ _SHOWN = 15
 _MOST_DIFFERENCES = 10
 _LONGEST = 40
 _NOTES = 10
-"""The most lines of progress if the output is no terminal."""
+"""The largest number of lines of progress if the output is no terminal."""
 _THREADS = 16
 """Tables that are looked at side by side: most of the time is spent waiting for storage."""
 
@@ -108,11 +108,11 @@ def verify(
 ) -> int:
     """Prove that tables hold what was written to them.
 
-    Every table: is it there, with the batches, the rows and the files that the ledger and its
-    own log say; with --deep also record by record. A merged table of change data is computed
-    once more from its log and compared value by value. With --source, it is compared with the
-    database that it comes from, while the stream goes on; --heal brings the rows that differ
-    into the log and the table. Exit code 1 if one differs. Without --heal nothing is changed.
+    The batches, rows and files of each table are compared with the ledger and with the table's log;
+    with --deep, every record is. A merged table of change data is computed again from its log and
+    compared value by value. With --source, it is compared with its source database, while the
+    pipeline may run; --heal copies the rows that differ into the log and the table. Exit code 1 if
+    a table differs. Nothing is changed without --heal.
     """
     from distributary.model.table import Role
     from distributary.observe.erasures import check_erasures
@@ -147,7 +147,7 @@ def verify(
         other = next((table for table in chosen if table.role != Role.MERGED), None)
         if other is not None and not everything:
             raise ConfigError(
-                f"{other.table} is not a merged table: only these can be computed as of a moment",
+                f"{other.table} is not a merged table, so --as-of does not apply",
                 where="--as-of",
                 evidence=f"its role is {other.role}",
                 next_step="leave --as-of out",

@@ -115,7 +115,7 @@ class AggregateConfig(Section):
 
     tables: Texts = Field(default=(), examples=[["silver_*"]])
     """Tables per type that get such a table, with the wildcards * and ?; all tables per type when
-    left out. Of change data and of tables with a key: the table of current rows."""
+    left out. For change data and tables with a key, the table of current rows counts."""
     name: _Template = Field(examples=["gold_{type}_player_agg"])
     """Name of the table. `{table}` is the name of the table per type, `{type}` the part of that
     name that stands for the type; `tables.prefix` comes first."""

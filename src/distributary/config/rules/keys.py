@@ -40,8 +40,8 @@ class KeyedTables(Section):
     letter."""
     order: Texts = Field(default=(), max_length=MOST_ORDER_COLUMNS, examples=[["updated_at"]])
     """Columns that decide which record is newer, the first one before the others: whole or floating
-    numbers, times, dates, and a text as the last one. `_timestamp` is the record's timestamp. Where
-    all are equal, and without any, the higher offset is newer."""
+    numbers, times, dates, and a text as the last one. `_timestamp` is the record's timestamp. If
+    all are equal, or none is given, the record with the higher offset is newer."""
     mode: Literal["upsert", "dedup"] = "upsert"
     """upsert: the newest record of a key is its row; dedup: the first one stays."""
     delete_when: Annotated[str, AfterValidator(_condition)] | None = Field(
@@ -57,8 +57,8 @@ class KeyedTables(Section):
     """Also keep every version of a row in `<table>_history`, with the times between which it was
     valid."""
     history_columns: Texts = Field(default=(), examples=[["status", "tier"]])
-    """Columns of the history that begin a version: a record that changes none of them is in the
-    version that it finds. All records begin a version when left out."""
+    """Columns of the history that begin a version: a record that changes none
+    of them belongs to the current version. All records begin a version when left out."""
     deletes: Literal["hard", "soft"] = "hard"
     """hard: a deleted row is removed; soft: the row stays and is marked as deleted."""
     deletes_as: Literal["rewrite", "vectors"] = "rewrite"

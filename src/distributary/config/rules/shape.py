@@ -62,7 +62,7 @@ _NOT_FOR_CHANGES = (
 
 _SHORTEST_KEY = 16
 _WHOLE = ("key", "headers", "raw", "cloudevent")
-"""Metadata that may have people's data in it."""
+"""Metadata that may contain personal data."""
 
 
 def _long_enough(value: SecretStr) -> SecretStr:
@@ -198,7 +198,7 @@ def mask_conflicts(
     *,
     lands: bool = False,
 ) -> Iterator[Conflict]:
-    """Yield what masks lack, and what would keep the values that they remove.
+    """Yield settings that masks need, and settings that keep the values that masks remove.
 
     `lands` says that other jobs read their records from the bronze table of this one.
     """
@@ -230,7 +230,7 @@ def _expression(setting: str, text: str) -> SqlExpression:
 def shape_conflicts(
     shapes: Sequence[ShapeConfig], tables: Tables, keys: Sequence[KeyedTables], *, changes: bool
 ) -> Iterator[Conflict]:
-    """Yield what `shape` cannot do in this pipeline, each with its place."""
+    """Yield the entries of `shape` that this pipeline cannot apply, each with its place."""
     if shapes and changes:
         yield ("shape",), _NOT_FOR_CHANGES
     # a message without a value names its row by the columns that the source has

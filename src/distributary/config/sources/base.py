@@ -32,7 +32,7 @@ class SourceConfig(Section):
     in_order: ClassVar[bool] = True
     """Whether the changes of one row arrive in the order in which they were made."""
     carrier: ClassVar[Carrier] = "messages"
-    """How the source brings change events, which decides in which formats they may be."""
+    """The carrier of change events, which decides the formats that they may have."""
     batch_limit: ClassVar[tuple[str, int]] = ("max_records_per_batch", 10_000)
     """The setting that limits a batch, and its value for the plan that `init` shows."""
     trial_sections: ClassVar[Mapping[str, Any]] = {
@@ -45,9 +45,9 @@ class SourceConfig(Section):
     entry_module: ClassVar[str] = ""
     """The module with the `ENTRY` of a source that another package brings."""
     irrecoverable: ClassVar[Refusal | None] = None
-    """Why a lost checkpoint cannot be made again from the ledger; None if it can."""
+    """The reason why a lost checkpoint cannot be restored from the ledger; None if it can."""
     no_flows: ClassVar[str] = ""
-    """Why a declarative pipeline cannot read the source; empty if it can."""
+    """The reason why a declarative pipeline cannot read the source; empty if it can."""
     unknown_in_flows: ClassVar[frozenset[str]] = frozenset()
     """Metadata columns that Spark's stream of the source cannot fill."""
 

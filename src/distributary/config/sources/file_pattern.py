@@ -1,4 +1,4 @@
-"""The pattern of a source's files: which paths are read, and the type of their records."""
+"""The pattern of a source's files: it selects paths and names the type of their records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PathPattern:
     """A path below a folder with wildcards, in which `{type}` may stand for the type."""
 
     def __init__(self, text: str) -> None:
-        """Check the pattern; raise ValueError if it cannot be one."""
+        """Parse the pattern; raise ValueError if it is invalid."""
         parts = _PARTS.findall(text)
         if wrong := next((p for p in parts if p[0] in "{}" and p not in _WILDCARDS), None):
             raise ValueError(f"has {wrong!r}: the only part in brackets is {{type}}")

@@ -97,16 +97,17 @@ class FilesSourceConfig(SourceConfig):
     exclude: Texts = Field(default=(), examples=[["shop_audit*"]])
     """Table folders or types to skip, even when `include` names them."""
     start_date: Moment | None = None
-    """Skip the files in the folders of earlier minutes; for layout plain, files that were last
-    changed before."""
+    """Skip the files in folders of earlier minutes; for layout plain, files that were last changed
+    before this time."""
     max_files_per_batch: int = Field(default=1000, ge=1)
     """The largest number of files in one batch."""
     max_bytes_per_batch: PositiveSize = 1 << 30
-    """The most bytes of stored files in one batch. A larger file is a batch of its own."""
+    """The largest number of bytes of stored files in one batch. A larger file is a batch of its
+    own."""
     max_unpacked_bytes: PositiveSize = 1 << 30
-    """The most bytes that one file may unpack to. The limit is this value plus 512 bytes for each
-    event, or 100 times the file's size if that is more. The rest of a larger file is dead-lettered
-    as FILE_TOO_LARGE."""
+    """The largest number of bytes that one file may unpack to. The limit is this value plus 512
+    bytes for each event, or 100 times the file's size if that is more. The rest of a larger file is
+    dead-lettered as FILE_TOO_LARGE."""
     settle: Duration = timedelta(seconds=2)
     """How long a file of a local directory must stay unchanged before it is read, unless it was
     moved into its place. Objects of a bucket appear whole and need no wait."""

@@ -25,7 +25,7 @@ SOURCES: Mapping[type[SourceConfig], str] = {
     DeltaSourceConfig: "distributary.source.delta.entry",
     FilesSourceConfig: "distributary.source.files.entry",
 }
-"""By the settings of a source: the module with its `ENTRY`, which is imported when it is used."""
+"""The module with the `ENTRY` of each source, by its settings; imported on first use."""
 
 
 def _or_plugged(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:

@@ -39,10 +39,10 @@ except ImportError:
     pyruhvro = None
 
 MAX_BRANCHES = 100
-"""The most branches of a union: Arrow numbers them in seven bits, and the engine fills every branch
-in every row."""
+"""The largest number of branches of a union: Arrow numbers them in seven bits, and the engine fills
+every branch in every row."""
 MAX_FIXED = 64
-"""The most bytes of a fixed; the engine needs that many for a null as well."""
+"""The largest number of bytes of a fixed; the engine needs that many for a null as well."""
 
 _WIRE = {
     **dict.fromkeys(

@@ -45,8 +45,8 @@ from distributary.registry.compile.avro_schema import (
 # Avro's binary encoding, read byte by byte. Errors carry the byte at which reading stopped.
 
 ITEMS_FROM_NOTHING = 1_000
-"""The most list items without bytes in one payload: a length of a few bytes could announce any
-number."""
+"""The largest number of list items without bytes in one payload: a length of a few bytes could
+announce any number."""
 
 _MASK = 0xFFFF_FFFF_FFFF_FFFF
 

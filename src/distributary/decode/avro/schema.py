@@ -211,8 +211,8 @@ def _member_names(names: Sequence[str]) -> list[str]:
 
 
 MAX_FIELDS = 5_000
-"""The most fields of one record with all its inner records; above it fewer levels become
-columns."""
+"""The largest number of fields of one record with all its inner records; above it fewer levels
+become columns."""
 MAX_LEVELS = 50
 """The deepest nesting of structs, lists and maps; records below it are JSON text."""
 _DOC_CHARACTERS = 200

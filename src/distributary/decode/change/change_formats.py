@@ -16,7 +16,7 @@ from distributary.model.change import ChangeSettings
 CHANGE_FORMATS: Mapping[str, ChangeFormat] = {
     entry.name: entry for entry in (Datastream(), Debezium(), Maxwell(), Canal(), Dms())
 }
-"""By the value of `cdc.format`."""
+"""The formats of change events by the value of `cdc.format`."""
 
 
 def decoded_together(settings: ChangeSettings | None) -> bool:

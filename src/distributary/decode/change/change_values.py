@@ -30,19 +30,19 @@ from distributary.registry.compile.avro_schema import MAX_DIGITS
 DAY = 86_400_000_000
 """Microseconds."""
 INFINITIES = {9_223_372_036_825_200_000: "infinity", -9_223_372_036_832_400_000: "-infinity"}
-"""What Datastream writes for PostgreSQL's moments before and after all others."""
+"""The numbers that Datastream writes for PostgreSQL's times `infinity` and `-infinity`."""
 _HOUR = 3_600_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class ValueReading:
-    """A column, and what had no place in it."""
+    """A column, and the values that it cannot hold."""
 
     array: pa.Array
     lost: dict[int, Any] = field(default_factory=dict)
-    """By row: the value as it came, fit for JSON."""
+    """The original value, fit for JSON, by row."""
     offsets: dict[int, int] = field(default_factory=dict)
-    """By row: how many milliseconds east of UTC the clock was that a moment was read from."""
+    """The offset of a time's clock from UTC in milliseconds, by row; positive in the east."""
 
 
 Read = Callable[[pa.Array], ValueReading]

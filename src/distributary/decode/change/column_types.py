@@ -36,11 +36,11 @@ class ColumnType:
 
     type: pa.DataType
     read: Callable[[Any], Any]
-    """Reads a value of JSON. Raises ValueError for one that the type cannot hold."""
+    """Reads a value of JSON. Raises ValueError for a value that the type cannot hold."""
     note: str = ""
 
     def array(self, values: Sequence[Any]) -> tuple[pa.Array, dict[int, Any]]:
-        """Return values as a column, and by row those that it cannot hold."""
+        """Return values as a column, and the values that it cannot hold, by row."""
         lost: dict[int, Any] = {}
         read: list[Any] = []
         for row, value in enumerate(values):

@@ -35,7 +35,7 @@ class Frames:
 
 
 def split_connect(values: pa.BinaryArray) -> Frames:
-    """Take messages apart; those that are not of this form, or null, stay as they are."""
+    """Split messages into schema and payload; leave null and other messages as they are."""
     array = values if values.type == pa.binary() else values.cast(pa.binary())
     codes = np.full(len(array), NONE, np.int64)
     found: dict[bytes, int] = {}

@@ -19,7 +19,7 @@ from distributary.model.change import ChangeSettings
 
 _MARIADB_GTID = re.compile(r"(\d+)-(\d+)-(\d+)", re.ASCII)
 _GTIDS = ("__source_gtid", "__gtid", "gtid")
-"""Where events without a member `source` have the id of their transaction."""
+"""The members with the id of the transaction, in events without a member `source`."""
 _SOURCES = ("source", "source_metadata")
 """The members in which Debezium and Datastream describe the source of an event."""
 _LOG_FILES = ("file", "log_file", "binlog_file")
@@ -79,7 +79,8 @@ def _first(members: Mapping[str, Any], names: Sequence[str]) -> str:
 
 
 _SNAPSHOTS = ("true", "first", "first_in_data_collection", "last_in_data_collection", "last")
-"""What Debezium says of the rows of a whole snapshot; rows of an incremental one are not here."""
+"""Debezium's values of `snapshot` for rows of a whole snapshot, as opposed to an incremental
+one."""
 
 
 def is_snapshot(envelope: Mapping[str, Any]) -> bool:

@@ -74,19 +74,19 @@ class RowChange:
 
 @dataclass(frozen=True, slots=True)
 class EventRows:
-    """The rows of an event, and what came with them."""
+    """The rows of an event, with its time and envelope."""
 
     changes: Sequence[RowChange]
     time_us: int
-    """When the source made the change."""
+    """The time at which the source made the change."""
     envelope: Mapping[str, Any]
-    """All of the event but its rows."""
+    """The event without its rows."""
     content: Mapping[str, Any] | None = None
     """The content of the change without its position; None: the whole event."""
 
 
 ReadEvent = Callable[[Any, EventRecord], EventRows]
-"""Reads a parsed event. Raises RefusedError for one that is no change of rows."""
+"""Reads a parsed event. Raises RefusedError for an event that changes no rows."""
 
 
 def with_old_key(change: RowChange) -> Sequence[RowChange]:
@@ -121,11 +121,11 @@ def refuse(code: ErrorCode, reason: str) -> NoReturn:
 
 
 class Reading(NamedTuple):
-    """Columns of some rows, and what could not be read."""
+    """Columns of some rows, and the values that could not be read."""
 
     columns: list[pa.Array]
     lost: dict[int, dict[str, Any]]
-    """By row, by column: values that the column cannot hold."""
+    """The values that a column cannot hold, by row and column."""
     failed: dict[int, tuple[ErrorCode, str]]
     """Rows that do not fit the schema at all."""
 
@@ -250,9 +250,9 @@ class _Row(NamedTuple):
     """A row of the log, before its columns are built."""
 
     position: int
-    """The payload that it came in."""
+    """The position of the payload that has the row."""
     number: int
-    """Its place among the rows of that payload."""
+    """The number of the row among the rows of that payload."""
     event: EventRows
     change: RowChange
 

@@ -116,7 +116,8 @@ MAX_DEPTH = 100
 say."""
 
 _PLAIN = 2
-"""The most bytes that a byte outside list items becomes: `{}` is `null` in the rest of a list."""
+"""The largest number of bytes that a byte outside list items becomes: `{}` is `null` in the rest of
+a list."""
 
 _BYTES_AT_ONCE, _PAYLOADS_AT_ONCE = 1024 * 1024, 500
 """Bytes and payloads that are held as objects before they become columns, to stay in the CPU

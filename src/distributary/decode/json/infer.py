@@ -42,7 +42,7 @@ LEVELS = 2
 MOST_LEVELS = 20
 """The levels of lists in lists; deeper items can be anything, as a schema has limits of its own."""
 MAX_PROPERTIES = 5_000
-"""The most properties of one object; an object with more can be anything."""
+"""The largest number of properties of one object; an object with more can be anything."""
 MIXED = "sort_keys"
 """A list in Datastream's events that mixes texts and numbers by design: its items can be
 anything."""
@@ -519,7 +519,7 @@ MAX_DEPTH = 100
 _BYTES_AT_ONCE = 64 * 1024 * 1024
 _SAMPLE = 2_000
 _MANY = 10_000
-"""The most objects in a text that is read together with others."""
+"""The largest number of objects in a text that is read together with others."""
 
 
 def infer(

@@ -109,7 +109,7 @@ def _holds(rule: Rule, value: Any) -> bool:
 
 
 def _rule_or_none(shape: Mapping[str, Any]) -> Rule:
-    """Return the rule of a shape; of a schema that is none of ours, one that takes nothing."""
+    """Return the rule of a shape; for a schema not inferred, a rule that accepts nothing."""
     try:
         return _rule(shape)
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -147,7 +147,7 @@ def _rule_of_type(name: str, shape: Mapping[str, Any]) -> Rule:
 
 
 def _bounds(shape: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the integers between which a shape takes all: by default those that doubles hold."""
+    """Return the bounds of the integers that a shape accepts; by default, those of doubles."""
     if "maximum" in shape:
         return shape["minimum"], shape["maximum"]
     power = 63 if "format" in shape else 53

@@ -31,10 +31,11 @@ import pyarrow.compute as pc
 from distributary.decode.base import Mask, Positions, slices, truths
 
 _MOST_CHARACTERS = 40_000
-"""The most characters of an expression; the automaton of a longer one may not fit its memory."""
+"""The largest number of characters of an expression; the automaton of a longer one may not fit its
+memory."""
 _MOST_PLACES, _VALUE = 300_000, 20
-"""The most places that the automaton may keep for optional members, and the characters counted for
-a value."""
+"""The largest number of places that the automaton may keep for optional members, and the characters
+counted for a value."""
 _SAMPLES, _MOST_ORDERS = 8, 3
 """The number of texts sampled for the order of members, and the number of orders tried."""
 _CUT, _BRACE = "\0", ord("{")

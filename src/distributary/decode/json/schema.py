@@ -247,7 +247,7 @@ def _digest(name: str) -> str:
 
 
 MAX_FIELDS = 5_000
-"""The most fields of one payload; above it fewer levels become columns."""
+"""The largest number of fields of one payload; above it fewer levels become columns."""
 MAX_LEVELS = 50
 """The deepest nesting of objects and arrays; deeper values are JSON text."""
 _NO_LIMIT = 2**31

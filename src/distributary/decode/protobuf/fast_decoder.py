@@ -59,8 +59,8 @@ except ImportError:
     ptars = None  # type: ignore[assignment]
 
 MAX_TAG_SLOTS = 100_000
-"""The most table slots of the engine: for each message and call it clears a table as long as the
-highest field number."""
+"""The largest number of table slots of the engine: for each message and call it clears a table as
+long as the highest field number."""
 
 _PACKAGE = "lake"
 _PARTS: dict[ProtobufKind, list[int]] = {

@@ -276,7 +276,8 @@ def lake_names(descriptor: Descriptor, *, top: bool) -> dict[int, tuple[str, str
 
 
 MAX_FIELDS = 5_000
-"""The most fields of one message with all its submessages; above it fewer levels become columns."""
+"""The largest number of fields of one message with all its submessages; above it fewer levels
+become columns."""
 MAX_LEVELS = 50
 """The deepest nesting of structs."""
 

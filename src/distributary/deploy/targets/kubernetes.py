@@ -41,7 +41,7 @@ class KubernetesEntry(TargetEntry):
             return ""
         executors = settings.spark.executors
         unseen = f"is a folder that its {executors} executors do not see"
-        # of a pod only mounted volumes stay, and all else is read-only
+        # only the mounted volumes of a pod are kept, and all other folders are read-only
         return unseen if executors else "is a folder of the pod, and ends with it"
 
     def shared(self, pipeline: Installable) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The entry of a deploy target, as the program uses it; `table.py` lists the targets.
+"""The entry of a deploy target, as the program uses it; `target_types.py` lists the targets.
 
 The answers here are those of a target that writes files for machines which the user looks after.
 """
@@ -30,9 +30,9 @@ class TargetEntry(ABC):
     has_own_files: ClassVar[bool] = True
     """Whether files are named after the pipeline, so that several fit into one folder."""
     needs: ClassVar[str] = ""
-    """The setting that the target cannot do without; empty if there is none."""
+    """The setting that the target requires; empty if there is none."""
     restarts: ClassVar[bool] = False
-    """Whether it starts a run that has ended again, so that each run should last."""
+    """Whether the target restarts a run that has ended, so that a run should not end by itself."""
     where_instead: ClassVar[str] = (
         "put both in a bucket (s3://, gs://, abfss://), or, if every machine sees the folder "
         "under this path, write deploy: {shared: [FOLDER]}"

@@ -19,7 +19,7 @@ TARGETS: Mapping[str, str] = {
     "spark-submit": "distributary.deploy.targets.spark_submit",
     "systemd": "distributary.deploy.targets.systemd",
 }
-"""By name: the module with its `ENTRY`, which is imported when it is used."""
+"""The module with the `ENTRY` of each target, by name; imported on first use."""
 
 
 def target_entry(name: str) -> TargetEntry:

@@ -103,7 +103,7 @@ class ChangePlan:
         self._given: dict[RouteKey, tuple[Column, ...]] = {}
         """The columns of the events with a key."""
         self._newest: dict[str, int] = {}
-        """By log: the source's time of the newest event whose columns the merged tables have."""
+        """The source's time of the newest event whose columns the merged tables have, by log."""
 
     def place(
         self, key: RouteKey, schema: WriterSchema

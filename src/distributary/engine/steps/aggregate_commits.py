@@ -1,7 +1,7 @@
 """The step `publish` of aggregate tables, which follow the tables whose rows they group.
 
-They are brought up to date side by side, after all tables of the batch were committed and merged.
-One that cannot be is parked, alone; one whose source table waits, waits with it.
+The driver updates them in parallel, after all tables of the batch were committed and merged. An
+aggregate table that fails is parked alone; if its source table is parked, it waits too.
 """
 
 from __future__ import annotations
@@ -177,9 +177,9 @@ def listed_order(
 
 
 def follow_now(config: PipelineConfig, ledger: Ledger, source: str) -> None:
-    """Bring the aggregate tables of a table up to date that was changed outside of a batch.
+    """Update the aggregate tables of a table that was changed outside of a batch.
 
-    One that fails keeps the version that it agrees with: the next batch tries it again.
+    An aggregate table that fails keeps its last version: the next batch tries it again.
     """
     if not config.aggregates:
         return

@@ -30,7 +30,8 @@ from distributary.spark.session import named
 _MANY = 50
 """The number of tables from which one sync of the file system is quicker than one per commit."""
 _AT_ONCE = 200
-"""The most prepared commits: each is an open file, of which a process may have 1,024."""
+"""The largest number of prepared commits: each is an open file, of which a process may have
+1,024."""
 
 
 @dataclass(frozen=True, slots=True)

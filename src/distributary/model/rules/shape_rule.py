@@ -10,7 +10,7 @@ from distributary.model.rules.expectation import any_fits
 
 MaskMethod = Literal["hash", "token", "redact", "truncate"]
 RawRecords = Literal["keep", "withhold", "encrypt"]
-"""What bronze and the dead letters have of records whose tables are masked."""
+"""The parts of records with masked tables that bronze and the dead letters keep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class SqlExpression:
     """An expression of one setting, validated when the file was loaded."""
 
     setting: str
-    """Where it stands, such as `where` or `set.email`."""
+    """The setting that has the expression, such as `where` or `set.email`."""
     text: str
     columns: tuple[tuple[str, ...], ...] = ()
     """The columns that it names, each with the path to a nested field."""
@@ -29,7 +29,7 @@ class ShapeFunction:
     """A function in Python that gets and returns a batch of Arrow columns."""
 
     reference: str
-    """Its module and name, such as `cleaning:clean`."""
+    """The module and the name of the function, such as `cleaning:clean`."""
     source: bytes = field(default=b"", repr=False)
     """The text of its module, if that is a file beside the pipeline file; else it is imported."""
 

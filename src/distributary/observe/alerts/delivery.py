@@ -34,7 +34,7 @@ from distributary.observe.alerts.targets import AlertTarget, DeliveryOutcome
 # alerts are never dropped: they only wait.
 
 MOST_WAITING = 2000
-"""The most notices that wait for one target; older ones are only counted."""
+"""The largest number of notices that wait for one target; older ones are only counted."""
 
 Summarise = Callable[[Sequence[Notice], int, datetime], Notice]
 """A function that builds one message for several notices and a count of dropped ones."""

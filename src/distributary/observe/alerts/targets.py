@@ -66,8 +66,8 @@ class AlertTarget(ABC):
     def send(self, notice: Notice) -> DeliveryOutcome:
         """Try once to send, within the target's timeout; never raises.
 
-        In a thread of its own: looking a name up and a drip of single bytes know no deadline. One
-        that is given up ends with its connection and holds up no exit.
+        The attempt runs in a thread, because DNS lookups and slow answers know no deadline. A
+        thread that was given up ends with its connection and does not delay the process's exit.
         """
         attempt = begun(lambda: self._attempt(notice), name="alert-attempt")
         try:

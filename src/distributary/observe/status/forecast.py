@@ -15,54 +15,55 @@ from distributary.observe.ledger.ledger_rows import (
 )
 
 WINDOW = 20
-"""How many of the newest batches a forecast looks at."""
+"""The number of newest batches that a forecast uses."""
 _STEADY = 0.02
-"""A difference in speed below this share of ours is neither catching up nor falling behind."""
+"""The share of the pipeline's rate below which a difference from the producer's rate is noise."""
 _LONGEST = timedelta(days=30)
-"""Further ahead than this, a moment says nothing."""
+"""The longest time ahead for which a forecast is given."""
 
 
 class Trend(StrEnum):
-    """How a pipeline stands to its source."""
+    """The trend of the lag between a pipeline and its source."""
 
     CAUGHT_UP = "caught_up"
     CATCHING_UP = "catching_up"
     FALLING_BEHIND = "falling_behind"
     HOLDING = "holding"
-    """Behind, and the lag neither grows nor shrinks."""
+    """The pipeline is behind, and the lag neither grows nor shrinks."""
     BEHIND = "behind"
-    """Behind without a forecast: the pipeline is stopped, or has too few batches yet."""
+    """The pipeline is behind; it is stopped or has too few batches for a forecast."""
     UNKNOWN = "unknown"
-    """The source does not tell how much is left."""
+    """The source does not report its unread records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The lag as it was measured last, and where it is heading."""
+    """The last measured lag, and its trend."""
 
     trend: Trend
     lag_records: int | None = None
     lag_at: datetime | None = None
-    """When that was measured."""
+    """The time of this measurement."""
     lag_seconds: float | None = None
-    """From producing the newest record that was read to its batch being settled."""
+    """The time from the production of the newest record that was read until its batch was
+    settled."""
     event_seconds: float | None = None
-    """How old that record says it is, where that is far from the truth."""
+    """The age of that record by its own timestamp, if the timestamp is far from the truth."""
     unknown_since: datetime | None = None
-    """When the lag was measured last, of a source that does not answer since."""
+    """The time of the last measurement, if the source has not answered since."""
     last_known_records: int | None = None
     """The lag at that moment."""
     our_rate: float | None = None
-    """Source records a second while a batch is under way."""
+    """The number of source records per second while a batch is under way."""
     producer_rate: float | None = None
     net_rate: float | None = None
-    """By how many records a second the lag shrinks; negative while it grows."""
+    """The number of records per second by which the lag shrinks; negative while it grows."""
     caught_up_at: datetime | None = None
     batch_seconds: float = 0.0
-    """How long a batch takes, in the middle."""
+    """The median duration of a batch."""
     slowest_step: str = ""
     slowest_share: float = 0.0
-    """Its part of the time of the batches."""
+    """The share of this step in the time of the batches."""
 
     def words(self, *, now: datetime, tz: tzinfo | None = None) -> str:
         """Return one line for people; times are in `tz`, or in the time zone of this machine."""
@@ -92,7 +93,7 @@ class Forecast:
 
 
 def forecast(batches: Sequence[BatchRow], *, running: bool = True) -> Forecast:
-    """Reads the trend off the newest batches of one stream, oldest first."""
+    """Compute the trend from the newest batches of one stream, given oldest first."""
     recent = _since_last_break([b for b in batches if b.batches == 1][-WINDOW:])
     if not recent:
         return Forecast(Trend.UNKNOWN)
@@ -159,7 +160,7 @@ def short_number(value: float) -> str:
 
 
 def _since_last_break(batches: list[BatchRow]) -> list[BatchRow]:
-    """Drops what was before the pipeline stood still: rates over a pause would be wrong."""
+    """Return the batches since the last pause: rates across a pause would be wrong."""
     gaps = [(b.started_at - a.finished_at).total_seconds() for a, b in pairwise(batches)]
     if not gaps:
         return batches
@@ -169,7 +170,7 @@ def _since_last_break(batches: list[BatchRow]) -> list[BatchRow]:
 
 
 def _source_rates(batches: Sequence[BatchRow]) -> tuple[float | None, float | None]:
-    """Compute how fast the lag shrinks and records are produced, in records a second."""
+    """Compute the rates of the shrinking lag and of the producer, in records per second."""
     known = [(b.finished_at, b.lag_records, b.read) for b in batches if b.lag_records is not None]
     if len(known) < 2:
         return None, None

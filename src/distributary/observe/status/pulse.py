@@ -24,11 +24,11 @@ from distributary.store.base import Store, at
 FORMAT = 1
 _PULSE, _FAILURE = "pulse.json", "failure.json"
 MOST_LINES = 60
-"""The most log lines in a pulse."""
+"""The largest number of log lines in a pulse."""
 MOST_PARTITIONS = 1000
-"""The most partitions with their own lag in a pulse; the sum covers all."""
+"""The largest number of partitions with their own lag in a pulse; the sum covers all."""
 MOST_HEARTBEATS = 1000
-"""The most connectors with heartbeats in a pulse, those with the newest first."""
+"""The largest number of connectors with heartbeats in a pulse, those with the newest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,10 @@ class Backlog:
     """The unread records of the source."""
 
     at: datetime
-    """When the source was asked."""
+    """The time of the request to the source."""
     records: int
     partitions: Mapping[str, int] = field(default_factory=dict)
-    """The unread records by `topic/partition`, the most first."""
+    """The unread records by `topic/partition`, the largest backlog first."""
     ends: Mapping[str, int] = field(default_factory=dict)
     """The ends of the same partitions: the offset that their next record will have."""
 
@@ -51,9 +51,9 @@ class UnderWay:
     batch: int
     started_at: datetime
     step: str
-    """plan, stage, manifest, publish or settle."""
+    """The current step: plan, stage, manifest, publish or settle."""
     records: int | None = None
-    """How many the source says are in it, where it can tell beforehand."""
+    """The number of its records by the source's own count; None if the source cannot count them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,9 @@ class Pace:
     interval_seconds: float
     """The time between the beginnings of two batches."""
     batch_seconds: float
-    """How long a batch is expected to take."""
+    """The expected duration of a batch."""
     records: int
-    """How many records it is expected to have."""
+    """The expected number of records in a batch."""
     late: bool = False
     """Whether batches take so long that they follow each other without a pause."""
 
@@ -105,10 +105,10 @@ class Pulse:
     began: datetime | None = None
     """The start of this run; earlier batches belong to other runs."""
     ended: str = ""
-    """How the run ended: `done`, `stopped` or `failed`; empty while it goes on."""
+    """The end of the run: `done`, `stopped` or `failed`; empty while it runs."""
     heartbeats: Mapping[str, Heartbeat] = field(default_factory=dict)
-    """The newest heartbeat of each Debezium connector, by topic; also what earlier runs have read.
-    """
+    """The newest heartbeat of each Debezium connector, by topic, including those of earlier
+    runs."""
     slots: SourceSlots | None = None
     """The replication slots of the source; None without `cdc.source_url`."""
     pace: Pace | None = None
@@ -116,7 +116,7 @@ class Pulse:
 
 
 def write_pulse(checkpoint: Store, pulse: Pulse) -> None:
-    """Put it in place of the one before; where it cannot be written, it is not what counts."""
+    """Replace the stored pulse. A failure to write it is ignored: the run matters more."""
     with suppress(OSError):
         text = json.dumps({"format": FORMAT, **plain(pulse)}).encode()
         checkpoint.write(_PULSE, text, durable=False)

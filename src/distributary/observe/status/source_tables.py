@@ -21,18 +21,18 @@ class SourceTableStatus:
     """A table of the source as the lake has it."""
 
     type: str
-    """Its names at the source: `["shop","","orders"]`."""
+    """The names of the table at the source: `["shop","","orders"]`."""
     table: str
     """The table of its current rows."""
     log: str
     rows: int | None
     """Current rows; None where there is no such table, as of one without a key."""
     events: int
-    """In its log."""
+    """The number of events in the log."""
     changes: Mapping[str, int] = field(default_factory=dict)
-    """The same by kind: insert, update, delete, read, truncate."""
+    """The number of events by kind: insert, update, delete, read, truncate."""
     last_event: datetime | None = None
-    """When the source made the newest change that is in the table."""
+    """The time at which the source made the newest change in the table."""
     lag_seconds: float | None = None
     """From that change to its commit; while newer ones wait, to the pipeline's last batch."""
     parked_events: int = 0

@@ -1,4 +1,4 @@
-"""How it stands: read from the lake alone, whether or not anything is running."""
+"""The status of pipelines: read from the lake alone, whether or not a pipeline runs."""
 
 from __future__ import annotations
 
@@ -115,10 +115,11 @@ class ColumnDoubt:
     column: str
     kind: str
     values: Mapping[str, int]
-    """How many values of each kind there were."""
+    """The number of values of each kind on which the decision was made."""
     later: Mapping[str, int]
-    """How many values of other kinds came later, by the kind that `schema retype` takes. Where the
-    statistics of the table say how many rows have a value, `values` is that."""
+    """The number of values of other kinds that came later, by the name of the kind in
+    `schema retype`. If the statistics of the table count the rows with a value, `values` has that
+    count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +129,11 @@ class SourceHeartbeat:
     connector: str
     topic: str
     at: datetime
-    """When the connector sent it."""
+    """The time at which the connector sent it."""
     looked_at: datetime | None
-    """When the source was asked last and held no newer one."""
+    """The time of the last request to the source that found no newer heartbeat."""
     silent_seconds: float | None
-    """How long the connector was silent then; None: not known."""
+    """The silence of the connector at that time; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,7 @@ class PipelineStatus:
     file: str
     checkpoint: str
     as_of: datetime | None
-    """When its last batch was settled; None before the first."""
+    """The time at which its last batch was settled; None before the first batch."""
     age_seconds: float | None
     last_batch: BatchRow | None
     totals: Counts
@@ -154,7 +155,7 @@ class PipelineStatus:
     rows: int
     """The rows of its tables, without dead letters and without tables made from a log."""
     records_per_second: float | None
-    """While batches are under way, over the last ones of this run; None when it is idle."""
+    """The rate of the last batches of this run; None when the run is idle."""
     lag: Forecast
     lag_in_words: str
     tables: Ranking
@@ -167,7 +168,7 @@ class PipelineStatus:
     under_way: UnderWay | None = None
     """The batch that is being worked on."""
     changes: SourceTables | None = None
-    """Of change data: the tables of the source."""
+    """The tables of the source, for change data."""
     expectations: tuple[RuleStatus, ...] = ()
     """The results of its rules, those with the most violations first."""
     doubts: tuple[ColumnDoubt, ...] = ()
@@ -177,11 +178,11 @@ class PipelineStatus:
     catalog: CatalogState | None = None
     """The state of its tables in the catalog, if there is one."""
     iceberg: MirrorState | None = None
-    """How far the Iceberg mirrors of its tables are, where there are any."""
+    """The progress of the Iceberg mirrors of its tables; None without mirrors."""
     upkeep: UpkeepState | None = None
     """The last maintenance of its tables; None: never."""
     heartbeats: tuple[SourceHeartbeat, ...] = ()
-    """Of Debezium connectors that have sent any, the longest silent first."""
+    """The heartbeats of Debezium connectors, the longest silent connector first."""
     slots: SourceSlots | None = None
     """The replication slots of the source; None without `cdc.source_url`."""
     pace: Pace | None = None
@@ -198,7 +199,8 @@ class Status:
     now: datetime
     pipelines: tuple[PipelineStatus, ...]
     unavailable: dict[str, Any] | None = None
-    """Why the lake cannot be read just now: then what its tables hold is what was read last."""
+    """The reason why the lake cannot be read now; the contents of tables are then those read
+    last."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the documented shape for `--json`: plain values, times in UTC."""

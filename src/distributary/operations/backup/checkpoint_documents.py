@@ -33,7 +33,7 @@ class CheckpointDocuments:
     store: Store
     life: str | None
     ended: dict[str, int]
-    """By lane beside the stream: the newest batch that was settled at the start."""
+    """The newest batch that was settled at the start, by lane; without the stream."""
     documents: dict[str, bytes] = field(default_factory=dict)
     manifests: dict[str, dict[int, tuple[str, bytes]]] = field(default_factory=dict)
     """Manifests by lane and batch: the name of the file in the checkpoint, and its bytes."""

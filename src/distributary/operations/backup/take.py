@@ -47,7 +47,7 @@ OnTable = Callable[[str, int, int], None]
 """Called with the name of a copied table, the number of copied tables, and their total."""
 _FEW_THREADS = 4
 _LINEAGES = 1000
-"""The most folders of one table in a backup."""
+"""The largest number of folders of one table in a backup."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ def _unlisted(pipeline: Pipeline) -> Iterator[Removal]:
 
 
 def _names(pipeline: Pipeline) -> set[str]:
-    """Return the names of tables that are no type's."""
+    """Return the names of bronze and of the unified table."""
     tables = pipeline.config.tables
     return {name for name in (tables.bronze, tables.unified and tables.unified.name) if name}
 
@@ -114,7 +114,7 @@ def shared_tables(pipeline: Pipeline) -> list[SharedTable]:
 
 
 def refuse_shared(pipeline: Pipeline, command: str) -> None:
-    """Raise if tables stay whose rows a later run of this pipeline would write once more."""
+    """Raise if tables remain whose rows the next run would write a second time."""
     shared = [table for table in shared_tables(pipeline) if table.rows != 0]
     if not shared:
         return
@@ -147,7 +147,7 @@ def remove(pipeline: Pipeline, removals: list[Removal]) -> None:
 
 
 def _has_begun(pipeline: Pipeline) -> bool:
-    """Return whether there is progress to remove; that of a lost checkpoint is in the ledger."""
+    """Return whether there is progress to remove; after a lost checkpoint, the ledger has it."""
     place, name = pipeline.checkpoint, pipeline.config.name
     checkpoint = Checkpoint.find(place, pipeline=name)
     there = {*place.folders(), *(file.name for file in place.files())}

@@ -77,7 +77,7 @@ class DeltaFormat(TableFormatEntry):
         if table is None:
             return None
         mark = table.marks.get(app_id)
-        # A table whose owner lets it forget marks proves nothing by a missing one.
+        # If the table is set to expire marks, a missing mark proves nothing.
         tells = mark is not None or FORGETS_MARKS not in table.properties
         return Held(True, table.version, mark, tells)
 
@@ -100,7 +100,7 @@ ENTRY = DeltaFormat()
 
 @dataclass(frozen=True, slots=True)
 class WrittenDelta:
-    """A Delta table by its own log: its files, and what each commit did to its rows."""
+    """A Delta table as its log describes it: its files, and the changes of each commit."""
 
     table: Snapshot
 
@@ -148,7 +148,7 @@ class WrittenDelta:
             return checkpoint_damage(self.table.store)
 
     def past(self) -> TableHistory:
-        """Return what every commit did that the log still has."""
+        """Return the changes of each commit that the log still has."""
         store = self.table.store
         with reaching_table(store.address):
             names = log_names(store)
@@ -176,7 +176,7 @@ def _actions(store: Store, version: int) -> list[dict[str, Any]]:
     text = read_commit(store, version).decode("utf-8", "replace")
     found = []
     for line in text.split("\n"):
-        # a line that was cut short says nothing
+        # a line that was cut short cannot be parsed
         with suppress(ValueError):
             found.append(json.loads(line))
     return found

@@ -1,4 +1,4 @@
-"""A table of the lake opened for its rows, of whichever format it is."""
+"""A table of the lake, of any format, opened for its rows."""
 
 from __future__ import annotations
 

@@ -30,25 +30,25 @@ def rows_held(rows: object, batches: tuple[object, object]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LogCommit:
-    """A commit, by the log of its table."""
+    """A commit as the log of its table describes it."""
 
     version: int
     operation: str
-    """`DELETE`, `WRITE (Overwrite)`."""
+    """The operation: `DELETE`, `WRITE (Overwrite)`."""
     at: datetime | None
     engine: str
     app_id: str
-    """Of a commit of a pipeline: which one, in which life and lane."""
+    """The pipeline, life and lane of the commit; empty for a commit of another program."""
     batch: int
     rows: int | None
-    """Rows more, or fewer, after it; None where files do not tell."""
+    """The change in the number of rows; None if the files do not count them."""
     blank: bool
-    """It is there without a word in it."""
+    """Whether the file of the commit is empty."""
     counted: bool = False
     """Whether the table counts the rows that it has removed."""
 
     def describe(self) -> str:
-        """`DELETE at version 12, 2026-11-15 12:00 UTC, by delta-rs: 40 rows fewer`."""
+        """Format it: `DELETE at version 12, 2026-11-15 12:00 UTC, by delta-rs: 40 rows fewer`."""
         when = f", {self.at:%Y-%m-%d %H:%M} UTC" if self.at else ""
         who = f", by {self.engine}" if self.engine else ""
         what = "an unknown number of rows"

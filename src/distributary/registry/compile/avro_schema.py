@@ -167,8 +167,8 @@ def type_name(type_: Type) -> str:
 # Logical types and the types that they may annotate. Others are ignored, as Avro demands.
 
 MAX_DIGITS = 4000
-"""The most digits of a decimal; larger ones are kept as bytes, because Python refuses to print
-longer numbers."""
+"""The largest number of digits of a decimal; larger ones are kept as bytes, because Python refuses
+to print longer numbers."""
 
 _ANNOTATES = {
     "date": ("int",),
@@ -226,8 +226,8 @@ def decimal_of(precision: object, scale: object, size: int | None = None) -> Log
 # in use, and Avro allows them since 1.12.
 
 _MOST_STEPS = 100_000
-"""The most steps for all defaults of a schema; trying every path through unions of records takes
-more."""
+"""The largest number of steps for all defaults of a schema; trying every path through unions of
+records takes more."""
 _MOST_BYTES = 64 * 1024
 _MOST_LEVELS = 100
 _BITS = {"int": 32, "long": 64}
@@ -246,7 +246,7 @@ class Defaults:
         self._steps = 0
 
     def encoded(self, record: str, field: AvroField) -> bytes | None:
-        """Return a field's default as Avro data, or None if it has none that fits its type."""
+        """Return a field's default as Avro data; None without a default that fits the type."""
         if field.default is None:
             return None
         key = (record, field.name)
@@ -366,7 +366,7 @@ def _block(items: list[bytes]) -> bytes:
 MAX_TEXT = 1024 * 1024
 """The longest schema text: a broker's default limit for the registry's own topic."""
 MAX_TEXTS = 1000
-"""The most schemas that one schema may reference."""
+"""The largest number of schemas that one schema may reference."""
 MAX_LEVELS = 100
 """The deepest nesting of types."""
 

@@ -22,9 +22,9 @@ from distributary.registry.compile.json_documents import DRAFTS, PATTERNS, Docum
 # Checks of every part of a JSON Schema that can apply, before other code relies on it.
 
 MAX_PARTS = 50_000
-"""The most schemas within one schema."""
+"""The largest number of schemas within one schema."""
 MAX_WEIGHT = 10_000
-"""The most schemas that may apply to one and the same value."""
+"""The largest number of schemas that may apply to one and the same value."""
 
 _CONDITIONS = ("not", "if", "then", "else")
 _SAME_VALUE = ("allOf", "anyOf", "oneOf", *_CONDITIONS, "dependentSchemas", "dependencies")
@@ -255,7 +255,7 @@ _OBJECT_WORDS = {"properties", "patternProperties", "additionalProperties", "req
 _ARRAY_WORDS = {"items", "prefixItems"}
 _CONDITIONAL = {"if", "not", "dependentSchemas", "$dynamicRef", "$recursiveRef"}
 MAX_ALTERNATIVES = 64
-"""The most alternatives of one place; a schema with more is kept as JSON text."""
+"""The largest number of alternatives of one place; a schema with more is kept as JSON text."""
 
 
 class TooManyAlternativesError(Exception):

@@ -238,7 +238,7 @@ def _google_type() -> Mapping[str, str]:
 MAX_TEXT = 1024 * 1024
 """The longest schema text: a broker's default limit for the registry's own topic."""
 MAX_FILES = 1000
-"""The most files that one schema may import."""
+"""The largest number of files that one schema may import."""
 
 _SEGMENT = re.compile(r"\w(?:[\w.+@=~ -]{0,198}[\w+@=~-])?")
 _OPENING = re.compile(r"(?:\s|//[^\n]*|/\*.*?\*/)*(syntax\b|edition\b)?", re.DOTALL)

@@ -178,7 +178,7 @@ def _basic(user: str, password: str) -> str:
 
 
 MAX_ANSWER = 32 * 1024 * 1024
-"""The most bytes of an answer; a hundred thousand subjects take a fifth of it."""
+"""The largest number of bytes of an answer; a hundred thousand subjects take a fifth of it."""
 
 
 @dataclass(frozen=True, slots=True)

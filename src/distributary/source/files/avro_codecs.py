@@ -13,7 +13,8 @@ import pyarrow as pa
 from distributary.registry.frames import read_varint
 
 MOST_BLOCK_BYTES = 256 * 1024 * 1024
-"""The most bytes of a block, stored and unpacked: a few bytes could unpack to any number."""
+"""The largest number of bytes of a block, stored and unpacked: a few bytes could unpack to any
+number."""
 
 
 class UnpackError(Exception):

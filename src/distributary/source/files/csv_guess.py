@@ -17,10 +17,11 @@ _MOMENT = re.compile(r"[0-9]{1,4}[-/.][0-9]{1,2}[-/.][0-9]{1,4}([ T].*)?")
 
 
 def guess_dialect(text: str, default: Dialect) -> Dialect:
-    """Return the form of a file from its beginning, or the default form where nothing shows it.
+    """Guess the form of a file from its beginning; return the default form without evidence.
 
-    The delimiter is the one that cuts most rows into equally many values, of several such the one
-    with most values. The first line names the columns unless one of its values can be no name.
+    The delimiter is the one that splits most rows into the same number of values; if several do,
+    the one with the most values. The first line names the columns unless one of its values cannot
+    be a name.
     """
     # the last line may be cut off
     whole = text if text.endswith("\n") or "\n" not in text else text[: text.rindex("\n") + 1]

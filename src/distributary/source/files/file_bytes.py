@@ -146,7 +146,7 @@ def _unavailable(where: str, evidence: str) -> SourceUnavailableError:
 
 
 MOST_LETTER_BYTES = 64 * 1024 * 1024
-"""The most bytes of an unreadable file that become a dead letter."""
+"""The largest number of bytes of an unreadable file that become a dead letter."""
 GZIP = b"\x1f\x8b"
 
 _STEP_BYTES = 1024 * 1024
@@ -329,7 +329,8 @@ def content_of(plain: PlainBytes, most: int) -> Bytes:
 
 BYTES_PER_BATCH = 32 * 1024 * 1024
 EVENTS_PER_BATCH = 65_536
-"""The most events of a batch; events may be short, and each is a row of several columns."""
+"""The largest number of events of a batch; events may be short, and each is a row of several
+columns."""
 
 NAMES = ("database", "schema", "table", "collection")
 """The fields of `source_metadata` that name the table, as far as a source has them."""

@@ -326,7 +326,7 @@ def _is_schema(value: object) -> bool:
 # The tables and times of many events at once.
 
 _SAMPLES = 8
-"""How many events are sampled for their tables: nearly all files have the events of one table."""
+"""The number of events that are sampled for their tables: most files have events of one table."""
 _SOURCE, _TIME = "source_metadata", "source_timestamp"
 _LONGEST_TIME = 40
 _BLANK, _QUOTE = b' "'

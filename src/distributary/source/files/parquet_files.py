@@ -138,7 +138,8 @@ _MOST_ROWS = 4096
 _MOST_FOOTER_BYTES = 32 * 1024 * 1024
 _MOST_COLUMNS = 20_000
 _MOST_ITEMS = 16 * 1024 * 1024
-"""The most items of one column in the lists of a row group: one row could have all of them."""
+"""The largest number of items of one column in the lists of a row group: one row could have all of
+them."""
 _MOST_TEXT_BYTES = 64 * 1024 * 1024
 _NO_COUNT = "Not yet implemented"
 """The library's message for encodings that it can only copy."""

@@ -95,7 +95,7 @@ class FilesReader:
     settle_seconds: float
     tasks: Sequence[Sequence[ListedFile]]
     max_unpacked_bytes: int = 1 << 30
-    """The most unpacked bytes of a file, or 100 times its size if that is more."""
+    """The largest number of unpacked bytes of a file, or 100 times its size if that is more."""
     max_payload_bytes: int = 16 << 20
     """The size above which events become dead letters anyway."""
     typed: bool = False
@@ -242,7 +242,7 @@ def _raw(part: FileEvents | Fault, file: ListedFile, row: int) -> pa.RecordBatch
 
 
 MOST_EVENTS = 1 << 31
-"""The most events of one file; their number is not known before they are read."""
+"""The largest number of events of one file; their number is not known before they are read."""
 
 
 class FilesSource:

@@ -36,7 +36,7 @@ _FEW = 50
 """The number of topics up to which describing each is cheaper than listing all: describing 1,000
 takes 35 ms, and listing them takes 5 ms, but gives no ids."""
 _BELIEVED_SECONDS = 1.0
-"""How long ids are cached if they take a request of their own."""
+"""The time for which ids are cached if they need a separate request."""
 _FIRST_SECONDS = (0.3, 1.5)
 ANSWER_SECONDS = 10.0
 _NOT_SUPPORTED = -165
@@ -74,7 +74,7 @@ class Broker:
         self._error: KafkaError | None = None
         self._client: AdminClient | None = None
         self.interruptions = 0
-        """How often a connection was lost, or a question was not answered."""
+        """The number of lost connections and unanswered requests."""
         self._believed: tuple[float, Sequence[str], dict[str, Topic]] = (0.0, (), {})
 
     def partitions(self, topics: Sequence[str], pattern: str | None) -> list[Partition]:

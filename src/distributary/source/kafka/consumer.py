@@ -50,7 +50,8 @@ _PASSING = frozenset({ALL_BROKERS_DOWN, -195, -185})
 
 _MOST_RECORDS = 20_000
 _MOST_BYTES = 32 << 20
-"""The most bytes of records taken from librdkafka at once, estimated from the records before."""
+"""The largest number of bytes of records taken from librdkafka at once, estimated from the records
+before."""
 _WAIT_SECONDS = 0.1
 _PATIENCE_SECONDS = 30.0
 """Seconds without a record of any partition after which the broker counts as unavailable."""

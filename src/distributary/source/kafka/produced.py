@@ -1,4 +1,4 @@
-"""Cards of the topics and subjects that a producer of ours created, which are outside of any lake.
+"""Cards of the topics and subjects that `produce` created, which are outside of any lake.
 
 A producer writes them, and `clean` removes what they name. They are in the user's state folder,
 because a producer does not know which lake will read its topic. A topic is identified by its id in

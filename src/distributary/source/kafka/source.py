@@ -57,10 +57,10 @@ _LOST = (
     ErrorCode.SOURCE_DATA_LOST,
 )
 _MOST_UNEVEN = 1.25
-"""How much more than its share a task may have to read."""
+"""The factor by which a task may exceed its share of the records."""
 _GLANCE_SECONDS = 2.5
 _SAME_PARTITIONS_SECONDS = 15.0
-"""How long the list of partitions is cached."""
+"""The time for which the list of partitions is cached."""
 _UNREACHABLE = (
     *("TimeoutException", "kafka.common.errors", "DisconnectException", "KAFKA_"),
     ErrorCode.SOURCE_UNAVAILABLE,

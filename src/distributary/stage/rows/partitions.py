@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 Codes = npt.NDArray[np.int64]
 
 MOST_PARTITIONS = 1_000
-"""The most partitions of one table in one task and batch, because each of them is a file."""
+"""The largest number of partitions of one table in one task and batch, because each of them is a
+file."""
 
 _DAY = 86_400_000_000
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896

@@ -49,7 +49,7 @@ _WORDS = {
     "bigint": "int64",
     "date": "date",
 }
-"""By MySQL's type; all others are text."""
+"""The column types by MySQL's type; all other types are text."""
 _CODES = {
     **dict.fromkeys((-6, -5, 4, 5), "int64"),
     **dict.fromkeys((6, 7, 8), "float64"),
@@ -57,7 +57,7 @@ _CODES = {
     91: "date",
     93: "timestamp",
 }
-"""By the number of a type in `java.sql.Types`."""
+"""The column types by the number of a type in `java.sql.Types`."""
 _LATEST_MS = 253_402_300_799_999
 _NO_ENVELOPE = ("data", "old", "mysqlType", "sqlType")
 

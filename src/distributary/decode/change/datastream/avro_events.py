@@ -148,7 +148,7 @@ class TypePlan:
     """How a value of the source is read."""
 
     wire: Any
-    """Its type in the private copy."""
+    """The type of the column in the private copy."""
     read: Read = change_values.same
     type: pa.DataType | None = None
     """In the lake; None for whatever the decoder inside makes of it."""
@@ -202,7 +202,7 @@ class TypePlanner(PrivateCopy):
     """Plans the values of one schema."""
 
     def plan(self, given: Type) -> TypePlan | None:
-        """Return how values of a type are read; None for one that is always null."""
+        """Return the reader for values of a type; None for a type that is always null."""
         only = _only(given)
         if all(map(_is_null, only.branches if isinstance(only, Union) else [only])):
             return None
@@ -260,7 +260,7 @@ class _Payload:
     """A column of the source's table."""
 
     place: str
-    """Its field in the private copy."""
+    """The field of the column in the private copy."""
     read: Read
     column: Column
 

@@ -164,9 +164,9 @@ class DatastreamDecoder:
     def _left_out(
         self, events: DatastreamEvents, keys: Keys, array: pa.BinaryArray, null: Mask
     ) -> Mask:
-        """Events without a column of their key, among those in which one is null.
+        """Return a mask of the events that lack a column of their key, among those with a null key.
 
-        In JSON a column that other events have looks null in one that does not have it.
+        In JSON, a column that an event lacks looks null if other events have it.
         """
         found = np.zeros(len(events), np.bool_)
         if isinstance(self._inner, JsonEvents):

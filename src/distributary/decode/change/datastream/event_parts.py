@@ -12,35 +12,35 @@ import pyarrow as pa
 from distributary.decode.base import Mask, Positions
 
 SKIPPED = ("uuid", "source_timestamp")
-"""What has a column of its own, and is not has_source again in the envelope."""
+"""The fields that have columns of their own and are left out of the envelope column."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatastreamEvents:
-    """Some events, part by part; every array has one element for each."""
+    """The parts of some events; every array has one element per event."""
 
     positions: Positions
-    """Which payloads they are."""
+    """The positions of the events among the payloads."""
     top: Mapping[str, pa.Array]
-    """The envelope, but for the three parts below."""
+    """The fields of the envelope, without the three parts below."""
     sort_keys: pa.Array | None
-    """JSON text."""
+    """The sort keys as JSON text."""
     metadata: Mapping[str, pa.Array]
-    """Of the source."""
+    """The metadata of the source, by field."""
     payload: tuple[pa.Array, ...]
-    """One column after the other, as the lake has them."""
+    """The columns of the payload, with the types of the lake."""
     has_source: Mask
-    """Which have metadata of the source."""
+    """A mask of the events with metadata of the source."""
     filled: Mask
-    """Which have a payload."""
+    """A mask of the events with a payload."""
     unit: int = 1_000
-    """Microseconds of one in a source timestamp that is a number."""
+    """The unit of numeric source timestamps, in microseconds."""
     envelope: pa.Array | None = None
     """The whole envelope as JSON, if it is known already."""
     lost: Mapping[str, Mapping[int, Any]] = field(default_factory=dict)
-    """By column, by row: values that the column cannot hold."""
+    """The values that a column cannot hold, by column and row."""
     offsets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    """By column, by row: milliseconds that a moment's clock was east of UTC."""
+    """The offset of a time's clock from UTC in milliseconds, by column and row."""
 
     def __len__(self) -> int:
         return len(self.positions)

@@ -93,7 +93,7 @@ class ConnectJson:
 
 
 def decoder(schema: dict[str, Any], limits: DecodeLimits) -> JsonDecoder:
-    """Return a decoder of objects for a JSON Schema of ours."""
+    """Return a decoder of objects for an inferred JSON Schema."""
     whole = schema | {"title": _MESSAGE, "type": "object"}
     body = {"schema": whole, "draft": _DRAFT, "references": {}}
     return JsonDecoder(json.dumps(body).encode(), _MESSAGE, limits)

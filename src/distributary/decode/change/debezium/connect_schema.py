@@ -217,20 +217,20 @@ _ENVELOPE_PREFIXES = ("source_", "transaction_")
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Events, taken apart; every array has one element for each."""
+    """The parts of some events; every array has one element per event."""
 
     codes: Positions
     """Numbers of OPERATIONS, or UNKNOWN."""
     row: tuple[pa.Array, ...]
     """The columns of the source's table, as they were decoded."""
     absent: Mask
-    """Which events have no row where they should have one."""
+    """A mask of the events that lack the row which they should have."""
     source: Mapping[str, pa.Array]
     """The fields about the place of the change: `lsn`, `table` and so on."""
     rest: tuple[tuple[str, pa.Array], ...]
     """Everything beside the row, for the envelope."""
     ordered: bool
-    """Whether deletes tell their position as well, so that positions can be compared."""
+    """Whether deletes have positions too, so that positions can be compared."""
 
     def only(self, kept: Mask) -> Parts:
         """Return the parts selected by `kept`."""

@@ -357,7 +357,7 @@ class DebeziumEvents:
 
     parts: Parts
     positions: Positions
-    """Which payloads they are."""
+    """The positions of the messages among the payloads."""
     payloads: pa.BinaryArray
     """All of the array."""
     raw: pa.Table

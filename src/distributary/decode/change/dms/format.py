@@ -43,7 +43,7 @@ OPERATION = "Op"
 _OPS = {"I": "insert", "U": "update", "D": "delete"}
 _LOAD = re.compile(r"LOAD[0-9A-Fa-f]+", re.ASCII)
 _CHANGES = re.compile(r"(\d{8})-(\d{9})", re.ASCII)
-"""How files of changes are named: `20240131-101500123.parquet`."""
+"""The names of files of changes: `20240131-101500123.parquet`."""
 _DATE = re.compile(r"[0-9_-]+", re.ASCII)
 _SEQUENCE = re.compile(r"\d{1,36}", re.ASCII)
 _HALF = 10**18

@@ -40,7 +40,7 @@ READERS: Mapping[str, Callable[[str], Triple | None]] = {
     "sqlserver": _sqlserver,
     "lsn": _either,
 }
-"""By kind of database; `lsn` is one of which only the form of the number is known."""
+"""The readers by kind of database; `lsn` is for databases that are otherwise unknown."""
 
 
 def datastream_place(metadata: Mapping[str, pa.Array], count: int, *, kind: str) -> Place:
