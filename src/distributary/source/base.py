@@ -162,8 +162,9 @@ def replaced(
         evidence=evidence,
         next_step="`distributary reset` starts again, with new tables"
         if decided
-        else f"to read the new {thing} from its beginning, set source.on_replaced: read; "
-        "to start again with everything, use `distributary reset`",
+        else f"if it is an older copy, put the newest one back; to read the new {thing} from its "
+        "beginning, set source.on_replaced: read, which writes records a second time that it has "
+        "in common with the other; to start again with everything, use `distributary reset`",
     )
 
 

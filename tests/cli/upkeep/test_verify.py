@@ -15,6 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 from distributary.delta.log import load
 from distributary.delta.vacuum import Expiry, expire_letters
 from distributary.engine.progress.checkpoint import Checkpoint, ManifestCopy
+from distributary.observe.cards import Registration, register
 from distributary.observe.deadletters import DeadLetters
 from distributary.publish.parking import parked
 from distributary.store.base import at
@@ -28,6 +29,7 @@ from tests.lakes.settled import (
     empty_newest,
     live_files,
 )
+from tests.lakes.written import pin_file
 
 CHESS, GO = "silver_chess", "silver_go"
 
@@ -311,6 +313,36 @@ def test_a_ledger_that_lacks_batches_between_others_is_found(
     assert lanes(cli, *deep, code=1) == {"games/stream": ["batch_gap"]}
     text = cli("verify", "--all", *deep)
     assert "batches 3 to 4" in text.out and "has gaps" in text.out
+
+
+@pytest.mark.parametrize("outside", [False, True], ids=["in the lake", "outside of it"])
+def test_a_lake_that_is_older_than_its_checkpoint_is_found(
+    cli: Cli, games: SettledLake, own_folder: Path, outside: bool
+) -> None:
+    place = own_folder / "progress" if outside else games.checkpoint
+    if outside:
+        text = games.file.read_text().replace("lake: {", f"lake: {{checkpoint: {place.parent}, ")
+        games.file.write_text(text)
+        register(str(games.lake), Registration(games.name, str(games.file), str(place)))
+    pin_file(games.lake, games.file)
+    checkpoint = Checkpoint.begin(at(str(place)), pipeline=games.name, life=games.life)
+    checkpoint.manifests().settle(games.batches - 1)
+    assert lanes(cli, code=0) == {"games/stream": []}
+    checkpoint.manifests().settle(games.batches + 1)
+    assert lanes(cli, code=1) == {"games/stream": ["behind_checkpoint"]}
+    assert f"batches {games.batches} to {games.batches + 1}" in cli("verify", "--all").out
+    shutil.rmtree(place)
+    Checkpoint.begin(at(str(place)), pipeline=games.name, life="another")
+    assert lanes(cli, code=0) == {"games/stream": []}
+    Checkpoint(at(str(place)), "another").manifests().settle(0)
+    found = {"games/stream": ["behind_checkpoint"]}
+    # the other life has no batch in the ledger at all
+    assert lanes(cli, code=1) == found
+    # a copy of the lake has the card of the original, whose checkpoint is not its own
+    copy = own_folder / "copy"
+    shutil.copytree(games.lake, copy)
+    checks = cli("verify", "--all", "--json", "--lake", copy).json["lanes"]
+    assert [kinds(check) for check in checks] == [[]]
 
 
 def test_records_between_two_batches_that_no_batch_has_read_are_found(

@@ -8,7 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from distributary.cli.command.lakes import FoundLake, find_lake, find_table, pipeline_of
+from distributary.cli.command.lakes import (
+    FoundLake,
+    find_lake,
+    find_table,
+    loaded_of,
+    pipeline_of,
+)
 from distributary.cli.command.output import (
     NORMAL,
     Paper,
@@ -206,8 +212,39 @@ def _lanes(
     pipelines = sorted({table.pipeline for table in chosen})
     cards = {card.name: card.checkpoint for card in registrations(lake.path)}
     parking = {name: parking_folder(lake.path, name, cards.get(name, "")) for name in pipelines}
-    found = check_lanes(lake.ledger(), pipelines, every_range=deep, parking=parking)
+    # before the ledger is read: a batch is settled after it is in the ledger
+    settled = {
+        (name, life, lane): batch
+        for name in pipelines
+        for life, lane, batch in _settled(call, lake, name, cards.get(name, ""))
+    }
+    found = check_lanes(
+        lake.ledger(), pipelines, every_range=deep, parking=parking, settled=settled
+    )
     return [_without_accepted_losses(call, lake, one) for one in found]
+
+
+def _settled(
+    call: Invocation, lake: FoundLake, pipeline: str, folder: str
+) -> list[tuple[str, str, int]]:
+    """Read the newest settled batch of each lane from the checkpoint: life, lane, batch.
+
+    A checkpoint outside of the lake counts only if the pipeline's file still names this lake: a
+    copy of a lake has the card of the original. One that cannot be read stops the next run.
+    """
+    from distributary.engine.progress.checkpoint import Checkpoint
+    from distributary.store.base import at
+
+    if not folder:
+        return []
+    try:
+        if not folder.startswith(lake.path.rstrip("/") + "/"):
+            loaded_of(call, replace(lake, file=None), name=pipeline, needs=("lake",))
+        checkpoint = Checkpoint.find(at(folder), pipeline=pipeline)
+        batches = checkpoint.settled() if checkpoint else {}
+    except DistributaryError:
+        return []
+    return [(checkpoint.life, lane, batch) for lane, batch in batches.items() if checkpoint]
 
 
 def _without_accepted_losses(call: Invocation, lake: FoundLake, one: LaneCheck) -> LaneCheck:

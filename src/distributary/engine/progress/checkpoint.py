@@ -30,7 +30,7 @@ from typing import Any
 
 from distributary.errors import CheckpointError, FencedError
 from distributary.model import layout
-from distributary.model.manifest import Manifest
+from distributary.model.manifest import LANES, Manifest
 from distributary.store.base import Store, at, is_remote, packed, reaching, unpacked
 from distributary.store.seal import seal, unseal
 
@@ -137,6 +137,11 @@ class Checkpoint:
         if is_remote(self.store.address):
             with suppress(OSError):
                 self.runs(lane).rmdir()
+
+    def settled(self) -> dict[str, int]:
+        """Return the newest settled batch of each lane, or -1."""
+        with reaching(self.store.address):
+            return {lane: self.manifests(lane).settled() for lane in LANES}
 
     def manifests(self, lane: str = "stream", *, owned: bool = False) -> Manifests:
         """Return the manifests of a lane."""

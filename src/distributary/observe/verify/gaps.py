@@ -1,9 +1,11 @@
-"""Gaps in the ledger: batches that are missing between others, records that no batch has read.
+"""Gaps in the ledger: batches that are missing, records that no batch has read.
 
 The batches of a lane are numbered from 0 within a life of the checkpoint, and each one begins where
 the one before it ended. A ledger that was put back from an older copy, or a position that is not
-the one that was written, breaks one of the two. Batches that wait for a table are in the ledger and
-in the parking folder: where the folder lacks one, its records are in no table and never will be.
+the one that was written, breaks one of the two. A batch is in the ledger before the checkpoint
+marks it as settled: a checkpoint that is ahead has an older copy of its lake. Batches that wait for
+a table are in the ledger and in the parking folder: where the folder lacks one, its records are in
+no table and never will be.
 """
 
 from __future__ import annotations
@@ -100,10 +102,12 @@ def check_lanes(
     *,
     every_range: bool,
     parking: Mapping[str, str] | None = None,
+    settled: Mapping[tuple[str, str, str], int] | None = None,
 ) -> tuple[LaneCheck, ...]:
     """Look for gaps in the ledger's batches of these pipelines.
 
-    `parking` has the folder of each pipeline in which batches wait for tables.
+    `parking` has the folder of each pipeline in which batches wait for tables, `settled` the newest
+    settled batch of each lane by the checkpoints, which were read before.
 
     Numbers are compared for all batches: that takes one narrow query. Ranges are compared for the
     newest batches, or with `every_range` for all of them.
@@ -114,12 +118,16 @@ def check_lanes(
         for name, folder in (parking or {}).items()
         if name in pipelines
     }
+    ahead = dict(settled or {})
     for row in ledger.numbering():
         if row["pipeline"] not in pipelines:
             continue
         lane = (row["pipeline"], row["life"], row["lane"])
+        last_settled = ahead.pop(lane, -1)
         missing = row["newest"] + 1 - row["batches"]
         findings = [_missing_batches(ledger, lane, missing)] if missing else []
+        if last_settled > row["newest"]:
+            findings.append(_behind(lane, row["newest"], last_settled))
         if row["lane"] == "stream":
             last = None if every_range else NEWEST
             holes = list(_holes(ledger.ranges(*lane[:2], last=last)))
@@ -127,7 +135,20 @@ def check_lanes(
         gone = [p for p in lost.get(lane[0], ()) if (p.life, p.lane) == lane[1:]]
         findings += [_lost(lane[0], gone)] if gone else []
         checks.append(LaneCheck(*lane, row["batches"], tuple(findings)))
+    for lane, last_settled in ahead.items():
+        if last_settled >= 0:
+            checks.append(LaneCheck(*lane, 0, (_behind(lane, -1, last_settled),)))
     return tuple(checks)
+
+
+def _behind(lane: tuple[str, str, str], newest: int, settled: int) -> TableFinding:
+    return TableFinding(
+        "behind_checkpoint",
+        f"batches that the checkpoint has finished and the ledger lacks: {settled - newest:,}",
+        f"pipeline {lane[0]}, lane {lane[2]}, life {lane[1]}: batches {newest + 1} to {settled}",
+        "put the newest copy of the lake back; without one, `distributary recover FILE` takes the "
+        "checkpoint back to where the lake is, and the next run reads their records again",
+    )
 
 
 def _missing_batches(ledger: Ledger, lane: tuple[str, str, str], missing: int) -> TableFinding:
