@@ -285,6 +285,11 @@ class PipelineConfig(Section):
         )
 
     @property
+    def hides_logs(self) -> bool:
+        """Return whether logs lose their events after the merge and are hidden from readers."""
+        return self.cdc is not None and not self.cdc.log
+
+    @property
     def publish_threads(self) -> int:
         """Return the number of tables to commit to at the same time."""
         is_set = "publish_threads" in self.run.model_fields_set

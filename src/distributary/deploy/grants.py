@@ -22,6 +22,7 @@ from distributary.errors import ConfigError, DeployError, DistributaryError, Err
 from distributary.model import layout
 from distributary.model.names import quote_sql
 from distributary.model.rules.expectation import type_spellings
+from distributary.model.table import Role
 from distributary.observe.ledger.ledger_rows import TableSummary
 from distributary.store.base import at, local_path
 from distributary.store.disk import held
@@ -98,11 +99,10 @@ def wanted_rights(config: PipelineConfig, tables: Iterable[TableSummary]) -> fro
     if not config.grants:
         return frozenset()
     place = _place(config)
-    hidden_logs = config.cdc is not None and not config.cdc.log
     return frozenset(
         Right((*place, table.table), principal, privilege)
         for table in tables
-        if not (hidden_logs and table.role == "log")
+        if not (config.hides_logs and table.role == Role.LOG)
         for grant in config.grants
         if _fits(grant, table)
         for principal in grant.principals

@@ -76,7 +76,7 @@ def _is_mirrored(config: PipelineConfig, name: str, role: str) -> bool:
     iceberg = config.lake.iceberg
     if iceberg is None or role == Role.DEAD_LETTERS or not iceberg.mirrors(name):
         return False
-    hidden = role == Role.LOG and config.cdc is not None and not config.cdc.log
+    hidden = role == Role.LOG and config.hides_logs
     return not hidden and TABLE_FORMATS[format_for(config, role)].mirrored
 
 

@@ -130,11 +130,10 @@ class Registrar:
 
     def want(self, plans: Iterable[TablePlan]) -> None:
         """Request entries for tables with these columns; return at once."""
-        hidden = self._config.cdc is not None and not self._config.cdc.log
         new = {}
         for plan in plans:
             # not for logs that are not kept
-            if hidden and plan.role is Role.LOG:
+            if self._config.hides_logs and plan.role is Role.LOG:
                 continue
             before = self._plans.get(plan.name)
             self._plans[plan.name] = plan
@@ -363,9 +362,8 @@ def start_registrar(
         return None
 
     def known() -> Iterable[_Wanted]:
-        hidden = config.cdc is not None and not config.cdc.log
         for table in ledger().tables(config.name, schema_ids=False):
-            if not (hidden and table.role == Role.LOG):
+            if not (config.hides_logs and table.role == Role.LOG):
                 path = layout.place(config.lake.address, table.path)
                 yield _Wanted(table.table, path, format_for(config, table.role))
 

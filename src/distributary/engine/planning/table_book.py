@@ -273,7 +273,7 @@ def _inside(field: str, place: str) -> str:
 def table_folder(config: PipelineConfig, name: str) -> str:
     """Return the absolute folder of a table: executors have other working directories."""
     lake = config.lake.address
-    if config.cdc is not None and not config.cdc.log and name.endswith("_log"):
+    if config.hides_logs and name.endswith("_log"):
         return layout.hidden_log(lake, name)
     return layout.table(lake, name)
 

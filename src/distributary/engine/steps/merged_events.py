@@ -26,8 +26,7 @@ _log = logging.getLogger(__name__)
 
 def forget_merged(context: RunContext, logs: Iterable[str]) -> None:
     """Remove the merged events from these logs, unless logs are kept."""
-    cdc = context.config.cdc
-    if cdc is None or cdc.log:
+    if not context.config.hides_logs:
         return
     waiting = [(p.table, p.lane, p.mark.batch) for p in parked(context.publishing.parking)]
     settled = context.progress.manifests.settled()
@@ -47,8 +46,7 @@ def forget_merged(context: RunContext, logs: Iterable[str]) -> None:
 
 def forget_all_merged(context: RunContext) -> None:
     """Remove the merged events from all logs of a pipeline, after an earlier process."""
-    cdc = context.config.cdc
-    if cdc is None or cdc.log:
+    if not context.config.hides_logs:
         return
     tables = context.ledger.tables(context.config.name, schema_ids=False)
     forget_merged(context, [t.table for t in tables if t.role == Role.LOG])

@@ -43,9 +43,8 @@ class DeltaFormat(TableFormatEntry):
 
     def publisher(self, config: PipelineConfig, spark: SparkSession | None) -> Publisher:
         """Return the publisher that `tables.publisher` names."""
-        # a log that is emptied again has no other writer: it needs no features of Spark's
-        hidden = config.cdc is not None and not config.cdc.log
-        if config.tables.publisher != "spark" or spark is None or hidden:
+        # a hidden log has no other writer: it needs no features of Spark's
+        if config.tables.publisher != "spark" or spark is None or config.hides_logs:
             return DirectPublisher()
         from distributary.publish.spark_publisher import SparkPublisher
 
