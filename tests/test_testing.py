@@ -12,6 +12,7 @@ import pytest
 from distributary.config.document import PipelineFileError
 from distributary.errors import ErrorCode
 from distributary.model.manifest import Counts
+from distributary.model.table_format import TABLE_FORMATS
 from distributary.testing import Record, Schemas, run
 
 EVENTS = """\
@@ -52,6 +53,15 @@ def test_batches_may_be_small_and_the_result_is_the_same() -> None:
     names = ["n", "c0", "c1", "c2"]
     first, second = (r.tables["silver_login"].select(names).to_pylist() for r in (one, many))
     assert sorted(first, key=str) == sorted(second, key=str)
+
+
+@pytest.mark.parametrize("format_", TABLE_FORMATS)
+def test_tables_of_every_format_are_in_the_result(format_: str) -> None:
+    result = run(EVENTS, [{"event": "login", "n": 1}, b"{broken"], **{"tables.format": format_})
+    assert result.tables["silver_login"].select(["event", "n"]).to_pylist() == [
+        {"event": "login", "n": 1}
+    ]
+    assert [letter["error_code"] for letter in result.dead_letters] == ["NOT_JSON"]
 
 
 def test_schemas_of_a_registry_and_other_parts_of_records() -> None:

@@ -27,7 +27,6 @@ import pyarrow as pa
 
 from distributary.config.load import Loaded, load, load_text
 from distributary.config.runtime import AVAILABLE_NOW
-from distributary.delta.tables import open_table
 from distributary.engine.loop import StreamRun
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.seams import make_source
@@ -36,6 +35,7 @@ from distributary.model import layout
 from distributary.model.manifest import Counts, SourceRange
 from distributary.model.record import RAW, Format
 from distributary.observe.events import Event, SchemaSeen
+from distributary.publish.formats.table_format_entry import open_readable
 from distributary.registry.folder import FileRegistry
 from distributary.source.base import BatchInput, Position
 from distributary.spark.in_process import in_process
@@ -189,9 +189,9 @@ def _result(pipeline: Pipeline, counts: Counts, changes: Sequence[str]) -> Resul
     letters = pipeline.config.tables.dead_letters
     tables: dict[str, pa.Table] = {}
     for listed in pipeline.ledger().tables():
-        table = open_table(layout.place(pipeline.lake, listed.path))
+        table = open_readable(layout.place(pipeline.lake, listed.path))
         if table is not None:
-            tables[listed.table] = table.to_pyarrow_table()
+            tables[listed.table] = table.batches(table.schema.names).read_all()
     found = tables.pop(letters, None)
     return Result(tables, [] if found is None else found.to_pylist(), counts, tuple(changes))
 
