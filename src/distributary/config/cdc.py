@@ -58,6 +58,21 @@ class DmsConfig(Section):
         return DmsOptions(keys, self.timestamp or "", self.sequence or "")
 
 
+class TransactionsConfig(Section):
+    """Settings by which the batches of a stream of Kafka end with whole transactions."""
+
+    whole: Literal["stated", "always", "never"] = "stated"
+    """stated: where Debezium writes the ends of transactions to a topic that is read
+    (`provide.transaction.metadata`), each batch has whole transactions. always: also by
+    PostgreSQL's transaction numbers and by GTIDs, where a transaction ends when a later one begins.
+    never: a batch may end within a transaction."""
+    wait: Duration = Field(default=timedelta(minutes=1), examples=["1m"])
+    """How long the events of a transaction are held back if its end does not come."""
+    max_records: int = Field(default=1_000_000, ge=1)
+    """The size to which a batch grows for one large transaction. A larger one is cut, with a
+    warning."""
+
+
 class MergeConfig(Protocol):
     """The settings by which tables are merged from a log, whatever its records are."""
 
@@ -108,6 +123,8 @@ class Cdc(Section):
     variable PGPASSWORD."""
     dms: DmsConfig | None = None
     """Settings for files of AWS DMS."""
+    transactions: TransactionsConfig = Field(default_factory=TransactionsConfig)
+    """How batches end with the transactions of the source."""
     log: bool = True
     """Keep every event unchanged in `<table>_log`. `rebuild` and `verify` need it."""
     deletes: Literal["hard", "soft"] = "hard"

@@ -30,6 +30,7 @@ from distributary.engine.steps.hops import (
 )
 from distributary.engine.steps.merged_events import forget_merged
 from distributary.engine.steps.merges import DERIVED
+from distributary.engine.steps.whole_transactions import HeldBack, whole_part
 from distributary.errors import AccountingError, DistributaryError, DivergedError, StagedFileError
 from distributary.model import layout
 from distributary.model.manifest import Counts, Manifest, source_hash
@@ -162,7 +163,7 @@ def run_batch(
     fresh = manifest is None
     if manifest is None:
         _refuse_other_records(context, batch, source)
-        manifest = _decide(context, batch, source, clock, ahead=ahead, stage=stage)
+        manifest, source = _decide(context, batch, source, clock, ahead=ahead, stage=stage)
     else:
         _same_records(manifest, source)
         refuse_foreign_marks(context, manifest, fresh=False)
@@ -175,7 +176,9 @@ def run_batch(
         if manifest.epoch == context.progress.claim.epoch:
             # the changes were only in the manifest that is replaced
             context.planner.book.give_back(_pending_of(manifest))
-        manifest = _decide(context, batch, source, clock, ahead=ahead, reach=reach, stage=stage)
+        manifest, source = _decide(
+            context, batch, source, clock, ahead=ahead, reach=reach, stage=stage
+        )
         if context.config.lake.local_path is not None:
             # a commit without an answer may still reach the store
             drop_entries(reach.free)
@@ -201,10 +204,11 @@ def _decide(
     ahead: ReadAhead | None,
     reach: Reach | None = None,
     stage: StageFunction | None = None,
-) -> Manifest:
-    """Plan and stage a batch, then write its manifest.
+) -> tuple[Manifest, BatchInput]:
+    """Plan and stage a batch, then write its manifest; return it with the records of the batch.
 
-    `reach` is given for a batch that was decided before: it says which tables have the batch.
+    `reach` is given for a batch that was decided before: it says which tables have the batch. Of
+    change data, the batch may have fewer records than `source`, and raises HeldBack if it has none.
     """
     context.planner.begin_batch()
     clock.step("plan")
@@ -214,6 +218,8 @@ def _decide(
     if stage is None:
         decided_us = None if reach is None else reach.batch_us
         stages = stage_records(context, batch, source, begun, now_us=decided_us)
+        if reach is None and context.progress.settled_ranges(batch) is None:
+            source, stages = _with_whole_transactions(context, batch, source, stages)
     else:
         stages = stage(context, batch, source)
     clock.stages = stages.tries
@@ -224,12 +230,33 @@ def _decide(
     reached(KillPoint.AFTER_STAGE, batch)
 
     try:
-        return _decided(context, batch, source, clock, stages, reach)
+        return _decided(context, batch, source, clock, stages, reach), source
     except Exception:
         # a manifest that may exist names these files
         if not context.progress.manifests.in_doubt:
             drop_files(context, stages.staged)
         raise
+
+
+def _with_whole_transactions(
+    context: RunContext, batch: int, source: BatchInput, stages: Stages
+) -> tuple[BatchInput, Stages]:
+    """Stage a batch again until it has whole transactions; raise HeldBack if it would be empty."""
+    while True:
+        try:
+            part = whole_part(context, source, stages)
+        except Exception:
+            drop_files(context, stages.staged)
+            raise
+        if part.source is source:
+            return source, stages
+        drop_files(context, stages.staged)
+        if part.source is None:
+            raise HeldBack(part.held)
+        source = part.source
+        stages = stage_records(context, batch, source)
+        if part.decided:
+            return source, stages
 
 
 def _decided(

@@ -91,6 +91,8 @@ class StageState:
     """The way of records between the hops: `disk`, which all workers see, or `spark`."""
     weights: Mapping[str, int] = field(default_factory=dict)
     """The number of records of each table in the previous batch."""
+    cut_transactions: set[tuple[str, str]] = field(default_factory=set)
+    """The transactions that were too large for a batch, by connector and id."""
     _sent: tuple[TaskPlan, TaskPlanFile] | None = None
 
     def sent(self, plan: TaskPlan) -> TaskPlanFile:

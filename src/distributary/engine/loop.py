@@ -32,6 +32,7 @@ from distributary.engine.requests import (
     wanted,
 )
 from distributary.engine.steps.merged_events import forget_all_merged
+from distributary.engine.steps.whole_transactions import Held, HeldBack
 from distributary.errors import CheckpointError, DistributaryError, ErrorCode, PausedError
 from distributary.model.manifest import Counts
 from distributary.model.table import Role, counts_records
@@ -147,6 +148,8 @@ class StreamRun:
         """Whether a batch is under way, and whether the failure was in a batch or before it."""
         self._works = False
         """Whether this run has completed a round."""
+        self._held: tuple[Position, float] | None = None
+        """The end of the source up to which all records are held back, and until when."""
         self._pacing: Pacing | None = None
         """The pace of a run whose trigger is a freshness."""
 
@@ -300,9 +303,26 @@ class StreamRun:
                 # a failed batch counts as recovered when it succeeds; other steps have just
                 # succeeded
                 self._round_worked()
-            if end is None:
+            if end is None or self._waits(until):
                 return
-            self._run(batch, start, end)
+            try:
+                self._run(batch, start, end)
+            except HeldBack as error:
+                self._hold(error.held, until)
+                return
+
+    def _waits(self, until: Position) -> bool:
+        """Return whether all records up to an end are of transactions that have not ended."""
+        return (
+            self._held is not None and self._held[0] == until and time.monotonic() < self._held[1]
+        )
+
+    def _hold(self, held: Held, until: Position) -> None:
+        """Remember the end of the source up to which all records are held back."""
+        self._held = until, time.monotonic() + held.retry_seconds
+        self._in_batch = False
+        level = logging.DEBUG if self._endless else logging.WARNING
+        _log.log(level, "held back until their transactions end: %s", held.describe())
 
     def _wait_while_paused(self) -> None:
         """Wait until a pause ends; refuse a run that would end by itself.
@@ -383,7 +403,7 @@ class StreamRun:
             if source is None:
                 source = self._open(start, end)
             settled = run_batch(context, batch, source, self._ahead)
-        except DistributaryError:
+        except (DistributaryError, HeldBack):
             raise
         except Exception as error:
             if self._stop.is_set() and jvm_has_ended(error):

@@ -27,7 +27,7 @@ from distributary.errors import (
 )
 from distributary.model.cache import Cache
 from distributary.model.manifest import SourceRange
-from distributary.model.record import LastRecords
+from distributary.model.record import LastRecords, Partition
 
 UNKNOWN_COUNT = 1 << 31
 """A count from this number on stands for an unknown one."""
@@ -111,6 +111,16 @@ class BatchInput:
     """The number of tasks that read the batch; each reader gets its task's number."""
     scan: DataFrame | None = None
     """The frame that Spark itself reads, in place of numbers."""
+    reads: Callable[[str], bool] = bool
+    """A function that returns whether the source reads a topic, even if it does not exist yet."""
+    read: Callable[[Sequence[str]], Iterator[pa.RecordBatch]] | None = None
+    """A function that reads the batch's records of some topics in this process; None if only
+    tasks can read them."""
+    shorter: Callable[[Mapping[Partition, int]], BatchInput] | None = None
+    """A function that opens the batch with earlier ends of some partitions; None if it cannot end
+    earlier."""
+    longer: Callable[[], BatchInput | None] | None = None
+    """A function that opens the batch with more records; None without further records."""
 
     @property
     def records(self) -> int:

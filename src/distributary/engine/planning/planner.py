@@ -281,6 +281,10 @@ class Planner:
                 limits=self._limits,
             )
 
+    def schema(self, schema_id: int) -> WriterSchema:
+        """Return the schema with an id, for messages that the driver reads itself."""
+        return self._lookup.by_id(schema_id)
+
     def task_plan(self) -> TaskPlan:
         """Return the current plan; the same object until something changes."""
         if self._snapshot is None:

@@ -25,6 +25,7 @@ import re
 import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -220,7 +221,41 @@ class KafkaSource:
             identities=self._opened,
             end_after=partial(self._end_after, start, end),
             verify=partial(self._verify, self._opened),
+            reads=self._reads,
+            read=partial(self._read, ranges) if self._is_native else None,
+            shorter=partial(self._shorter, spark, start, end),
+            longer=partial(self._longer, spark, start, end),
         )
+
+    def _reads(self, topic: str) -> bool:
+        """Return whether the settings name a topic."""
+        pattern = self._config.topic_pattern
+        return topic in self._config.topics or (
+            pattern is not None and re.fullmatch(pattern, topic) is not None
+        )
+
+    def _read(
+        self, ranges: Sequence[SourceRange], topics: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """Read the records of some topics in these ranges."""
+        wanted = [one for one in ranges if one.topic in topics]
+        return read(self._config.consumer_options(), wanted)
+
+    def _shorter(
+        self, spark: SparkSession, start: Position, end: Position, ends: Offsets
+    ) -> BatchInput:
+        """Open a batch with earlier ends of some partitions."""
+        earlier = {**end, "offsets": _nested(_offsets(end) | ends)}
+        return replace(self.open(spark, start, earlier), start=start)
+
+    def _longer(self, spark: SparkSession, start: Position, end: Position) -> BatchInput | None:
+        """Open a batch with another share of the records that were there when it was planned."""
+        further = self.advance(end, _position(self._newest, self._ids))
+        if further is None or "from" in further:
+            # lost records and new partitions are the beginning of another batch
+            return None
+        later = {**end, **further}
+        return replace(self.open(spark, start, later), start=start)
 
     def peek(self, start: Position) -> Iterator[pa.RecordBatch]:
         """Read the next records of every partition, at most one batch of them."""
