@@ -51,6 +51,19 @@ def test_verify_agrees_or_says_what_differs(cli: Cli, shop: ChangeLake) -> None:
     assert f"distributary rebuild {MERGED} --lake {shop.lake}\n" in named.out
 
 
+def test_a_merged_table_at_a_cut_is_compared_with_its_log_of_the_cut(
+    cli: Cli, shop: ChangeLake
+) -> None:
+    shop.spoil(price=77.0)
+    # only the newest version is wrong
+    found = cli("verify", "--all", "--as-of", "1", "--json")
+    assert (found.code, found.json["agree"]) == (0, True)
+    tables = {table["table"]: table for table in found.json["tables"]}
+    assert (tables[MERGED]["rows"], tables[MERGED]["rows_by_log"]) == (5, 5)
+    assert tables[LOG]["rows"] == 6
+    assert cli("verify", MERGED).code == 1
+
+
 def test_a_table_that_is_not_there_is_wrong_usage_everywhere(cli: Cli, shop: ChangeLake) -> None:
     assert cli("verify", "nothing").code == cli("trace", "nothing", "id=1").code == 2
     assert cli("trace", MERGED, "nothing=1").code == 2

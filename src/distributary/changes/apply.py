@@ -533,17 +533,21 @@ def merge_table(order: MergeOrder) -> MergeResult:
         return until_not_overtaken(lambda: _attempt(order))
 
 
-def open_target(order: MergeOrder) -> tuple[Snapshot | None, MergedColumns]:
-    """Open a merged table, and plan the columns that it will have."""
-    before, columns = look_at(order)
+def open_target(
+    order: MergeOrder, *, version: int | None = None
+) -> tuple[Snapshot | None, MergedColumns]:
+    """Open a merged table, at a version or the newest, and plan the columns that it will have."""
+    before, columns = look_at(order, version=version)
     if before is not None:
         before.refuse_unusable(order.table)
     return before, columns
 
 
-def look_at(order: MergeOrder) -> tuple[Snapshot | None, MergedColumns]:
+def look_at(
+    order: MergeOrder, *, version: int | None = None
+) -> tuple[Snapshot | None, MergedColumns]:
     """Open a merged table as `open_target` does, including tables that only Spark may write."""
-    before = snapshot_of(order.path)
+    before = snapshot_of(order.path, version=version)
     wanted, payload = order.wanted(), len(order.columns)
     have = None if before is None else before.fields
     system = wanted[payload:]

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -154,12 +155,14 @@ def replay(
     *,
     before: Snapshot | None,
     chosen: Choose | None = None,
+    version: int | None = None,
 ) -> Replayed:
     """Merge a whole log, or chosen events of it, into an empty table.
 
-    `before` is the existing table, whose known incarnations of the source are used.
+    `before` is the existing table, whose known incarnations of the source are used; `version` is
+    that of the log, by default the newest.
     """
-    survey = _survey(log_path, order, table_columns)
+    survey = _survey(log_path, order, table_columns, version)
     text = None if before is None else before.property(INCARNATIONS)
     incarnations = Incarnations.from_text(text)
     if text is not None and order.arrival != "files":
@@ -208,8 +211,10 @@ def _replay(
     return Replayed(rows, survey.files, tombstones.rows, spans, incarnations, file_name, row_name)
 
 
-def _survey(log_path: str, order: MergeOrder, table_columns: MergedColumns) -> _Survey:
-    snapshot = snapshot_of(log_path)
+def _survey(
+    log_path: str, order: MergeOrder, table_columns: MergedColumns, version: int | None
+) -> _Survey:
+    snapshot = snapshot_of(log_path, version=version)
     if snapshot is None:
         raise PublishError(
             f"table {order.table} has no log",
@@ -401,15 +406,35 @@ class Verified:
         return not (self.missing or self.extra or self.different)
 
 
-def verify(log_path: str, order: MergeOrder, *, as_of_us: int | None = None) -> Verified:
-    """Compare the order's table with its log, now or as of a moment. Changes nothing."""
+class Versions(NamedTuple):
+    """The versions of a merged table and of its log in one cut."""
+
+    table: int
+    log: int
+
+
+def verify(
+    log_path: str,
+    order: MergeOrder,
+    *,
+    as_of_us: int | None = None,
+    versions: Versions | None = None,
+) -> Verified:
+    """Compare the order's table with its log: now, as of a moment, or both at versions.
+
+    Changes nothing.
+    """
     started = time.perf_counter()
+    version, log_version = (None, None) if versions is None else versions
     with committing(order.path, doing="verify a table"):
-        before, columns = open_target(replace(order, evolution="none"))
+        before, columns = open_target(replace(order, evolution="none"), version=version)
         if before is not None and order.arrival == "files":
             # the table knows its servers; a batch may need fewer of them than the whole log shows
             order = replace(order, arrival="unknown")
-        replayed = replay(log_path, order, columns, before=before, chosen=_until(as_of_us))
+        chosen = _until(as_of_us)
+        replayed = replay(
+            log_path, order, columns, before=before, chosen=chosen, version=log_version
+        )
         pairs = _pairs(replayed, before, columns.schema)
         unlike, differences, sums = _compare(replayed, before, columns.schema, pairs)
     return Verified(

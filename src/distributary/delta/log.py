@@ -650,9 +650,14 @@ class Log:
 _followed: Cache[Snapshot] = Cache(MOST_TABLES)
 
 
-def snapshot_of(address: str) -> Snapshot | None:
-    """Return a table's newest version, read on from the last one known here; None: no table."""
+def snapshot_of(address: str, *, version: int | None = None) -> Snapshot | None:
+    """Return a table's newest version, read on from the last one known here; None: no table.
+
+    With `version`, return that version.
+    """
     store = at(address)
+    if version is not None:
+        return load(store, version=version)
     snapshot = Log(store, seen=_followed.find(store.address)).newest()
     _followed.keep(store.address, snapshot)
     return snapshot

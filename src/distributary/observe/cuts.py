@@ -38,7 +38,13 @@ from distributary.model.cut import Cut, CutBatch, CutPoint, CutTable, is_batch
 from distributary.model.manifest import app_id
 from distributary.model.table_format import DELTA
 from distributary.observe.ledger.ledger import Ledger
-from distributary.observe.ledger.ledger_rows import LaneKey, LastCommit, NewestBatch, TableRow
+from distributary.observe.ledger.ledger_rows import (
+    PARKED,
+    LaneKey,
+    LastCommit,
+    NewestBatch,
+    TableRow,
+)
 from distributary.observe.status.health import DERIVED
 from distributary.publish.formats.table_format_entry import format_at
 from distributary.store.base import Store, at, local_folder, stay_inside
@@ -52,6 +58,7 @@ _WINDOWS = (64, 512, 4096)
 _PROBE = 64
 _THREADS = 8
 _NUMBER = re.compile(r"[0-9]{1,18}")
+_OF_BATCH = re.compile(r"(?:.+:)?[0-9]{1,18}")
 _OF_PIPELINE = re.compile(r"(.+):([0-9]{1,18})")
 
 
@@ -324,6 +331,21 @@ class Cuts:
         behind = self._behind(point, name)
         return CutTable(last.table, last.role, path, DELTA, version, behind)
 
+    def written(self, point: CutPoint, table: CutTable) -> int | None:
+        """Return the rows that the batches of a cut have written to a table, by the ledger.
+
+        None where batches do not add up to the rows of the table, and for a pinned cut.
+        """
+        if point.pinned is not None or table.role in DERIVED or table.behind is not None:
+            return None
+        rows = 0
+        for commit in self._commits[table.table.casefold()]:
+            limit = point.limit(commit.pipeline, commit.life, commit.lane)
+            for row in self._ledger.table_batches(commit).to_pylist():
+                if row["outcome"] != PARKED and (limit is None or row["batch"] <= limit):
+                    rows += row["rows"]
+        return rows
+
     def refuse_lost(
         self, point: CutPoint, table: CutTable, *, cause: Exception | None = None
     ) -> None:
@@ -484,6 +506,19 @@ def measured(cuts: Cuts, point: CutPoint, table: CutTable) -> dict[str, Any]:
         "columns": None if found is None else len(found.fields),
         "bytes": None if found is None else found.size,
     }
+
+
+def names_batch(as_of: str) -> bool:
+    """Return whether a text names a cut by a batch, such as `41` or `games:41`."""
+    return _OF_BATCH.fullmatch(as_of.strip()) is not None and not _is_moment(as_of)
+
+
+def _is_moment(text: str) -> bool:
+    try:
+        parse_moment(text)
+    except PydanticCustomError:
+        return False
+    return True
 
 
 def _moment(value: object) -> datetime:

@@ -408,3 +408,25 @@ def test_what_waited_in_a_life_that_was_ended_is_not_lost(cli: Cli, games: Settl
     gone(cli, games)
     assert cli("reset", games.file, "--yes").code == 0
     assert lanes(cli, code=0) == {"games/stream": []}
+
+
+def test_tables_at_a_cut(cli: Cli, games: SettledLake) -> None:
+    newest = verified(cli, "--all", "--as-of", "2", code=0)
+    earlier = verified(cli, CHESS, GO, "--as-of", "games:0", code=0)
+    assert (earlier[CHESS]["rows"], earlier[CHESS]["rows_by_ledger"]) == (10, 10)
+    assert earlier[CHESS]["compared"] == ["files", "rows"]
+    assert (newest[CHESS]["rows"], newest[GO]["rows_by_ledger"]) == (30, 10)
+    # what other programs do later is not in the cut
+    DeltaTable(str(games.lake / CHESS)).delete("_offset < 5")
+    assert verified(cli, CHESS, "--as-of", "1", code=0)[CHESS]["rows"] == 20
+    DeltaTable(str(games.lake / CHESS)).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    (finding,) = verified(cli, CHESS, "--as-of", "1", code=1)[CHESS]["findings"]
+    assert finding["kind"] == "file_missing"
+    assert cli("verify", CHESS, "--as-of", "99").code == 2
+
+
+def test_a_commit_of_others_within_a_cut(cli: Cli, games: SettledLake) -> None:
+    DeltaTable(str(games.lake / CHESS)).delete("_offset < 5")
+    games.batch({"chess": 1})
+    (finding,) = verified(cli, CHESS, "--as-of", "3", code=1)[CHESS]["findings"]
+    assert (finding["kind"], finding["what"]) == ("rows", "rows of the cut: 26 instead of 31")

@@ -26,7 +26,6 @@ from distributary.cli.command.output import (
 )
 from distributary.cli.command.verb import (
     LOOK,
-    AsOf,
     DryRun,
     FileOption,
     Invocation,
@@ -101,7 +100,15 @@ def verify(
             "Read every file too, and check the origin of each row: no record twice, none missing.",
         ),
     ] = False,
-    as_of: AsOf = None,
+    as_of: Annotated[
+        str | None,
+        option(
+            "--as-of",
+            "A cut (41, games:41): every table at its version of it. A time of the source "
+            "(2026-11-15T12:00:00Z): merged tables by the changes up to it.",
+            metavar="CUT",
+        ),
+    ] = None,
     source: SourceOption = None,
     sample: SampleOption = None,
     wait: WaitOption = "60s",
@@ -121,6 +128,7 @@ def verify(
     a table differs. Nothing is changed without --heal.
     """
     from distributary.model.table import Role
+    from distributary.observe.cuts import names_batch
     from distributary.observe.erasures import check_erasures
 
     if everything == bool(tables):
@@ -134,10 +142,12 @@ def verify(
         raise call.usage("--sample needs --source.")
     if heal and (not source or share is not None):
         raise call.usage("--heal needs --source, and excludes --sample.")
-    moment = moment_of(call, as_of)
     found = find_lake(call, lake, file)
     known = found.ledger().tables(pipeline or found.pipeline, schema_ids=False)
     chosen = [find_table(known, name) for name in tables] if tables else list(known)
+    if as_of is not None and names_batch(as_of):
+        return _verify_cut(call, found, chosen, as_of, pipeline=pipeline, everything=everything)
+    moment = moment_of(call, as_of)
     if source:
         return compare_tables(
             call,
@@ -181,6 +191,66 @@ def verify(
         _draw_results(paper, done, lanes, found)
 
     call.out.show(data, draw)
+    return 0 if agree else 1
+
+
+def _verify_cut(
+    call: Invocation,
+    lake: FoundLake,
+    chosen: Sequence[TableSummary],
+    as_of: str,
+    *,
+    pipeline: str | None,
+    everything: bool,
+) -> int:
+    """Check tables at their versions of a cut; merged tables against their logs of the same cut."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from distributary.changes.rebuild import Versions
+    from distributary.model.table import Role
+    from distributary.observe.cuts import Cuts
+    from distributary.observe.verify.cut_check import check_cut
+    from distributary.operations.repair.verify_table import verify_table_at
+
+    cuts = Cuts(lake.path)
+    point = cuts.find(as_of, pipeline=pipeline)
+    cut_now = cuts.cut(point)
+    tables = {table.table.casefold(): table for table in cut_now.tables}
+    owners = {known.table.casefold(): known for known in chosen}
+    if not everything:
+        for known in chosen:
+            cuts.table(point, known.table)
+    wanted = [table for name, table in tables.items() if name in owners]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        checks = list(pool.map(lambda table: check_cut(cuts, point, table), wanted))
+    done: list[VerifyResult] = []
+    pipelines: dict[str, Pipeline] = {}
+    for table, check in zip(wanted, checks, strict=True):
+        known = owners[table.table.casefold()]
+        log = tables.get(f"{table.table}_log".casefold())
+        usable = check.agrees and table.behind is None and known.role == Role.MERGED
+        if not usable or table.version is None or log is None or log.version is None:
+            done.append(VerifyResult(check))
+            continue
+        if known.pipeline not in pipelines:
+            pipelines[known.pipeline] = pipeline_of(
+                call, lake, name=known.pipeline, needs=("lake",)
+            )
+        versions = Versions(table.version, log.version)
+        compared = verify_table_at(pipelines[known.pipeline], known, versions)
+        done.append(VerifyResult(check.with_more(compared=["values, by its log"]), compared))
+    agree = all(one.agrees for one in done)
+    data = {
+        "lake": lake.path,
+        "as_of": point.at,
+        "cut": point.describe(),
+        "deep": False,
+        "agree": agree,
+        "tables": [_document(one) for one in done],
+        "lanes": [],
+        "erasures": None,
+    }
+    call.out.show(data, lambda paper: _draw_results(paper, done, [], lake))
     return 0 if agree else 1
 
 

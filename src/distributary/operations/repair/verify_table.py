@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 
 from distributary.changes.aggregate_tables import AggregateCheck, verify_aggregates
-from distributary.changes.rebuild import Verified, verify
+from distributary.changes.rebuild import Verified, Versions, verify
 from distributary.delta.tables import reaching_table
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.progress.checkpoint import Manifests
@@ -56,6 +56,12 @@ def verify_table(
     return Checked(
         comparison, target.log, known.parked_batches, unfinished and not comparison.agrees
     )
+
+
+def verify_table_at(pipeline: Pipeline, known: TableSummary, versions: Versions) -> Checked:
+    """Compare one table with its log, both at their versions of a cut."""
+    target = merged_table(pipeline.config, known, make_publisher(pipeline.config))
+    return Checked(verify(target.log_path, target.order, versions=versions), target.log)
 
 
 def verify_aggregate(pipeline: Pipeline, known: TableSummary) -> AggregateCheck | None:
