@@ -10,6 +10,7 @@ from types import FrameType
 
 from rich.console import Console
 
+from benchmarks import readme
 from benchmarks.order import Order
 from benchmarks.report import Report, show
 from benchmarks.run import Wanted, run_suite
@@ -17,6 +18,7 @@ from benchmarks.suites import SUITES
 
 _EVERYTHING = [name for name, suite in SUITES.items() if not suite.only_when_asked]
 _WHOLE, _PART = "latest.json", "part.json"
+_README = "readme.json"
 
 
 def main() -> None:
@@ -24,6 +26,10 @@ def main() -> None:
     # Ctrl-C tidies up by itself, the polite end of a process does not
     signal.signal(signal.SIGTERM, _end)
     console = Console(stderr=True)
+    if options.readme:
+        report = Report(records=readme.RECORDS, output=options.output or _README, resume=False)
+        readme.measure(report, say=console.print)
+        return
     some = options.suite and not options.resume
     part = some or options.tables or options.cases or options.rates
     output = options.output or (_PART if part else _WHOLE)
@@ -61,6 +67,7 @@ def _options() -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--suite", nargs="+", choices=[*SUITES], help="what to measure; everything if left out")
+    add("--readme", action="store_true", help="the README's figures in half an hour, written there")
     add("--tables", type=int, nargs="+", help="numbers of tables; each suite has its own")
     cases = sorted({case for suite in SUITES.values() for case in suite.cases})
     add("--cases", nargs="+", choices=cases, help="only these cases of the suites")

@@ -1,4 +1,8 @@
-"""Suite `freshness`: a steady stream, read without a pause; how old records are once there."""
+"""Suites `freshness` and `trigger`: a steady stream, and how old records are once they are there.
+
+The first is read without a pause. In the second the trigger is a freshness, and what counts is the
+price: CPU seconds of a record, and files a minute.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,10 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +27,19 @@ from benchmarks.engine import GAMES, Watch, kafka_pipeline
 from benchmarks.games import VERSIONS, Games
 from benchmarks.order import Order, Row, Suite
 from benchmarks.topic import fill, registry_of, serving
+from benchmarks.usage import cpu_seconds
 from distributary.engine.pipeline import Pipeline
 
 _WARM_SHARE = 0.25
 """So much longer the stream lasts: its beginning warms up and is not measured."""
 _PATIENCE_SECONDS = 600
 _POLL_SECONDS = 0.05
+_TRIGGERS = (1, 10, 60)
+"""Seconds of freshness."""
+_ROUNDS, _LEAST_SECONDS = 2.5, 40
+"""How long a trigger is measured: so many of its freshness, and not less than this."""
+_REPEATED_SECONDS = 10
+"""A stream for a trigger is so many seconds of records, sent again and again."""
 
 
 @contextmanager
@@ -35,6 +47,14 @@ def prepared(order: Order) -> Iterator[Order]:
     """One record of each game and version in the topic, the others in a file for the producer."""
     with serving(order) as served:
         _fill(served)
+        yield served
+
+
+@contextmanager
+def prepared_to_repeat(order: Order) -> Iterator[Order]:
+    """The same with a few seconds of records in the file."""
+    with serving(order) as served:
+        _fill(replace(served, seconds=_REPEATED_SECONDS))
         yield served
 
 
@@ -50,25 +70,70 @@ def _fill(order: Order) -> None:
 
 def continuous_case(order: Order) -> Row:
     """Our engine goes on and on; the producer starts when the first batch has made the tables."""
+    stream = _streamed(order, trigger="continuous")
+    return _figures(order, stream)
+
+
+def _trigger_case(freshness: int) -> Callable[[Order], Row]:
+    def case(order: Order) -> Row:
+        """Our engine with this freshness as its trigger."""
+        seconds = max(_LEAST_SECONDS, _ROUNDS * freshness)
+        # as many records in a batch as the freshness asks for
+        order = replace(order, seconds=seconds, records=2 * order.rate * max(freshness, 10))
+        stream = _streamed(order, trigger=f"freshness {freshness}s", repeated=seconds)
+        files = sum(batch["files"] for batch in stream.batches)
+        figures = _figures(order, stream)
+        return {
+            **figures,
+            "cpu_microseconds": round(stream.cpu_seconds / stream.told["sent"] * 1e6, 2),
+            "files_per_minute": round(files / stream.told["seconds"] * 60),
+        }
+
+    return case
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stream:
+    """A stream that was sent and read."""
+
+    told: Mapping[str, Any]
+    """What the producer says of it."""
+    batches: list[Row]
+    """The batches that read it."""
+    rows: int
+    """Records in the tables, with those that made the tables."""
+    cpu_seconds: float
+    """CPU seconds of the engine, from the first record sent to the last one readable."""
+
+
+def _streamed(order: Order, *, trigger: str, repeated: float | None = None) -> _Stream:
     path = kafka_pipeline(order, name="direct", message=GAMES, tables='{each: "silver_{type}"}')
     pipeline = Pipeline.load(path)
     watch = Watch(pipeline, batches=sys.maxsize)
     first = order.tables * VERSIONS
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(pipeline.run, trigger="continuous")
+        running = pool.submit(pipeline.run, trigger=trigger)
         try:
             _wait(running, watch, records=first)
-            before = len(watch.batches)
-            told = _send(order)
+            before, spent = len(watch.batches), cpu_seconds()
+            told = _send(order, repeated)
             _wait(running, watch, records=first + told["sent"])
+            # the producer is a process of this one
+            spent = cpu_seconds() - spent - told["cpu_seconds"]
         finally:
             pipeline.stop.set()
         running.result()
-    return _figures(order, told, watch.batches[before:], rows=first + told["sent"])
+    return _Stream(
+        told=told,
+        batches=watch.batches[before:],
+        rows=first + told["sent"],
+        cpu_seconds=spent,
+    )
 
 
-def _send(order: Order) -> dict[str, Any]:
+def _send(order: Order, repeated: float | None) -> dict[str, Any]:
     arguments = [order.servers, order.topic, str(_messages(order)), str(order.rate)]
+    arguments += [str(repeated)] if repeated else []
     command = [sys.executable, "-m", "benchmarks.pace", *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     told: dict[str, Any] = json.loads(done.stdout)
@@ -86,10 +151,11 @@ def _wait(running: Future[Any], watch: Watch, *, records: int) -> None:
         time.sleep(_POLL_SECONDS)
 
 
-def _figures(order: Order, told: dict[str, Any], batches: list[Row], *, rows: int) -> Row:
+def _figures(order: Order, stream: _Stream) -> Row:
+    told, batches = stream.told, stream.batches
     produced, readable = delays_in(order.root / "direct")
-    if len(produced) != rows:
-        raise AssertionError(f"{len(produced)} of {rows} rows are in the tables")
+    if len(produced) != stream.rows:
+        raise AssertionError(f"{len(produced)} of {stream.rows} rows are in the tables")
     since = told["began"] + order.seconds * _WARM_SHARE
     measured = produced >= since
     delays = (readable - produced)[measured]
@@ -136,4 +202,31 @@ SUITE = Suite(
     cases={"continuous": continuous_case},
     rates=(1_000, 5_000, 20_000),
     derived=_derived,
+)
+
+
+def _prices(rows: Sequence[Row]) -> Mapping[str, float]:
+    """Compare most tables with fewest, and the shortest freshness with the longest."""
+    by_case = {(row["case"], row["tables"]): row for row in rows}
+    few, many = (choose(row["tables"] for row in rows) for choose in (min, max))
+    least, most = (f"{choose(_TRIGGERS)}s" for choose in (min, max))
+    pairs = {
+        f"cpu_{many}_vs_{few}_at_{most}": ("cpu_microseconds", (most, many), (most, few)),
+        f"cpu_{least}_vs_{most}_{many}": ("cpu_microseconds", (least, many), (most, many)),
+        f"files_{least}_vs_{most}_{many}": ("files_per_minute", (least, many), (most, many)),
+    }
+    return {
+        name: round(by_case[one][figure] / by_case[other][figure], 2)
+        for name, (figure, one, other) in pairs.items()
+        if one != other and one in by_case and other in by_case
+    }
+
+
+TRIGGER_SUITE = Suite(
+    name="trigger",
+    tables=(10, 1000),
+    prepared=prepared_to_repeat,
+    cases={f"{freshness}s": _trigger_case(freshness) for freshness in _TRIGGERS},
+    rates=(20_000,),
+    derived=_prices,
 )

@@ -26,7 +26,7 @@ from distributary.model.record import Format
 _ROWS = 10_000
 _COUNTRIES = ("AT", "BR", "CZ", "DE", "ES", "FI", "FR", "JP", "KE", "US")
 _COLOURS = ("red", "green", "blue", "black", "white")
-_COLUMNS = (
+ORDER_COLUMNS = (
     "order_id bigint, customer string, created_at string, price double, quantity bigint, "
     "paid boolean, address struct<country:string,street:string>, tags array<string>"
 )
@@ -37,11 +37,11 @@ _COLUMNS = (
 def prepared(order: Order) -> Iterator[Order]:
     """A topic with all batches, in which a field of each record names its type."""
     with serving(order) as served:
-        fill(served, _encoded(_types(order), records=served.records * served.all_batches))
+        fill(served, _encoded(order_types(order), records=served.records * served.all_batches))
         yield served
 
 
-def _types(order: Order) -> list[str]:
+def order_types(order: Order) -> list[str]:
     return [f"orders_{number:02d}" for number in range(order.tables)]
 
 
@@ -73,7 +73,7 @@ def first_case(order: Order) -> Row:
 def typed_case(order: Order) -> Row:
     """The same records, of which a registry has a schema for each type."""
     registry = registry_of(order)
-    for name in _types(order):
+    for name in order_types(order):
         registry.register(f"{name}-value", json.dumps(_schema(name)), format=Format.JSON)
     path = kafka_pipeline(
         order,
@@ -92,7 +92,7 @@ def from_json_case(order: Order) -> Row:
     once and kept with its types, and each filters, decodes and appends its own, in a thread pool.
     """
     spark = bare_session(order, name="from-json")
-    types = _types(order)
+    types = order_types(order)
     lake = order.root / "from-json"
     results = []
     for batch in range(order.all_batches):
@@ -115,14 +115,14 @@ def from_json_case(order: Order) -> Row:
 
 
 def _decoded(raw: DataFrame, name: str, *, batch: int) -> DataFrame:
-    schema = f"event string, {_COLUMNS}, {_own_field(name)} string"
+    schema = f"event string, {ORDER_COLUMNS}, {own_field(name)} string"
     record = F.from_json(F.col("value").cast("string"), schema)
     return with_our_columns(raw, record, schema_id=1, batch=batch)
 
 
 def _schema(name: str) -> dict[str, Any]:
     """The schema that our engine finds by itself, as a producer would write it down."""
-    texts = ("event", "customer", "created_at", _own_field(name))
+    texts = ("event", "customer", "created_at", own_field(name))
     return _closed(
         {text: {"type": "string"} for text in texts}
         | {"order_id": {"type": "integer"}, "quantity": {"type": "integer"}}
@@ -136,7 +136,7 @@ def _closed(properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
-def _own_field(name: str) -> str:
+def own_field(name: str) -> str:
     return f"{name}_reference"
 
 
@@ -151,7 +151,7 @@ def _encoded(types: list[str], *, records: int) -> Iterator[pa.RecordBatch]:
             json.dumps(
                 {"event": types[number % len(types)]}
                 | _order(number, customer, price)
-                | {_own_field(types[number % len(types)]): f"ref-{number}"},
+                | {own_field(types[number % len(types)]): f"ref-{number}"},
                 separators=(",", ":"),
             ).encode()
             for number, customer, price in zip(

@@ -36,6 +36,7 @@ _WANTED = {
     "shaped_cpu_vs_plain": "<= 1.15",
     "counted_cpu_vs_plain": "<= 1.15",
     "large_cpu_vs_small": "<= 1.2",
+    "cpu_1000_vs_10_at_60s": "<= 1.3",
 }
 _COLUMNS = {
     "per second": ("rate", "{:,}"),
@@ -53,6 +54,8 @@ _COLUMNS = {
     "events/s, core": ("events_per_core", "{:,}"),
     "+1 version": ("extra_seconds_one_version", "{:+.2f} s"),
     "+all": ("extra_seconds_every_version", "{:+.2f} s"),
+    "CPU us": ("cpu_microseconds", "{:.1f}"),
+    "files/min": ("files_per_minute", "{:,}"),
     "first commit": ("first_commit_seconds", "{:.1f} s"),
     "driver MB": ("driver_bytes", "{:,.0f}"),
     "workers MB": ("worker_bytes", "{:,.0f}"),

@@ -8,6 +8,7 @@ from benchmarks import (
     changes,
     cluster,
     counts,
+    declarative,
     delta,
     events,
     evolution,
@@ -22,6 +23,7 @@ from benchmarks import (
     startup,
     upkeep,
     upserts,
+    web_requests,
     wide,
 )
 
@@ -35,9 +37,12 @@ SUITES = {
         json_orders.SUITE,
         json_orders.TYPES_SUITE,
         json_orders.MANY_SUITE,
+        web_requests.SUITE,
+        declarative.SUITE,
         changes.SUITE,
         skew.SUITE,
         freshness.SUITE,
+        freshness.TRIGGER_SUITE,
         evolution.SUITE,
         startup.SUITE,
         age.SUITE,
