@@ -12,8 +12,9 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import pyspark
 
@@ -80,19 +81,32 @@ def declarative_case(order: Order) -> Row:
     project = order.root / "project"
     _write(project, order)
     program = Path(sysconfig.get_path("scripts"), "spark-pipelines")
-    settings = {
-        **_DELTA,
-        "spark.jars": ",".join(str(jar) for jar in ensure_connectors()),
-        "spark.driver.memory": DRIVER_MEMORY,
-        "spark.sql.shuffle.partitions": str(PARTITIONS),
-    }
-    conf = [part for pair in settings.items() for part in ("--conf", "=".join(pair))]
-    command = [str(program), "--remote", MASTER, *conf, "run"]
-    return _timed(order, command, cwd=project, lake=project / "spark-warehouse")
+    return _timed(
+        order,
+        [str(program), "--remote", MASTER, "run"],
+        cwd=project,
+        lake=project / "spark-warehouse",
+        # Spark's script looks for both with the `python3` of the path
+        environment={
+            "SPARK_HOME": str(Path(pyspark.__file__).parent),
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_CONF_DIR": str(project / "conf"),
+        },
+    )
 
 
 def _write(project: Path, order: Order) -> None:
-    (project / "flows").mkdir(parents=True)
+    for folder in ("flows", "conf"):
+        (project / folder).mkdir(parents=True)
+    settings = {
+        **_DELTA,
+        # two JVMs begin one after the other, and both need them
+        "spark.driver.extraClassPath": ":".join(str(jar) for jar in ensure_connectors()),
+        "spark.driver.memory": DRIVER_MEMORY,
+        "spark.sql.shuffle.partitions": str(PARTITIONS),
+    }
+    lines = "".join(f"{name} {value}\n" for name, value in settings.items())
+    (project / "conf" / "spark-defaults.conf").write_text(lines)
     (project / "spark-pipeline.yml").write_text(
         f"name: orders\nstorage: {project.as_uri()}/storage\n"
         "libraries:\n  - glob: {include: flows/**}\n"
@@ -106,16 +120,20 @@ def _write(project: Path, order: Order) -> None:
     )
 
 
-def _timed(order: Order, command: Sequence[str], *, cwd: Path, lake: Path) -> Row:
+def _timed(
+    order: Order,
+    command: Sequence[str],
+    *,
+    cwd: Path,
+    lake: Path,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Row:
     records = order.records * order.all_batches
-    # Spark's script looks for both with the `python3` of the path
-    spark = str(Path(pyspark.__file__).parent)
-    environment = {**os.environ, "SPARK_HOME": spark, "PYSPARK_PYTHON": sys.executable}
     spent, began = cpu_seconds(), time.monotonic()
     subprocess.run(
         command,
         cwd=cwd,
-        env=environment,
+        env={**os.environ, **environment},
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,
         timeout=_PATIENCE_SECONDS,

@@ -14,7 +14,9 @@ from benchmarks.measure import better
 def test_a_document_says_what_the_run_found(name: str) -> None:
     text = (ROOT / name).read_text()
     assert re.search("<!-- bench: [a-z]+ -->", text)
-    assert written(text, kept(name)) == text, "python -m benchmarks.markdown writes the figures again"
+    assert written(text, kept(name)) == text, (
+        "python -m benchmarks.markdown writes the figures again"
+    )
 
 
 def test_a_run_of_some_suites_has_their_tables_only() -> None:

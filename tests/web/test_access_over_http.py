@@ -237,3 +237,27 @@ def test_nothing_secret_is_said(
     everything = "\n".join([*closed.said, out, err, caplog.text])
     assert TOKEN not in everything and "wrong secret" not in everything
     assert TOKEN.replace(" ", "%20") not in everything
+
+
+def test_one_login_opens_all_lakes_and_strangers_see_no_names(
+    busy: WebLake, wide: WebLake, start: Start
+) -> None:
+    served = start(busy.path, others=(str(wide.path), str(wide.path)), token=TOKEN)
+    with served.client() as client:
+        assert client.get(f"/lakes/{wide.path.parent.name}-lake/api/overview").status_code == 401
+        session = client.get("/api/session").json()
+        assert session["lakes"] == []
+        proof = {"x-csrf-token": session["csrf"]}
+        assert client.post("/api/login", json={"token": TOKEN}, headers=proof).status_code == 200
+        names = [each["name"] for each in client.get("/api/session").json()["lakes"]]
+        home = wide.path.parent.name
+        assert names == [f"{busy.path.parent.name}-lake", f"{home}-lake", f"{home}-lake-2"]
+        assert client.get("/api/tables").json()["total"] != 1_000
+        for name in names[1:]:
+            assert client.get(f"/lakes/{name}/api/tables").json()["total"] == 1_000
+        other = names[1]
+        # the page of each lake is the same one, and no other name is a lake
+        assert client.get(f"/lakes/{other}/tables").text == client.get("/").text
+        assert client.get(f"/lakes/{other}").status_code == 200
+        assert client.get("/lakes/nothing/api/tables").status_code == 404
+        assert client.get(f"/lakes/{other}/lakes/{names[2]}/api/tables").status_code == 404

@@ -166,6 +166,34 @@ def test_a_thousand_tables(wide: WebLake, start: Start, look: Look) -> None:
     assert shown.errors == []
 
 
+def test_several_lakes_have_a_page_each(
+    busy: WebLake, wide: WebLake, start: Start, look: Look
+) -> None:
+    served = start(busy.path, others=(str(wide.path),))
+    shown = look()
+    page = shown.page
+    shown.open(f"{served.url}/tables/silver_chess")
+    home = f"{served.url}/lakes/{wide.path.parent.name}-lake"
+    page.locator("#lakes").select_option(index=1)
+    page.wait_for_url(f"{home}/")
+    expect(page.locator("a.tile").first.locator("b")).to_have_text("1,000")
+    # links, the search and the way back stay in the lake
+    page.locator(".nav a", has_text="Tables").click()
+    page.wait_for_url(f"{home}/tables")
+    expect(page.locator(".nav a[aria-current]")).to_have_text("Tables")
+    expect(page.locator("tbody tr")).to_have_count(50)
+    page.locator("#only").fill("type_0500")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.locator("tbody a").click()
+    page.wait_for_selector(".preview tbody tr")
+    page.go_back()
+    expect(page.locator("tbody tr")).to_have_count(1)
+    assert page.url.startswith(f"{home}/tables?")
+    expect(page.locator("#live")).to_have_text("live")
+    shown.shoot("several-lakes")
+    assert shown.errors == []
+
+
 def test_the_page_asks_for_little_and_the_ledger_is_read_once(
     wide: WebLake, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

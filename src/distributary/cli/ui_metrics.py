@@ -19,7 +19,6 @@ from distributary.cli.command.verb import (
     File,
     FileOption,
     Invocation,
-    LakeOption,
     group,
     option,
     single,
@@ -76,10 +75,22 @@ def metrics(
         )
 
 
-@verb(app, "ui --lake distributary-demo", "ui --lake distributary-demo --host 0.0.0.0 --new-token")
+@verb(
+    app,
+    "ui --lake distributary-demo",
+    "ui --lake distributary-demo --host 0.0.0.0 --new-token",
+    "ui --lake ./games --lake ./shop",
+)
 def ui(
     call: Invocation,
-    lake: LakeOption = None,
+    lake: Annotated[
+        list[str] | None,
+        option(
+            "--lake",
+            "The lake, else as with other commands. Given several times, the page has all lakes.",
+            metavar="DIR",
+        ),
+    ] = None,
     file: FileOption = None,
     host: Annotated[
         str, option("--host", "Address to listen on. Any address but loopback needs a token.")
@@ -123,12 +134,13 @@ def ui(
     from distributary.web.serve import address_of, bind, serve
 
     # a lake without a pipeline is allowed: the page shows the first steps then
-    found = find_lake(call, lake, file, empty=True)
+    found, *others = [find_lake(call, each, file, empty=True) for each in lake or (None,)]
     token = secrets.token_urlsafe(24) if new_token else _token(host, token_file)
     proxies = tuple(map(_proxy, trusted_proxy or ()))
     listening = bind(host, port)
     settings = Settings(
         lake=found.path,
+        others=tuple(each.path for each in others),
         file=None if file is None else str(file.resolve()),
         host=host,
         port=listening.getsockname()[1],
@@ -139,10 +151,11 @@ def ui(
     dashboard = make_dashboard(settings, tell=call.out.step)
     url = address_of(listening, host)
     data: dict[str, Any] = {"url": url, "lake": found.path, "token_required": token is not None}
+    data |= {"lakes": [each.path for each in (found, *others)]} if others else {}
     data |= {"token": token} if new_token else {}
 
     def draw(paper: Paper) -> None:
-        paper.line("dashboard of ", found.path)
+        paper.line("dashboard of ", ", ".join(each.path for each in (found, *others)))
         paper.line(styled(url, "bold"))
         if "token" in data:
             paper.line("token ", styled(data["token"], "bold"), "  (it is not shown again)")

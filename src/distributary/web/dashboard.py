@@ -6,12 +6,15 @@ import asyncio
 import hashlib
 import json
 import logging
+import re
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from importlib.resources.abc import Traversable
+from itertools import chain, count
 from typing import cast
 
 from starlette.applications import Starlette
@@ -35,9 +38,12 @@ from distributary.web.reading import LakeReader
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of one dashboard over one lake."""
+    """The settings of one dashboard."""
 
     lake: str
+    """The lake at `/`."""
+    others: tuple[str, ...] = ()
+    """Further lakes; each has the same page below `/lakes/NAME/`."""
     file: str | None = None
     """The pipeline file of `--file`: it is trusted, whatever the lake contains."""
     host: str = "127.0.0.1"
@@ -59,6 +65,7 @@ _TICK_SECONDS = 0.25
 _BEAT_SECONDS = 15.0
 _MOST_LISTENERS = 100
 _RETRY_SECONDS = "60"
+_BELOW = re.compile(r"/lakes/([^/]+)(?=/|$)")
 
 
 class LiveUpdates:
@@ -136,7 +143,7 @@ class _Stream(StreamingResponse):
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    """One page over one lake, with the parts that must be closed with it."""
+    """The page over a lake, with the parts that must be closed with it."""
 
     app: ASGIApp
     access: Access
@@ -144,6 +151,8 @@ class Dashboard:
     queries: Queries
     live: LiveUpdates
     lake: LakeReader
+    others: tuple[Dashboard, ...] = ()
+    """The pages over the other lakes."""
 
     def warm_up(self) -> None:
         """Read the data of the first page in the background."""
@@ -155,17 +164,70 @@ class Dashboard:
 
         threading.Thread(target=read, name="warm-up", daemon=True).start()
 
+    def end_streams(self) -> None:
+        """End open streams, which would keep the server alive."""
+        for each in (self, *self.others):
+            each.live.closing = True
+
     def close(self) -> None:
         """Close open streams, then end running commands."""
-        self.live.closing = True
-        self.queries.close()
-        self.jobs.close()
+        self.end_streams()
+        for each in (self, *self.others):
+            each.queries.close()
+            each.jobs.close()
 
 
 def make_dashboard(settings: Settings, *, tell: Tell = lambda line: None) -> Dashboard:
     """Build everything but the server; `tell` gets one line for each request."""
-    lake = LakeReader(settings.lake, file=settings.file)
+    # one login for all lakes
     access = Access(settings.token)
+    first, *names = _names((settings.lake, *settings.others))
+    addresses = {first: "/", **{name: f"/lakes/{name}/" for name in names}}
+    page = _page_of(settings, access, addresses, tell)
+    others = {
+        name: _page_of(replace(settings, lake=lake, file=None), access, addresses, tell)
+        for name, lake in zip(names, settings.others, strict=True)
+    }
+    app = _ByLake(page.app, {name: each.app for name, each in others.items()})
+    # without a trusted proxy, no header may name the client
+    proxied = ProxyHeadersMiddleware(app, list(settings.proxies))  # type: ignore[arg-type]
+    whole = cast(ASGIApp, proxied) if settings.proxies else app
+    return replace(page, app=whole, others=tuple(others.values()))
+
+
+def _names(lakes: Sequence[str]) -> list[str]:
+    """Return a name for each lake: the last part of its path, with the part before it if needed."""
+    parts = [[part for part in re.split(r"[^A-Za-z0-9._-]+", lake) if part] for lake in lakes]
+    last = Counter(part[-1] for part in parts if part)
+    names: list[str] = []
+    for part in parts:
+        wanted = "-".join(part[-1:] if part and last[part[-1]] == 1 else part[-2:]) or "lake"
+        numbered = (f"{wanted}-{number}" for number in count(2))
+        names.append(next(name for name in chain([wanted], numbered) if name not in names))
+    return names
+
+
+class _ByLake:
+    """Hands a request to the page of its lake, which sees its address without the prefix."""
+
+    def __init__(self, first: ASGIApp, others: Mapping[str, ASGIApp]) -> None:
+        self._first, self._others = first, others
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        app = self._first
+        if scope["type"] == "http" and (match := _BELOW.match(scope["path"])):
+            app = self._others.get(match[1], app)
+            if app is not self._first:
+                scope = {**scope, "path": scope["path"][match.end() :] or "/"}
+        await app(scope, receive, send)
+
+
+def _page_of(
+    settings: Settings, access: Access, addresses: Mapping[str, str], tell: Tell
+) -> Dashboard:
+    """Build the page over one lake."""
+    lake = LakeReader(settings.lake, file=settings.file)
     jobs = Jobs(lake=settings.lake, file=settings.file)
     queries = Queries(lake=settings.lake, file=settings.file)
     live = LiveUpdates(lambda: {"lake": lake.stamp(), "jobs": str(jobs.changes)})
@@ -173,7 +235,7 @@ def make_dashboard(settings: Settings, *, tell: Tell = lambda line: None) -> Das
     cookie = f"distributary_{settings.port}"
     page = Assets()
     routes = [
-        *login.routes(access, cookie=cookie),
+        *login.routes(access, cookie=cookie, lakes=addresses),
         Route("/api/events", live.open),
         *login.job_routes(lake, jobs),
         *queries.routes(),
@@ -199,10 +261,7 @@ def make_dashboard(settings: Settings, *, tell: Tell = lambda line: None) -> Das
         cookie=cookie,
         tell=tell,
     )
-    # without a trusted proxy, no header may name the client
-    proxied = ProxyHeadersMiddleware(guarded, list(settings.proxies))  # type: ignore[arg-type]
-    app = cast(ASGIApp, proxied) if settings.proxies else guarded
-    return Dashboard(app, access, jobs, queries, live, lake)
+    return Dashboard(guarded, access, jobs, queries, live, lake)
 
 
 # The page itself: a few files of the package, held in memory.

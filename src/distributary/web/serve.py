@@ -97,7 +97,7 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop at a signal."""
-        self._dashboard.live.closing = True
+        self._dashboard.end_streams()
         super().handle_exit(sig, frame)
 
 

@@ -34,16 +34,20 @@ from distributary.web.jobs import Job, JobAction, Jobs, Wish
 from distributary.web.reading import LakeReader
 
 
-def routes(access: Access, *, cookie: str) -> list[Route]:
-    """Return the addresses of this module."""
+def routes(access: Access, *, cookie: str, lakes: Mapping[str, str]) -> list[Route]:
+    """Return the addresses of this module; `lakes` are the addresses of all lakes, by name."""
 
     def session(request: Request) -> Response:
         known = request.cookies.get(cookie)
+        logged_in = not access.required or access.knows(known)
+        listed = [{"name": name, "address": address} for name, address in lakes.items()]
         return answer(
             {
                 "token_required": access.required,
-                "logged_in": not access.required or access.knows(known),
+                "logged_in": logged_in,
                 "csrf": access.csrf(known),
+                # names of lakes are nothing for strangers
+                "lakes": listed if logged_in else [],
             }
         )
 

@@ -1,5 +1,7 @@
 // Requests to the server, and its errors.
 
+import { base } from "./base.js";
+
 export class Refused extends Error {
   constructor(error, status) {
     super(error.what || "the dashboard did not answer");
@@ -36,7 +38,7 @@ export async function post(path, body) {
 async function ask(path, options = {}) {
   let answer;
   try {
-    answer = await fetch(path, { credentials: "same-origin", ...options });
+    answer = await fetch(base + path, { credentials: "same-origin", ...options });
   } catch {
     throw new Refused(
       {

@@ -1,5 +1,7 @@
 // Elements built by hand. Text is only ever inserted as text, never as markup.
 
+import { base } from "./base.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 
 export function h(tag, properties, ...children) {
@@ -39,7 +41,8 @@ export function put(element, ...children) {
 // only addresses of this page: a name from a record can never become `javascript:`
 function inside(address) {
   const text = String(address);
-  return /^\/(?![/\\])|^#/.test(text) ? text : "#";
+  if (/^\/(?![/\\])/.test(text)) return base + text;
+  return text.startsWith("#") ? text : "#";
 }
 
 export function address(...parts) {

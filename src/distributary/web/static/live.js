@@ -1,5 +1,7 @@
 // Notifications of changes: by server-sent events, or by polling if these do not work.
 
+import { base } from "./base.js";
+
 const ASK_SECONDS = 5;
 const AGAIN_SECONDS = 20;
 
@@ -18,7 +20,7 @@ export function listen({ changed, state }) {
   function connect() {
     clearTimeout(again);
     source?.close();
-    source = new EventSource("/api/events");
+    source = new EventSource(`${base}/api/events`);
     const heard = (event) => {
       clearInterval(asking);
       asking = 0;

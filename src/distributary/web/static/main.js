@@ -1,6 +1,7 @@
 // The shell: selects the view of an address, and reloads it when something changes.
 
 import { post, Refused, session } from "./api.js";
+import { base, own, place } from "./base.js";
 import { h, swap } from "./dom.js";
 import { ago } from "./format.js";
 import { showTray } from "./jobs.js";
@@ -49,7 +50,7 @@ let turn = 0;
 
 function find() {
   for (const [pattern, view] of ROUTES) {
-    const found = pattern.exec(location.pathname);
+    const found = pattern.exec(place());
     if (found) return { view, params: found.slice(1).map(decode) };
   }
   return null;
@@ -65,7 +66,7 @@ function decode(part) {
 
 // a new address, or (`replace`) another form of the same one: then the user can keep typing
 function go(address, { replace = false } = {}) {
-  history[replace ? "replaceState" : "pushState"](null, "", address);
+  history[replace ? "replaceState" : "pushState"](null, "", base + address);
   show({ moved: !replace });
 }
 
@@ -75,7 +76,7 @@ async function show({ moved = false } = {}) {
   markPlace();
   if (!found) {
     document.title = "Not found · Distributary";
-    main.replaceChildren(problem({ what: "This page does not exist.", evidence: decode(location.pathname), next_step: "Go to the overview." }),
+    main.replaceChildren(problem({ what: "This page does not exist.", evidence: decode(place()), next_step: "Go to the overview." }),
       h("p", {}, h("a", { href: "/" }, "Overview")));
     return;
   }
@@ -144,19 +145,24 @@ function skeleton() {
 
 function markPlace() {
   for (const each of document.querySelectorAll(".nav a")) {
-    const path = each.getAttribute("href");
-    const here = path === "/" ? ["/", "/pipelines", "/messages"].some((each) => (each === "/" ? location.pathname === "/" : location.pathname.startsWith(each))) : location.pathname.startsWith(path);
+    const path = own(each.getAttribute("href"));
+    const here = path === "/" ? ["/", "/pipelines", "/messages"].some((each) => (each === "/" ? place() === "/" : place().startsWith(each))) : place().startsWith(path);
     if (here) each.setAttribute("aria-current", "page");
     else each.removeAttribute("aria-current");
   }
 }
 
 function wire() {
+  // the frame of the page is one file for all lakes
+  for (const each of document.querySelectorAll('.bar a[href^="/"], .foot a[href^="/"]')) {
+    each.setAttribute("href", base + each.getAttribute("href"));
+  }
   document.addEventListener("click", (event) => {
     const anchor = event.target.closest?.("a[href]");
     if (!anchor || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey) return;
-    const target = anchor.getAttribute("href");
-    if (!target.startsWith("/") || target.startsWith("/api/")) return;
+    const address = anchor.getAttribute("href");
+    const target = address.startsWith("/") ? own(address) : null;
+    if (!target || target.startsWith("/api/")) return;
     event.preventDefault();
     go(target);
   });
@@ -225,17 +231,30 @@ async function begin() {
   wire();
   const asked = session();
   // only a login needs the page's own token first
-  const shown = location.pathname === "/login" ? asked.then(() => show()) : show();
+  const shown = place() === "/login" ? asked.then(() => show()) : show();
   try {
     const known = await asked;
     await shown;
     // the first refusal has sent a client without a login to the login page
     if (!known.logged_in) return;
     wireAccount(known);
+    wireLakes(known.lakes);
     wireLive();
   } catch (failure) {
     fail(failure);
   }
+}
+
+function wireLakes(lakes) {
+  if (lakes.length < 2) return;
+  const box = document.getElementById("lakes");
+  box.replaceChildren(...lakes.map((each) => {
+    const choice = h("option", { value: each.address }, each.name);
+    choice.selected = each.address === `${base}/`;
+    return choice;
+  }));
+  box.hidden = false;
+  box.addEventListener("change", () => location.assign(box.value));
 }
 
 function wireAccount(known) {
@@ -243,7 +262,7 @@ function wireAccount(known) {
   button.hidden = !known.token_required;
   button.addEventListener("click", async () => {
     await post("/api/logout", {});
-    location.assign("/login");
+    location.assign(`${base}/login`);
   });
 }
 

@@ -1,6 +1,7 @@
 // The token is sent once; afterwards there is a cookie that no script can read.
 
 import { post, Refused } from "../api.js";
+import { base } from "../base.js";
 import { h } from "../dom.js";
 import { problem } from "../parts.js";
 
@@ -45,7 +46,7 @@ export const login = {
 };
 
 function leave() {
-  const to = new URLSearchParams(location.search).get("to") || "/";
+  const to = new URLSearchParams(location.search).get("to") || `${base}/`;
   // only addresses of this page
-  location.assign(/^\/(?![/\\])/.test(to) && !to.startsWith("/login") ? to : "/");
+  location.assign(/^\/(?![/\\])/.test(to) && !to.startsWith(`${base}/login`) ? to : `${base}/`);
 }

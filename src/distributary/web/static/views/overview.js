@@ -1,6 +1,7 @@
 // Everything at a glance, the worst first.
 
 import { get } from "../api.js";
+import { place } from "../base.js";
 import { chart } from "../chart.js";
 import { address, h, link } from "../dom.js";
 import { compact, counted, duration, number, shellQuoted } from "../format.js";
@@ -128,7 +129,7 @@ function card(each, data) {
 }
 
 export function windowChoice(value, page) {
-  return select("window", "Window", value, WINDOWS, (chosen) => page.go(`${location.pathname}?window=${chosen}`, { replace: true }));
+  return select("window", "Window", value, WINDOWS, (chosen) => page.go(`${place()}?window=${chosen}`, { replace: true }));
 }
 
 const GAP_MILLISECONDS = 120_000;

@@ -1,6 +1,7 @@
 // SQL over the tables, read only: a box, and the answer as a table.
 
 import { get, post, Refused } from "../api.js";
+import { base } from "../base.js";
 import { h, put } from "../dom.js";
 import { counted, number, shellQuoted } from "../format.js";
 import { command, empty, grid, heading, problem, section } from "../parts.js";
@@ -26,7 +27,7 @@ export const query = {
       if (!sql || button.disabled) return;
       const asOf = cut.value.trim();
       const at = asOf ? `&as_of=${encodeURIComponent(asOf)}` : "";
-      history.replaceState(null, "", `/query?sql=${encodeURIComponent(sql)}${at}`);
+      history.replaceState(null, "", `${base}/query?sql=${encodeURIComponent(sql)}${at}`);
       button.disabled = true;
       put(result, h("p", { class: "muted", role: "status" }, "Running…"));
       const began = performance.now();
