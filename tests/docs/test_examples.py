@@ -39,6 +39,8 @@ TYPED = [
 IN_PROSE = [(page.name, line) for page in PAGES for line in typed_in_prose(page)]
 WHOLE = {"name", "source", "tables", "lake"}
 COMPLETES = "# completes the file above"
+# building it takes as long as ten of the tests that look into it
+PROGRAM: Any = typer.main.get_command(application())
 
 
 def sections(text: str) -> dict[str, Any]:
@@ -84,7 +86,7 @@ def test_every_pipeline_file_is_one(block: Block, tmp_path: Path) -> None:
 
 def parse(arguments: list[str]) -> None:
     """What the program itself does before it does anything."""
-    node, path = typer.main.get_command(application()), "distributary"
+    node, path = PROGRAM, "distributary"
     while below := getattr(node, "commands", None):
         assert arguments, f"{path}: no command"
         path = f"{path} {arguments[0]}"
@@ -106,7 +108,7 @@ def test_every_command_can_be_typed(place: str, line: str) -> None:
 @pytest.mark.parametrize(("place", "line"), IN_PROSE, ids=[f"{p} {c}" for p, c in IN_PROSE])
 def test_every_command_in_a_sentence_exists(place: str, line: str) -> None:
     words = re.sub(r"\.\.\.|[\[\]]", "", line).split()[1:]
-    node: Any = typer.main.get_command(application())
+    node = PROGRAM
     while words and (below := getattr(node, "commands", None)):
         # `dlq list|show`: one of several
         names = words.pop(0).split("|")
