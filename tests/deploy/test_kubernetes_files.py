@@ -42,6 +42,18 @@ deploy:
     claim: games-lake
     resources: {cpu: 500m, memory: 8Gi, cpu_limit: "4"}
     port: 9000
+    service_account_annotations: {eks.amazonaws.com/role-arn: "arn:aws:iam::1:role/games"}
+    node_selector: {pool: data}
+    tolerations: [{key: spot, value: "true", effect: NoExecute, seconds: 60}, {operator: Exists}]
+    affinity:
+      podAntiAffinity:
+        preferredDuringSchedulingIgnoredDuringExecution:
+          - weight: 1
+            podAffinityTerm:
+              topologyKey: kubernetes.io/hostname
+              labelSelector: {matchLabels: {team: data}}
+    service_monitor: {interval: 15s, labels: {release: prometheus}}
+    network_policy: true
     spark:
       executors: 3
       memory: 4g
@@ -82,8 +94,11 @@ def test_every_object_fits_the_schema_of_kubernetes(
     objects = manifests(written(installable, extra))
     assert objects
     for each in objects.values():
-        kubernetes_validate.validate(each, version, strict=True)
         assert LABEL.fullmatch(each["metadata"]["name"])
+        if each["kind"] == "ServiceMonitor":
+            # a custom resource, whose schema is not Kubernetes' own
+            continue
+        kubernetes_validate.validate(each, version, strict=True)
     if "configmap-spark" in objects:
         template = yaml.safe_load(objects["configmap-spark"]["data"]["executor.yaml"])
         kubernetes_validate.validate(template, version, strict=True)
@@ -155,6 +170,91 @@ def test_executors_are_pods_that_find_the_driver(installable: Make) -> None:
     assert "secrets" not in rule["resources"] and "*" not in str(rule)
 
 
+def executor_of(objects: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    return dict(yaml.safe_load(objects["configmap-spark"]["data"]["executor.yaml"]))
+
+
+def test_executors_run_where_the_pod_runs(installable: Make) -> None:
+    objects = manifests(written(installable, LARGE))
+    for spec in (pod_of(objects), executor_of(objects)["spec"]):
+        assert spec["imagePullSecrets"] == [{"name": "registry"}]
+        assert spec["nodeSelector"] == {"pool": "data"}
+        assert spec["tolerations"] == [
+            {
+                "key": "spot",
+                "operator": "Equal",
+                "value": "true",
+                "effect": "NoExecute",
+                "tolerationSeconds": 60,
+            },
+            {"operator": "Exists"},
+        ]
+        assert "podAntiAffinity" in spec["affinity"]
+    annotations = objects["serviceaccount"]["metadata"]["annotations"]
+    assert annotations == {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/games"}
+
+
+@pytest.mark.parametrize(
+    ("spark", "overhead"),
+    [
+        ("executors: 1", "1408m"),
+        ("executors: 1, cores: 4", "4480m"),
+        ("executors: 1, cores: 4, memory_overhead: 2g", "2g"),
+    ],
+)
+def test_python_workers_have_memory_beside_the_jvm(
+    installable: Make, spark: str, overhead: str
+) -> None:
+    extra = f"deploy: {{kubernetes: {{image: r/x, claim: c, spark: {{{spark}}}}}}}\n"
+    objects = manifests(written(installable, extra))
+    lines = objects["configmap-spark"]["data"]["spark-defaults.conf"].splitlines()
+    assert f"spark.executor.memoryOverhead {overhead}" in lines
+
+
+def test_metrics_are_collected_with_the_token(installable: Make) -> None:
+    objects = manifests(written(installable, LARGE))
+    monitor, service = objects["servicemonitor"], objects["service"]
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert endpoint["port"] in [port["name"] for port in service["spec"]["ports"]]
+    assert endpoint["authorization"]["credentials"] == {"name": "games-token", "key": "token"}
+    assert (endpoint["path"], endpoint["interval"]) == ("/metrics", "15000ms")
+    labels = service["metadata"]["labels"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+
+
+def test_a_policy_admits_only_probes_and_executors(installable: Make) -> None:
+    objects = manifests(written(installable, LARGE))
+    pod = objects["networkpolicy"]["spec"]
+    probes, executors = pod["ingress"]
+    assert probes == {"ports": [{"port": 9000, "protocol": "TCP"}]}
+    assert [port["port"] for port in executors["ports"]] == [7078, 7079]
+    (source,) = executors["from"]
+    labels = executor_of(objects)["metadata"]["labels"]
+    assert source["podSelector"]["matchLabels"] == labels
+    assert objects["networkpolicy-executors"]["spec"]["podSelector"]["matchLabels"] == labels
+    # an executor must not become an address of the driver
+    assert not objects["service-driver"]["spec"]["selector"].items() <= labels.items()
+    alone = manifests(written(installable, STAYS.replace("'}", "', network_policy: true}")))
+    assert "networkpolicy-executors" not in alone
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "service_monitor: {}",
+        "service_monitor: {}, token_secret: t, schedule: '0 * * * *'",
+        "service_account: mine, service_account_annotations: {a: b}",
+        "tolerations: [{operator: Exists, value: a}]",
+        "tolerations: [{value: a}]",
+        "tolerations: [{key: a, seconds: 3}]",
+    ],
+)
+def test_settings_without_effect_are_refused(installable: Make, settings: str) -> None:
+    with pytest.raises(ConfigError):
+        installable(f"deploy: {{kubernetes: {{image: r/x, {settings}}}}}\n")
+
+
 @pytest.mark.parametrize(
     ("lake", "extra", "mounted"),
     [
@@ -221,6 +321,10 @@ def test_the_chart_with_its_values_is_the_manifests(installable: Make, extra: st
         path.stem: yaml.safe_load(render(path.read_text(), values, namespace))
         for path in (chart / "templates").iterdir()
     }
+    # lists of the chart are JSON in the text of the executor's pod
+    for objects in (rendered, plain):
+        data = objects.get("configmap-spark", {}).get("data", {})
+        data.update({k: yaml.safe_load(v) for k, v in data.items() if k == "executor.yaml"})
     assert rendered == plain
 
 

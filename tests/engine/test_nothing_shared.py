@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,10 @@ _CONF = {**DRIVER_CONF, **EXECUTORS}
 _PATIENCE_SECONDS = 600
 
 
+def _environment(variables: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    return {**os.environ, **DRIVER_ENVIRONMENT, **variables}.items()
+
+
 @dataclass
 class Ground:
     """A pipeline file and its bucket; the driver is a process of its own."""
@@ -46,9 +50,10 @@ class Ground:
     services: SecuredServices
     address: str
 
-    def write_file(self, spark: str) -> Path:
+    def write_file(self, spark: str, *, options: bool = True) -> Path:
         self.topic = unique("wrapper")
         path = self.folder / "games.yaml"
+        known = self.server.options if options else {}
         path.write_text(
             f"""
 name: games
@@ -61,7 +66,7 @@ registry: {{url: "{self.services.registry}"}}
 envelope: {{format: protobuf, subject: wrapper-value, type: game_name, payload: payload}}
 payload: {{format: protobuf}}
 tables: {{bronze: bronze_events, each: "silver_{{type}}", unified: unified_gold}}
-lake: {{path: {self.address}, storage_options: {json.dumps(self.server.options)}}}
+lake: {{path: {self.address}, storage_options: {json.dumps(known)}}}
 run: {{lease: 5s}}
 spark: {{{spark}}}
 """
@@ -80,7 +85,7 @@ spark: {{{spark}}}
     def start(self, **variables: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-m", "distributary", "run", str(self.folder / "games.yaml")],
-            env={**os.environ, **DRIVER_ENVIRONMENT, **variables},
+            env={k: v for k, v in _environment(variables) if v},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -132,6 +137,25 @@ def test_a_driver_and_an_executor_are_killed_and_every_record_is_there_once(
         code, told = ground.run(**{KILL: f"{KillPoint.BEFORE_SETTLE}:0"})
         assert code == 0, told
         ground.assert_each_record_once(messages)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a process its own mounts")
+def test_run_brings_packages_and_credentials_to_workers_that_have_none(
+    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # tasks do not have the variables of the driver, and the Python of the workers no package
+    with spark_cluster(tmp_path / "work", hidden=tmp_path) as master:
+        conf = {**_CONF, "spark.eventLog.enabled": "true", "spark.eventLog.dir": str(tmp_path)}
+        ground.write_file(f'master: "{master}", conf: {json.dumps(conf)}', options=False)
+        messages = ground.send("--games", 2, "--versions", 2, "--records", 20, "--bad", 3)
+        monkeypatch.setitem(DRIVER_ENVIRONMENT, "PYSPARK_PYTHON", "")
+        for name, value in ground.server.options.items():
+            monkeypatch.setenv(name.upper(), value)
+        code, told = ground.run()
+        assert code == 0, told
+    ground.assert_each_record_once(messages)
+    (log,) = (path for path in tmp_path.glob("eventlog*/events*"))
+    assert ground.server.options["aws_secret_access_key"] not in log.read_text()
 
 
 def test_records_of_kafka_through_spark_connect(ground: Ground) -> None:

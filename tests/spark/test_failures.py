@@ -3,7 +3,7 @@ import errno
 import pytest
 from pyspark.errors import PySparkException
 
-from distributary.errors import ErrorCode, LakeUnavailableError, PublishError
+from distributary.errors import ErrorCode, LakeUnavailableError, PublishError, SetupError
 from distributary.spark.session import disk_failed, spark_failed
 
 WORKER = """An exception was thrown from the Python worker. Please see the stack trace below.
@@ -75,3 +75,18 @@ def test_a_disk_that_fails_for_a_while_is_waited_for(number: int) -> None:
     assert isinstance(error, LakeUnavailableError)
     assert error.retryable and error.where == "/lake/file"
     assert disk_failed(OSError(errno.ENOENT, "x", "/lake/file")) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ModuleNotFoundError: No module named 'distributary'",
+        'java.io.IOException: Cannot run program "python3.11": error=2, No such file or directory',
+        "./environment/bin/python: 6: exec: python3.11: not found",
+        "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9",
+    ],
+)
+def test_workers_without_packages_are_told_apart_from_defects(text: str) -> None:
+    found = spark_failed(failed(text))
+    assert isinstance(found, SetupError) and found.code is ErrorCode.SPARK_FAILED
+    assert "spark.environment" in found.next_step

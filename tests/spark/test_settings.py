@@ -286,3 +286,36 @@ def test_driver_takes_a_quarter_of_what_it_may_use(
     monkeypatch.setattr("psutil.virtual_memory", Memory)
     monkeypatch.setattr(module, "_container_limit", lambda: container << 30)
     assert default_driver_memory() == expected
+
+
+@pytest.mark.parametrize(
+    ("master", "environment", "conf", "sends"),
+    [
+        ("local[2]", "archive", {}, False),
+        ("spark://h:7077", "auto", {}, True),
+        ("yarn", "auto", {}, True),
+        ("k8s://https://h", "auto", {}, False),
+        ("k8s://https://h", "archive", {}, True),
+        ("spark://h:7077", "workers", {}, False),
+        ("spark://h:7077", "auto", {"spark.pyspark.python": "/opt/python"}, False),
+    ],
+)
+def test_packages_are_sent_where_no_machine_has_them(
+    monkeypatch: pytest.MonkeyPatch,
+    master: str,
+    environment: str,
+    conf: dict[str, str],
+    sends: bool,
+) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    settings = SparkSettings(master=master, environment=environment, conf=conf)
+    assert settings.sends_packages is sends
+    monkeypatch.setenv("PYSPARK_PYTHON", "/opt/python")
+    assert settings.sends_packages is (sends and environment == "archive")
+
+
+def test_sent_packages_stand_beside_the_archives_of_the_user() -> None:
+    settings = SparkSettings(master="spark://h:7077", conf={"spark.archives": "/own.zip#own"})
+    conf = spark_conf(settings, app_name="games", archive=Path("/cache/a.tar.gz"))
+    assert conf["spark.archives"] == "/cache/a.tar.gz#environment,/own.zip#own"
+    assert conf["spark.pyspark.python"] == "./environment/bin/python"

@@ -339,29 +339,30 @@ def package(
     If the name is that of a wheel, the file holds Distributary only, as it is installed here. Use
     it for images that are built without a package index.
     """
-    from distributary.deploy import package as packing
+    from distributary.deploy.package import WHEEL, wheel_contents, write_wheel
+    from distributary.spark import packages
 
     wheel = out.suffix == ".whl"
-    if wheel and out.name != packing.WHEEL:
+    if wheel and out.name != WHEEL:
         raise ConfigError(
             "pip accepts a wheel only under its own name",
             where=str(out),
-            next_step=f"name it {packing.WHEEL}",
+            next_step=f"name it {WHEEL}",
         )
     if not wheel and not out.name.endswith(_ENDINGS):
         raise ConfigError(
             "Spark recognises archives by the suffix of their names",
             where=str(out),
-            next_step=f"use a name that ends with .tar.gz, or {packing.WHEEL} for an image",
+            next_step=f"use a name that ends with .tar.gz, or {WHEEL} for an image",
         )
     if dry_run:
-        found = packing.wheel_contents() if wheel else packing.contents()
-        names = ("distributary",) if wheel else packing.packages()
+        found = wheel_contents() if wheel else packages.contents()
+        names = ("distributary",) if wheel else packages.packages()
         files, held = len(found), sum(p.stat().st_size for p in found.values())
     else:
         if not wheel:
             call.out.note("packing; this takes a minute")
-        done = packing.write_wheel(out) if wheel else packing.pack(out)
+        done = write_wheel(out) if wheel else packages.pack(out)
         names, files, held = done.packages, done.files, done.bytes
     about = {"path": str(out), "dry_run": dry_run, "packages": list(names)}
     what = f"{counted(len(names), 'package')}, {counted(files, 'file')}, {size(held)}"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import PurePosixPath
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
@@ -16,6 +16,7 @@ from distributary.config.base import (
     Duration,
     HttpUrl,
     Listed,
+    PositiveDuration,
     Section,
     TableName,
     Text,
@@ -74,6 +75,9 @@ class Executors(Section):
     """Number of cores of each executor."""
     memory: JvmMemory = "2g"
     """JVM memory of each executor."""
+    memory_overhead: JvmMemory | None = Field(default=None, examples=["3g"])
+    """Memory of each executor beside its JVM, for the Python workers; 384m and 1g for each core
+    when left out."""
     conf: Mapping[str, Text] = Field(
         default_factory=dict, examples=[{"spark.kubernetes.executor.request.cores": "500m"}]
     )
@@ -90,6 +94,52 @@ def _unfit_spark_settings(conf: Mapping[str, str]) -> Iterator[Conflict]:
             yield ("conf", name), "must start with spark."
         elif any(secrets_of(name, value)):
             yield ("conf", name), "holds a secret: set spark.conf with ${env:...} instead"
+
+
+def _with_weights(node: Any) -> Any:
+    """Return an affinity whose weights, its only numbers, are numbers: values of a file are text."""
+    if isinstance(node, Mapping):
+        return {
+            key: int(item) if key == "weight" and str(item).isdigit() else _with_weights(item)
+            for key, item in node.items()
+        }
+    return [_with_weights(item) for item in node] if isinstance(node, list | tuple) else node
+
+
+Affinity = Annotated[Mapping[str, Any], AfterValidator(_with_weights)]
+
+
+class Toleration(Section):
+    """A taint of nodes on which the pods may run nevertheless."""
+
+    key: Text | None = Field(default=None, examples=["spot"])
+    """Key of the taint; every taint when left out, with `operator: Exists`."""
+    operator: Literal["Equal", "Exists"] = "Equal"
+    """Whether the taint must have the value, or any."""
+    value: Text | None = None
+    """Value of the taint."""
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    """Effect of the taint; every effect when left out."""
+    seconds: int | None = Field(default=None, ge=0)
+    """How long a pod stays on a node that gets a `NoExecute` taint; without end when left out."""
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Yield combinations that Kubernetes refuses."""
+        if self.operator == "Exists" and self.value is not None:
+            yield ("value",), "has no effect with operator: Exists"
+        elif self.operator == "Equal" and self.key is None:
+            yield ("key",), "is needed with operator: Equal"
+        if self.seconds is not None and self.effect != "NoExecute":
+            yield ("seconds",), "needs effect: NoExecute"
+
+
+class ServiceMonitor(Section):
+    """A ServiceMonitor of the Prometheus operator, which collects `/metrics`."""
+
+    interval: PositiveDuration = timedelta(seconds=30)
+    """Time between two collections."""
+    labels: Mapping[str, Text] = Field(default_factory=dict, examples=[{"release": "prometheus"}])
+    """Labels by which the operator selects its monitors."""
 
 
 class Kubernetes(Section):
@@ -115,7 +165,22 @@ class Kubernetes(Section):
     """Secret whose key `token` grants access to `/status` and `/metrics`. All requests are refused
     when left out."""
     pull_secrets: Subdomains = ()
-    """Secrets for pulling images."""
+    """Secrets for pulling images, of the pod and of executors."""
+    service_account_annotations: Mapping[str, Text] = Field(
+        default_factory=dict,
+        examples=[{"eks.amazonaws.com/role-arn": "arn:aws:iam::123456789012:role/games"}],
+    )
+    """Annotations of the service account that `install` creates, such as the cloud's role."""
+    node_selector: Mapping[str, Text] = Field(default_factory=dict, examples=[{"pool": "data"}])
+    """Labels of the nodes on which the pod and executors run."""
+    tolerations: tuple[Toleration, ...] = ()
+    """Taints that the pod and executors tolerate."""
+    affinity: Affinity = Field(default_factory=dict)
+    """Affinity of the pod and of executors, as Kubernetes writes it."""
+    service_monitor: ServiceMonitor | None = None
+    """Collection of metrics by the Prometheus operator, with the token of `token_secret`."""
+    network_policy: bool = False
+    """Allow connections only to the health endpoint, and between the pod and its executors."""
     claim: Subdomain | None = Field(default=None, examples=["games-lake"])
     """Existing volume claim, mounted at `/lake`, for a lake on a file system. It is not mounted
     when no path of the file is below `/lake`."""
@@ -132,6 +197,18 @@ class Kubernetes(Section):
     """Port of the health endpoint."""
     retries: int = Field(default=3, ge=0)
     """Number of retries of a scheduled run."""
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Yield settings whose object is missing."""
+        if self.service_account is not None and self.service_account_annotations:
+            yield (
+                ("service_account_annotations",),
+                "has no effect with service_account: annotate that account itself",
+            )
+        if self.service_monitor is not None and self.token_secret is None:
+            yield ("service_monitor",), "needs token_secret: /metrics asks for a token"
+        if self.service_monitor is not None and self.schedule is not None:
+            yield ("service_monitor",), "has no effect with schedule: no pod stays to be asked"
 
 
 _UNIT = r"[A-Za-z0-9][A-Za-z0-9:_.-]{0,99}"

@@ -34,6 +34,7 @@ from distributary.config.catalog import CatalogConfig, IcebergConfig, SparkCatal
 from distributary.model import layout
 from distributary.model.table_format import TABLE_FORMATS, formats_with
 from distributary.store.base import absolute, local_path
+from distributary.store.environment import with_environment
 
 
 class LakeConfig(Section):
@@ -93,6 +94,11 @@ class LakeConfig(Section):
     def options(self) -> dict[str, str]:
         """Return the storage options in clear; they hold secrets."""
         return {name: value.get_secret_value() for name, value in self.storage_options.items()}
+
+    @property
+    def options_of_tasks(self) -> dict[str, str]:
+        """Return the storage options with the credentials of this process's environment."""
+        return with_environment(self.options, self.address, self.checkpoint)
 
     def checkpoint_of(self, pipeline: str) -> str:
         """Return the folder of one pipeline's progress."""

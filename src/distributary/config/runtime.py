@@ -71,6 +71,10 @@ class Spark(Section):
         default_factory=dict, examples=[{"spark.sql.shuffle.partitions": "8"}]
     )
     """Further Spark settings, each with the prefix `spark.`."""
+    environment: Literal["auto", "archive", "workers"] = "auto"
+    """Where executors get their Python packages. archive: the run packs those of its own
+    environment once, and sends them; workers: they are installed there; auto: archive for
+    `spark://` and `yarn`, unless `PYSPARK_PYTHON` names the Python of the workers."""
 
     def conflicts(self) -> Iterator[Conflict]:
         """Yield settings that do not belong to Spark, or that have a key of their own."""

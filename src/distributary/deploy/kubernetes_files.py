@@ -18,7 +18,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 import distributary
-from distributary.config.deploy import Kubernetes
+from distributary.config.deploy import Executors, Kubernetes, ServiceMonitor, Toleration
 from distributary.config.document import to_yaml
 from distributary.deploy.file_targets import Artifact, FileTarget, template
 from distributary.deploy.package import WHEEL
@@ -36,6 +36,10 @@ _UNPINNED = """\
 # NOT PINNED: a tag may name another image tomorrow. Look its digest up (docker buildx imagetools
 # inspect NAME:TAG) and set deploy.kubernetes.base_image: NAME:TAG@sha256:DIGEST"""
 _LONGEST = 40
+_JVM_OVERHEAD, _PYTHON_WORKER = 384, 1024
+"""Memory of an executor beside the heap of its JVM, in MiB: of the JVM, and of a Python worker."""
+_EXECUTOR = "distributary/executor-of"
+_DRIVER_PORTS = (7078, 7079)
 _UNSAFE = re.compile(r"[^a-z0-9-]+")
 _ON_THE_CLAIM = re.compile(r"(?<![\w.:/-])(?:file:(?://)?)?/lake(?![\w.-])")
 
@@ -72,7 +76,30 @@ def chart_values(settings: Kubernetes) -> Object:
         "secrets": [{"secretRef": {"name": name}} for name in settings.secrets],
         "pullSecrets": [{"name": name} for name in settings.pull_secrets],
         "resources": {"requests": {"cpu": given.cpu, "memory": given.memory}, "limits": limits},
+        "nodeSelector": dict(settings.node_selector),
+        "tolerations": [_toleration(each) for each in settings.tolerations],
+        "affinity": dict(settings.affinity),
+        "accountAnnotations": dict(settings.service_account_annotations),
+        **(_executor_values(settings.spark) if settings.spark.executors else {}),
         **(timed if settings.schedule is not None else {}),
+    }
+
+
+def _toleration(toleration: Toleration) -> Object:
+    found = toleration.model_dump(exclude_none=True)
+    if "seconds" in found:
+        found["tolerationSeconds"] = found.pop("seconds")
+    return found
+
+
+def _executor_values(spark: Executors) -> Object:
+    # Spark's own default, a tenth of the JVM's memory, is not enough for one Python worker.
+    overhead = spark.memory_overhead or f"{_JVM_OVERHEAD + _PYTHON_WORKER * spark.cores}m"
+    return {
+        "executors": spark.executors,
+        "executorCores": spark.cores,
+        "executorMemory": spark.memory,
+        "executorMemoryOverhead": overhead,
     }
 
 
@@ -87,11 +114,17 @@ def manifests(pipeline: Installable, settings: Kubernetes, chosen: Object) -> di
     executor = _filled(objects.pop("executor"), values)
     values |= {
         "executor": to_yaml(executor),
-        "spark_defaults": _spark_defaults(values, settings),
+        "spark_defaults": _spark_defaults(values, settings) if executors else "",
     }
     left_out = {"service", "deployment"} if timed else {"cronjob"}
     if not executors:
         left_out |= {"role", "rolebinding", "service-driver", "configmap-spark"}
+    if settings.service_monitor is None:
+        left_out.add("servicemonitor")
+    if not settings.network_policy:
+        left_out |= {"networkpolicy", "networkpolicy-executors"}
+    if not executors:
+        left_out.add("networkpolicy-executors")
     if settings.service_account is not None:
         left_out.add("serviceaccount")
     made = {name: _filled(node, values) for name, node in objects.items() if name not in left_out}
@@ -162,6 +195,10 @@ def _values(pipeline: Installable, settings: Kubernetes) -> Object:
     claim = {"claimName": settings.claim}
     lake = settings.claim is not None and _uses_claim(pipeline)
     selector = {"app.kubernetes.io/name": "distributary", "app.kubernetes.io/instance": name}
+    monitor = settings.service_monitor or ServiceMonitor()
+    monitor_labels = selector | {"app.kubernetes.io/managed-by": "distributary"}
+    monitor_labels |= monitor.labels
+    interval = f"{int(monitor.interval.total_seconds() * 1000)}ms"
     return {
         "name": name,
         "labels": selector | {"app.kubernetes.io/managed-by": "distributary"},
@@ -171,6 +208,11 @@ def _values(pipeline: Installable, settings: Kubernetes) -> Object:
         "digest": hashlib.sha256(pipeline.shared_text.encode()).hexdigest(),
         "user": USER,
         "has_executors": executors,
+        "executor_labels": {_EXECUTOR: name},
+        "monitor_labels": monitor_labels,
+        "monitor_interval": interval,
+        "token_secret": settings.token_secret,
+        "ingress": _ingress(settings, name),
         "args": arguments,
         "env": env,
         "port": settings.port,
@@ -180,6 +222,19 @@ def _values(pipeline: Installable, settings: Kubernetes) -> Object:
         "mounts": mounts,
         "volumes": volumes,
     }
+
+
+def _ingress(settings: Kubernetes, name: str) -> list[Object]:
+    """Return the connections to the pod that a network policy allows."""
+    allowed: list[Object] = []
+    if settings.schedule is None:
+        # The nodes ask the probes from outside of every namespace.
+        allowed.append({"ports": [{"port": settings.port, "protocol": "TCP"}]})
+    if settings.spark.executors:
+        ports = [{"port": port, "protocol": "TCP"} for port in _DRIVER_PORTS]
+        source = {"podSelector": {"matchLabels": {_EXECUTOR: name}}}
+        allowed.append({"from": [source], "ports": ports})
+    return allowed
 
 
 def _uses_claim(pipeline: Installable) -> bool:
@@ -197,14 +252,15 @@ def _spark_defaults(values: Object, settings: Kubernetes) -> str:
         "spark.kubernetes.namespace": values["namespace"],
         "spark.kubernetes.authenticate.executor.serviceAccountName": values["account"],
         "spark.kubernetes.executor.podTemplateFile": f"{SPARK_FOLDER}/executor.yaml",
-        "spark.executor.instances": spark.executors,
-        "spark.executor.cores": spark.cores,
-        "spark.executor.memory": spark.memory,
+        "spark.executor.instances": values["executors"],
+        "spark.executor.cores": values["executorCores"],
+        "spark.executor.memory": values["executorMemory"],
+        "spark.executor.memoryOverhead": values["executorMemoryOverhead"],
         "spark.driver.host": f"{values['name']}-driver.{values['namespace']}.svc",
         "spark.driver.bindAddress": "0.0.0.0",  # noqa: S104 - executors are other pods
         # the ports of the service through which executors find the driver
-        "spark.driver.port": 7078,
-        "spark.driver.blockManager.port": 7079,
+        "spark.driver.port": _DRIVER_PORTS[0],
+        "spark.driver.blockManager.port": _DRIVER_PORTS[1],
         **spark.conf,
     }
     return "".join(f"{key} {value}\n" for key, value in conf.items())
@@ -217,6 +273,8 @@ _FROM = {"namespace": ".Release.Namespace"}
 _QUANTITY = {"type": ["string", "number"], "pattern": r"^[0-9]+(\.[0-9]+)?(m|[kMGTPE]i?)?$"}
 _AMOUNTS = {"type": "object", "additionalProperties": _QUANTITY}
 _NAMED = {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}
+_TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
+_JVM_MEMORY = {"type": "string", "pattern": "^[0-9]{1,9}[kmgt]$"}
 _SCHEMAS: dict[str, dict[str, Any]] = {
     "image": {"type": "string", "pattern": r"^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,511}$"},
     "secrets": {
@@ -233,6 +291,14 @@ _SCHEMAS: dict[str, dict[str, Any]] = {
         "properties": {"requests": _AMOUNTS, "limits": _AMOUNTS},
         "additionalProperties": False,
     },
+    "nodeSelector": _TEXTS,
+    "tolerations": {"type": "array", "items": {"type": "object"}},
+    "affinity": {"type": "object"},
+    "accountAnnotations": _TEXTS,
+    "executors": {"type": "integer", "minimum": 1},
+    "executorCores": {"type": "integer", "minimum": 1},
+    "executorMemory": _JVM_MEMORY,
+    "executorMemoryOverhead": _JVM_MEMORY,
     "schedule": {"type": "string", "minLength": 1},
     "timezone": {"type": "string", "minLength": 1},
 }

@@ -14,14 +14,12 @@ import platformdirs
 
 from distributary.config.deploy import Airflow, SparkSubmit, Systemd
 from distributary.deploy.file_targets import Artifact, FileTarget, template
-from distributary.deploy.package import PYTHON_IN_ARCHIVE
 from distributary.deploy.pipeline_file import Installable
 from distributary.errors import DeployError, ErrorCode
+from distributary.spark.packages import PYTHON_OF_WORKERS, UNPACKED
 from distributary.spark.versions import NEEDED, VERSIONS
 
 NAME = "spark-submit"
-UNPACKED = "environment"
-"""The folder, in an executor's working directory, into which Spark unpacks the archive."""
 
 
 def spark_submit_target(pipeline: Installable, *, out: Path | None = None) -> FileTarget:
@@ -65,7 +63,7 @@ def _options(pipeline: Installable, settings: SparkSubmit) -> Iterator[str]:
     yield f"--conf spark.pyspark.driver.python={shlex.quote(sys.executable)}"
     if settings.environment == "archive":
         yield f"--archives {_archive(settings)}#{UNPACKED}"
-        yield f"--conf spark.pyspark.python=./{UNPACKED}/{PYTHON_IN_ARCHIVE}"
+        yield f"--conf spark.pyspark.python={PYTHON_OF_WORKERS}"
     for name, value in settings.conf.items():
         yield f"--conf {shlex.quote(f'{name}={value}')}"
 

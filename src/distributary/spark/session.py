@@ -44,6 +44,7 @@ from distributary.errors import (
 from distributary.observe.log_format import log_folder, private
 from distributary.spark.jars import JVM, Progress, are_locked, ensure_connectors, spark_jars
 from distributary.spark.java import archive_options, require_java
+from distributary.spark.packages import ensure_archive
 from distributary.spark.settings import (
     REQUIRED,
     SparkSettings,
@@ -280,11 +281,15 @@ def _started(settings: SparkSettings, app_name: str, progress: Progress | None) 
         java_options=options,
         sockets=socket_folder() if settings.is_local else None,
         delta=has_delta(spark_version()) or any(jar.name.startswith("delta-") for jar in jars),
+        archive=ensure_archive(progress) if settings.sends_packages else None,
     )
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", _LAUNCHER)
     if settings.is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    elif "spark.pyspark.python" in conf:
+        # Only the script of spark-submit reads the setting.
+        os.environ["PYSPARK_PYTHON"] = conf["spark.pyspark.python"]
     try:
         with _answered_in_time() as group:
             gateway = _gateway(conf, log, sealed=settings.sealed, group=group)
@@ -479,11 +484,37 @@ def _disk_failed(number: int, path: str) -> DistributaryError | None:
     )
 
 
+_NO_PACKAGES = re.compile(
+    r"ModuleNotFoundError: No module named '[\w.]+'"
+    r"|Cannot run program \"[^\"]*\".*"
+    r"|\S*/bin/python: \d+: exec: .*not found"
+    r"|\[PYTHON_VERSION_MISMATCH\] .*"
+)
+"""The signs of workers whose Python cannot run tasks."""
+
+
+def _cannot_run_tasks(text: str) -> SetupError | None:
+    """Return the error for workers without packages, or without this version of Python."""
+    match = _NO_PACKAGES.search(text)
+    if match is None:
+        return None
+    version = ".".join(map(str, sys.version_info[:2]))
+    return SetupError(
+        "the Python of the workers cannot run tasks",
+        code=ErrorCode.SPARK_FAILED,
+        where="spark",
+        evidence=match[0][:_LONGEST],
+        next_step=f"set spark.environment: archive, which sends the packages of this machine, and "
+        f"install Python {version} on the workers (DISTRIBUTARY_PYTHON names it there); or "
+        "install distributary on them and set PYSPARK_PYTHON here",
+    )
+
+
 def spark_failed(error: PySparkException) -> DistributaryError:
     """Return the DistributaryError for a failed job; for failures of the disk it is retryable."""
-    few = too_few_files(str(error))
-    if few is not None:
-        return few
+    known = too_few_files(str(error)) or _cannot_run_tasks(str(error))
+    if known is not None:
+        return known
     raised = list(_RAISED.finditer(str(error)))
     lines = str(error).strip().splitlines()
     evidence = raised[-1][0] if raised else (lines[0] if lines else type(error).__name__)

@@ -14,6 +14,7 @@ from distributary.config.base import SECRET_NAMES, is_secret_name, jvm_options, 
 from distributary.config.load import Loaded
 from distributary.config.runtime import Trigger, TriggerKind
 from distributary.errors import ConfigError
+from distributary.spark.packages import PYTHON_OF_WORKERS, UNPACKED
 
 REQUIRED: Mapping[str, str] = {
     # Tables that are committed without Spark hold UTC timestamps only.
@@ -58,6 +59,8 @@ _NOT_LATER = (
     "spark.submit.",
     "spark.yarn.dist.",
 )
+_ARCHIVES = "spark.archives"
+_PYTHON = "spark.pyspark.python"
 _AUTHENTICATE = "spark.authenticate"
 _SHARED_SECRET = "spark.authenticate.secret"  # noqa: S105 - a name
 _DRIVER_OPTIONS = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
@@ -80,6 +83,8 @@ class SparkSettings:
     log_file: Path | None = None
     """The file of Spark's log; by default a new file in the user's log folder."""
     log_level: str = "WARN"
+    environment: str = "auto"
+    """Where executors get their Python packages: `archive`, `workers` or `auto`."""
     short_lived: bool = False
     """True to start in half the time and compute more slowly: for commands, demos and tests."""
 
@@ -108,6 +113,7 @@ class SparkSettings:
             driver_memory=section.driver_memory,
             conf={**needed, **section.options},
             sealed=loaded.sealed,
+            environment=section.environment,
             log_file=log_file,
             log_level="INFO" if loud else "WARN",
             short_lived=ends if short_lived is None else short_lived,
@@ -117,6 +123,15 @@ class SparkSettings:
     def is_local(self) -> bool:
         """Return whether driver and executors are one process on this machine."""
         return _LOCAL.fullmatch(self.master) is not None
+
+    @property
+    def sends_packages(self) -> bool:
+        """Return whether the driver sends its Python packages to the executors."""
+        if self.is_local or self.environment != "auto":
+            return not self.is_local and self.environment == "archive"
+        chosen = _PYTHON in self.conf or "PYSPARK_PYTHON" in os.environ
+        # Pods have an image, which has the packages.
+        return not chosen and self.master.startswith(("spark://", "yarn"))
 
     @property
     def has_few_cores(self) -> bool:
@@ -150,13 +165,15 @@ def spark_conf(
     java_options: Sequence[str] = (),
     sockets: Path | None = None,
     delta: bool = True,
+    archive: Path | None = None,
 ) -> dict[str, str]:
     """Return every setting of a new session; raise ConfigError for a changed required setting.
 
     `jars_first` puts the jars on the class path before Spark's own, which is faster and requires
     one process and jars without classes of Spark. `sockets` is a local folder for the sockets of
-    Python workers, which need no secret there; without it they listen on a port. Without `delta`
-    the session has no Delta Lake, whose settings would stop it from starting.
+    Python workers, which need no secret there; without it they listen on a port. `archive` holds
+    the Python packages that Spark sends to the executors. Without `delta` the session has no Delta
+    Lake, whose settings would stop it from starting.
     """
     user = settings.conf
     for name, value in REQUIRED.items():
@@ -179,6 +196,7 @@ def spark_conf(
         **user,
         **_combined(settings, java_options, delta=delta),
         **(_jars(user, jars, first=jars_first) if jars else {}),
+        **(_packages(user, archive) if archive is not None else {}),
         **REQUIRED,
     }
 
@@ -282,6 +300,11 @@ def _unix_sockets(folder: Path) -> dict[str, str]:
 def _jars(user: Mapping[str, str], jars: Sequence[Path], *, first: bool) -> dict[str, str]:
     name, between = ("spark.driver.extraClassPath", os.pathsep) if first else ("spark.jars", ",")
     return {name: _joined(between, between.join(map(str, jars)), user.get(name))}
+
+
+def _packages(user: Mapping[str, str], archive: Path) -> dict[str, str]:
+    archives = _joined(",", f"{archive}#{UNPACKED}", user.get(_ARCHIVES))
+    return {_ARCHIVES: archives, _PYTHON: PYTHON_OF_WORKERS}
 
 
 def _combined(

@@ -11,11 +11,11 @@ import pytest
 
 from distributary.cli.command_line import main
 from distributary.config.deploy import SparkSubmit
-from distributary.deploy import package
 from distributary.deploy.pipeline_file import Installable, read_for_install
 from distributary.deploy.refusals import refuse_unfit
 from distributary.deploy.scripts import submit_script
 from distributary.errors import DistributaryError
+from distributary.spark import packages
 from distributary.spark.versions import NEEDED, VERSIONS
 from distributary_lab.simulate.game_records import GamesPlan
 from tests.docs.pages import DOCS, blocks
@@ -119,7 +119,7 @@ def test_executors_without_any_package_run_a_pipeline(
     own_folder: Path, master: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # nothing of it travels far
-    monkeypatch.setattr(package, "COMPRESSION", 0)
+    monkeypatch.setattr(packages, "COMPRESSION", 0)
     games = Games(
         own_folder, GamesPlan(games=4, versions=2, records=20, bad=6), records_per_file=20
     )

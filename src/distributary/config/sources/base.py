@@ -16,6 +16,7 @@ from distributary.config.base import Conflict, Section
 from distributary.config.cdc import Carrier
 from distributary.model.dataset import Dataset
 from distributary.model.refusal import Refusal
+from distributary.store.environment import with_environment
 
 if TYPE_CHECKING:
     from distributary.config.lake import LakeConfig
@@ -132,8 +133,13 @@ def storage_options_of(source: StoredSource, lake: LakeConfig) -> dict[str, str]
     """Return the storage options for the bucket of a source, in clear; they hold secrets.
 
     Options that the source does not set are the lake's, unless the two are in different kinds of
-    stores. Credentials are never mixed: if the source sets any, the lake's are not used.
+    stores. Credentials are never mixed: if the source sets any, the lake's are not used. Tasks on
+    other machines get these options, so those of the environment are among them.
     """
+    return with_environment(_options_of(source, lake), source.address)
+
+
+def _options_of(source: StoredSource, lake: LakeConfig) -> dict[str, str]:
     options = source.options
     # the first letter of the scheme identifies the kind of store: s3 and s3a, gs, abfs and az
     if not lake.is_local and urlsplit(lake.path).scheme[:1] != urlsplit(source.address).scheme[:1]:

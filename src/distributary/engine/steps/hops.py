@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from distributary.config.pipeline_config import PipelineConfig
@@ -37,7 +38,7 @@ from distributary.model.rules.expectation import Action
 from distributary.model.table import STAGING, Role, TablePlan
 from distributary.model.table_format import TABLE_FORMATS
 from distributary.source.base import BatchInput, is_local, parallelism
-from distributary.spark.session import named
+from distributary.spark.session import named, spark_failed
 from distributary.stage.exchange import documents_batch, documents_of, spread
 from distributary.stage.job import (
     Staged,
@@ -247,6 +248,8 @@ def choose_exchange(wanted: str, spark: SparkSession, folder: Path) -> Exchange:
     try:
         answers = documents_of(run_tasks(spark, tasks, looks))
         seen = [json.loads(answer) for _, answer in answers]
+    except PySparkException as error:
+        raise spark_failed(error) from error
     finally:
         path.unlink(missing_ok=True)
     why = f"{sum(seen)} of {len(seen)} tasks saw a file that the driver wrote to {folder}"
@@ -533,7 +536,7 @@ def stage_order(
     context: RunContext, batch: int, source: BatchInput, *, now_us: int | None = None
 ) -> StageOrder:
     """Return the stage order for the tasks of a batch; `now_us` is its time if it was decided."""
-    attempt = new_attempt(context.config.name)
+    attempt, lake = new_attempt(context.config.name), context.config.lake
     return StageOrder(
         pipeline=context.config.name,
         lane=context.progress.lane,
@@ -543,9 +546,9 @@ def stage_order(
         folder=""
         if context.staging.exchange == "spark"
         else str(context.progress.checkpoint.runs(context.progress.lane) / attempt),
-        lake=context.config.lake.address,
-        checkpoint=context.config.lake.checkpoint,
-        storage_options=context.config.lake.options,
+        lake=lake.address,
+        checkpoint=lake.checkpoint,
+        storage_options=lake.options_of_tasks,
         mask_key=mask_key(context.config),
         life=context.progress.checkpoint.life,
         identities=source.identities,

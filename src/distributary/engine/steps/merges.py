@@ -158,7 +158,7 @@ def in_tasks(
         return {}
     tasks = min(len(orders), parallelism(spark))
     shares = [orders[number::tasks] for number in range(tasks)]
-    place, options = lake.address, lake.options
+    place, options = lake.address, lake.options_of_tasks
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         keep_zip_directories()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import py_compile
 import subprocess
 import sys
@@ -10,19 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from distributary.deploy import package
-from tests.cli.conftest import Cli
+from distributary.spark import packages
+from tests.cli.conftest import Cli, cli, own_folder
+
+__all__ = ["cli", "own_folder"]
 
 
 def test_everything_that_executors_need_is_in_it() -> None:
-    names = package.packages()
+    names = packages.packages()
     assert {"pyarrow", "numpy", "pandas", "deltalake", "ptars", "fastavro", "pydantic"} <= set(
         names
     )
     # what an extra of a package needs
     assert "cachetools" in names
     assert not {"pyspark", "py4j", "pytest", "mypy", "databricks-sdk"} & set(names)
-    found = package.contents()
+    found = packages.contents()
     assert "lib/distributary/stage/job.py" in found
     assert "lib/distributary/py.typed" in found
     assert any(name.startswith("lib/pyarrow/") for name in found)
@@ -36,12 +39,12 @@ def small(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = own_folder / "module.py"
     module.write_text("WORD = 'packed'\n")
     names = {"lib/packed_only_here.py": module, "lib/a ü.txt": module}
-    monkeypatch.setattr(package, "contents", lambda: names)
+    monkeypatch.setattr(packages, "contents", lambda: names)
 
 
 def test_the_same_environment_gives_the_same_bytes(small: None, own_folder: Path) -> None:
-    one = package.pack(own_folder / "one.tar.gz")
-    package.pack(own_folder / "two.tar.gz")
+    one = packages.pack(own_folder / "one.tar.gz")
+    packages.pack(own_folder / "two.tar.gz")
     assert (own_folder / "one.tar.gz").read_bytes() == (own_folder / "two.tar.gz").read_bytes()
     assert one.files == 2 and one.bytes == one.path.stat().st_size
     assert [p.name for p in own_folder.iterdir() if p.name.startswith(".")] == []
@@ -57,8 +60,8 @@ def test_compiled_modules_are_believed_only_if_they_are_of_their_source(
         py_compile.compile(str(module), doraise=True)
     stale.write_text("WORD = 'another'\n")
     names = {f"lib/{module.name}": module for module in (fresh, stale, none)}
-    monkeypatch.setattr(package, "contents", lambda: names)
-    package.pack(own_folder / "env.tar.gz")
+    monkeypatch.setattr(packages, "contents", lambda: names)
+    packages.pack(own_folder / "env.tar.gz")
     with tarfile.open(own_folder / "env.tar.gz") as archive:
         compiled = [name for name in archive.getnames() if name.endswith(".pyc")]
         archive.extractall(own_folder / "place", filter="data")
@@ -76,7 +79,7 @@ def test_compiled_modules_are_believed_only_if_they_are_of_their_source(
 
 
 def test_the_archive_works_wherever_it_is_unpacked(small: None, own_folder: Path) -> None:
-    package.pack(own_folder / "env.tar.gz")
+    packages.pack(own_folder / "env.tar.gz")
     place = own_folder / "some where"
     with tarfile.open(own_folder / "env.tar.gz", "r:gz") as archive:
         archive.extractall(place, filter="data")
@@ -108,9 +111,9 @@ def test_what_lies_hidden_beside_the_code_is_not_packed(
     for name in ("__init__.py", "a/b.py", ".env", "a/.netrc", ".git/config"):
         (own_folder / name).parent.mkdir(parents=True, exist_ok=True)
         (own_folder / name).write_text("x")
-    monkeypatch.setattr(package.distributary, "__file__", str(own_folder / "__init__.py"))
-    monkeypatch.setattr(package, "packages", lambda: ())
-    assert set(package.contents()) == {"lib/distributary/__init__.py", "lib/distributary/a/b.py"}
+    monkeypatch.setattr(packages.distributary, "__file__", str(own_folder / "__init__.py"))
+    monkeypatch.setattr(packages, "packages", lambda: ())
+    assert set(packages.contents()) == {"lib/distributary/__init__.py", "lib/distributary/a/b.py"}
 
 
 def test_where_a_package_was_installed_from_is_not_packed(
@@ -124,5 +127,22 @@ def test_where_a_package_was_installed_from_is_not_packed(
     (own_folder / "thing.py").write_text("x = 1")
     listed = ["thing.py", f"{info.name}/direct_url.json", f"{info.name}/METADATA", "/etc/hostname"]
     (info / "RECORD").write_text("".join(f"{name},,\n" for name in listed))
-    found = {name for name, _ in package.files_of(PathDistribution(info))}
+    found = {name for name, _ in packages.files_of(PathDistribution(info))}
     assert found == {"thing.py", f"{info.name}/METADATA"}
+
+
+def test_a_run_packs_its_environment_once_until_it_changes(
+    small: None, own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packages.platformdirs, "user_cache_path", lambda _: own_folder / "cache")
+    said: list[str] = []
+    first = packages.ensure_archive(said.append)
+    again = packages.ensure_archive(said.append)
+    assert first == again and len(said) == 1
+    (own_folder / "module.py").write_text("WORD = 'another'\n")
+    changed = packages.ensure_archive(said.append)
+    assert changed != first and len(said) == 2
+    assert first.exists()
+    os.utime(first, (0, 0))
+    packages.ensure_archive()
+    assert not first.exists() and changed.exists()
