@@ -145,7 +145,8 @@ def test_run_brings_packages_and_credentials_to_workers_that_have_none(
 ) -> None:
     # tasks do not have the variables of the driver, and the Python of the workers no package
     with spark_cluster(tmp_path / "work", hidden=tmp_path) as master:
-        conf = {**_CONF, "spark.eventLog.enabled": "true", "spark.eventLog.dir": str(tmp_path)}
+        log = {"enabled": "true", "dir": str(tmp_path), "compress": "false"}
+        conf = {**_CONF, **{f"spark.eventLog.{name}": value for name, value in log.items()}}
         ground.write_file(f'master: "{master}", conf: {json.dumps(conf)}', options=False)
         messages = ground.send("--games", 2, "--versions", 2, "--records", 20, "--bad", 3)
         monkeypatch.setitem(DRIVER_ENVIRONMENT, "PYSPARK_PYTHON", "")
@@ -154,8 +155,8 @@ def test_run_brings_packages_and_credentials_to_workers_that_have_none(
         code, told = ground.run()
         assert code == 0, told
     ground.assert_each_record_once(messages)
-    (log,) = (path for path in tmp_path.glob("eventlog*/events*"))
-    assert ground.server.options["aws_secret_access_key"] not in log.read_text()
+    (events,) = tmp_path.glob("eventlog*/events*")
+    assert ground.server.options["aws_secret_access_key"] not in events.read_text()
 
 
 def test_records_of_kafka_through_spark_connect(ground: Ground) -> None:

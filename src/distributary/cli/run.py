@@ -163,7 +163,8 @@ def run(
             paper.line(styled(cut(text, 500), "yellow"))
 
     call.out.show(data, draw)
-    return foreground.exit_code or (1 if summary.still_parked.tables else 0)
+    unnamed = summary.catalog is not None and bool(summary.catalog.problems)
+    return foreground.exit_code or int(bool(summary.still_parked.tables) or unnamed)
 
 
 def _refuse_owned(config: PipelineConfig) -> None:

@@ -97,7 +97,7 @@ def _unfit_spark_settings(conf: Mapping[str, str]) -> Iterator[Conflict]:
 
 
 def _with_weights(node: Any) -> Any:
-    """Return an affinity whose weights, its only numbers, are numbers: values of a file are text."""
+    """Return an affinity with its weights as numbers: scalars of a pipeline file are text."""
     if isinstance(node, Mapping):
         return {
             key: int(item) if key == "weight" and str(item).isdigit() else _with_weights(item)

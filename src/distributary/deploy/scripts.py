@@ -6,6 +6,7 @@ import os
 import pprint
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,13 +21,18 @@ from distributary.spark.packages import PYTHON_OF_WORKERS, UNPACKED
 from distributary.spark.versions import NEEDED, VERSIONS
 
 NAME = "spark-submit"
+PIPELINE_FILE = "pipeline.yaml"
+"""The name of the pipeline file beside the script: its references, without comments."""
 
 
 def spark_submit_target(pipeline: Installable, *, out: Path | None = None) -> FileTarget:
     """Return the target with the files of `install --target spark-submit`."""
     settings = pipeline.deploy.spark_submit or SparkSubmit()
+    pipeline.refuse_clear_secrets(to="a file beside the script")
     folder = (out or Path(f"{pipeline.name}-spark-submit")).absolute()
     script = folder / "submit.sh"
+    # the script finds Python by the command on the path, on whichever machine it runs
+    python = "" if shutil.which("distributary") else f"DRIVER_PYTHON={shlex.quote(sys.executable)} "
     package = f"distributary package {shlex.quote(str(folder / settings.archive))}"
     make = () if settings.environment == "workers" else (package,)
     return FileTarget(
@@ -36,9 +42,11 @@ def spark_submit_target(pipeline: Installable, *, out: Path | None = None) -> Fi
         (
             Artifact(script, submit_script(pipeline, settings), mode=0o755),
             Artifact(folder / "launch.py", template("launch.py.txt")),
+            Artifact(folder / PIPELINE_FILE, pipeline.shared_text),
+            Artifact(folder / "log4j2.properties", template("log4j2.properties")),
         ),
-        ("*.sh", "*.py"),
-        next_steps=(*make, shlex.quote(str(script))),
+        ("*.sh", "*.py", "*.yaml", "*.properties"),
+        next_steps=(*make, f"{python}{shlex.quote(str(script))}"),
     )
 
 
@@ -47,10 +55,8 @@ def submit_script(pipeline: Installable, settings: SparkSubmit) -> str:
     options = "\n".join(f"  {line} \\" for line in _options(pipeline, settings))
     return template(
         "submit.sh",
-        folder=shlex.quote(str(Path.cwd())),
-        python=shlex.quote(sys.executable),
         options=options,
-        file=shlex.quote(str(pipeline.path)),
+        file=PIPELINE_FILE,
         versions="|".join(VERSIONS),
         needed=NEEDED,
     )
@@ -60,7 +66,7 @@ def _options(pipeline: Installable, settings: SparkSubmit) -> Iterator[str]:
     yield f"--master {shlex.quote(settings.master or pipeline.master)}"
     yield f"--name {shlex.quote(pipeline.name)}"
     yield '--jars "$jars"'
-    yield f"--conf spark.pyspark.driver.python={shlex.quote(sys.executable)}"
+    yield '--conf spark.pyspark.driver.python="$python"'
     if settings.environment == "archive":
         yield f"--archives {_archive(settings)}#{UNPACKED}"
         yield f"--conf spark.pyspark.python={PYTHON_OF_WORKERS}"

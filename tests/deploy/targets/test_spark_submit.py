@@ -13,7 +13,7 @@ from distributary.cli.command_line import main
 from distributary.config.deploy import SparkSubmit
 from distributary.deploy.pipeline_file import Installable, read_for_install
 from distributary.deploy.refusals import refuse_unfit
-from distributary.deploy.scripts import submit_script
+from distributary.deploy.scripts import spark_submit_target, submit_script
 from distributary.errors import DistributaryError
 from distributary.spark import packages
 from distributary.spark.versions import NEEDED, VERSIONS
@@ -27,7 +27,9 @@ __all__ = ["master"]
 Make = Callable[..., Installable]
 
 
-def run_script(script: str, folder: Path, spark: str) -> subprocess.CompletedProcess[str]:
+def run_script(
+    script: str, folder: Path, spark: str, first_lines: str = f"#!{sys.executable}"
+) -> subprocess.CompletedProcess[str]:
     """The script with a Spark that only says how it was called."""
     for name in ("bin", "jars"):
         (folder / name).mkdir()
@@ -37,9 +39,14 @@ def run_script(script: str, folder: Path, spark: str) -> subprocess.CompletedPro
     said = folder / "bin" / "spark-submit"
     said.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     said.chmod(0o755)
+    command = folder / "path" / "distributary"
+    command.parent.mkdir()
+    command.write_text(f"{first_lines}\n")
+    command.chmod(0o755)
+    found = {"PATH": f"{command.parent}:{os.environ['PATH']}"}
     return subprocess.run(
         ["/bin/sh", path, "--conf", "spark.more=1"],
-        env={**os.environ, "SPARK_HOME": str(folder), "DISTRIBUTARY_JARS": str(folder)},
+        env={**os.environ, **found, "SPARK_HOME": str(folder), "DISTRIBUTARY_JARS": str(folder)},
         capture_output=True,
         text=True,
         check=False,
@@ -83,8 +90,30 @@ def test_the_script_gives_each_word_as_it_is(installable: Make, own_folder: Path
     assert "spark.a=b c'$(touch owned)" in said
     assert said[-6:-4] == ["--conf", "spark.more=1"]
     launcher = f"{own_folder}/bin/launch.py"
-    assert said[-4:] == [launcher, "run", str(own_folder / name), "--available-now"]
+    file = f"{own_folder}/bin/pipeline.yaml"
+    assert said[-4:] == [launcher, "run", file, "--available-now"]
     assert not (own_folder / "owned").exists()
+
+
+def test_the_script_holds_no_path_of_the_machine_that_wrote_it(
+    installable: Make, own_folder: Path
+) -> None:
+    script = submit_script(installable(), SparkSubmit())
+    assert str(own_folder) not in script and sys.executable not in script
+    (own_folder / "a.jar").touch()
+    long = f'#!/bin/sh\n\'\'\'exec\' "{sys.executable}" "$0" "$@"'
+    done = run_script(script, own_folder, "4.1.1", long)
+    assert f"spark.pyspark.driver.python={sys.executable}" in done.stdout.splitlines()
+
+
+def test_what_lies_beside_the_script_is_all_that_it_needs(
+    installable: Make, own_folder: Path
+) -> None:
+    target = spark_submit_target(installable("# canary\n"), out=own_folder / "out")
+    target.apply(target.plan())
+    names = {path.name for path in (own_folder / "out").iterdir()}
+    assert names == {"submit.sh", "launch.py", "pipeline.yaml", "log4j2.properties"}
+    assert "canary" not in (own_folder / "out" / "pipeline.yaml").read_text()
 
 
 def test_the_page_says_what_the_script_does(own_folder: Path) -> None:
@@ -148,7 +177,7 @@ deploy:
     environment = {key: value for key, value in os.environ.items() if key != "SPARK_HOME"}
     done = subprocess.run(
         [f"{out}/submit.sh"],
-        env={**environment, "SPARK_LOCAL_IP": "127.0.0.1"},
+        env={**environment, "SPARK_LOCAL_IP": "127.0.0.1", "DRIVER_PYTHON": sys.executable},
         capture_output=True,
         text=True,
         timeout=600,
@@ -157,6 +186,7 @@ deploy:
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-3000:]}"
     assert "read 166" in done.stdout, shlex.quote(done.stdout)
     games.assert_each_record_once()
+    assert "INFO" not in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from distributary.errors import DivergedError, FencedError, SourceUnavailableError
 from distributary.model.manifest import SourceRange, files_of
 from distributary.source.base import Position, spread
-from distributary.source.files.file_list import ListedFile, Walk
+from distributary.source.files.file_list import FileList, ListedFile, Walk
 from distributary.source.files.source import FilesSource
 from tests.source.change_files import avro, events, found, named, put, records, source, uuids
 
@@ -322,3 +322,17 @@ def test_files_are_spread_by_size(sizes: list[int], tasks: int) -> None:
         heaviest = max(sum(f.size + 65_536 for f in load) for load in loads)
         fair = sum(f.size + 65_536 for f in files) / len(loads)
         assert heaviest <= fair + max(sizes) + 65_536
+
+
+def test_a_busy_table_does_not_fill_a_batch(root: Path, tmp_path: Path) -> None:
+    busy = [named(n, table="busy") for n in range(7)]
+    quiet = [named(n, table="quiet") for n in range(2)]
+    for path in (*busy, *quiet):
+        put(root, path, b"x")
+    one = source(root, tmp_path / "checkpoint", max_files_per_table=3)
+    until, start, batches = one.newest(), one.first(), list[list[str]]()
+    while (end := one.advance(start, until)) is not None:
+        files = FileList(tmp_path / "checkpoint" / "files").files(place(start), place(end))
+        batches.append([file.path for file in files])
+        start = end
+    assert batches == [busy[:3] + quiet, busy[3:6], busy[6:]]

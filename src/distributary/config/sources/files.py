@@ -101,6 +101,9 @@ class FilesSourceConfig(SourceConfig):
     before this time."""
     max_files_per_batch: int = Field(default=1000, ge=1)
     """The largest number of files in one batch."""
+    max_files_per_table: int | None = Field(default=None, ge=1, examples=[100])
+    """The largest number of files of one table or type in one batch, so that a busy one does not
+    fill the batch; no such limit when left out."""
     max_bytes_per_batch: PositiveSize = 1 << 30
     """The largest number of bytes of stored files in one batch. A larger file is a batch of its
     own."""

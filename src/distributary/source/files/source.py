@@ -11,6 +11,7 @@ lists do not agree on any offset past the difference.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -284,7 +285,7 @@ class FilesSource:
     def newest(self) -> Position:
         """Return the position after all complete files; wait a moment for young ones."""
         self._file_list.put_together()
-        self._file_list.append(self._settled(self._new()))
+        self._file_list.append(self._by_turns(self._settled(self._new())))
         self._listing.confirm()
         return {"files": len(self._file_list)}
 
@@ -292,7 +293,7 @@ class FilesSource:
         """Return the end of a batch of files: as many as the limits allow, at least one."""
         begin = self._number(start)
         most = min(int(until["files"]), begin + self._config.max_files_per_batch)
-        taken = self._within_bytes(self._file_list.files(begin, most))
+        taken = self._within_limits(self._file_list.files(begin, most))
         return self._position(begin + len(taken)) if taken else None
 
     def retrace(self, start: Position, ranges: Sequence[SourceRange]) -> Position:
@@ -340,7 +341,7 @@ class FilesSource:
                 ListedFile(number, file.path, file.size, file.modified_ns, 0)
                 for number, file in enumerate(new, len(self._file_list))
             ]
-        files = self._within_bytes(files)
+        files = self._within_limits(files)
         yield from self._reader([files])(iter([pa.record_batch({"task": [0]})]))
 
     def survey(self) -> tuple[list[FoundFile], int]:
@@ -394,13 +395,35 @@ class FilesSource:
         changed = {f.path for f in young if not _same(f, self._listing.look(f.path))}
         return sorted((f for f in files if f.path not in changed), key=attrgetter("path"))
 
-    def _within_bytes(self, files: Sequence[ListedFile]) -> list[ListedFile]:
-        left = self._config.max_bytes_per_batch
-        taken: list[ListedFile] = []
+    def _by_turns(self, files: Sequence[FoundFile]) -> list[FoundFile]:
+        """Return files in the order in which each batch gets its share of every table's."""
+        most = self._config.max_files_per_table
+        if most is None:
+            return list(files)
+        seen, turns = Counter[str](), dict[str, int]()
         for file in files:
-            if taken and file.size > left:
+            table = self._table_of(file.path)
+            turns[file.path] = seen[table] // most
+            seen[table] += 1
+        return sorted(files, key=lambda file: turns[file.path])
+
+    def _table_of(self, path: str) -> str:
+        """Return the table or type whose records a file holds, by its place."""
+        if self._types is not None:
+            return self._types.of(path)
+        folders = path.split("/")[:-1]
+        return "/".join(folders[: 2 if self._config.layout == "dms" else 1])
+
+    def _within_limits(self, files: Sequence[ListedFile]) -> list[ListedFile]:
+        left, most = self._config.max_bytes_per_batch, self._config.max_files_per_table
+        taken: list[ListedFile] = []
+        tables = Counter[str]()
+        for file in files:
+            table = "" if most is None else self._table_of(file.path)
+            if taken and (file.size > left or (most is not None and tables[table] >= most)):
                 break
             left -= file.size
+            tables[table] += 1
             taken.append(file)
         return taken
 
