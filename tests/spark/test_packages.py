@@ -111,7 +111,7 @@ def test_what_lies_hidden_beside_the_code_is_not_packed(
     for name in ("__init__.py", "a/b.py", ".env", "a/.netrc", ".git/config"):
         (own_folder / name).parent.mkdir(parents=True, exist_ok=True)
         (own_folder / name).write_text("x")
-    monkeypatch.setattr(packages.distributary, "__file__", str(own_folder / "__init__.py"))
+    monkeypatch.setattr(packages, "_OWN", own_folder)
     monkeypatch.setattr(packages, "packages", lambda: ())
     assert set(packages.contents()) == {"lib/distributary/__init__.py", "lib/distributary/a/b.py"}
 

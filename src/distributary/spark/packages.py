@@ -27,7 +27,6 @@ from typing import IO, cast
 
 import platformdirs
 
-import distributary
 from distributary.errors import DeployError
 from distributary.store import disk
 
@@ -37,6 +36,8 @@ COMPRESSION = 1
 UNPACKED = "environment"
 """The folder, in an executor's working directory, into which Spark unpacks the archive."""
 PYTHON_OF_WORKERS = f"./{UNPACKED}/{PYTHON_IN_ARCHIVE}"
+_OWN = Path(__file__).parents[1]
+"""The folder of Distributary's own package."""
 _PACKAGES = "lib"
 _KEPT_SECONDS = 30 * 24 * 3600.0
 """How long an unused archive stays in the user's cache."""
@@ -76,8 +77,7 @@ class Packed:
 
 def contents() -> dict[str, Path]:
     """Return names in the archive with the files that they come from; each name is there once."""
-    root = Path(distributary.__file__).parent
-    files = {f"{_PACKAGES}/distributary/{name}": path for name, path in own_files(root)}
+    files = {f"{_PACKAGES}/distributary/{name}": path for name, path in own_files(_OWN)}
     for name in packages():
         for inside, path in files_of(distribution(name)):
             files.setdefault(f"{_PACKAGES}/{inside}", path)
