@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import fastavro
@@ -314,6 +315,22 @@ def test_files_of_records(format_: str) -> None:
     assert "orders, users" in findings[0].what
     config = loaded(findings, source={"type": "files", "path": "./in", "format": format_})
     assert (config.cdc, config.tables.each) == (None, "{type}")
+
+
+def test_files_of_several_types_in_one_folder() -> None:
+    lines = texts(*({"event": f"t{n % 12}", "n": n} for n in range(194))) + [b"odd"] * 6
+    found = Sample("in", (), "200 records", {"format": "json"})
+
+    def by(values: Sequence[bytes]) -> tuple[Finding, ...]:
+        records = tuple(SampledRecord(None, value, topic="1.json") for value in values)
+        return discover_files(replace(found, records=records))
+
+    source = {"type": "files", "path": "./in", "format": "json"}
+    settings = document({"source": source}, "in", by(lines))
+    assert settings["tables"] == {"each": "{field:event}"}
+    assert by(lines)[-1].what.startswith("6 of 200")
+    alike = document({"source": source}, "in", by(texts(*[{"event": "one"}] * 20)))
+    assert alike["tables"] == {"each": "{type}"}
 
 
 @pytest.mark.parametrize("name", [HOSTILE, "${env:HOME}", "*a &b !c", "yes", "x" * 5000])

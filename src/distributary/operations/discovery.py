@@ -154,10 +154,23 @@ def discover_files(sample: Sample) -> tuple[Finding, ...]:
     folders = [path.partition("/")[0] for record in sample.records if "/" in (path := record.topic)]
     what = f"Files of {format_}, each line or row a record"
     if not folders:
+        if format_ == "json" and (types := _types_of_lines(sample)):
+            return (Finding(f"{what}, in one folder"), *types)
         one = {"each": "{type}"}
         return (Finding(f"{what}, in one folder: one table, {sample.topic}", {"tables": one}),)
     tables = f"a table for each folder, such as {_listed(folders)}"
     return (Finding(f"{what}; {tables}", {"tables": {"each": "{type}"}}),)
+
+
+def _types_of_lines(sample: Sample) -> list[Finding]:
+    """Return the findings about a field that names the types; empty if no field does."""
+    parsed = [_object(record.value) for record in sample.records]
+    events = [event for event in parsed if event is not None]
+    types = _named_by_field(events)
+    if not any("tables" in finding.settings for finding in types.findings):
+        return []
+    rest = len(parsed) - len(events) + types.unmatched
+    return [*types.findings, *_left_over(rest, len(parsed))]
 
 
 def _sampled(topic: str, record: SampledRecord) -> Sampled:
