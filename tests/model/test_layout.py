@@ -36,6 +36,12 @@ def test_where_things_live():
     assert layout.table("lake", "dead_letters") == "lake/dead_letters"
 
 
+def test_batches_wait_in_the_lake_on_a_disk_and_in_the_checkpoint_without_one() -> None:
+    assert layout.parking("/lake", "games", "/c/games") == layout.parked("/lake", "games")
+    assert layout.parking("s3://b/lake", "games", "s3://b/c/games") == "s3://b/c/games/parked"
+    assert layout.parking("s3://b/lake", "games", "") == ""
+
+
 @pytest.mark.parametrize("name", ["games", "games-cloud", "a_b", "7"])
 def test_plain_names_stay_as_they_are(name):
     assert layout.folder_name(name) == name

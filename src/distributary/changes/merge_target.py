@@ -165,7 +165,7 @@ class MemoryTarget:
         extra: Sequence[str],
         everything: bool,
     ) -> tuple[Known, list[Part], pa.Table]:
-        """Find rows as `Target.find` does; there is only one part."""
+        """Find rows as `MergeTarget.find` does; there is only one part."""
         rows = self.rows
         here = [index.find(rows) for index in keys]
         met = np.ones(rows.num_rows, bool) if everything else _any(here, rows.num_rows)

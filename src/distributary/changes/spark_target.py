@@ -103,7 +103,7 @@ class SparkTarget(MemoryTarget):
         extra: Sequence[str],
         everything: bool,
     ) -> tuple[Known, list[Part], pa.Table]:
-        """Find rows as `Target.find` does; there is one part."""
+        """Find rows as `MergeTarget.find` does; there is one part."""
         self.identity = tuple(sorted({name for index in keys for name in index.definition}))
         deleted = ["_deleted"] if "_deleted" in self._schema.names else []
         names = list(dict.fromkeys([*self.identity, "_seq", *deleted, *extra]))

@@ -55,7 +55,7 @@ TOMBSTONE_COLUMNS = (
 )
 SCHEMA = pa.schema([pa.field(column.name, column.type) for column in TOMBSTONE_COLUMNS])
 MOST_FILES = 2
-"""The number of small files that are then combined, without expired and repeated tombstones."""
+"""The number of small files that are combined, without expired and repeated tombstones."""
 SMALL_FILE = 2**20
 """The size in bytes below which a file is small."""
 _APP = "distributary/tombstones/"

@@ -407,7 +407,7 @@ def _catalog(loaded: Loaded) -> Check:
 
 
 def registry_check(settings: RegistryConfig) -> Check:
-    """Asks the folder or the server for its subjects."""
+    """Read the subjects of the folder or the server, as a check."""
     from distributary.config.base import hide_credentials
     from distributary.registry.http.http_registry import HttpRegistry
 

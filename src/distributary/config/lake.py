@@ -106,10 +106,7 @@ class LakeConfig(Section):
 
     def parking_of(self, pipeline: str) -> str:
         """Return the folder for batches of a pipeline whose tables cannot be written."""
-        if self.is_local:
-            return layout.parked(self.address, pipeline)
-        # a store that refuses a table's files may refuse copies of them too
-        return f"{absolute(self.checkpoint_of(pipeline))}/parked"
+        return layout.parking(self.address, pipeline, absolute(self.checkpoint_of(pipeline)))
 
 
 # The tables of a pipeline.

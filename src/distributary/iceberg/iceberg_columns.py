@@ -142,7 +142,7 @@ def iceberg_schema(fields: Sequence[Field], before: Json | None, last_id: int) -
 
 
 def name_mapping(schema: Json) -> str:
-    """Return the text of the name mapping: by which name files have the column of each id."""
+    """Return the name mapping as text: the name that a column id has in files."""
     return json.dumps(_mapped(schema), separators=(",", ":"))
 
 

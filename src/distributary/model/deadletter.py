@@ -114,7 +114,7 @@ class Decoded:
     """The columns of the records that were decoded, and the records that failed."""
 
     ok: pa.RecordBatch
-    """One column for each of `Decoder.columns`, in that order."""
+    """The decoded columns, in the order of the decoder's columns."""
     origin: pa.Int64Array | None
     """The position of the payload for each row of `ok`; None when row i is payload i."""
     failed: tuple[Failure, ...] = ()

@@ -23,6 +23,8 @@ from __future__ import annotations
 import hashlib
 import re
 
+from distributary.store.base import is_remote
+
 HOME = "_distributary"
 LEDGER_TABLES = ("batches", "tables", "schemas")
 
@@ -107,8 +109,19 @@ def names(lake: str) -> str:
 
 
 def parked(lake: str, name: str) -> str:
-    """Return the folder of a pipeline's parked files, which no VACUUM touches."""
+    """Return the folder of parked files in a lake on a disk, which no VACUUM touches."""
     return join(pipeline(lake, name), "parked")
+
+
+def parking(lake: str, name: str, checkpoint: str) -> str:
+    """Return the folder in which a pipeline's batches wait for tables; empty if unknown.
+
+    Without a disk it is in the checkpoint: a store that refuses a table's files may refuse copies
+    of them too.
+    """
+    if not is_remote(lake):
+        return parked(lake, name)
+    return f"{checkpoint}/parked" if checkpoint else ""
 
 
 def table(lake: str, name: str) -> str:

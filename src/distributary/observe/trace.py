@@ -49,7 +49,7 @@ _FILE = "__filename"
 
 @dataclass(frozen=True, slots=True)
 class Coordinates:
-    """Where a record was read."""
+    """The place of a record in its source."""
 
     topic: str
     partition: int
@@ -168,7 +168,8 @@ class _Search:
     def _in_table(self, row: TableRow, only: set[str] | None) -> list[RowPlace] | None:
         """Find the record's rows in a table's live files, or in some of them.
 
-        None: a file asked for is not live any more (it was compacted, say): look at all of them.
+        None if a requested file has left the table, for example by compaction: then all files must
+        be searched.
         """
         found = open_readable(layout.place(self.lake, row.path))
         if found is None or "_offset" not in found.schema.names:
@@ -270,7 +271,7 @@ LETTER_COLUMNS = (
 
 
 class TraceVerdict(StrEnum):
-    """What became of a record."""
+    """The fate of a record."""
 
     WRITTEN = "written"
     DEAD_LETTER = "dead_letter"
@@ -280,9 +281,9 @@ class TraceVerdict(StrEnum):
     NOT_READ = "not_read"
     """The record is behind the last record that was read."""
     BEFORE_START = "before_start"
-    """Reading began after it."""
+    """The record is older than the offset at which reading began."""
     UNKNOWN_SOURCE = "unknown_source"
-    """Nothing was ever read from this topic and partition."""
+    """No record was ever read from this topic and partition."""
 
 
 @dataclass(frozen=True, slots=True)

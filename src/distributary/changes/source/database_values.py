@@ -41,7 +41,7 @@ class ColumnPair:
         return _encoded(self.encodings[0], column, self.field.type)
 
     def normal(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Return values of either side in a form in which equal values are equal."""
+        """Convert values of either side to one form, in which equal values are identical."""
         kind, type_ = self.source.type, column.type
         if pa.types.is_string(type_) and kind in (ValueType.JSON, ValueType.DECIMAL):
             normal = _normal_json if kind is ValueType.JSON else _normal_number
@@ -74,7 +74,7 @@ class ColumnPair:
 
 
 def pair_of(source: SourceColumn, field: pa.Field) -> ColumnPair | None:
-    """Pair a column of the database with one of the lake; None if the types do not compare."""
+    """Pair a column of the database with one of the lake; None if they cannot be compared."""
     if source.type is ValueType.UNKNOWN:
         return None
     encodings = tuple(_encodings(source, field.type))
@@ -178,7 +178,7 @@ def _as_truth(values: pa.ChunkedArray, _: pa.DataType) -> pa.ChunkedArray:
 
 
 def _shortest_float(values: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
-    """Read numbers of 32 bits as their digits say: 1.1 is 1.1 of 64 bits."""
+    """Convert floats of 32 bits to the doubles with the same shortest digits, such as 1.1."""
     return values.cast(pa.string()).cast(type_)
 
 

@@ -1,4 +1,4 @@
-"""`status`: how the pipelines of a lake stand, on one screen, whether or not they run."""
+"""`status`: the state of a lake's pipelines on one screen, whether or not they run."""
 
 from __future__ import annotations
 

@@ -276,12 +276,13 @@ def _lanes(
     call: Invocation, lake: FoundLake, chosen: Sequence[TableSummary], *, deep: bool
 ) -> list[LaneCheck]:
     """Look for gaps in the ledger's batches of the pipelines that write to these tables."""
+    from distributary.model import layout
     from distributary.observe.cards import registrations
-    from distributary.observe.verify.gaps import check_lanes, parking_folder
+    from distributary.observe.verify.gaps import check_lanes
 
     pipelines = sorted({table.pipeline for table in chosen})
     cards = {card.name: card.checkpoint for card in registrations(lake.path)}
-    parking = {name: parking_folder(lake.path, name, cards.get(name, "")) for name in pipelines}
+    parking = {name: layout.parking(lake.path, name, cards.get(name, "")) for name in pipelines}
     # before the ledger is read: a batch is settled after it is in the ledger
     settled = {
         (name, life, lane): batch

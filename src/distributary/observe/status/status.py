@@ -61,7 +61,7 @@ from distributary.observe.status.pulse import (
     read_pulse,
 )
 from distributary.observe.status.source_tables import SourceTables, source_tables
-from distributary.observe.verify.gaps import current_life, lost_parking, parking_folder
+from distributary.observe.verify.gaps import current_life, lost_parking
 from distributary.registry.folder_files import has_inferred, inferred_folder, read_doubts
 
 RUNS = ("running", "paused", "retrying")
@@ -394,8 +394,8 @@ def _heartbeats(pulse: Pulse) -> tuple[SourceHeartbeat, ...]:
 def _lost(
     ledger: Ledger, pipeline: str, checkpoint: str, waiting: Sequence[TableRow]
 ) -> Sequence[TableRow]:
-    """Find what waits by the ledger, and is gone from the folder it waited in."""
-    folder = parking_folder(ledger.lake, pipeline, checkpoint)
+    """Find batches that are parked by the ledger, but whose folders are gone."""
+    folder = layout.parking(ledger.lake, pipeline, checkpoint)
     try:
         life = current_life(ledger.lake, pipeline) if waiting else ""
         return lost_parking(ledger, pipeline, folder, life=life) if life else ()

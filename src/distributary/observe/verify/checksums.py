@@ -1,7 +1,8 @@
 """Compares the data files of a table with their checksums. Every byte is read.
 
-A file that has a checksum is compared with it. One that has none was written by another engine, or
-by a version of ours that kept none: it is read to its end, every column of it.
+A file with a checksum is compared with it. A file without one was
+written by another engine, or by a version without checksums: all of its columns are read to the
+end.
 """
 
 from __future__ import annotations

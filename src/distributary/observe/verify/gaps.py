@@ -25,7 +25,7 @@ from distributary.observe.ledger.ledger_rows import TableRow, flat_ranges
 from distributary.observe.ledger.recording import batch_key
 from distributary.observe.verify.row_counts import TableFinding
 from distributary.publish.parking import parked
-from distributary.store.base import at, is_remote, reaching
+from distributary.store.base import at, reaching
 from distributary.store.seal import unseal
 
 NEWEST = 1000
@@ -51,13 +51,6 @@ class LaneCheck:
     def agrees(self) -> bool:
         """Return whether no batch and no record is missing."""
         return not self.findings
-
-
-def parking_folder(lake: str, pipeline: str, checkpoint: str) -> str:
-    """Return the folder in which batches of a pipeline wait for tables; empty if unknown."""
-    if not is_remote(lake):
-        return layout.parked(lake, pipeline)
-    return f"{checkpoint}/parked" if checkpoint else ""
 
 
 def current_life(lake: str, pipeline: str) -> str:

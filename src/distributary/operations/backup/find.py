@@ -46,7 +46,6 @@ from distributary.operations.backup.state import (
     ParkedState,
     PipelineState,
     each,
-    parking_of,
     read_document,
 )
 from distributary.operations.backup.table_versions import TableVersions, known_tables, ledger_folder
@@ -145,7 +144,7 @@ class _Search:
         batches = load(at(layout.ledger_table(self.lake, "batches")), files=False)
         self.settled = dict(batches.marks) if batches is not None else {}
         for one in self.progress.values():
-            one.read(_parking(self.lake, one), self.lake)
+            one.read(layout.parking(self.lake, one.name, one.store.address), self.lake)
         self._check_replays()
         self.documents |= _lake_documents(self.lake)
         self.watch.noted[ledger_folder("batches")] = batches
@@ -488,10 +487,6 @@ class _Search:
                 self.documents[f"{home}/{ENTRY}"] = read_document(at(batch.folder), ENTRY)
                 files = tuple(FileSize(file.path, file.size) for file in batch.entry.files)
                 yield ParkedState(one.name, place, batch.folder, files)
-
-
-def _parking(lake: str, one: CheckpointDocuments) -> str:
-    return parking_of(lake, one.name, one.store.address)
 
 
 def _lake_documents(lake: str) -> dict[str, bytes]:

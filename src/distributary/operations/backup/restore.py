@@ -27,7 +27,7 @@ from distributary.operations.backup.points import (
     read_documents,
     read_point,
 )
-from distributary.operations.backup.state import FileSize, each, parking_of
+from distributary.operations.backup.state import FileSize, each
 from distributary.operations.backup.take import (
     OnTable,
     copy_files,
@@ -187,7 +187,7 @@ class _Restoring:
             each(put_back, self.point.tables, threads=threads)
             for batch in self.point.parked:
                 stored = f"parked/{layout.folder_name(batch.pipeline)}/{batch.place}"
-                parking = parking_of(self.lake, batch.pipeline, self.places[batch.pipeline])
+                parking = layout.parking(self.lake, batch.pipeline, self.places[batch.pipeline])
                 to = at(f"{parking}/{batch.place}")
                 self._copy(self.backup.below(stored), list(batch.files), to)
             if not self.dry_run:
@@ -253,7 +253,7 @@ class _Restoring:
             folder, _, path = rest.partition("/")
             pipeline = homes[folder]
             if kind == "parked":
-                place = parking_of(self.lake, pipeline, self.places[pipeline])
+                place = layout.parking(self.lake, pipeline, self.places[pipeline])
                 writes.append((at(place), path, data))
             elif path == _LIFE:
                 lives.append((at(self.places[pipeline]), data))

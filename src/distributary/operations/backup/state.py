@@ -11,7 +11,7 @@ from tenacity import Retrying
 
 from distributary.model import layout
 from distributary.retries import attempts_on
-from distributary.store.base import Store, is_remote, same_place, stay_inside
+from distributary.store.base import Store, same_place, stay_inside
 
 THREADS = 16
 _ATTEMPTS, _PAUSE, _JITTER = 8, 0.5, 0.5
@@ -37,7 +37,7 @@ class BackedUpTable:
     """A table at the version that belongs to the state."""
 
     folder: str
-    """Below the lake."""
+    """The path below the lake."""
     version: int
     """The version of a Delta table; -1 if the state has no commit of it, or for plain Parquet."""
     format: str = "delta"
@@ -105,11 +105,6 @@ def read_document(store: Store, name: str) -> bytes:
         return store.read(name)
     except FileNotFoundError:
         raise MovedError(f"{store.address}/{name} is gone") from None
-
-
-def parking_of(lake: str, name: str, checkpoint: str) -> str:
-    """Return the folder of a pipeline's parked batches, as `Lake.parking_of` computes it."""
-    return f"{checkpoint}/parked" if is_remote(lake) else layout.parked(lake, name)
 
 
 def inside_lake(lake: str, place: str) -> str:

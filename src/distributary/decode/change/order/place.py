@@ -26,7 +26,7 @@ _HEX = re.compile(r"[0-9a-fA-F]{1,16}", re.ASCII)
 
 
 class Place(NamedTuple):
-    """Positions, and which of them cannot be read."""
+    """Positions, and a mask of those that cannot be read."""
 
     a: Positions
     b: Positions
@@ -35,7 +35,7 @@ class Place(NamedTuple):
 
     @property
     def known(self) -> Mask:
-        """Return which events have a position."""
+        """Return a mask of the events with a position."""
         mask: Mask = (self.a != 0) | (self.b != 0) | (self.c != 0)
         return mask
 
