@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+import distributary
 from distributary.config.load import every_model, settings
 from distributary.errors import ErrorCode
 from distributary.model.deadletter import DEAD_LETTER_COLUMNS
 from distributary.observe.metrics import CATALOGUE
 from tests.cli.test_help import EVERY
-from tools.docs import errors, ledger, metrics, reference
+from tools.docs import errors, ledger, metrics, python, reference
 from tools.docs.commands import escaped, verbs
 from tools.docs.repository import ROOT, pipes_in_code, relinked
 
@@ -123,3 +124,18 @@ def test_links_of_the_repository_become_links_of_the_site(
 
 def test_a_pipe_in_code_is_shown_as_one() -> None:
     assert pipes_in_code("| `a\\|b` | c \\| d |\n`e\\|f`") == "| `a|b` | c \\| d |\n`e\\|f`"
+
+
+def test_every_public_name_of_the_python_api_is_there() -> None:
+    page = PAGES["reference/python.md"]
+    for module, found in python.classes().items():
+        assert f"## {module}\n" in page
+        for cls in found:
+            assert f"### {cls.__name__}\n" in page
+    named = {"Lake", "Pipeline", "RunSummary"}
+    assert named == set(distributary.__all__) - {"DistributaryError", "ErrorCode", "__version__"}
+    for member in ("to_spark", "changes_since", "from_dict", "batches", "frame", "rows"):
+        assert f"| `{member}" in page
+    # a member without a sentence says nothing
+    methods = [line for line in page.splitlines() if line.startswith("| `") and "(" in line]
+    assert methods and all(line.count("|") >= 3 and line.split("|")[2].strip() for line in methods)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from distributary.config.show import json_schema
-from tools.docs import commands, errors, ledger, metrics, settings
+from tools.docs import commands, errors, ledger, metrics, python, settings
 from tools.docs.repository import ROOT
 
 FOLDER = ROOT / "docs" / "reference"
@@ -27,6 +27,7 @@ def pages() -> dict[str, str]:
         "metrics.md": metrics.page(),
         "errors.md": errors.page(),
         "ledger.md": ledger.page(),
+        "python.md": python.page(),
     }
     return {
         **{name: _marked(text) for name, text in markdown.items()},

@@ -87,6 +87,7 @@ class Pipeline:
     loaded: Loaded
     bus: EventBus = field(default_factory=EventBus)
     stop: threading.Event = field(default_factory=threading.Event)
+    """The event that ends a run after the batch under way, once it is set."""
     log_file: Path | None = None
     """The file of Spark's log; a file in the user's log folder when left out."""
     calls: RegistryCalls = field(default_factory=RegistryCalls)
