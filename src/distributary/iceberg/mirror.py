@@ -25,6 +25,7 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import unquote
 
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -75,6 +76,7 @@ from distributary.iceberg.pointer import (
     Current,
     MirrorCommit,
     Pointer,
+    VersionHint,
     document_number,
 )
 from distributary.model.manifest import compact
@@ -91,6 +93,7 @@ _PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "10",
 }
+_DOCUMENT = ".metadata.json"
 _ENTRIES = 8000
 """The number of files in one manifest of a mirror that is made anew, about 2 MB."""
 _FAN = 8
@@ -140,6 +143,27 @@ class MirrorMark:
     """The hash of the commit of this version."""
     columns: str
     """The hash of the Delta table's columns and partition columns."""
+
+
+def snapshot_of_version(store: Store, version: int) -> int | None:
+    """Return the id of the mirror's snapshot that shows a version of the table in `store`.
+
+    None without a mirror in the table's folder, and if no snapshot shows exactly this version.
+    """
+    try:
+        current = VersionHint(store).load()
+        if current is None:
+            names = [info.name for info in store.files(FOLDER) if info.name.endswith(_DOCUMENT)]
+            documents = [orjson.loads(store.read(name)) for name in sorted(names)[-1:]]
+        else:
+            documents = [current.metadata]
+    except (BrokenMirrorError, FileNotFoundError, orjson.JSONDecodeError):
+        return None
+    for snapshot in reversed(documents[0].get("snapshots") or () if documents else ()):
+        mark = mark_of(snapshot)
+        if mark is not None and mark.version == version:
+            return int(snapshot["snapshot-id"])
+    return None
 
 
 def mark_of(snapshot: Json | None) -> MirrorMark | None:

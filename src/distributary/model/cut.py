@@ -79,6 +79,8 @@ class CutTable:
     """None for a format without versions: readers see its newest state."""
     behind: int | None = None
     """The first batch of the cut that the table lacks, because it is parked."""
+    snapshot: int | None = None
+    """The snapshot of its Iceberg mirror that shows this version; None if none does."""
 
 
 @dataclass(frozen=True, slots=True)

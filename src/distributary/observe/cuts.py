@@ -249,6 +249,11 @@ class Cuts:
             return point.pinned
         return Cut(self.lake, point.at, point.batches, tuple(self.tables(point, self._commits)))
 
+    def with_snapshots(self, cut: Cut) -> Cut:
+        """Return a cut with the snapshots of Iceberg mirrors that show its versions."""
+        with ThreadPoolExecutor(_THREADS) as pool:
+            return replace(cut, tables=tuple(pool.map(_with_snapshot, cut.tables)))
+
     def fixed(self, point: CutPoint) -> CutPoint:
         """Return a point whose versions stay what they are now."""
         return replace(point, pinned=self.cut(point))
@@ -483,6 +488,16 @@ class _TableLog:
             if commit is not None and app in commit.marks:
                 return version, commit.marks[app]
         return end, None
+
+
+def _with_snapshot(table: CutTable) -> CutTable:
+    # imported here, because other questions about cuts need no mirror
+    from distributary.iceberg.mirror import snapshot_of_version
+
+    if table.version is None:
+        return table
+    with reaching_table(table.path):
+        return replace(table, snapshot=snapshot_of_version(at(table.path), table.version))
 
 
 def measured(cuts: Cuts, point: CutPoint, table: CutTable) -> dict[str, Any]:

@@ -128,9 +128,10 @@ class Lake:
         """Return the cut with the version of every table: `as_dict` is `cut.json`."""
         if self._chosen is not None:
             cuts, point = self._chosen
-            return cuts.cut(point)
-        cuts = Cuts(self.path)
-        return cuts.cut(cuts.find())
+        else:
+            cuts = Cuts(self.path)
+            point = cuts.find()
+        return cuts.with_snapshots(cuts.cut(point))
 
     def cuts(self, last: int = 20, *, pipeline: str | None = None) -> tuple[ListedCut, ...]:
         """Return the newest cuts, the newest first."""

@@ -120,7 +120,8 @@ def show(
     if sql is not None:
         _print_views(call, whole, sql, schema)
         return
-    call.out.show(_document(whole), lambda paper: _draw_cut(paper, whole, point))
+    document = cuts.with_snapshots(whole).as_dict()
+    call.out.show(document, lambda paper: _draw_cut(paper, whole, point))
 
 
 def _found(found: FoundLake, cut: str | None, pipeline: str | None) -> tuple[Cuts, CutPoint]:
@@ -128,10 +129,6 @@ def _found(found: FoundLake, cut: str | None, pipeline: str | None) -> tuple[Cut
 
     cuts = Cuts(found.path)
     return cuts, cuts.find(cut, pipeline=pipeline or found.pipeline)
-
-
-def _document(cut: Cut) -> dict[str, Any]:
-    return cut.as_dict()
 
 
 def _print_views(call: Invocation, cut: Cut, engine: str, schema: str) -> None:
@@ -145,7 +142,7 @@ def _print_views(call: Invocation, cut: Cut, engine: str, schema: str) -> None:
         for statement in statements:
             paper.line(one_line(statement))
 
-    call.out.show({**_document(cut), "sql": statements}, draw)
+    call.out.show({**cut.as_dict(), "sql": statements}, draw)
 
 
 def _draw_cut(paper: Paper, cut: Cut, point: CutPoint) -> None:
