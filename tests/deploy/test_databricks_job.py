@@ -159,11 +159,82 @@ def test_serverless(more: dict[str, Any], check: Callable[[dict[str, Any]], bool
             {"spark_version": "x", "min_workers": 1, "max_workers": 4, "policy": "P1"},
             {"autoscale": {"min_workers": 1, "max_workers": 4}, "policy_id": "P1"},
         ),
+        (
+            {"spark_version": "x", "spot": True, "zone": "auto", "instance_profile": "arn:x"},
+            {
+                "aws_attributes": {
+                    "availability": "SPOT_WITH_FALLBACK",
+                    "first_on_demand": 1,
+                    "zone_id": "auto",
+                    "instance_profile_arn": "arn:x",
+                }
+            },
+        ),
+        (
+            {"spark_version": "x", "instance_pool": "p1", "driver_instance_pool": "p2"},
+            {"instance_pool_id": "p1", "driver_instance_pool_id": "p2"},
+        ),
+        (
+            {"spark_version": "x", "node_type": "a", "driver_node_type": "b"},
+            {"node_type_id": "a", "driver_node_type_id": "b"},
+        ),
     ],
 )
 def test_kinds_of_clusters(cluster: dict[str, Any], expected: dict[str, Any]) -> None:
     (task,) = definition(cluster=cluster)["tasks"]
     assert expected.items() <= (task | task.get("new_cluster", {})).items()
+
+
+@pytest.mark.parametrize(
+    ("host", "attributes"),
+    [
+        ("https://adb-1.azuredatabricks.net", {"azure_attributes": "SPOT_WITH_FALLBACK_AZURE"}),
+        ("https://1.gcp.databricks.com", {"gcp_attributes": "PREEMPTIBLE_WITH_FALLBACK_GCP"}),
+    ],
+)
+def test_spot_machines_have_the_name_of_their_cloud(host: str, attributes: dict[str, str]) -> None:
+    (task,) = definition(host=host, cluster={"spark_version": "x", "spot": True})["tasks"]
+    (name, availability), cluster = *attributes.items(), task["new_cluster"]
+    assert cluster[name]["availability"] == availability
+    assert "aws_attributes" not in cluster
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("a@example.com", {"user_name": "a@example.com"}),
+        ("6a-1", {"service_principal_name": "6a-1"}),
+    ],
+)
+def test_the_job_runs_as_its_user(name: str, expected: dict[str, str]) -> None:
+    assert definition(run_as=name, serverless=True)["run_as"] == expected
+
+
+def test_install_starts_a_run_of_the_one_job(file: Path, cli: Cli, workspace: Workspace) -> None:
+    result = cli("install", file, *LINE, "--run", "--json")
+    assert result.code == 0, result.err
+    (number,) = workspace.jobs
+    assert workspace.requests("/jobs/run-now") == [{"job_id": number}]
+    assert json.loads(result.out)["run"] == f"{workspace.url}/jobs/{number}/runs/1"
+    # also when there is nothing to change
+    assert cli("install", file, *LINE, "--run").code == 0
+    assert len(workspace.requests("/jobs/run-now")) == 2 and len(workspace.jobs) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("--target", "systemd", "--run"),
+        ("--target", "systemd", "--as", "bundle"),
+        (*LINE, "--as", "bundle", "--run"),
+        (*LINE, "--as", "terraform", "--shards", "2"),
+    ],
+)
+def test_options_that_do_not_fit_together_are_refused(
+    file: Path, cli: Cli, workspace: Workspace, line: tuple[str, ...]
+) -> None:
+    assert cli("install", file, *line).code == 2
+    assert not workspace.changes()
 
 
 @pytest.mark.parametrize(

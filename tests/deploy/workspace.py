@@ -168,7 +168,7 @@ class _Handler(BaseHTTPRequestHandler):
             return {"userName": USER, "id": "1"}
         group, _, verb = path.removeprefix("/api/").partition("/")[2].partition("/")
         if group == "jobs":
-            return getattr(self, f"_jobs_{verb}")(query, body)
+            return getattr(self, f"_jobs_{verb.replace('-', '_')}")(query, body)
         if group == "workspace":
             return getattr(self, f"_workspace_{verb.replace('-', '_')}")(query, body)
         if path.startswith("/api/2.1/unity-catalog/permissions/table/"):
@@ -203,6 +203,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._job(body["job_id"])
         self.state.jobs[body["job_id"]] = checked(JobSettings, body["new_settings"])
         return {}
+
+    def _jobs_run_now(self, query: dict[str, str], body: Any) -> Any:
+        self._job(body["job_id"])
+        return {"run_id": 1, "number_in_job": 1}
 
     def _jobs_delete(self, query: dict[str, str], body: Any) -> Any:
         self._job(body["job_id"])

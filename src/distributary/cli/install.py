@@ -48,8 +48,9 @@ _ENDINGS = (".tar.gz", ".tgz")
 
 *_FIRST, _LAST = TARGETS
 if TYPE_CHECKING:
-    TargetName = str
+    TargetName, Form = str, str
 else:
+    Form = Literal["bundle", "terraform"]
     TargetName = Literal[tuple(TARGETS)]
 Target = Annotated[
     TargetName,
@@ -62,6 +63,15 @@ Target = Annotated[
 Out = Annotated[
     Path | None,
     option("--out", "Folder for the files, instead of the default folder.", metavar="DIR"),
+]
+As = Annotated[
+    Form | None,
+    option(
+        "--as",
+        "For databricks: the files of an asset bundle or of Terraform, which their own tools "
+        "deploy.",
+        metavar="bundle|terraform",
+    ),
 ]
 
 
@@ -110,6 +120,7 @@ def install(
     file: File,
     target: Target,
     out: Out = None,
+    form: As = None,
     shards: Annotated[
         int | None,
         option(
@@ -125,6 +136,9 @@ def install(
     force: Annotated[
         bool, option("--force", "Replace files that were edited since the last install.")
     ] = False,
+    start: Annotated[
+        bool, option("--run", "For databricks: start a run of the job when it is installed.")
+    ] = False,
 ) -> int:
     """Deploy a pipeline to the system that will run it.
 
@@ -132,6 +146,7 @@ def install(
     references, such as ${env:NAME}.
     """
     from distributary.deploy.file_targets import (
+        Startable,
         StepAction,
         missing_key,
         open_target,
@@ -146,9 +161,10 @@ def install(
         pipeline = with_placeholder(target, pipeline)
         call.out.warn(f"{missing} is missing: <{missing}> stands for it, and install needs it")
     _warn_unfit(call, target, pipeline, refuse=not missing)
+    _refuse_combinations(target, form, shards=shards, start=start)
     if shards is None:
         refuse_single(pipeline)
-        place = open_target(target, pipeline, out=out)
+        place = open_target(target, pipeline, out=out, form=form or "")
     else:
         spread = _plan_spread(target, pipeline, shards=shards, out=out)
         place = spread.place
@@ -175,6 +191,8 @@ def install(
     changed = any(step.changes for step in steps)
     if changed:
         place.apply(steps)
+    started = place.start() if start and isinstance(place, Startable) else ""
+    data |= {"run": started} if started else {}
 
     def draw(paper: Paper) -> None:
         if not changed:
@@ -184,11 +202,29 @@ def install(
             if pipeline.variables:
                 paper.line(f"needs there: {', '.join(pipeline.variables)}")
             _draw_next(paper, place.next_steps)
+        if started:
+            paper.line(f"started: {started}")
         if spread is not None:
             spread.draw(paper)
 
     call.out.show(data | {"changed": changed, "next_steps": list(place.next_steps)}, draw)
     return 0
+
+
+def _refuse_combinations(target: str, form: str | None, *, shards: int | None, start: bool) -> None:
+    """Raise ConfigError for options that do not go together."""
+    if form is not None and shards is not None:
+        raise ConfigError(
+            "--as and --shards cannot be combined",
+            where="command line",
+            next_step="install the shards as jobs: leave out --as",
+        )
+    if start and (target != "databricks" or form is not None or shards is not None):
+        raise ConfigError(
+            "--run starts one job of databricks",
+            where="command line",
+            next_step="leave out --run, and start it by the commands that install prints",
+        )
 
 
 def _warn_unfit(call: Invocation, name: str, pipeline: Installable, *, refuse: bool) -> None:
@@ -252,6 +288,7 @@ def uninstall(
     file: File,
     target: Target,
     out: Out = None,
+    form: As = None,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> int:
@@ -260,7 +297,8 @@ def uninstall(
     from distributary.deploy.shards import removal_target
 
     pipeline, name = _read(call, file, target), target
-    place = removal_target(name, pipeline, out=out) or open_target(name, pipeline, out=out)
+    spread = None if form else removal_target(name, pipeline, out=out)
+    place = spread or open_target(name, pipeline, out=out, form=form or "")
     steps = place.plan_removal()
     data = _document(pipeline, target, steps, dry_run=dry_run)
 

@@ -273,6 +273,20 @@ class Cluster(Section):
     """Largest number of workers of an autoscaling cluster."""
     policy: Text | None = None
     """Id of a cluster policy."""
+    driver_node_type: Text | None = None
+    """Machine type of the driver; that of the nodes when left out."""
+    instance_pool: Text | None = None
+    """Id of the pool that the nodes come from, instead of `node_type`."""
+    driver_instance_pool: Text | None = None
+    """Id of the pool that the driver comes from; that of the nodes when left out."""
+    instance_profile: Text | None = Field(
+        default=None, examples=["arn:aws:iam::123456789012:instance-profile/games"]
+    )
+    """Instance profile of the nodes on AWS, which reaches the bucket."""
+    zone: Text | None = Field(default=None, examples=["eu-central-1a", "auto"])
+    """Availability zone of the nodes, on AWS and Google Cloud."""
+    spot: bool = False
+    """Take spot machines for all but the first node, and usual ones where there are none."""
     spark_conf: Mapping[str, Text] = Field(default_factory=dict)
     """Further Spark settings of the cluster."""
     env: Mapping[str, Text] = Field(
@@ -289,6 +303,8 @@ class Cluster(Section):
             )
         elif self.spark_version is None:
             yield (), "needs spark_version, or the id of an existing cluster"
+        if self.instance_pool is not None and self.node_type is not None:
+            yield ("node_type",), "has no effect with instance_pool: the pool has the machines"
         if (self.min_workers is None) != (self.max_workers is None):
             yield (), "needs min_workers and max_workers together"
         elif self.workers is not None and self.min_workers is not None:
@@ -323,6 +339,11 @@ class Databricks(Section):
     environment_version: Text = "5"
     """Version of the serverless environment; version 5 has the Spark version that this release
     requires."""
+    run_as: Text | None = Field(
+        default=None, examples=["data-team@example.com", "6a1c8e4c-0000-4000-8000-000000000000"]
+    )
+    """User (an address) or service principal (its application id) that the job runs as; the user
+    who installs it when left out."""
     schedule: Quartz | None = Field(default=None, examples=["0 0 * * * ?"])
     """Quartz cron of the runs; each processes the available records and ends."""
     timezone: Text = "UTC"

@@ -87,12 +87,19 @@ def job_settings(pipeline: str, settings: Databricks, places: Places) -> Setting
         continuous=state if settings.continuous else None,
         timeout_seconds=int(settings.timeout.total_seconds()) if settings.timeout else None,
         email_notifications=mails or None,
+        run_as=_run_as(settings.run_as),
         environments=[{"environment_key": _ENVIRONMENT, "spec": spec}]
         if settings.serverless
         else None,
     )
     tags[DIGEST_TAG] = digest(as_text(job))
     return job
+
+
+def _run_as(name: str | None) -> Settings | None:
+    if name is None:
+        return None
+    return {"user_name" if "@" in name else "service_principal_name": name}
 
 
 def _given(**settings: Any) -> Settings:
@@ -143,12 +150,13 @@ def _task(settings: Databricks, places: Places) -> Settings:
     library: Settings = {"pypi": {"package": named}}
     if named.endswith((".whl", ".txt")):
         library = {"whl" if named.endswith(".whl") else "requirements": named}
-    new = {"new_cluster": _new(cluster, settings.catalog)}
+    new = {"new_cluster": _new(cluster, settings)}
     place = {"existing_cluster_id": cluster.id} if cluster.id else new
     return task | {"libraries": [library]} | place
 
 
-def _new(cluster: Cluster, catalog: str | None) -> Settings:
+def _new(cluster: Cluster, settings: Databricks) -> Settings:
+    catalog = settings.catalog
     scales = cluster.min_workers is not None
     alone = not scales and not cluster.workers
     # this is how a single-node cluster is declared
@@ -160,7 +168,11 @@ def _new(cluster: Cluster, catalog: str | None) -> Settings:
         # the engine talks to the driver's JVM, which a shared cluster does not allow
         data_security_mode="SINGLE_USER",
         node_type_id=cluster.node_type,
+        driver_node_type_id=cluster.driver_node_type,
+        instance_pool_id=cluster.instance_pool,
+        driver_instance_pool_id=cluster.driver_instance_pool,
         policy_id=cluster.policy,
+        **_machines(cluster, settings.host or os.environ.get("DATABRICKS_HOST", "")),
         autoscale={"min_workers": cluster.min_workers, "max_workers": cluster.max_workers}
         if scales
         else None,
@@ -169,6 +181,23 @@ def _new(cluster: Cluster, catalog: str | None) -> Settings:
         spark_conf={**names, **cluster.spark_conf, **(single if alone else {})} or None,
         spark_env_vars=dict(cluster.env) or None,
     )
+
+
+def _machines(cluster: Cluster, host: str) -> Settings:
+    """Return the attributes of machines in the cloud of the workspace, which its address names."""
+    kind, spot = "aws", "SPOT_WITH_FALLBACK"
+    if "azuredatabricks" in host:
+        kind, spot = "azure", "SPOT_WITH_FALLBACK_AZURE"
+    elif ".gcp." in host:
+        kind, spot = "gcp", "PREEMPTIBLE_WITH_FALLBACK_GCP"
+    attributes = _given(
+        availability=spot if cluster.spot else None,
+        # the driver's state would be lost with its machine
+        first_on_demand=1 if cluster.spot else None,
+        zone_id=cluster.zone if kind != "azure" else None,
+        instance_profile_arn=cluster.instance_profile if kind == "aws" else None,
+    )
+    return {f"{kind}_attributes": attributes} if attributes else {}
 
 
 # A Databricks workspace through its own SDK, which is an extra; its errors become ours.
@@ -472,6 +501,16 @@ class DatabricksTarget:
                 raise self._conflict("the job was deleted while it was being changed", "")
             self._reset(job.id)
             self._remember(job.id)
+
+    def start(self) -> str:
+        """Start a run of the job now; return its address."""
+        job = self._find()
+        if job is None:
+            raise self._conflict("there is no job to start", "")
+        with asking(self.client, f"start job {job.id}"):
+            run = self.client.jobs.run_now(job.id).response
+        host = str(self.client.config.host).rstrip("/")
+        return f"{host}/jobs/{job.id}/runs/{run.run_id}"
 
     def plan_removal(self) -> tuple[InstallStep, ...]:
         """Return steps for the job, its files and the note, as far as they have our mark."""

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from distributary.config.base import MASK, is_secret_name
 from distributary.deploy.pipeline_file import Installable
@@ -46,14 +46,14 @@ class FileMark:
         return StepAction.UPDATE if self.intact else StepAction.EDITED
 
 
-def marked(body: str, *, target: str, pipeline: str) -> str:
+def marked(body: str, *, target: str, pipeline: str, comment: str = "$comment") -> str:
     """Return the text with its mark: as first line, or behind a line that must come first."""
     lines = body.splitlines(keepends=True)
     mark = f"made by distributary install: target={target} pipeline={pipeline} sha256="
     mark += digest(body)
     first = lines[0] if lines else ""
     if first == "{\n":
-        return "".join([first, f'  "$comment": "{mark}",\n', *lines[1:]])
+        return "".join([first, f'  "{comment}": "{mark}",\n', *lines[1:]])
     before = 1 if first.startswith("#!") else 0
     return "".join([*lines[:before], f"# {mark}\n", *lines[before:]])
 
@@ -163,6 +163,14 @@ class DeployTarget(Protocol):
         """Do the steps of a removal."""
 
 
+@runtime_checkable
+class Startable(Protocol):
+    """A target whose job can be started at once."""
+
+    def start(self) -> str:
+        """Start a run; return its address."""
+
+
 def refuse_conflicts(steps: Iterable[InstallStep], *, force: bool) -> None:
     """Raise an error if a step cannot be done, before anything is written."""
     steps = tuple(steps)
@@ -207,6 +215,8 @@ class Artifact:
     path: Path
     text: str = field(repr=False)
     mode: int = 0o644
+    comment: str = "$comment"
+    """The name under which a JSON object holds a comment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +273,9 @@ class FileTarget:
 
     def _step(self, artifact: Artifact) -> InstallStep:
         path = str(artifact.path)
-        after = marked(artifact.text, target=self.name, pipeline=self.pipeline)
+        after = marked(
+            artifact.text, target=self.name, pipeline=self.pipeline, comment=artifact.comment
+        )
         if not os.path.lexists(artifact.path):
             return InstallStep(_UNIT, path, StepAction.CREATE, after, mode=artifact.mode)
         before = _text(artifact.path)
@@ -338,6 +350,12 @@ def with_placeholder(name: str, pipeline: Installable) -> Installable:
     return replace(pipeline, deploy=pipeline.deploy.model_copy(update=update))
 
 
-def open_target(name: str, pipeline: Installable, *, out: Path | None = None) -> DeployTarget:
-    """Return the target for one pipeline; `out` is a folder for targets that are files."""
-    return target_entry(name).open(pipeline, out)
+def open_target(
+    name: str, pipeline: Installable, *, out: Path | None = None, form: str = ""
+) -> DeployTarget:
+    """Return the target for one pipeline; `out` is a folder for targets that are files.
+
+    `form` is another form of the target, which a tool of its own deploys.
+    """
+    entry = target_entry(name)
+    return entry.open_as(form, pipeline, out) if form else entry.open(pipeline, out)

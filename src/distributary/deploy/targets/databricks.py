@@ -9,6 +9,7 @@ from typing import Any
 
 from distributary.config.base import Section
 from distributary.config.deploy import Cluster, Databricks
+from distributary.deploy.databricks_files import bundle_target, terraform_target
 from distributary.deploy.databricks_job import databricks_target
 from distributary.deploy.file_targets import DeployTarget
 from distributary.deploy.pipeline_file import Installable
@@ -44,6 +45,10 @@ class DatabricksEntry(TargetEntry):
                 next_step="set deploy.databricks.folder, a folder of the workspace",
             )
         return databricks_target(pipeline)
+
+    def open_as(self, form: str, pipeline: Installable, out: Path | None) -> DeployTarget:
+        """Return the target with an asset bundle or a configuration of Terraform."""
+        return {"bundle": bundle_target, "terraform": terraform_target}[form](pipeline, out=out)
 
     def placeholder(self, mark: str) -> Section:
         """Return the section with a mark in place of the cluster."""

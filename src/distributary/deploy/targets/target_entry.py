@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from distributary.config.base import Section
 from distributary.deploy.file_targets import DeployTarget
 from distributary.deploy.pipeline_file import Installable
+from distributary.errors import ConfigError
 
 
 class TargetEntry(ABC):
@@ -42,6 +43,14 @@ class TargetEntry(ABC):
     @abstractmethod
     def open(self, pipeline: Installable, out: Path | None) -> DeployTarget:
         """Return the target for one pipeline; `out` is a folder for targets that are files."""
+
+    def open_as(self, form: str, pipeline: Installable, out: Path | None) -> DeployTarget:
+        """Return another form of the target. Raises ConfigError where there is none."""
+        raise ConfigError(
+            f"{self.name} has no form {form}",
+            where="command line",
+            next_step=f"leave out --as {form}, which is for databricks",
+        )
 
     def settings(self, pipeline: Installable) -> Section | None:
         """Return the section of the pipeline file; None if it has none."""

@@ -1,0 +1,171 @@
+"""The job of a pipeline as an asset bundle of Databricks, and as a configuration of Terraform.
+
+Both are files of one folder: the definition of the same job that `install` makes through the API,
+beside the files that the job runs. Their own tools deploy them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from distributary.config.deploy import Databricks
+from distributary.config.document import to_yaml
+from distributary.deploy import package
+from distributary.deploy.databricks_job import TASK, Places, Settings, job_settings
+from distributary.deploy.file_targets import Artifact, FileTarget, template
+from distributary.deploy.pipeline_file import Installable
+from distributary.errors import ConfigError, ErrorCode
+
+_LAUNCHER, _REQUIREMENTS = "launch.py", "requirements.txt"
+_BUNDLE_FILES = "${workspace.file_path}"
+_HOME = "${data.databricks_current_user.me.home}"
+# The blocks of Terraform's resource are named in the singular.
+_BLOCKS = {"tasks": "task", "environments": "environment", "libraries": "library"}
+
+
+def bundle_target(pipeline: Installable, *, out: Path | None = None) -> FileTarget:
+    """Return the target with an asset bundle, which the CLI of Databricks deploys."""
+    settings = _section(pipeline)
+    folder = (out or Path(f"{pipeline.name}-databricks-bundle")).absolute()
+    places = Places(
+        *(f"{_BUNDLE_FILES}/{name}" for name in (_LAUNCHER, f"{pipeline.name}.yaml", _REQUIREMENTS))
+    )
+    job = _with_wheel(job_settings(pipeline.name, settings, places), settings, _BUNDLE_FILES)
+    key = _key(pipeline.name)
+    bundle: dict[str, Any] = {
+        "bundle": {"name": pipeline.name},
+        **({"workspace": {"host": settings.host}} if settings.host else {}),
+        # a .gitignore may leave out wheels
+        "sync": {"include": ["*.whl"]},
+        "resources": {"jobs": {key: job}},
+        "targets": {"default": {"default": True}},
+    }
+    place = shlex.quote(str(folder))
+    return FileTarget(
+        "databricks-bundle",
+        pipeline.name,
+        folder,
+        (Artifact(folder / "databricks.yml", to_yaml(bundle)), *_files(pipeline, settings, folder)),
+        ("*.yml", "*.yaml", "*.py", "*.txt"),
+        next_steps=(
+            *_package(settings, place),
+            f"(cd {place} && databricks bundle deploy)",
+            f"(cd {place} && databricks bundle run {key})",
+        ),
+        last_steps=(f"(cd {place} && databricks bundle destroy)",),
+    )
+
+
+def terraform_target(pipeline: Installable, *, out: Path | None = None) -> FileTarget:
+    """Return the target with a configuration of Terraform, for Databricks' own provider."""
+    settings = _section(pipeline)
+    folder = (out or Path(f"{pipeline.name}-databricks-terraform")).absolute()
+    base = settings.folder or f"{_HOME}/.distributary/{pipeline.name}"
+    base = base.removeprefix("/Workspace")
+    names = {"launcher": _LAUNCHER, "pipeline": f"{pipeline.name}.yaml"}
+    if settings.package is None:
+        names |= {"requirements": _REQUIREMENTS, "wheel": package.WHEEL}
+    files = {
+        key: {"source": f"${{path.module}}/{name}", "path": f"{base}/{name}"}
+        for key, name in names.items()
+    }
+    inside = {key: f"/Workspace${{databricks_workspace_file.{key}.path}}" for key in names}
+    places = Places(inside["launcher"], inside["pipeline"], inside.get("requirements", ""))
+    job = _with_wheel(
+        job_settings(pipeline.name, settings, places), settings, inside.get("wheel", ""), whole=True
+    )
+    document = {
+        "terraform": {"required_providers": {"databricks": {"source": "databricks/databricks"}}},
+        "provider": {"databricks": {"host": settings.host} if settings.host else {}},
+        "data": {"databricks_current_user": {"me": {}}},
+        "resource": {
+            "databricks_workspace_file": files,
+            "databricks_job": {_key(pipeline.name): _as_blocks(job)},
+        },
+    }
+    place = shlex.quote(str(folder))
+    return FileTarget(
+        "databricks-terraform",
+        pipeline.name,
+        folder,
+        (
+            # Terraform allows comments under this name only
+            Artifact(folder / "main.tf.json", _as_json(document), comment="//"),
+            *_files(pipeline, settings, folder),
+        ),
+        ("*.json", "*.yaml", "*.py", "*.txt"),
+        next_steps=(
+            *_package(settings, place),
+            f"terraform -chdir={place} init",
+            f"terraform -chdir={place} apply",
+        ),
+        last_steps=(f"terraform -chdir={place} destroy",),
+    )
+
+
+def _section(pipeline: Installable) -> Databricks:
+    settings = pipeline.deploy.databricks
+    if settings is None:
+        raise ConfigError(
+            "the pipeline file does not say how to run on Databricks",
+            code=ErrorCode.CONFIG_MISSING_KEY,
+            where=f"{pipeline.path.name} deploy.databricks",
+            next_step="add deploy: {databricks: {serverless: true}}, or a cluster",
+        )
+    pipeline.refuse_clear_secrets(to="the workspace")
+    return settings
+
+
+def _files(pipeline: Installable, settings: Databricks, folder: Path) -> Iterator[Artifact]:
+    yield Artifact(folder / f"{pipeline.name}.yaml", pipeline.shared_text)
+    yield Artifact(folder / _LAUNCHER, template("launch.py.txt"))
+    if settings.package is None:
+        yield Artifact(folder / _REQUIREMENTS, package.locked())
+
+
+def _package(settings: Databricks, place: str) -> tuple[str, ...]:
+    if settings.package is not None:
+        return ()
+    return (f"distributary package {place}/{package.WHEEL}",)
+
+
+def _with_wheel(
+    job: Settings, settings: Databricks, place: str, *, whole: bool = False
+) -> Settings:
+    """Return the job with the wheel beside its requirements; `whole` means that `place` names it.
+
+    The path in the workspace is only known there, so the requirements cannot name the wheel.
+    """
+    if settings.package is not None:
+        return job
+    wheel = place if whole else f"{place}/{package.WHEEL}"
+    for task in job["tasks"]:
+        if "libraries" in task:
+            task["libraries"] = [*task["libraries"], {"whl": wheel}]
+    for environment in job.get("environments", ()):
+        environment["spec"]["dependencies"].append(wheel)
+    return job
+
+
+def _as_blocks(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a job's definition with the names of Terraform's blocks."""
+    blocks = {_BLOCKS.get(name, name): value for name, value in job.items()}
+    blocks["task"] = [
+        {_BLOCKS.get(name, name): value for name, value in task.items()} for task in job["tasks"]
+    ]
+    return blocks
+
+
+def _as_json(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _key(pipeline: str) -> str:
+    """Return the pipeline's name as a key of bundles and of Terraform."""
+    named = pipeline if pipeline[:1].isalpha() else f"{TASK}_{pipeline}"
+    return re.sub(r"[^A-Za-z0-9_]", "_", named)
