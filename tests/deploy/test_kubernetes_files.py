@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -339,6 +340,31 @@ def render(template: str, values: dict[str, Any], namespace: str) -> str:
         return json.dumps(known[source]) if as_json else str(known[source])
 
     return re.sub(r"\{\{ (.*?) \}\}", fill, template)
+
+
+@pytest.mark.skipif(shutil.which("helm") is None, reason="there is no Helm here")
+@ALL
+def test_helm_renders_the_manifests(installable: Make, own_folder: Path, extra: str) -> None:
+    target = written(installable, extra)
+    plain = manifests(target)
+    namespace = next(iter(plain.values()))["metadata"]["namespace"]
+    chart = str(target.folder / "chart")
+    environ = {"PATH": os.environ["PATH"], "HOME": str(own_folder)}
+    for words in (("lint", chart), ("template", "games", chart, "--namespace", namespace)):
+        done = subprocess.run(
+            ["helm", *words], env=environ, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    rendered = {
+        (each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(done.stdout)
+    }
+    by_kind = {(each["kind"], each["metadata"]["name"]): each for each in plain.values()}
+    for objects in (rendered, by_kind):
+        for key, each in objects.items():
+            if "executor.yaml" in each.get("data", {}):
+                read = yaml.safe_load(each["data"]["executor.yaml"])
+                objects[key] = each | {"data": each["data"] | {"executor.yaml": read}}
+    assert rendered == by_kind
 
 
 @ALL

@@ -48,7 +48,8 @@ _ENDINGS = (".tar.gz", ".tgz")
 
 *_FIRST, _LAST = TARGETS
 if TYPE_CHECKING:
-    TargetName, Form = str, str
+    TargetName = str
+    Form = str
 else:
     Form = Literal["bundle", "terraform"]
     TargetName = Literal[tuple(TARGETS)]

@@ -508,9 +508,9 @@ class DatabricksTarget:
         if job is None:
             raise self._conflict("there is no job to start", "")
         with asking(self.client, f"start job {job.id}"):
-            run = self.client.jobs.run_now(job.id).response
+            run = self.client.jobs.run_now(job.id).bind()["run_id"]
         host = str(self.client.config.host).rstrip("/")
-        return f"{host}/jobs/{job.id}/runs/{run.run_id}"
+        return f"{host}/jobs/{job.id}/runs/{run}"
 
     def plan_removal(self) -> tuple[InstallStep, ...]:
         """Return steps for the job, its files and the note, as far as they have our mark."""
