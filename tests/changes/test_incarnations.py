@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import pyarrow.parquet as pq
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -776,8 +776,9 @@ def test_dead_letters_that_are_sent_again_begin_nothing(tmp_path: Path) -> None:
     assert prices(shop) == [2.0]
 
 
+@pytest.mark.parametrize("id_", [1, 2], ids=["a row of the table", "another row"])
 def test_a_table_that_was_merged_by_times_is_made_again_from_its_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, id_: int
 ) -> None:
     envelope = '{"read_method":"mysql-cdc-binlog"}'
     monkeypatch.setattr("tests.changes.logs._envelope", lambda event: envelope)
@@ -789,13 +790,18 @@ def test_a_table_that_was_merged_by_times_is_made_again_from_its_log(
 
     shop.commit([with_time(first), with_time(second)], arrival="files")
     assert prices(shop) == [1.0], "as times say it"
-    other = replace(change((7, 3000), 20, 3.0, offset=2), values={"id": 2, "price": 3.0})
-    late = change((7, 1500), 30, 4.0, offset=3)
-    order = shop.written([other, late], arrival="files")
+    late = replace(change((7, 1500), 30, 4.0, offset=3), values={"id": id_, "price": 4.0})
+    order = shop.written([late], arrival="files")
     merge_in_order(order)
-    assert sorted(prices(shop)) == [2.0, 3.0], "as positions say it"
+    rows = [(1, 2.0), (2, 4.0)][:id_]
+    assert sorted(plain(shop.rows(), "id", "price")) == rows, "as positions say it"
     assert all(row["_seq"][1] == 0 for row in shop.rows())
+    assert (
+        DeltaTable(tmp_path / "orders").metadata().configuration["distributary.order"] == "position"
+    )
     assert verify(order.log, order).agrees
-    merge_history(replace(order, path=str(tmp_path / "orders_history"), current=order.path))
+    history = replace(order, path=str(tmp_path / "orders_history"), current=order.path)
+    merge_history(history)
     current = [row for row in shop.history() if row["_current"]]
-    assert plain(current, "id", "price") == [(1, 2.0), (2, 3.0)]
+    assert plain(current, "id", "price") == rows
+    assert all(row["_seq"][1] == 0 for row in shop.history())

@@ -30,6 +30,8 @@ from distributary.changes.decide import (
 from distributary.changes.incarnations import find_starts, needs_times, with_starts
 from distributary.changes.log_events import (
     CHANGE_SCHEMA,
+    ORDER,
+    POSITION,
     PROPERTY,
     ChangeEvents,
     Definition,
@@ -43,6 +45,8 @@ from distributary.changes.log_events import (
     fits,
     from_text,
     highest,
+    is_merged_by_time,
+    lacks_mark,
     place_of,
     read_in_turn,
     to_text,
@@ -178,18 +182,27 @@ def _match(
     for columns in (timed,) if needs_times(events.rows, order) else (extra, timed):
         known, parts, values = target.find(keys, spans=spans, extra=columns, everything=everything)
         if by_position(events.seq).any() and by_time(known.seq).any():
-            raise RebuildNeededError(
-                f"table {order.table} was merged in the order of the source's times, not of "
-                "positions",
-                where=order.path,
-                next_step=f"`distributary rebuild {order.table}` makes it again from its log",
-            )
+            raise merged_by_time(order)
         contest = Contest(events, keys=keys, owner=owner, known=known, memory=memory)
         times = values.column(TIME_COLUMN.name) if columns is timed else None
         starts = find_starts(contest, definitions, order, times, incarnations)
         if starts is not None:
             break
     return _Match(events, given, moves, owner, definitions, contest, parts, values, starts or [])
+
+
+def merged_by_time(order: MergeOrder) -> RebuildNeededError:
+    """Return the error for a table whose rows are in the order of the source's times."""
+    again = f"`distributary rebuild {order.table}` makes it again from its log"
+    anew = (
+        f"move the folder of the table away, accept it as empty with `distributary reset FILE "
+        f"--table {order.table}`, and have the source send all rows again"
+    )
+    return RebuildNeededError(
+        f"table {order.table} was merged in the order of the source's times, not of positions",
+        where=order.path,
+        next_step=again if order.log else anew,
+    )
 
 
 def _plan(
@@ -591,6 +604,11 @@ def prepare(
     spans = from_text(before.property(PROPERTY)) if before else ()
     text = before.property(INCARNATIONS) if before else None
     incarnations = Incarnations.from_text(text)
+    # a table that cannot be built again from its log keeps its rows; those of the batch are refused
+    is_ours = before is None or not before.beyond_us()
+    unmarked = bool(order.log) and is_ours and lacks_mark(before, events.seq)
+    if unmarked and before is not None and is_merged_by_time(before):
+        raise merged_by_time(order)
     tombstones = open_tombstones(order.tombstones, now_us=order.now_us, horizon=order.horizon)
     refuse_behind(tombstones, before, table=order.table)
     made = plan(
@@ -604,7 +622,7 @@ def prepare(
     )
     # tombstones come first: without them, a late event could bring a deleted row back
     remembered = remember(tombstones, made.tombstones, table=order.table, mark=order.mark)
-    properties = {}
+    properties = {ORDER: POSITION} if unmarked else {}
     if made.spans != spans:
         properties[PROPERTY] = to_text(made.spans)
     # an operator's decision about a source that goes back is stored, and not asked for again

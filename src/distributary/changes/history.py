@@ -25,6 +25,8 @@ from distributary.changes.decide import LastValues, followed, gathered, just_bef
 from distributary.changes.incarnations import incarnations_of
 from distributary.changes.log_events import (
     OLD_KEY,
+    ORDER,
+    POSITION,
     PROPERTY,
     ChangeEvents,
     Definition,
@@ -37,6 +39,8 @@ from distributary.changes.log_events import (
     combined,
     definitions_of,
     highest,
+    is_merged_by_time,
+    lacks_mark,
     left_out_in,
     lowest,
     place_of,
@@ -560,7 +564,9 @@ def _apply(
     known = Incarnations.from_text(before.property(INCARNATIONS) if before else None)
     # files may show a server only after earlier batches have brought changes of it
     found_late = incarnations if incarnations.by_time != known.by_time else None
-    everything = found_late is not None or past.is_touched(new, truncates)
+    unmarked = lacks_mark(before, combined(new.column("_seq")))
+    by_times = unmarked and before is not None and is_merged_by_time(before)
+    everything = found_late is not None or by_times or past.is_touched(new, truncates)
     ends = sorted({*past.truncates, *truncates}, key=lambda each: each.place)
     settled = _settle(
         before,
@@ -578,6 +584,8 @@ def _apply(
         after = past_after(past, settled.rows, truncates)
     after = after.with_moves(new if found_late is None else settled.rows)
     properties = after.properties() if after != past else {}
+    if unmarked:
+        properties[ORDER] = POSITION
     if found_late is not None:
         properties[INCARNATIONS] = incarnations.to_text()
     if order.chosen:

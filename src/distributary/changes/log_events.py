@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from distributary.decode.base import truths
 from distributary.decode.change.base import with_values_at
+from distributary.delta.log import Snapshot
 from distributary.delta.parquet import read_file
 from distributary.evolve.types import fold, is_nested
 from distributary.evolve.unified import rest_as_json
@@ -117,6 +118,26 @@ def by_time(seq: pa.StructArray) -> Flags:
     """Mark the changes that have a position with a time before it."""
     timed: Flags = _numbers(seq, "ts") != 0
     return _positioned(seq) & timed
+
+
+ORDER = "distributary.order"
+"""The table property of tables whose rows are all in the order of positions: POSITION."""
+POSITION = "position"
+
+
+def lacks_mark(table: Snapshot | None, seq: pa.StructArray) -> bool:
+    """Return whether a table gets changes by position, and its property does not say so yet."""
+    marked = table is not None and table.property(ORDER) == POSITION
+    return not marked and bool(by_position(seq).any())
+
+
+def is_merged_by_time(table: Snapshot) -> bool:
+    """Return whether a table has rows that an earlier release put in the order of their times."""
+    schema = pa.schema([pa.field("_seq", SEQ)])
+    return any(
+        bool(by_time(combined(table.read(file, schema).column("_seq"))).any())
+        for file in table.files.values()
+    )
 
 
 def without_times(rows: pa.Table) -> pa.Table:
