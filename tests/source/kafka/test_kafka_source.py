@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from datetime import UTC, datetime
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -18,6 +19,7 @@ from distributary.model.manifest import SourceRange
 from distributary.source.base import Position
 from distributary.source.kafka.broker import Broker
 from distributary.source.kafka.source import KafkaSource, alike
+from distributary.spark.in_process import in_process
 from tests.services.secured import SecuredServices
 from tests.services.shared import unique
 from tests.topics import Topics
@@ -66,6 +68,30 @@ def test_batches_are_bounded_and_no_partition_starves(
     assert seen[0] == {"0": 18, "1": 2}
     assert seen[-1] == {"0": 90, "1": 10}
     assert all(later["1"] > earlier["1"] or later["1"] == 10 for earlier, later in pairwise(seen))
+
+
+def test_an_open_batch_can_end_earlier_or_later(services: SecuredServices, topics: Topics) -> None:
+    name = topics.create(unique("ends"), partitions=2)
+    topics.send(name, [b"x"] * 9, partition=0)
+    topics.send(name, [b"y"], partition=1)
+    one = source(services, topics=[name], max_records_per_batch=5)
+    begin, until = one.first(), one.newest()
+    end = one.advance(begin, until)
+    assert end is not None
+    batch = one.open(in_process(partial(pytest.fail, "no Spark")), begin, end)
+    assert offsets(batch.end)[name] == {"0": 4, "1": 1}
+    assert batch.shorter is not None and batch.longer is not None and batch.read is not None
+    earlier = batch.shorter({(name, 0): 2, (name, 1): 0})
+    assert offsets(earlier.end)[name] == {"0": 2, "1": 0}
+    assert earlier.ranges == (SourceRange(name, 0, 0, 2, 2),)
+    assert earlier.lag_by_partition == {f"{name}/0": 7, f"{name}/1": 1}
+    assert batch.shorter({(name, 0): 0, (name, 1): 0}).ranges == ()
+    later = batch.longer()
+    assert later is not None and offsets(later.end)[name] == {"0": 9, "1": 1}
+    assert later.longer is not None and later.longer() is None
+    assert sum(found.num_rows for found in batch.read([name])) == 5
+    assert list(batch.read([])) == []
+    assert batch.reads(name) and not batch.reads("another")
 
 
 def test_records_come_with_everything_they_had(services: SecuredServices, topics: Topics) -> None:
