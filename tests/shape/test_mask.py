@@ -236,6 +236,34 @@ def test_tokens_join_tables_and_no_value_is_left_where_it_must_not_be(
         )
 
 
+_SIDES = """\
+name: sides
+source: {type: kafka, bootstrap_servers: "broker:9092", topics: [t]}
+payload: {format: json}
+tables: {each: "{topic}"}
+lake: {path: ./lake}
+masking: {key: "a key that nobody else has"}
+shape:
+  - mask: {email: token, "who.name": "truncate(1)", "home.street": token}
+"""
+
+
+def test_no_form_in_which_a_field_comes_escapes_its_mask() -> None:
+    """Values of other types go to side columns and fields, which are masked; others nowhere."""
+    records = [
+        {"email": "a@x.org", "who": {"name": "Secret"}},
+        {"email": 4711, "who": {"name": 4711}},
+        {"home": [{"street": "Secret"}]},
+    ]
+    result = run(_SIDES, records, batch_size=1)
+    (table,) = result.tables.values()
+    text = json.dumps(table.to_pylist(), default=str)
+    (letter,) = result.dead_letters
+    assert letter["error_code"] == "SHAPE_FAILED"
+    assert "ecret" not in text and "4711" not in text
+    assert token("4711") in text
+
+
 def test_a_key_in_the_file_is_not_shown() -> None:
     text = FILE.format(tables="", masking=f"masking: {{key: '{CANARY}'}}")
     config = load_text(text).config

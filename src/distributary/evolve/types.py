@@ -353,6 +353,12 @@ def side_base(comment: str) -> str:
     return base if isinstance(base, str) else ""
 
 
+def is_side_name(name: str, base: str, type_: pa.DataType) -> bool:
+    """Return whether `name` is that of a side field of `base` with values of a type."""
+    stem = re.escape(f"{fold(base)}__{side_suffix(type_)}")
+    return re.fullmatch(rf"{stem}_*\d*", fold(name)) is not None
+
+
 def ordinary_comment(comment: str) -> str:
     """Return a writer's comment in a form that cannot be taken for a side column's."""
     return f"field: {comment}" if side_base(comment) else comment

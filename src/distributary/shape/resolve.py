@@ -14,7 +14,7 @@ from pyarrow import types as kinds
 
 from distributary.config.base import nearest
 from distributary.config.rules.expressions import enclosed
-from distributary.evolve.types import fold, is_list, is_map, is_struct
+from distributary.evolve.types import fold, is_list, is_map, is_side_name, is_struct, sql_name
 from distributary.model.names import printable
 from distributary.model.record import TIMESTAMP
 from distributary.model.rules.expectation import any_fits
@@ -177,7 +177,7 @@ class _Resolution:
         if doubled := next((c.name for c, _ in output if names.count(fold(c.name)) > 1), ""):
             raise ShapeError(f"rename: makes two columns of the name {printable(doubled)}")
         if not output:
-            raise ShapeError("drop: leaves no column")
+            raise ShapeError(f"{'keep' if rule.keep else 'drop'}: leaves no column")
         same = [column for column, _ in output] == list(self._before)
         if where is None and not computed and same and exploded is None and not masks:
             return None
@@ -273,23 +273,29 @@ class _Resolution:
         """Return the masks of columns and their fields, by the names before `rename`."""
         masks: list[Mask] = []
         used: set[str] = set()
-        for column in columns:
-            for fields in _paths(column.type):
-                # a side column has the values of its column
-                names = {column.name, column.side_of or column.name}
-                spelled = [fold(".".join((name, *fields))) for name in names]
-                for pattern, method, length in self._rule.mask:
-                    if any_fits((fold(pattern),), spelled):
-                        used.add(pattern)
-                        # a mask of a column is one of all of its fields
-                        if not any(m.column == column.name and not m.fields for m in masks):
-                            scope = "\0".join((self._name, column.name, *fields))
-                            masks.append(Mask(column.name, fields, method, length, scope))
-                        break
+        paths = [path for column in columns for path in _paths(column)]
+        for path in paths:
+            for pattern, method, length in self._rule.mask:
+                if any_fits((fold(pattern),), [fold(path.name), fold(path.known_as)]):
+                    used.add(pattern)
+                    # a mask of a column is one of all of its fields
+                    if not any(m.column == path.column and not m.fields for m in masks):
+                        is_text = kinds.is_string(path.type)
+                        if path.name != path.known_as and method == "truncate" and not is_text:
+                            method, length = "redact", 0
+                        scope = "\0".join((self._name, path.column, *path.fields))
+                        masks.append(Mask(path.column, path.fields, method, length, scope))
+                    break
         for pattern, _, _ in self._rule.mask:
-            if pattern not in used:
-                why = f"no column {printable(pattern)}"
-                self._resolved.unapplied.append(Unapplied(f"mask.{pattern}", why))
+            if pattern in used:
+                continue
+            for path in paths:
+                if fold(pattern).startswith(f"{fold(path.known_as)}.") and path.is_leaf:
+                    # text in place of a struct can hold the values of its fields
+                    is_now = f"{printable(path.name)} is {printable(sql_name(path.type))}"
+                    raise ShapeError(f"mask.{pattern}: {is_now}, which has no fields")
+            why = f"no column {printable(pattern)}"
+            self._resolved.unapplied.append(Unapplied(f"mask.{pattern}", why))
         return masks
 
     def _masked(
@@ -363,14 +369,44 @@ class _Resolution:
         return renamed
 
 
-def _paths(type_: pa.DataType) -> Iterator[tuple[str, ...]]:
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """A column, or a field inside of one, as masks name it."""
+
+    column: str
+    fields: tuple[str, ...]
+    name: str
+    known_as: str
+    """The name by which patterns know it: a side column has the values of its column."""
+    type: pa.DataType
+    """Its type; of arrays that of their items."""
+
+    @property
+    def is_leaf(self) -> bool:
+        """Return whether it has no fields."""
+        return not is_struct(self.type)
+
+
+def _paths(column: Column) -> Iterator[_Path]:
     """Yield the path of a column and those of all fields inside of it, outer ones first."""
-    yield ()
+    base = column.side_of or column.name
+    yield from _paths_from(_Path(column.name, (), column.name, base, _items(column.type)))
+
+
+def _paths_from(path: _Path) -> Iterator[_Path]:
+    yield path
+    for one in () if path.is_leaf else path.type:
+        others = (other.name for other in path.type)
+        base = next((name for name in others if is_side_name(one.name, name, one.type)), one.name)
+        name, known_as = f"{path.name}.{one.name}", f"{path.known_as}.{base}"
+        fields = (*path.fields, one.name)
+        yield from _paths_from(_Path(path.column, fields, name, known_as, _items(one.type)))
+
+
+def _items(type_: pa.DataType) -> pa.DataType:
     while is_list(type_):
         type_ = type_.value_type
-    for one in type_ if is_struct(type_) else ():
-        for inner in _paths(one.type):
-            yield (one.name, *inner)
+    return type_
 
 
 def stored_type(type_: pa.DataType) -> pa.DataType | None:
