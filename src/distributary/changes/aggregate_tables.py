@@ -14,6 +14,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,8 @@ RULE = "distributary.aggregate.rule"
 """The table property with the groups and columns as the pipeline file has them, in JSON."""
 _VERSION = "distributary-aggregate/"
 """The application of the mark that holds the version of the source table; its id follows."""
+_MOST_GROUPED_AT_ONCE = 20_000
+"""Groups of a small table, to which new rows are added by one statement."""
 _MOST_WAITING = 500_000
 """Rows of partial results that are put together at once."""
 _EXAMPLES = 5
@@ -138,6 +141,7 @@ class _Statements:
         self._finished_schema = aggregates.schema.append(self.parts.field("_s0")).append(
             self._merged_schema.field("_lost")
         )
+        self._appended = PreparedStatement(aggregates.appended, aggregates.inputs, self.parts)
         placed = self.keys.append(pa.field("_at", pa.int64()))
         self._places = PreparedStatement(partial(aggregates.among, "o._at"), placed, self.keys)
         self._among = PreparedStatement(partial(aggregates.among, "o.*"), self.parts, self.keys)
@@ -189,8 +193,17 @@ class _Statements:
         """Return the new rows of the groups in `net`, with `_s0` and `_lost` behind them."""
         return self._finished[once](net, old).cast(self._finished_schema)
 
+    def appended(self, rows: pa.Table, old: pa.Table) -> pa.Table:
+        """Return the new rows of the groups of `rows` of the source table, where no row left."""
+        done = self._appended(rows, old).cast(self._finished_schema)
+        return done.drop_columns(["_s0", "_lost"])
+
     def places(self, rows: pa.Table, keys: pa.Table) -> npt.NDArray[np.int64]:
         """Return the numbers of the rows whose groups are in `keys`."""
+        if len(self.keys) == 1:
+            # null is a group, and groups are never floating numbers
+            among = pc.is_in(rows.column(self.keys.names[0]), value_set=_whole(keys.column(0)))
+            return np.flatnonzero(among.to_numpy())
         numbers = pa.array(np.arange(rows.num_rows))
         found = self._places(rows.append_column("_at", numbers), keys)
         places: npt.NDArray[np.int64] = np.sort(found.column(0).to_numpy())
@@ -203,6 +216,11 @@ class _Statements:
     def compared(self, found: pa.Table, expected: pa.Table) -> pa.Table:
         """Return the groups in which two tables differ, with the differences."""
         return self._compared(found, expected)
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    whole = column.combine_chunks()
+    return whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
 
 
 _KNOWN: Cache[_Statements] = Cache(_MOST_STATEMENTS)
@@ -415,22 +433,60 @@ def _commit(work: _Work, change: Change) -> int:
 def _added(work: _Work, before: Snapshot, changes: TableDifference) -> int:
     """Add the source table's new rows to the groups, and subtract its removed rows."""
     before.refuse_unusable(work.order.table)
+    columns = merged_columns(before.fields, work.aggregates.columns, system=(), evolution="none")
+    target = MergeTarget(before, columns)
+    found = _appended(work, before, target, changes)
+    if found is None:
+        found = _changed(work, before, target, changes)
+    parts, rows, groups = found
+    if not groups:
+        return _commit(work, _change(work, 0, [], []))
+    gone = np.ones(sum(len(part.known) for part in parts), np.bool_)
+    made = replacing(parts, rows, gone=gone, key=work.aggregates.keys)
+    done = rewrite(target, made, columns, folder=work.order.path, vectors=work.order.vectors)
+    change = _change(work, groups, done.removed, done.added)
+    return _commit(work, replace(change, vectors=done.vectors))
+
+
+_ChangedGroups = tuple[list[Part], pa.Table, int]
+"""Where the rows of changed groups are, the groups' new rows, and the number of these groups."""
+
+
+def _appended(
+    work: _Work, before: Snapshot, target: MergeTarget, changes: TableDifference
+) -> _ChangedGroups | None:
+    """Return the groups of one piece of new rows, added to a small table by one statement.
+
+    Return None if there is more to do. Most batches of most tables are that small, and statements
+    are most of what they cost.
+    """
+    (file, *others) = before.files.values() or (None,)
+    small = file is not None and file.rows is not None and file.rows <= _MOST_GROUPED_AT_ONCE
+    if file is None or not small or others or changes.left or len(changes.came) != 1:
+        return None
+    pieces = list(islice(read_rows(work.source, changes.came[0], work.aggregates.inputs), 2))
+    if len(pieces) != 1:
+        return None
+    statements = _Statements.of(work.aggregates)
+    old = target.columns(file, work.aggregates.schema)
+    rows = statements.appended(pieces[0], statements.states(old))
+    keys = work.aggregates.keys
+    places = statements.places(old.select(keys), rows.select(keys))
+    return [Part(file, np.arange(len(places)), places)], rows, rows.num_rows
+
+
+def _changed(
+    work: _Work, before: Snapshot, target: MergeTarget, changes: TableDifference
+) -> _ChangedGroups:
+    """Return the groups of all rows that were added or removed."""
     statements = _Statements.of(work.aggregates)
     once = changes.commits <= 1
     came, left = _grouped(work, changes.came), _grouped(work, changes.left)
     net = statements.net(came, left, once=once)
     if not net.num_rows:
-        return _commit(work, _change(work, 0, [], []))
-    keys = net.select(work.aggregates.keys)
-    columns = merged_columns(before.fields, work.aggregates.columns, system=(), evolution="none")
-    target = MergeTarget(before, columns)
-    parts, old = _known(work, before, target, keys)
-    rows = _new_rows(work, net, statements.states(old), once=once)
-    gone = np.ones(old.num_rows, np.bool_)
-    made = replacing(parts, rows, gone=gone, key=work.aggregates.keys)
-    done = rewrite(target, made, columns, folder=work.order.path, vectors=work.order.vectors)
-    change = _change(work, net.num_rows, done.removed, done.added)
-    return _commit(work, replace(change, vectors=done.vectors))
+        return [], net, 0
+    parts, old = _known(work, before, target, net.select(work.aggregates.keys))
+    return parts, _new_rows(work, net, statements.states(old), once=once), net.num_rows
 
 
 def _known(

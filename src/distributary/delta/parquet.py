@@ -380,7 +380,8 @@ def read_file(
     ):
         have = set(file.schema_arrow.names)
         names = [name for name in schema.names if name in have]
-        rows, count = file.read(columns=names), file.metadata.num_rows
+        threads = size is None or size > _WHOLE_BYTES
+        rows, count = file.read(columns=names, use_threads=threads), file.metadata.num_rows
     # A name with a dot in it also selects fields of other columns.
     return conform(rows.select(names), schema, rows=count, lenient=lenient)
 
@@ -401,7 +402,6 @@ def read_pieces(
     with _parquet(store, name, size=size, expected=expected) as file:
         have = set(file.schema_arrow.names)
         names = [name for name in schema.names if name in have]
-        # Decoding a small file in threads costs more than decoding it in one.
         threads = size > _WHOLE_BYTES
         batches = file.iter_batches(_PIECE_ROWS, columns=names, use_threads=threads)
         while True:

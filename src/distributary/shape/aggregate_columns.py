@@ -153,6 +153,19 @@ class Aggregates:
         merged = self.merged(net, old, once=once)
         return self.rows(f"({merged})", "_s0", "_lost")
 
+    def appended(self, source: str, old: str) -> str:
+        """Return the statement that adds rows to groups in `old`, and makes rows of the table.
+
+        No row left: this is `partial` and `finished` in one.
+        """
+        names = ", ".join(map(quoted, self.keys))
+        states = ", ".join(
+            f"_s{n} AS _p{n}, CAST(NULL AS {state.sql_type}) AS _m{n}"
+            for n, state in enumerate(self.states)
+        )
+        net = f"(SELECT {names}, {states} FROM ({self.partial(source)}))"  # noqa: S608
+        return self.finished(net, old, once=True)
+
     def _plain_state(self, number: int) -> str:
         """Return a part of the state as the table has it: a sum of no values is null."""
         if self.states[number].kind != "sum":
