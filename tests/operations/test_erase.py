@@ -131,7 +131,7 @@ def test_values_are_remembered_also_of_records_that_were_not_there(lake: Settled
     erase(str(lake.lake), where("user_id IN ('ada', 'zoe')"))
     known = erased_plan(str(lake.lake)).known()
     rows = pa.table({"user_id": ["ada", "bob", "zoe", None]})
-    assert known.with_values(rows, {"user_id": "user_id"}).tolist() == [True, False, True, False]
+    assert known.with_values(rows, {"user_id": ("user_id",)}).tolist() == [True, False, True, False]
 
 
 def test_records_are_known_by_place_and_time(lake: SettledLake) -> None:
@@ -211,12 +211,21 @@ def test_hostile_conditions_are_refused(text: str) -> None:
         where(text)
 
 
-@pytest.mark.parametrize("text", ["user_id", "user_id = 5", "_offset + 1", "_offset = 'ada'"])
+@pytest.mark.parametrize("text", ["user_id", "user_id > 5", "_offset + 1", "_offset < 'ada'"])
 def test_conditions_that_are_not_true_or_false_erase_nothing(text: str, lake: SettledLake) -> None:
     before = all_offsets(lake)
     with pytest.raises(ConfigError):
         erase(str(lake.lake), where(text))
     assert all_offsets(lake) == before and not names_in(str(lake.lake))
+
+
+@pytest.mark.parametrize(("text", "rows"), [("user_id = 5", 0), ("_offset = 'ada'", 0)])
+def test_values_of_another_type_are_compared_as_texts(
+    text: str, rows: int, lake: SettledLake
+) -> None:
+    before = all_offsets(lake)
+    found, _ = erase(str(lake.lake), where(text))
+    assert found.rows == rows and all_offsets(lake) == before
 
 
 def test_a_quote_in_a_value_is_a_value(lake: SettledLake) -> None:

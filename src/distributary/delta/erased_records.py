@@ -25,11 +25,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.delta.column_merge import columns_of
 from distributary.delta.log import DataFile, Snapshot
 from distributary.delta.tables import reaching_table
 from distributary.errors import CheckpointError
+from distributary.evolve.types import side_base
 from distributary.model import layout
 from distributary.model.cache import Cache
+from distributary.model.table import Column
 from distributary.store.base import Store, at
 from distributary.store.seal import seal, unseal
 
@@ -235,9 +238,31 @@ def digest(key: bytes, columns: Sequence[str], texts: Sequence[str]) -> str:
     return hmac.digest(key, framed, "sha256").hex()[:_DIGEST_CHARACTERS]
 
 
-def texts_of(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return values as texts. Raises ArrowException for a type that has none."""
-    return column if pa.types.is_string(column.type) else column.cast(pa.string())
+def texts_of(rows: pa.Table, names: Sequence[str]) -> pa.ChunkedArray:
+    """Return the values of a column and its side columns as texts.
+
+    At most one of them has a value in a row. Raises ArrowException if no type has texts.
+    """
+    found, refused = [], None
+    for name in names:
+        column = rows.column(name)
+        try:
+            found.append(column if pa.types.is_string(column.type) else column.cast(pa.string()))
+        except pa.ArrowException as error:
+            refused = error
+    if refused is not None and not found:
+        raise refused
+    return found[0] if len(found) == 1 else pc.coalesce(*found)
+
+
+def with_side_columns(columns: Sequence[Column]) -> dict[str, tuple[str, ...]]:
+    """Return the columns of a table by their names in lower case, each before its side columns."""
+    names: dict[str, tuple[str, ...]] = {c.name.lower(): (c.name,) for c in columns}
+    for column in columns:
+        base = side_base(column.comment).lower()
+        if base in names:
+            names[base] += (column.name,)
+    return names
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,17 +330,18 @@ class KnownErased:
         time = rows.column(places.time)[row]
         return not time.is_valid or time.value in times
 
-    def with_values(self, rows: pa.Table, names: Mapping[str, str]) -> Flags:
-        """Return a mask of the rows with erased values; `names` has columns by their erased name.
+    def with_values(self, rows: pa.Table, names: Mapping[str, Sequence[str]]) -> Flags:
+        """Return a mask of the rows with erased values.
 
-        Columns whose values are no texts have no erased values.
+        `names` has columns with their side columns by their erased name. Columns whose values are
+        no texts have no erased values.
         """
         found = np.zeros(rows.num_rows, np.bool_)
         for columns, digests in self.values.items():
             if not all(name in names for name in columns):
                 continue
             try:
-                texts = [texts_of(rows.column(names[name])) for name in columns]
+                texts = [texts_of(rows, names[name]) for name in columns]
             except pa.ArrowException:
                 continue
             found |= self._hashed(columns, texts, digests)
@@ -362,22 +388,25 @@ class ErasedRows:
     known: KnownErased = field(compare=False)
     places: RowPlaces
     place_columns: tuple[str, ...]
-    value_columns: Mapping[str, str]
-    """The table's columns by their names in lower case."""
+    value_columns: Mapping[str, tuple[str, ...]]
+    """The table's columns, with their side columns, by their names in lower case."""
 
     @classmethod
-    def of(cls, known: KnownErased, columns: Iterable[str], places: RowPlaces) -> ErasedRows:
-        """Return the erased rows of a table with these columns."""
-        names = list(columns)
+    def of(cls, known: KnownErased, table: Snapshot, places: RowPlaces) -> ErasedRows:
+        """Return the erased rows of a table."""
+        columns = columns_of(table.fields)
+        names = [column.name for column in columns]
         wanted = {name for group in known.values for name in group}
-        own = {} if places is IN_LETTERS else {n.lower(): n for n in names if n.lower() in wanted}
+        there = {} if places is IN_LETTERS else with_side_columns(columns)
+        own = {name: own for name, own in there.items() if name in wanted}
         whole = {n for group in known.values if own.keys() >= {*group} for n in group}
         return cls(known, places, places.names(names), {n: own[n] for n in sorted(whole)})
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Return the columns that identify erased rows."""
-        return tuple(dict.fromkeys([*self.place_columns, *self.value_columns.values()]))
+        values = (name for own in self.value_columns.values() for name in own)
+        return tuple(dict.fromkeys([*self.place_columns, *values]))
 
     def by_statistics(self, state: Snapshot, file: DataFile) -> bool | None:
         """Return False if a file's bounds rule out erased rows; None if it must be read."""

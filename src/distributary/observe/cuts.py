@@ -36,6 +36,7 @@ from distributary.errors import ConfigError, DistributaryError, ErrorCode
 from distributary.model import layout
 from distributary.model.cut import Cut, CutBatch, CutPoint, CutTable, is_batch
 from distributary.model.manifest import app_id
+from distributary.model.table import Role
 from distributary.model.table_format import DELTA
 from distributary.observe.ledger.ledger import Ledger
 from distributary.observe.ledger.ledger_rows import (
@@ -50,6 +51,8 @@ from distributary.publish.formats.table_format_entry import format_at
 from distributary.store.base import Store, at, local_folder, stay_inside
 
 STREAM = "stream"
+_MERGED = DERIVED - {Role.AGGREGATE}
+"""The roles of tables into which a batch is merged by several commits."""
 AsOf = int | str | datetime | None
 """The number of a batch, a moment, either as a text, or None for the newest cut."""
 
@@ -328,9 +331,9 @@ class Cuts:
             if other is None or start is None:
                 return None
             return CutTable(last.table, last.role, path, other, None)
-        derived = any(commit.role in DERIVED for commit in commits)
+        merged = any(commit.role in _MERGED for commit in commits)
         with reaching_table(path):
-            version = _TableLog(seen, point, derived=derived).version(start, commits)
+            version = _TableLog(seen, point, merged=merged).version(start, commits)
         if version is None:
             return None
         behind = self._behind(point, name)
@@ -399,7 +402,7 @@ class _TableLog:
 
     seen: Snapshot
     point: CutPoint
-    derived: bool
+    merged: bool
     """Whether a batch may have several commits, and only the last one carries its mark."""
 
     def version(self, start: int | None, commits: Sequence[LastCommit]) -> int | None:
@@ -415,7 +418,7 @@ class _TableLog:
             start = self._searched(commits)
         if start is None or start == newest:
             return start
-        if self.point.at is None and not self.derived and self._all_held():
+        if self.point.at is None and not self.merged and self._all_held():
             return newest
         return self._on_from(start)
 
@@ -439,7 +442,7 @@ class _TableLog:
             if not all(self.point.holds(app, batch) for app, batch in commit.marks.items()):
                 break
             marked = any(map(is_batch, commit.marks))
-            if self.derived and not marked and commit.info.get("operation") == "MERGE":
+            if self.merged and not marked and commit.info.get("operation") == "MERGE":
                 # a part of a batch: its last commit has the mark
                 half = True
             half = half and not marked

@@ -74,7 +74,7 @@ def open_delta(table: ErasableTable) -> tuple[Snapshot | None, str]:
 
 def erased_rows(state: Snapshot, table: ErasableTable, known: KnownErased) -> ErasedRows:
     """Return the erased rows of a table."""
-    return ErasedRows.of(known, (field["name"] for field in state.fields), table.places)
+    return ErasedRows.of(known, state, table.places)
 
 
 # The comparison of certificates with the tables.

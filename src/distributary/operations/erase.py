@@ -44,6 +44,7 @@ from distributary.delta.erased_records import (
     lake_key,
     new_id,
     texts_of,
+    with_side_columns,
     write_erasure,
 )
 from distributary.delta.log import DataFile, Snapshot
@@ -147,24 +148,30 @@ def keys_in(path: Path) -> EraseCondition:
 
 
 class MatchingRows:
-    """The rows of one table that match a condition."""
+    """The rows of one table that match a condition.
 
-    def __init__(self, condition: EraseCondition, have: dict[str, Column]) -> None:
-        self._condition = condition
-        self._names = {name: have[name].name for name in sorted(condition.named())}
+    Values of a list are compared as SQL does and as texts, also in side columns.
+    """
+
+    def __init__(self, condition: EraseCondition, columns: Sequence[Column]) -> None:
+        have = {column.name.lower(): column for column in columns}
+        named = [have[name] for name in sorted(condition.named())]
+        sides = with_side_columns(columns)
+        self.values = {name: sides[name] for name in condition.columns}
+        """The columns of the values, with their side columns."""
+        self._named = [column.name for column in named]
+        self._known = KnownErased([_values_of(condition, b"")] if condition.values else [])
         self._evaluation: Evaluation[Any] | None = None
-        if condition.text:
-            schema = pa.schema([pa.field(have[name].name, have[name].type) for name in self._names])
-            _refuse_no_condition(schema, condition.text)
+        schema = pa.schema([pa.field(column.name, column.type) for column in named])
+        if condition.text and _is_condition(schema, condition):
             check = f"coalesce({enclosed(condition.text)}, false)"
             self._evaluation = Evaluation(schema, [check], as_numpy)
-        else:
-            self._known = KnownErased([_values_of(condition, b"")])
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the columns that the condition names."""
-        return tuple(self._names.values())
+        """Return the columns that the condition reads."""
+        beside = (name for names in self.values.values() for name in names)
+        return tuple(dict.fromkeys([*self._named, *beside]))
 
     def by_statistics(self, state: Snapshot, file: DataFile) -> bool | None:
         """Return None: every file is read."""
@@ -174,25 +181,36 @@ class MatchingRows:
         """Return a mask of the rows that match. Raises ConfigError where they cannot be judged."""
         import duckdb
 
-        if self._evaluation is None:
-            return pa.chunked_array([pa.array(self._known.with_values(rows, self._names))])
+        found = self._known.with_values(rows, self.values)
         try:
-            answer = self._evaluation(rows.select(self.columns))["v0"]
+            if self._evaluation is not None:
+                answer = self._evaluation(rows.select(self._named))["v0"]
+                found |= np.ma.filled(answer, False).astype(np.bool_)
         except duckdb.Error as error:
-            raise _unusable(engine_words(error)) from error
-        return pa.chunked_array([pa.array(np.ma.filled(answer, False).astype(np.bool_))])
+            ENGINE.reset()
+            if not self.values:
+                raise _unusable(engine_words(error)) from error
+            # such as 7 among texts: what is equal is equal as a text
+            self._evaluation = None
+        return pa.chunked_array([pa.array(found)])
 
 
-def _refuse_no_condition(schema: pa.Schema, text: str) -> None:
-    """Raise ConfigError for an expression that is not true or false, or has no such types."""
+def _is_condition(schema: pa.Schema, condition: EraseCondition) -> bool:
+    """Return whether SQL compares the values of a list with such types.
+
+    Raise ConfigError for any other expression that is not true or false, or has no such types.
+    """
     import duckdb
 
     try:
-        (kind,) = ENGINE.types(schema, [enclosed(text)])
+        (kind,) = ENGINE.types(schema, [enclosed(condition.text)])
     except duckdb.Error as error:
+        if condition.values:
+            return False
         raise _unusable(engine_words(error)) from error
     if kind != "BOOLEAN":
         raise _unusable(f"it gives {kind}, not true or false")
+    return True
 
 
 def _unusable(why: str) -> ConfigError:
@@ -331,15 +349,12 @@ class _Search:
         """Add the coordinates of a table's matching rows."""
         if state is None or table.role in _NOT_BY_CONDITION:
             return
-        have = {column.name.lower(): column for column in table_columns(state.fields)}
-        if not self.condition.named() <= have.keys():
+        rule = self._rule(table, state)
+        if rule is None:
             return
-        self.matching.add(table.folder)
-        rule = MatchingRows(self.condition, have)
-        places = table.places.names(column.name for column in have.values())
-        own = {name: have[name].name for name in self.condition.columns if name in have}
+        places = table.places.names(column.name for column in table_columns(state.fields))
         with reaching_table(table.folder):
-            rows = rows_in(state, rule, tuple(dict.fromkeys([*places, *own.values()])))
+            rows = rows_in(state, rule, tuple(dict.fromkeys([*places, *rule.columns])))
         if not rows.num_rows:
             return
         if not places:
@@ -349,15 +364,22 @@ class _Search:
                 self.refused[table.folder] = f"{_NO_PLACES}, so that bronze cannot be searched"
         else:
             self.records |= set(_records(rows, places))
-        self._remember_texts(table, rows, own)
+        self._remember_texts(table, rows, rule)
 
-    def _remember_texts(self, table: ErasableTable, rows: pa.Table, own: Mapping[str, str]) -> None:
+    def _rule(self, table: ErasableTable, state: Snapshot) -> MatchingRows | None:
+        """Return the matching rows of a table; None if it lacks a column of the condition."""
+        columns = table_columns(state.fields)
+        if not self.condition.named() <= {column.name.lower() for column in columns}:
+            return None
+        self.matching.add(table.folder)
+        return MatchingRows(self.condition, columns)
+
+    def _remember_texts(self, table: ErasableTable, rows: pa.Table, rule: MatchingRows) -> None:
         """Add the values of matching rows, as their columns spell them."""
         if not self.condition.values:
             return
         try:
-            columns = [rows.column(own[name]) for name in self.condition.columns]
-            texts = [texts_of(column).to_pylist() for column in columns]
+            texts = [texts_of(rows, names).to_pylist() for names in rule.values.values()]
             self.texts |= set(zip(*texts, strict=True))
         except pa.ArrowException:
             self.refused[table.folder] = "a column of the condition has values that are not text"
@@ -419,16 +441,13 @@ class _Search:
 
     def _matching(self, table: ErasableTable, state: Snapshot | None) -> MatchingRows | None:
         """Return the matching rows of a table of a log; None if it has none."""
-        have = {} if state is None else {c.name.lower(): c for c in table_columns(state.fields)}
-        if state is None or not self.condition.named() <= have.keys():
+        rule = None if state is None else self._rule(table, state)
+        if state is None or rule is None:
             return None
-        self.matching.add(table.folder)
-        rule = MatchingRows(self.condition, have)
-        own = {name: have[name].name for name in self.condition.columns if name in have}
-        rows = rows_in(state, rule, tuple(own.values()) or rule.columns)
+        rows = rows_in(state, rule, rule.columns)
         if not rows.num_rows:
             return None
-        self._remember_texts(table, rows, own)
+        self._remember_texts(table, rows, rule)
         return rule
 
     def _without_log(self, table: ErasableTable, state: Snapshot | None) -> None:

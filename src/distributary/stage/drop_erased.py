@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from distributary.delta.erased_records import ErasedRecord, KnownErased, RowPlaces
+from distributary.evolve.types import is_side_name
 from distributary.model.facts import Fact, RecordsErased, RecordsSkipped
 from distributary.stage.decoding import DecodedPart
 from distributary.stage.exchange import combinations
@@ -59,8 +60,11 @@ def without_erased_values(
 
 def _whole_records(part: DecodedPart, known: KnownErased) -> npt.NDArray[np.bool_]:
     """Return a mask of the rows of all records of which a row has an erased value."""
-    names = {name.lower(): name for name in part.batch.schema.names}
-    names |= {fill.target.lower(): fill.source for fill in part.fills}
+    schema = part.batch.schema
+    names = {name.lower(): (name,) for name in schema.names}
+    names |= {fill.target.lower(): (fill.source,) for fill in part.fills}
+    for name in {name for group in known.values for name in group} & names.keys():
+        names[name] += tuple(f.name for f in schema if is_side_name(f.name, name, f.type))
     found = known.with_values(pa.Table.from_batches([part.batch]), names)
     if found.any():
         numbers = combinations(part.raw.column(name) for name in COORDINATES)[1]
