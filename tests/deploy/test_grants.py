@@ -22,7 +22,7 @@ from distributary.deploy.grants import (
     statements,
     wanted_rights,
 )
-from distributary.errors import DeployError, DeployUnavailableError, DistributaryError
+from distributary.errors import ConfigError, DeployError, DeployUnavailableError, DistributaryError
 from distributary.observe.ledger.ledger import Ledger
 from tests.lakes.written import make_lake
 
@@ -67,6 +67,33 @@ def tables(tmp_path: Path) -> tuple[Any, ...]:
 )
 def test_tables_by_name_and_by_type(tables: tuple[Any, ...], grants: str, names: list[str]) -> None:
     assert [right.name[-1] for right in wanted(grants, tables=tables)] == names
+
+
+UNITY = "deploy: {databricks: {serverless: true, catalog: main}}\n"
+USE = "[{principals: [a], tables: ['silver_*'], privileges: [SELECT, USE SCHEMA, USE CATALOG]}]"
+
+
+def test_what_holds_a_table_is_granted_once_and_never_revoked(tables: tuple[Any, ...]) -> None:
+    rights = wanted(USE, tables=tables, extra=UNITY)
+    held = [r for r in rights if r.privilege != "SELECT"]
+    assert held == [
+        Right(("main",), "a", "USE CATALOG"),
+        Right(("main", "games"), "a", "USE SCHEMA"),
+    ]
+    sql = [statement.sql for statement in statements(held, {})]
+    assert sql == [
+        "GRANT USE CATALOG ON CATALOG `main` TO `a`",
+        "GRANT USE SCHEMA ON SCHEMA `main`.`games` TO `a`",
+    ]
+    # tables of other pipelines may need them
+    record = dict.fromkeys(rights, Standing.GRANTED)
+    revoked = statements([], record)
+    assert {statement.right.privilege for statement in revoked} == {"SELECT"}
+
+
+def test_privileges_on_a_catalog_need_one(tables: tuple[Any, ...]) -> None:
+    with pytest.raises(ConfigError):
+        wanted(USE, tables=tables)
 
 
 def test_every_principal_gets_every_privilege_once(tables: tuple[Any, ...]) -> None:

@@ -155,3 +155,18 @@ def test_an_empty_list_revokes_everything_and_nothing_else(
         json.loads((file.parent / "lake/_distributary/grants/games.json").read_text())["rights"]
         == []
     )
+
+
+def test_unity_gets_privileges_on_the_schema_and_the_catalog(
+    file: Path, cli: Cli, workspace: Workspace
+) -> None:
+    listed = "[SELECT, USE SCHEMA, USE CATALOG]"
+    text = file.read_text().replace("[SELECT, MODIFY]", listed)
+    file.write_text("\n".join(line for line in text.splitlines() if "analysts" not in line))
+    done = cli("grants", "apply", file, "--yes")
+    assert done.code == 0, done.err
+    assert workspace.permissions == {
+        "main": {"ana@example.com": {"USE_CATALOG"}},
+        "main.games": {"ana@example.com": {"USE_SCHEMA"}},
+        "main.games.silver_0": {"ana@example.com": {"SELECT"}},
+    }

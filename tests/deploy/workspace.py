@@ -171,8 +171,10 @@ class _Handler(BaseHTTPRequestHandler):
             return getattr(self, f"_jobs_{verb.replace('-', '_')}")(query, body)
         if group == "workspace":
             return getattr(self, f"_workspace_{verb.replace('-', '_')}")(query, body)
-        if path.startswith("/api/2.1/unity-catalog/permissions/table/"):
-            name = path.rpartition("/")[2]
+        if path.startswith("/api/2.1/unity-catalog/permissions/"):
+            kind, _, name = path.removeprefix("/api/2.1/unity-catalog/permissions/").partition("/")
+            if name.count(".") != ("catalog", "schema", "table").index(kind):
+                raise Refused(400, "INVALID_PARAMETER_VALUE", f"{name} is no {kind}")
             return self._permissions(method, name, query, body)
         raise Refused(404, "ENDPOINT_NOT_FOUND", path)
 
@@ -258,7 +260,8 @@ class _Handler(BaseHTTPRequestHandler):
         return {}
 
     def _permissions(self, method: str, name: str, query: dict[str, str], body: Any) -> Any:
-        if self.state.tables is not None and name not in self.state.tables:
+        unknown = self.state.tables is not None and name not in self.state.tables
+        if unknown and name.count(".") > 1:
             raise Refused(404, "TABLE_DOES_NOT_EXIST", f"table {name} does not exist")
         held = self.state.permissions.setdefault(name, {})
         if method == "PATCH":

@@ -414,7 +414,7 @@ class Maintain(Section):
 
 # Grants on tables.
 
-Privilege = Literal["ALL PRIVILEGES", "APPLY TAG", "MODIFY", "SELECT"]
+Privilege = Literal["ALL PRIVILEGES", "APPLY TAG", "MODIFY", "SELECT", "USE CATALOG", "USE SCHEMA"]
 
 
 class Grant(Section):

@@ -36,14 +36,25 @@ if TYPE_CHECKING:
 # two.
 
 
+_USE_CATALOG, _USE_SCHEMA = "USE CATALOG", "USE SCHEMA"
+_HOLDERS = {_USE_CATALOG: "catalog", _USE_SCHEMA: "schema"}
+"""The privileges that are not on a table, and what they are on."""
+_PARTS = 3
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Right:
-    """One privilege of one principal on one table."""
+    """One privilege of one principal on one table, or on the schema or catalog that holds it."""
 
     name: tuple[str, ...]
-    """The table's full name in its parts: catalog if there is one, database, table."""
+    """The full name in its parts: catalog if there is one, database, table."""
     principal: str
     privilege: str
+
+    @property
+    def securable(self) -> str:
+        """Return the kind of the thing with this name: `table`, `schema` or `catalog`."""
+        return _HOLDERS.get(self.privilege, "table")
 
 
 class Standing(StrEnum):
@@ -79,7 +90,7 @@ class GrantStatement:
         table = ".".join(map(quote_sql, self.right.name))
         direction = "TO" if self.verb is Verb.GRANT else "FROM"
         return (
-            f"{self.verb.upper()} {self.right.privilege} ON TABLE {table} "
+            f"{self.verb.upper()} {self.right.privilege} ON {self.right.securable.upper()} {table} "
             f"{direction} {quote_sql(self.right.principal)}"
         )
 
@@ -100,7 +111,7 @@ def wanted_rights(config: PipelineConfig, tables: Iterable[TableSummary]) -> fro
         return frozenset()
     place = _place(config)
     return frozenset(
-        Right((*place, table.table), principal, privilege)
+        Right(_holder((*place, table.table), privilege), principal, privilege)
         for table in tables
         if not (config.hides_logs and table.role == Role.LOG)
         for grant in config.grants
@@ -110,11 +121,30 @@ def wanted_rights(config: PipelineConfig, tables: Iterable[TableSummary]) -> fro
     )
 
 
+def _holder(table: tuple[str, ...], privilege: str) -> tuple[str, ...]:
+    """Return the name of what a privilege is on: the table, its schema or its catalog."""
+    if privilege not in _HOLDERS:
+        return table
+    if len(table) != _PARTS:
+        raise ConfigError(
+            f"{privilege} needs tables with a catalog, a schema and a name",
+            where="grants",
+            evidence=".".join(table),
+            next_step="name the catalog with lake.catalog or deploy.databricks.catalog",
+        )
+    return table[:1] if privilege == _USE_CATALOG else table[:2]
+
+
 def statements(wanted: Iterable[Right], record: Record) -> tuple[GrantStatement, ...]:
     """Return grants of missing rights, then revokes of our rights that are no longer wanted."""
     wanted_set = set(wanted)
     done = {right for right, standing in record.items() if standing is not Standing.PENDING}
-    ours = {right for right, standing in record.items() if standing is not Standing.FOUND}
+    # tables of other pipelines may need the privileges on a schema or a catalog
+    ours = {
+        right
+        for right, standing in record.items()
+        if standing is not Standing.FOUND and right.privilege not in _HOLDERS
+    }
     return (
         *(GrantStatement(Verb.GRANT, right) for right in sorted(wanted_set - done)),
         *(GrantStatement(Verb.REVOKE, right) for right in sorted(ours - wanted_set)),
@@ -146,7 +176,6 @@ def _fits(grant: Grant, table: TableSummary) -> bool:
 
 # The two ways to execute statements: Spark SQL, and Unity Catalog's own API.
 
-_TABLE = "table"
 _GONE = "TABLE_OR_VIEW_NOT_FOUND"
 
 
@@ -200,7 +229,7 @@ class CatalogExecutor:
         with asking(self._client, f"show the grants of {'.'.join(right.name)}"):
             try:
                 answer = self._client.grants.get(
-                    _TABLE, _full_name(right), principal=right.principal
+                    right.securable, _full_name(right), principal=right.principal
                 )
             except NotFound:
                 return False
@@ -228,7 +257,7 @@ class CatalogExecutor:
         )
         with asking(self._client, f"{statement.verb} {right.privilege}"):
             try:
-                self._client.grants.update(_TABLE, _full_name(right), changes=[change])
+                self._client.grants.update(right.securable, _full_name(right), changes=[change])
             except NotFound as error:
                 # a table that was dropped has no grants left
                 if grant:
