@@ -329,7 +329,8 @@ class _Search:
         if extra and self.matching and not self.raw:
             self.notes.append(
                 f"{len(extra):,} records whose bytes hold a value are in no table that has its "
-                "column, as dead letters and filtered records: they stay without --raw"
+                "column: dead letters, filtered records, and those of tables that name the column "
+                "otherwise; they stay without --raw"
             )
         return ErasableRows(
             tuple(found),
