@@ -87,3 +87,14 @@ def test_the_command_takes_the_wheel_s_own_name_only(cli: Cli, own_folder: Path)
     done = cli("package", f"image/{package.WHEEL}", "--json")
     assert done.code == 0 and json.loads(done.out)["files"] > 100
     assert (own_folder / "image" / package.WHEEL).is_file()
+
+
+def test_a_runtime_with_its_own_pyspark_is_asked_for_none(own_folder: Path, cli: Cli) -> None:
+    for words, needed in (((), True), (("--without-pyspark",), False)):
+        assert cli("package", package.WHEEL, *words).code == 0
+        with zipfile.ZipFile(own_folder / package.WHEEL) as archive:
+            (name,) = (n for n in archive.namelist() if n.endswith("/METADATA"))
+            lines = archive.read(name).decode().splitlines()
+        asked = [line for line in lines if line.startswith("Requires-Dist: pyspark")]
+        assert bool(asked) is needed
+        assert any(line.startswith("Requires-Dist: pyarrow") for line in lines)

@@ -368,6 +368,10 @@ def package(
     out: Annotated[
         Path, argument("The archive, or the wheel, to write.", metavar="OUT.tar.gz|WHEEL")
     ],
+    without_pyspark: Annotated[
+        bool,
+        option("--without-pyspark", "For a wheel on a runtime that has PySpark itself."),
+    ] = False,
     dry_run: DryRun = False,
 ) -> int:
     """Pack the Python packages that Spark's executors need into one file.
@@ -378,7 +382,7 @@ def package(
     If the name is that of a wheel, the file holds Distributary only, as it is installed here. Use
     it for images that are built without a package index.
     """
-    from distributary.deploy.package import WHEEL, wheel_contents, write_wheel
+    from distributary.deploy.package import RUNTIMES_OWN, WHEEL, wheel_contents, write_wheel
     from distributary.spark import packages
 
     wheel = out.suffix == ".whl"
@@ -401,7 +405,8 @@ def package(
     else:
         if not wheel:
             call.out.note("packing; this takes a minute")
-        done = write_wheel(out) if wheel else packages.pack(out)
+        own = RUNTIMES_OWN if without_pyspark else ()
+        done = write_wheel(out, without=own) if wheel else packages.pack(out)
         names, files, held = done.packages, done.files, done.bytes
     about = {"path": str(out), "dry_run": dry_run, "packages": list(names)}
     what = f"{counted(len(names), 'package')}, {counted(files, 'file')}, {size(held)}"

@@ -131,7 +131,8 @@ def _files(pipeline: Installable, settings: Databricks, folder: Path) -> Iterato
 def _package(settings: Databricks, place: str) -> tuple[str, ...]:
     if settings.package is not None:
         return ()
-    return (f"distributary package {place}/{package.WHEEL}",)
+    # the runtime's PySpark is known to no installer, which would add a second one
+    return (f"distributary package {place}/{package.WHEEL} --without-pyspark",)
 
 
 def _with_wheel(

@@ -56,9 +56,9 @@ def _own_packages(installed: Distribution) -> Iterator[tuple[str, Path]]:
             yield package, Path(spec.origin).parent
 
 
-def write_wheel(path: Path) -> Packed:
+def write_wheel(path: Path, *, without: Collection[str] = ()) -> Packed:
     """Write the wheel; the same installation gives the same bytes."""
-    content = wheel()
+    content = wheel(without=without)
     with replacing(path) as file:
         file.write(content)
     return Packed(path, (_WHEEL_NAME,), len(wheel_contents()), len(content))
