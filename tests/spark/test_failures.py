@@ -69,7 +69,9 @@ def test_a_hostile_text_is_cut() -> None:
     assert len(spark_failed(failed("ValueError: " + "x" * 100_000)).evidence or "") <= 500
 
 
-@pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC, errno.EIO, errno.EDQUOT])
+@pytest.mark.parametrize(
+    "number", [errno.EROFS, errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.ENOTDIR]
+)
 def test_a_disk_that_fails_for_a_while_is_waited_for(number: int) -> None:
     error = disk_failed(OSError(number, "x", "/lake/file"))
     assert isinstance(error, LakeUnavailableError)

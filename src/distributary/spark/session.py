@@ -463,6 +463,7 @@ _ABOUT_THE_LAKE = {
     errno.EACCES: "this user may not write to the lake",
     errno.EPERM: "this user may not write to the lake",
     errno.EIO: "the disk does not work",
+    errno.ENOTDIR: "there is a file where the lake needs a folder",
 }
 
 
@@ -479,8 +480,8 @@ def _disk_failed(number: int, path: str) -> DistributaryError | None:
         what,
         where=path,
         evidence=os.strerror(number),
-        next_step="free space or fix the permissions, and run again: nothing is written twice; "
-        "`distributary maintain` removes files that no table needs",
+        next_step="free space, fix the permissions or move the file away, and run again: nothing "
+        "is written twice; `distributary maintain` removes files that no table needs",
     )
 
 
