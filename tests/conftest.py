@@ -24,6 +24,7 @@ __all__ = [
     "pytest_xdist_make_scheduler",
     "services",
     "spark",
+    "tasks",
 ]
 
 # each takes many seconds to start, and few files need it: one process serves all of those
@@ -71,6 +72,20 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def tasks() -> SparkSession:
+    """Return a session whose tasks run in this process, for tests of what the driver does.
+
+    A run takes two thirds of the CPU of one with `spark`, and needs no JVM.
+    """
+    from distributary.spark.in_process import in_process
+
+    def refuse() -> SparkSession:
+        raise AssertionError("this test needs Spark itself: use the fixture `spark`")
+
+    return in_process(refuse)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

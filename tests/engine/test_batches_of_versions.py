@@ -10,7 +10,6 @@ from typing import Any
 
 import fastavro
 import pyarrow as pa
-import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
@@ -65,9 +64,8 @@ lake: {{path: {root}/lake}}
         return sorted(table.to_pylist(), key=lambda row: row["id"])
 
 
-@pytest.mark.spark
 def test_one_batch_and_many_in_another_order_give_the_same_rows(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, tasks: SparkSession
 ) -> None:
     records = [(0, 1), (1, 2), (2, 3), (0, 4), (1, 5)]
     tables = []
@@ -80,7 +78,7 @@ def test_one_batch_and_many_in_another_order_give_the_same_rows(
         orders = Orders(tmp_path / name)
         for batch in batches:
             orders.send(batch)
-            Pipeline.load(orders.file).run(spark=spark)
+            Pipeline.load(orders.file).run(spark=tasks)
         tables.append(orders.rows())
     assert tables[0] == tables[1] == tables[2]
     by_id = {row["id"]: row for row in tables[0]}

@@ -27,8 +27,6 @@ from tests.lakes.changes import BucketFeed
 from tests.services.shared import unique
 from tests.source.s3_server import BUCKET, S3Server, s3_server
 
-pytestmark = pytest.mark.spark
-
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[S3Server]:
@@ -43,10 +41,10 @@ def feed(tmp_path: Path, server: S3Server) -> BucketFeed:
 
 
 def test_tables_are_what_the_source_is_and_stay_so_when_maintained(
-    feed: BucketFeed, spark: SparkSession
+    feed: BucketFeed, tasks: SparkSession
 ) -> None:
     while feed.send_round() is not None:
-        feed.pipeline(cdc=", history: true").run(spark=spark)
+        feed.pipeline(cdc=", history: true").run(spark=tasks)
     feed.assert_true()
     feed.assert_verified()
     assert all(is_remote(job.folder) for job in jobs_of(feed.address))
@@ -66,18 +64,18 @@ class _Killed(BaseException):
 
 @pytest.mark.parametrize("moment", [KillPoint.BEFORE_MERGE, KillPoint.BEFORE_SETTLE, None])
 def test_what_was_cut_short_is_merged_once(
-    feed: BucketFeed, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, moment: KillPoint | None
+    feed: BucketFeed, tasks: SparkSession, monkeypatch: pytest.MonkeyPatch, moment: KillPoint | None
 ) -> None:
     feed.send_round()
-    feed.pipeline().run(spark=spark)
+    feed.pipeline().run(spark=tasks)
     feed.send_all()
 
     def die(now: object, *args: object) -> None:
         if now is moment:
             raise _Killed
 
-    def half(spark: SparkSession, lake: Any, merges: Sequence[Any]) -> list[Published]:
-        merge_all(spark, lake, merges[:1])
+    def half(tasks: SparkSession, lake: Any, merges: Sequence[Any]) -> list[Published]:
+        merge_all(tasks, lake, merges[:1])
         raise _Killed
 
     with monkeypatch.context() as patch:
@@ -86,8 +84,8 @@ def test_what_was_cut_short_is_merged_once(
         patch.setattr("distributary.engine.batch.reached", die)
         patch.setattr(merge_step, "reached", die)
         with pytest.raises(_Killed):
-            feed.pipeline().run(spark=spark)
-    feed.pipeline().run(spark=spark)
+            feed.pipeline().run(spark=tasks)
+    feed.pipeline().run(spark=tasks)
     feed.assert_true()
     feed.assert_verified()
 

@@ -41,18 +41,18 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_chaos_ends_in_the_truth_and_a_second_run_changes_nothing(
-    tmp_path: Path, spark: SparkSession, kind: str
+    tmp_path: Path, tasks: SparkSession, kind: str
 ) -> None:
     plan = KINDS[kind]
     feed = Feed(tmp_path, plan)
     feed.send_all()
     sent = feed.stream.sent()
     cdc = f", source_type: {plan.source_type}" if plan.bare_methods else ""
-    counts = feed.pipeline(cdc=cdc).run(trigger="available_now", spark=spark).counts
+    counts = feed.pipeline(cdc=cdc).run(trigger="available_now", spark=tasks).counts
     assert counts == Counts(read=sent.events, written=sent.distinct, skipped=sent.duplicates)
     assert sent.duplicates
     feed.assert_true()
     before = feed.versions()
-    again = feed.pipeline(cdc=cdc).run(trigger="available_now", spark=spark)
+    again = feed.pipeline(cdc=cdc).run(trigger="available_now", spark=tasks)
     assert (again.counts, again.batches) == (Counts(), 0)
     assert feed.versions() == before

@@ -30,16 +30,16 @@ def columns_of(table: Path) -> list[str]:
     return [name for name in names if name not in ("_seq", "_source_ts")]
 
 
-def run(feed: Feed, spark: SparkSession, **settings: str) -> Counts:
-    counts = feed.pipeline(**settings).run(spark=spark).counts
+def run(feed: Feed, tasks: SparkSession, **settings: str) -> Counts:
+    counts = feed.pipeline(**settings).run(spark=tasks).counts
     assert counts.balanced
     return counts
 
 
-def test_soft_deletes_keep_the_row_and_say_so(tmp_path: Path, spark: SparkSession) -> None:
+def test_soft_deletes_keep_the_row_and_say_so(tmp_path: Path, tasks: SparkSession) -> None:
     feed = Feed(tmp_path, SMALL)
     while feed.send_round() is not None:
-        run(feed, spark, cdc=", deletes: soft")
+        run(feed, tasks, cdc=", deletes: soft")
     gone = 0
     for claim, expected in feed.stream.model.truth().items():
         rows = feed.rows(f"shop_{claim.table}")
@@ -48,10 +48,10 @@ def test_soft_deletes_keep_the_row_and_say_so(tmp_path: Path, spark: SparkSessio
     assert gone
 
 
-def test_a_history_has_every_version_of_a_row(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_history_has_every_version_of_a_row(tmp_path: Path, tasks: SparkSession) -> None:
     feed = Feed(tmp_path, SMALL)
     while feed.send_round() is not None:
-        run(feed, spark, cdc=", history: true")
+        run(feed, tasks, cdc=", history: true")
     feed.assert_true()
     for claim, expected in feed.stream.model.truth().items():
         name = f"shop_{claim.table}"
@@ -76,7 +76,7 @@ def _assert_chain(chain: list[dict[str, Any]]) -> None:
     assert ends == [*(row["_valid_from"] for row in chain[1:]), None]
 
 
-def test_backfills_by_timestamp_mend_what_changes_say(tmp_path: Path, spark: SparkSession) -> None:
+def test_backfills_by_timestamp_mend_what_changes_say(tmp_path: Path, tasks: SparkSession) -> None:
     plan = CdcPlan(
         tables=3, events=200, rows=6, features=frozenset({Feature.STALE_BACKFILLS}), rounds=5
     )
@@ -84,7 +84,7 @@ def test_backfills_by_timestamp_mend_what_changes_say(tmp_path: Path, spark: Spa
     feed.send_all()
     truth = feed.stream.model.truth
     assert truth(backfill="by_timestamp") != truth()
-    run(feed, spark, cdc=", backfill: by_timestamp")
+    run(feed, tasks, cdc=", backfill: by_timestamp")
     feed.assert_true(backfill="by_timestamp")
 
 
@@ -98,7 +98,7 @@ def test_backfills_by_timestamp_mend_what_changes_say(tmp_path: Path, spark: Spa
 )
 def test_evolution_does_what_its_name_says(
     tmp_path: Path,
-    spark: SparkSession,
+    tasks: SparkSession,
     evolution: str,
     columns: list[str],
     rows: set[tuple[object, ...]],
@@ -109,16 +109,16 @@ def test_evolution_does_what_its_name_says(
     other = event(3, payload={"id": 3, "size": 8}, source_timestamp=TS + 2000)
     late = event(4, source_timestamp=TS + 500, metadata={"change_type": "DELETE"})
     feed.put_events("a", [first])
-    run(feed, spark, cdc=f", evolution: {evolution}")
+    run(feed, tasks, cdc=f", evolution: {evolution}")
     # within one batch files come in any order
     feed.put_events("z", [wider], columns=WIDER)
     feed.put_events("b", [other], columns=OTHER)
-    run(feed, spark, cdc=f", evolution: {evolution}")
+    run(feed, tasks, cdc=f", evolution: {evolution}")
     table = feed.lake / "shop_orders"
     assert columns_of(table) == columns
     # a file of before that comes late does not turn the columns back
     feed.put_events("c", [late])
-    run(feed, spark, cdc=f", evolution: {evolution}")
+    run(feed, tasks, cdc=f", evolution: {evolution}")
     assert columns_of(table) == columns
     found = feed.rows("shop_orders")
     assert {(row["id"], row.get("val"), row.get("size")) for row in found} == rows
@@ -127,7 +127,7 @@ def test_evolution_does_what_its_name_says(
 
 
 def test_overwritten_columns_come_back_when_the_source_has_them_again(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, tasks: SparkSession
 ) -> None:
     feed = Feed(tmp_path)
     for number, columns in enumerate([COLUMNS, OTHER, COLUMNS]):
@@ -138,21 +138,21 @@ def test_overwritten_columns_come_back_when_the_source_has_them_again(
             [event(number, payload=payload, source_timestamp=moment)],
             columns=columns,
         )
-        run(feed, spark, cdc=", evolution: overwriteSchema")
+        run(feed, tasks, cdc=", evolution: overwriteSchema")
         assert columns_of(feed.lake / "shop_orders") == list(columns)
     assert sorted(row["id"] for row in feed.rows("shop_orders")) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("evolution", ["mergeSchema", "overwriteSchema"])
 def test_a_changed_type_is_a_side_column_in_log_and_table(
-    tmp_path: Path, spark: SparkSession, evolution: str
+    tmp_path: Path, tasks: SparkSession, evolution: str
 ) -> None:
     feed = Feed(tmp_path)
     feed.put_events("a", [event(1)])
-    run(feed, spark, cdc=f", evolution: {evolution}")
+    run(feed, tasks, cdc=f", evolution: {evolution}")
     changed = event(2, payload={"id": 2, "val": 5}, source_timestamp=TS + 1000)
     feed.put_events("b", [changed], columns={**COLUMNS, "val": ["null", "long"]})
-    assert run(feed, spark, cdc=f", evolution: {evolution}") == Counts(read=1, written=1)
+    assert run(feed, tasks, cdc=f", evolution: {evolution}") == Counts(read=1, written=1)
     rows = {row["id"]: row for row in feed.rows("shop_orders")}
     (side,) = rows[2].keys() - {"id", "val", "_seq", "_source_ts"}
     assert (rows[1][side], rows[2][side]) == (None, 5)
@@ -162,11 +162,11 @@ def test_a_changed_type_is_a_side_column_in_log_and_table(
 
 
 def test_without_a_log_there_is_none_and_nothing_is_left_behind(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, tasks: SparkSession
 ) -> None:
     feed = Feed(tmp_path, SMALL)
     while feed.send_round() is not None:
-        run(feed, spark, cdc=", log: false, history: true")
+        run(feed, tasks, cdc=", log: false, history: true")
     assert not list(feed.lake.glob("*_log"))
     assert events_left(feed.lake) == []
     feed.assert_true(logs=False)
@@ -177,7 +177,7 @@ class _Killed(BaseException):
 
 
 def test_without_a_log_pipelines_that_share_a_table_leave_each_others_events_alone(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tasks: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feeds = {name: Feed(tmp_path / name) for name in ("eu", "us")}
     lake = tmp_path / "lake"
@@ -200,15 +200,15 @@ def test_without_a_log_pipelines_that_share_a_table_leave_each_others_events_alo
 
     for _ in range(2):
         send("eu")
-        pipeline("eu").run(spark=spark)
+        pipeline("eu").run(spark=tasks)
     send("us")
     with monkeypatch.context() as patch:
         patch.setattr(merges, "reached", die)
         with pytest.raises(_Killed):
-            pipeline("us").run(spark=spark)
+            pipeline("us").run(spark=tasks)
     send("eu")
-    pipeline("eu").run(spark=spark)
-    pipeline("us").run(spark=spark)
+    pipeline("eu").run(spark=tasks)
+    pipeline("us").run(spark=tasks)
     rows = rows_of(lake / "all_orders")
     assert sorted((row["_shard"], row["id"]) for row in rows) == [
         ("eu", 1),
@@ -219,10 +219,10 @@ def test_without_a_log_pipelines_that_share_a_table_leave_each_others_events_alo
     assert events_left(lake) == []
 
 
-def test_a_prefix_and_a_template_name_the_tables(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_prefix_and_a_template_name_the_tables(tmp_path: Path, tasks: SparkSession) -> None:
     feed = Feed(tmp_path)
     feed.put_events("a", [event(1)])
-    run(feed, spark, tables="{each: 'db_{database}__{table}', prefix: raw_}")
+    run(feed, tasks, tables="{each: 'db_{database}__{table}', prefix: raw_}")
     assert {path.name for path in feed.lake.iterdir() if path.name[0] != "_"} == {
         "raw_db_shop__orders",
         "raw_db_shop__orders_log",
@@ -230,7 +230,7 @@ def test_a_prefix_and_a_template_name_the_tables(tmp_path: Path, spark: SparkSes
 
 
 def test_databases_of_one_layout_share_a_table_with_a_shard_column(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, tasks: SparkSession
 ) -> None:
     feed = Feed(tmp_path)
     for number, database in enumerate(("eu", "us")):
@@ -240,7 +240,7 @@ def test_databases_of_one_layout_share_a_table_with_a_shard_column(
         ]
         events[0]["uuid"] = f"{database}-1"
         feed.put_events(f"f{number}", events)
-    run(feed, spark, tables="{each: 'all_{table}'}")
+    run(feed, tasks, tables="{each: 'all_{table}'}")
     rows = feed.rows("all_orders")
     assert {(row["_shard"], row["id"], row["val"]) for row in rows} == {
         ("eu", 1, "eu"),
@@ -256,7 +256,7 @@ def test_databases_of_one_layout_share_a_table_with_a_shard_column(
         source_timestamp=TS + 1000,
     )
     feed.put_events("g", [gone])
-    run(feed, spark, tables="{each: 'all_{table}'}")
+    run(feed, tasks, tables="{each: 'all_{table}'}")
     assert {(row["_shard"], row["id"]) for row in feed.rows("all_orders")} == {
         ("us", 1),
         ("eu", 2),
@@ -266,7 +266,7 @@ def test_databases_of_one_layout_share_a_table_with_a_shard_column(
 
 
 def test_one_name_in_two_schemas_or_databases_is_two_tables(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, tasks: SparkSession
 ) -> None:
     feed = Feed(tmp_path)
     for schema in ("public", "sales"):
@@ -275,7 +275,7 @@ def test_one_name_in_two_schemas_or_databases_is_two_tables(
     for database in ("eu", "us"):
         one = event(1, metadata={"database": database}, payload={"id": 1, "val": database})
         feed.put_events(database, [one | {"uuid": database}])
-    run(feed, spark)
+    run(feed, tasks)
     tables = {p.name for p in feed.lake.iterdir() if p.name[0] != "_" and p.name[-4:] != "_log"}
     assert len(tables) == 4
     assert sorted(feed.rows(table)[0]["val"] for table in tables) == ["eu", "public", "sales", "us"]
@@ -283,7 +283,7 @@ def test_one_name_in_two_schemas_or_databases_is_two_tables(
 
 
 def test_sql_servers_key_is_its_replication_index_and_oracles_may_be_the_row_id(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, tasks: SparkSession
 ) -> None:
     feed = Feed(tmp_path)
     feed.put_events("a", [event(1, "sqlserver"), event(2, "sqlserver")], kind="sqlserver")
@@ -293,7 +293,7 @@ def test_sql_servers_key_is_its_replication_index_and_oracles_may_be_the_row_id(
         for n in (1, 2)
     ]
     feed.put_events("b", twice, kind="oracle")
-    run(feed, spark, tables="{each: '{table}_{database}'}")
+    run(feed, tasks, tables="{each: '{table}_{database}'}")
     by_index = feed.lake / "orders_mydb_dbo"
     names = {path.name for path in feed.lake.iterdir()}
     assert by_index.name in names, names
@@ -302,15 +302,15 @@ def test_sql_servers_key_is_its_replication_index_and_oracles_may_be_the_row_id(
     assert [row["id"] for row in feed.rows(oracle)] == [2]
 
 
-def test_a_table_without_a_key_has_a_log_only(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_table_without_a_key_has_a_log_only(tmp_path: Path, tasks: SparkSession) -> None:
     feed = Feed(tmp_path)
     feed.put_events("a", [event(n, metadata={"primary_keys": []}) for n in (1, 2)])
-    assert run(feed, spark) == Counts(read=2, written=2)
+    assert run(feed, tasks) == Counts(read=2, written=2)
     assert len(feed.rows("shop_orders_log")) == 2
     assert not (feed.lake / "shop_orders").exists()
     # and it goes on
     feed.put_events("b", [event(3, metadata={"primary_keys": []})])
-    assert run(feed, spark) == Counts(read=1, written=1)
+    assert run(feed, tasks) == Counts(read=1, written=1)
     assert len(feed.rows("shop_orders_log")) == 3
 
 
@@ -332,10 +332,10 @@ def test_copies_of_an_event_that_two_tasks_land_are_one_row(
     assert known.changes["insert"] == 12_000
 
 
-def test_times_of_the_source_are_kept(tmp_path: Path, spark: SparkSession) -> None:
+def test_times_of_the_source_are_kept(tmp_path: Path, tasks: SparkSession) -> None:
     feed = Feed(tmp_path, CdcPlan(tables=1, events=0, rows=2, source_type=SourceType.POSTGRESQL))
     feed.send_all()
-    run(feed, spark, tables="{each: '{schema}_{table}'}")
+    run(feed, tasks, tables="{each: '{schema}_{table}'}")
     (row, _) = feed.rows("public_users")
     assert isinstance(row["_source_ts"], datetime)
 

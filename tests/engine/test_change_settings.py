@@ -80,14 +80,14 @@ def tables_in(lake: Path) -> set[str]:
 
 
 def test_without_any_variable_chaos_in_the_working_directory_ends_in_the_truth(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tasks: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     feed = Feed(tmp_path, CdcPlan(tables=3, events=90, rows=3, features=CHAOS))
     feed.send_all()
     pipeline = load(tmp_path, {})
     assert pipeline.config.name == "datastream-deltalake-connector"
-    assert pipeline.run(trigger="available_now", spark=spark).batches == 1
+    assert pipeline.run(trigger="available_now", spark=tasks).batches == 1
     assert (tmp_path / "lake" / "_checkpoints" / pipeline.config.name / "manifests").is_dir()
     for claim, expected in feed.stream.model.truth().items():
         feed.assert_same_rows(claim, feed.rows(f"shop_{claim.table}"), expected)
@@ -108,7 +108,7 @@ class Ran:
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Ran:
+def ran(tmp_path_factory: pytest.TempPathFactory, tasks: SparkSession) -> Ran:
     root = tmp_path_factory.mktemp("connector")
     files = root / "incoming" / "stream" / "shop_orders" / MINUTE
     first, later = event(1), event(2, source_timestamp=TS + 60_000)
@@ -134,7 +134,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Ran:
             "DELTA_MERGE_FREQUENCY_MINUTES": "5",
         },
     )
-    return Ran(root, pipeline, pipeline.run(trigger="available_now", spark=spark))
+    return Ran(root, pipeline, pipeline.run(trigger="available_now", spark=tasks))
 
 
 def test_name_is_the_pipelines_in_its_summary_ledger_and_checkpoint(ran: Ran) -> None:
@@ -181,7 +181,7 @@ def test_delta_merge_frequency_minutes_is_the_time_between_batches(ran: Ran) -> 
 
 
 def test_table_source_type_and_bucket_read_from_an_object_store(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, tasks: SparkSession
 ) -> None:
     feed = Feed(tmp_path, CdcPlan(tables=2, events=30, rows=3, format=CdcFormat.AVRO, rounds=1))
     (one,) = feed.stream.rounds()
@@ -198,7 +198,7 @@ def test_table_source_type_and_bucket_read_from_an_object_store(
         pipeline = load(tmp_path, variables, **{"source.storage_options": server.options})
         assert isinstance(pipeline.config.source, FilesSourceConfig)
         assert pipeline.config.source.root == f"s3://{BUCKET}/inside/it"
-        counts = pipeline.run(trigger="available_now", spark=spark).counts
+        counts = pipeline.run(trigger="available_now", spark=tasks).counts
     assert counts.read == counts.written == feed.stream.sent().events
     for claim, expected in feed.stream.model.truth().items():
         feed.assert_same_rows(claim, feed.rows(f"shop_{claim.table}"), expected)

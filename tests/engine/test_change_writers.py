@@ -113,7 +113,7 @@ SKIPPED = {"maxwell": 3 + 2, "canal": 1}
 
 @pytest.mark.parametrize("format_", STORIES)
 def test_a_stream_of_a_writer(
-    format_: str, services: Services, tmp_path: Path, spark: SparkSession
+    format_: str, services: Services, tmp_path: Path, tasks: SparkSession
 ) -> None:
     topics = Topics(services.kafka)
     topic = topics.create(unique("w").replace("-", "_"))
@@ -121,7 +121,7 @@ def test_a_stream_of_a_writer(
     keys = json.dumps({"database": "shop", "table": "orders", "pk.id": 0}).encode()
     for batch in STORIES[format_]:
         topics.send(topic, batch, keys=[keys] * len(batch))
-        counts = on_kafka(services, tmp_path, topic, format_).run(spark=spark).counts
+        counts = on_kafka(services, tmp_path, topic, format_).run(spark=tasks).counts
         assert counts.balanced and counts.read == len(batch), counts
         skipped += counts.skipped
     assert rows(lake / "orders", "id", "name", "size") == [(3, "c", 7)]
@@ -163,7 +163,7 @@ def files_of(root: Path, format_: str, files: Mapping[str, Sequence[tuple[Any, .
 
 
 @pytest.mark.parametrize("format_", ["parquet", "csv"])
-def test_files_of_dms(format_: str, tmp_path: Path, spark: SparkSession) -> None:
+def test_files_of_dms(format_: str, tmp_path: Path, tasks: SparkSession) -> None:
     path = tmp_path / "dms.yaml"
     path.write_text(
         f"""
@@ -176,14 +176,14 @@ lake: {{path: {tmp_path / "lake"}}}
     )
     load = {"LOAD00000001": [(None, 1, "old"), (None, 2, "two"), (None, 3, "three")]}
     files_of(tmp_path, format_, load)
-    assert Pipeline.load(path).run(spark=spark).counts.written == 3
+    assert Pipeline.load(path).run(spark=tasks).counts.written == 3
     changes = {
         "20240131-101500124": [("D", 2, "two")],
         "20240131-101500123": [("U", 1, "new"), ("U", 2, "x"), ("I", 4, "four")],
     }
     files_of(tmp_path, format_, changes)
     (tmp_path / "dms/shop/orders" / f"20240131-101500125.{format_}").write_bytes(b"PAR1\xff")
-    counts = Pipeline.load(path).run(spark=spark).counts
+    counts = Pipeline.load(path).run(spark=tasks).counts
     assert counts.balanced and (counts.written, counts.dead_lettered) == (4, 1)
     lake = tmp_path / "lake"
     names = ("id", "name", "price", "day", "at")

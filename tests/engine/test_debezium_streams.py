@@ -21,17 +21,17 @@ BARE = {**json_events(schemas=False), "decimal.handling.mode": "string"}
 NOISE = {"heartbeat.interval.ms": "300", "provide.transaction.metadata": "true"}
 
 
-def read(shop: Shop, spark: SparkSession) -> Counts:
+def read(shop: Shop, tasks: SparkSession) -> Counts:
     """Everything that has happened, into the lake."""
     shop.arrived()
-    counts = shop.pipeline().run(trigger=NOW, spark=spark).counts
+    counts = shop.pipeline().run(trigger=NOW, spark=tasks).counts
     assert counts.balanced, counts
     assert not shop.letters(), shop.letters()[0]
     return counts
 
 
 def test_a_thousand_changes_with_ddl_among_them(
-    services: Services, postgres: Postgres, debezium: Debezium, tmp_path: Path, spark: SparkSession
+    services: Services, postgres: Postgres, debezium: Debezium, tmp_path: Path, tasks: SparkSession
 ) -> None:
     shop = Shop(services, postgres, debezium, tmp_path)
     shop.change(1, 100)
@@ -45,7 +45,7 @@ def test_a_thousand_changes_with_ddl_among_them(
             shop.change(seed + 100, 250)
             shop.execute(f"update orders set note{seed} = 'n' || id where id % 3 = 0")
             shop.execute(f"update lines set weight{seed} = qty where order_id % 3 = 0")
-        counts += read(shop, spark)
+        counts += read(shop, tasks)
         assert shop.assert_true() > 30
     assert counts.written > 1_000
     log = shop.rows("orders_log")
@@ -63,7 +63,7 @@ def test_the_same_where_events_have_a_schema(
     postgres: Postgres,
     debezium: Debezium,
     tmp_path: Path,
-    spark: SparkSession,
+    tasks: SparkSession,
 ) -> None:
     is_avro = kind == "avro"
     payload = "{format: avro}" if is_avro else "{format: json}"
@@ -74,14 +74,14 @@ def test_the_same_where_events_have_a_schema(
     settings = avro_events(services.registry) if is_avro else json_events(schemas=True)
     shop.follow(settings | NOISE)
     shop.change(12, 150)
-    counts = read(shop, spark)
+    counts = read(shop, tasks)
     shop.assert_true()
     shop.add_column("orders", "note", "text")
     shop.change(13, 100)
     shop.execute("update orders set note = 'n' || id where id % 3 = 0")
     shop.execute("truncate cleared; insert into cleared values (7)")
     began = datetime.now(UTC)
-    counts += read(shop, spark)
+    counts += read(shop, tasks)
     assert shop.assert_true() > 30
     assert counts.skipped > 20
     # the connector was heard, and by nothing but its heartbeats
@@ -99,7 +99,7 @@ def test_flattened_events_that_delete_by_tombstones_only(
     postgres: Postgres,
     debezium: Debezium,
     tmp_path: Path,
-    spark: SparkSession,
+    tasks: SparkSession,
 ) -> None:
     is_avro = kind == "avro"
     payload = "{format: avro}" if is_avro else "{format: json}"
@@ -108,9 +108,9 @@ def test_flattened_events_that_delete_by_tombstones_only(
     shop.execute("insert into papers select n, 'p', n from generate_series(1, 20) n")
     shop.follow(settings | flattened(deletes="tombstone"))
     shop.execute("insert into lines select n, 1, n from generate_series(1, 20) n")
-    read(shop, spark)
+    read(shop, tasks)
     shop.execute("delete from lines where order_id % 2 = 0; delete from papers where id < 5")
     # nothing but tombstones of these tables in a run that has not seen their rows
-    read(shop, spark)
+    read(shop, tasks)
     assert sorted(row["order_id"] for row in shop.rows("lines")) == [*range(1, 20, 2)]
     assert sorted(row["id"] for row in shop.rows("papers")) == [*range(5, 21)]

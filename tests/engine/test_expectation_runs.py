@@ -30,7 +30,7 @@ def staged_files(games: Games) -> set[Path]:
     return {p for p in games.lake.glob("*/*.parquet") if p.parent.name != "wrapper"}
 
 
-def test_rules_are_kept_from_the_file_to_the_status(tmp_path: Path, spark: SparkSession) -> None:
+def test_rules_are_kept_from_the_file_to_the_status(tmp_path: Path, tasks: SparkSession) -> None:
     games = Games(tmp_path, GamesPlan(games=2, versions=2, records=10))
     games.send_round()
     warn = {"name": "third", "check": "_offset % 3 <> 0"}
@@ -41,7 +41,7 @@ def test_rules_are_kept_from_the_file_to_the_status(tmp_path: Path, spark: Spark
     refusing = with_rules(games, {"name": "never", "check": "_offset < 18", "action": "fail"})
     for _ in range(2):
         with pytest.raises(ExpectationError) as caught:
-            refusing.run(spark=spark)
+            refusing.run(spark=tasks)
         assert caught.value.code == ErrorCode.EXPECTATION_REFUSED
         assert not caught.value.retryable
         assert caught.value.context["rule"] == "never"
@@ -53,7 +53,7 @@ def test_rules_are_kept_from_the_file_to_the_status(tmp_path: Path, spark: Spark
     assert [(x.rule, x.table) for x in foreseen] == [("late", "silver_chess_game")]
     events: list[Event] = []
     pipeline.bus.subscribe(events.append)
-    assert pipeline.run(spark=spark).counts == Counts(read=20, written=15, dead_lettered=5)
+    assert pipeline.run(spark=tasks).counts == Counts(read=20, written=15, dead_lettered=5)
     games.assert_each_record_once()
     assert {r["_offset"] for r in games.rows("unified_gold")} == set(range(15))
     assert len(games.rows("bronze_events")) == 20
@@ -63,7 +63,7 @@ def test_rules_are_kept_from_the_file_to_the_status(tmp_path: Path, spark: Spark
 
     games.send_round()
     more = with_rules(games, warn, late, strict)
-    assert more.run(spark=spark).counts == Counts(read=20, written=0, dead_lettered=20)
+    assert more.run(spark=tasks).counts == Counts(read=20, written=0, dead_lettered=20)
     by_rule = {rule.rule: rule for rule in status(str(games.lake)).pipelines[0].expectations}
     assert (by_rule["low"].checked, by_rule["low"].violated) == (40, 25)
     assert (by_rule["third"].violated, by_rule["third"].tables) == (14, 2)
@@ -73,7 +73,7 @@ def test_rules_are_kept_from_the_file_to_the_status(tmp_path: Path, spark: Spark
     # the rule is corrected: its letters land, those that still break it stay
     letters = dead_letters_of(pipeline)
     corrected = with_rules(games, {**strict, "check": "_offset < 39"})
-    with corrected.open(spark, lane=LANE) as context:
+    with corrected.open(tasks, lane=LANE) as context:
         done = replay(context, letters, letters.select(reason=ErrorCode.EXPECTATION_FAILED))
     assert (done.replayed, done.failed_again) == (24, {"EXPECTATION_FAILED": 1})
     totals = corrected.ledger().totals("games")

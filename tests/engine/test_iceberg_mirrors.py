@@ -30,8 +30,6 @@ from tests.lakes.games import Games, read
 TABLES = "{bronze: bronze_events, each: 'silver_{type}', unified: unified_gold}"
 MIRRORED = "iceberg: {tables: ['silver_*', unified_gold]}"
 
-pytestmark = pytest.mark.spark
-
 
 def assert_mirrored(games: Games, *names: str) -> None:
     """Assert that the mirrors of tables have the rows of the tables, and no other has one."""
@@ -42,11 +40,11 @@ def assert_mirrored(games: Games, *names: str) -> None:
     assert not [name for name in others if (games.lake / name / "_iceberg").exists()]
 
 
-def test_mirrors_follow_the_batches(tmp_path: Path, spark: SparkSession) -> None:
+def test_mirrors_follow_the_batches(tmp_path: Path, tasks: SparkSession) -> None:
     games = Games(tmp_path, GamesPlan(games=3, versions=4, records=10, bad=7))
     games.send_all()
     pipeline = games.pipeline(tables=TABLES, lake=MIRRORED)
-    pipeline.run(spark=spark)
+    pipeline.run(spark=tasks)
     names = [*games.tables(), "unified_gold"]
     assert_mirrored(games, *names)
     state = read_mirror_state(str(games.lake), "games")
@@ -61,20 +59,20 @@ def test_mirrors_follow_the_batches(tmp_path: Path, spark: SparkSession) -> None
     metadata = games.lake / names[0] / "_iceberg" / "metadata"
     for file in metadata.iterdir():
         file.unlink()
-    games.pipeline(tables=TABLES, lake=MIRRORED).run(spark=spark)
+    games.pipeline(tables=TABLES, lake=MIRRORED).run(spark=tasks)
     assert_mirrored(games, *names)
 
     # a pipeline without mirrors no longer keeps files for them
-    games.pipeline(tables=TABLES).run(spark=spark)
+    games.pipeline(tables=TABLES).run(spark=tasks)
     assert hold_of(str(games.lake / names[0])).since == float("inf")
 
 
 def test_commands_bring_mirrors_up_to_date(
-    tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, tasks: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     games = Games(tmp_path, GamesPlan(games=2, versions=2, records=10, bad=0), records_per_file=5)
     games.send_all()
-    games.pipeline(tables=TABLES, batch=10).run(spark=spark)
+    games.pipeline(tables=TABLES, batch=10).run(spark=tasks)
     file = str(games.write_file(tables=TABLES, batch=10))
     assert main(["iceberg", "sync", file]) == 2
     games.write_file(tables=TABLES, batch=10, lake=MIRRORED)
@@ -94,14 +92,14 @@ def test_commands_bring_mirrors_up_to_date(
     pipeline = games.pipeline(tables=TABLES, lake=MIRRORED)
     remove(pipeline, plan_clean(pipeline))
     assert games.tables() == []
-    games.pipeline(tables=TABLES, lake=MIRRORED).run(spark=spark)
+    games.pipeline(tables=TABLES, lake=MIRRORED).run(spark=tasks)
     assert_mirrored(games, *names)
 
 
-def test_a_vacuum_keeps_what_a_lagging_mirror_needs(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_vacuum_keeps_what_a_lagging_mirror_needs(tmp_path: Path, tasks: SparkSession) -> None:
     games = Games(tmp_path, GamesPlan(games=1, versions=1, records=20, bad=0), records_per_file=2)
     games.send_all()
-    games.pipeline(tables=TABLES, batch=2, lake=MIRRORED).run(spark=spark)
+    games.pipeline(tables=TABLES, batch=2, lake=MIRRORED).run(spark=tasks)
     names = [*games.tables(), "unified_gold"]
     mirror = StaticTable.from_metadata(f"{games.lake}/{names[0]}/_iceberg")
     before = sorted_rows(mirror.scan().to_arrow())
@@ -115,7 +113,7 @@ def test_a_vacuum_keeps_what_a_lagging_mirror_needs(tmp_path: Path, spark: Spark
     assert sorted_rows(mirror.scan().to_arrow()) == before
 
 
-def test_mirrors_of_change_data(tmp_path: Path, spark: SparkSession) -> None:
+def test_mirrors_of_change_data(tmp_path: Path, tasks: SparkSession) -> None:
     plan = CdcPlan(tables=2, events=80, rows=4, rounds=3, features=CHAOS, file_events=30)
     feed, rounds = Feed(tmp_path, plan), 0
     while feed.send_round() is not None:
@@ -123,7 +121,7 @@ def test_mirrors_of_change_data(tmp_path: Path, spark: SparkSession) -> None:
         file = feed.write_file(cdc=", history: true, deletes_as: vectors")
         place = f"{{path: {feed.lake}, iceberg: {{}}}}"
         file.write_text(file.read_text().replace(f"{{path: {feed.lake}}}", place))
-        Pipeline.load(file).run(spark=spark)
+        Pipeline.load(file).run(spark=tasks)
         for role in (Role.LOG, Role.MERGED, Role.HISTORY):
             for name in feed.tables(role).values():
                 if (feed.lake / name / "_delta_log").exists():

@@ -47,23 +47,23 @@ lake: {{path: {self.lake}}}
 
 
 def test_records_without_a_schema_get_columns_by_what_they_hold(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, tasks: SparkSession
 ) -> None:
     lines = Lines(tmp_path)
     lines.send({"id": 1, "name": "Zoë", "tags": ["a"]}, {"id": 2, "at": {"x": 1.5}}, b"{broken")
-    assert Pipeline.load(lines.file).run(spark=spark).counts == Counts(3, 2, 1)
+    assert Pipeline.load(lines.file).run(spark=tasks).counts == Counts(3, 2, 1)
     assert set(lines.columns()) == {"id", "name", "tags", "at"}
     assert [row["name"] for row in lines.rows()] == ["Zoë", None]
     assert lines.rows()[1]["at"] == {"x": 1.5}
 
 
 def test_a_table_that_somebody_has_made_gets_the_metadata_columns(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, tasks: SparkSession
 ) -> None:
     lines = Lines(tmp_path)
     write_deltalake(str(lines.lake / "silver_events"), pa.table({"id": [7], "_OFFSET": ["mine"]}))
     lines.send({"id": 1}, {"id": 2})
-    Pipeline.load(lines.file).run(spark=spark)
+    Pipeline.load(lines.file).run(spark=tasks)
     table = DeltaTable(str(lines.lake / "silver_events")).to_pyarrow_table()
     assert {"_partition", "_timestamp"} <= set(table.column_names)
     assert sorted(table["id"].to_pylist()) == [1, 2, 7]
@@ -72,13 +72,13 @@ def test_a_table_that_somebody_has_made_gets_the_metadata_columns(
 
 
 def test_a_new_key_is_a_new_column_in_the_batch_where_it_appears(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, tasks: SparkSession
 ) -> None:
     lines = Lines(tmp_path)
     lines.send({"id": 1})
-    Pipeline.load(lines.file).run(spark=spark)
+    Pipeline.load(lines.file).run(spark=tasks)
     lines.send({"id": 2, "colour": "red"}, {"id": 3})
-    Pipeline.load(lines.file).run(spark=spark)
+    Pipeline.load(lines.file).run(spark=tasks)
     assert [(r["id"], r["colour"]) for r in lines.rows()] == [(1, None), (2, "red"), (3, None)]
     assert len({r["_schema_id"] for r in lines.rows()}) == 2
 
@@ -95,14 +95,14 @@ BAD = [b"not json", b'{"id": NaN}', b'{"id": 1, "id": 2}', b"[1]"]
 
 
 def test_all_dead_letters_of_what_was_looked_at_are_foreseen(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, tasks: SparkSession
 ) -> None:
     lines = Lines(tmp_path)
     lines.send(*({"id": n} for n in range(16)), *BAD)
     found = preview(Pipeline.load(lines.file))
     assert (found.records, found.waiting) == (20, 20)
     assert [t.records for t in found.tables if t.name == "silver_events"] == [16]
-    counts = Pipeline.load(lines.file).run(spark=spark).counts
+    counts = Pipeline.load(lines.file).run(spark=tasks).counts
     assert counts == Counts(20, 16, sum(found.dead_letters.values()))
 
 

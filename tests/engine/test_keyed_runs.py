@@ -83,7 +83,7 @@ KEYS = """{key: [id], order: [n], delete_when: "op = 'D'", history: true}"""
 
 
 def test_a_crash_at_each_step_is_harmless(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tasks: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     players = Players(tmp_path, KEYS)
     number = 0
@@ -103,8 +103,8 @@ def test_a_crash_at_each_step_is_harmless(
             for module in (batch, commits, merges):
                 patch.setattr(module, "reached", die)
             with pytest.raises(_Killed):
-                players.pipeline().run(spark=spark)
-    players.pipeline().run(spark=spark)
+                players.pipeline().run(spark=tasks)
+    players.pipeline().run(spark=tasks)
     assert players.rows() == players.expected()
     assert len(players.rows("silver_players_log")) == len(players.sent)
     assert len(players.rows("silver_players_history")) == len(players.sent)
@@ -113,7 +113,7 @@ def test_a_crash_at_each_step_is_harmless(
 
 
 def test_letters_that_are_sent_again_fall_in_their_place(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, tasks: SparkSession
 ) -> None:
     rule = "expectations: [{name: known, check: n <> 5, action: dead_letter}]"
     players = Players(tmp_path, KEYS)
@@ -124,13 +124,13 @@ def test_letters_that_are_sent_again_fall_in_their_place(
         {"id": 1, "n": 4, "op": "U"}, {"id": 1, "n": 5, "op": "U"}, {"id": 2, "n": 5, "op": "D"}
     )
     players.send({"id": 1, "n": 6, "op": "U"}, {"id": 2, "n": 4, "op": "U"})
-    done = players.pipeline().run(spark=spark)
+    done = players.pipeline().run(spark=tasks)
     assert done.counts == Counts(read=5, written=3, dead_lettered=2)
     assert [row["n"] for row in players.rows()] == [6, 4]
     file.write_text(text)
     pipeline = players.pipeline()
     letters = dead_letters_of(pipeline)
-    with pipeline.open(spark, lane=LANE) as context:
+    with pipeline.open(tasks, lane=LANE) as context:
         again = replay(context, letters, letters.select(reason=ErrorCode.EXPECTATION_FAILED))
     assert again.replayed == 2
     # the letter of player 1 is older than its row, and that of player 2 deletes it

@@ -22,8 +22,6 @@ from distributary_lab.simulate.game_records import DEFAULT_KINDS, GamesPlan
 from tests.lakes.changes import as_text, rows_of
 from tests.lakes.games import Games
 
-pytestmark = pytest.mark.spark
-
 _PLACE = "/srv/shop"
 """Where the lakes lay when they were written."""
 _KINDS = tuple(kind for kind in DEFAULT_KINDS if kind != "oversize")
@@ -47,7 +45,7 @@ def before(tmp_path: Path) -> Path:
 
 
 def test_a_stream_goes_on_where_the_version_before_was_killed(
-    before: Path, spark: SparkSession
+    before: Path, tasks: SparkSession
 ) -> None:
     games = Games(before / "games", _PLAN)
     earlier = [_sent(next(games._rounds)) for _ in range(2)]
@@ -56,7 +54,7 @@ def test_a_stream_goes_on_where_the_version_before_was_killed(
     games.send_round()
     pipeline = Pipeline.load(games.root / "games.yaml")
     assert [batch.batch for batch in pipeline.ledger().batches("games")] == [0]
-    assert pipeline.run(spark=spark).counts.read == 2 * _ROUND
+    assert pipeline.run(spark=tasks).counts.read == 2 * _ROUND
     games.assert_each_record_once()
     games.assert_no_file_is_left()
     assert games.tables() == ["silver_chess_game", "silver_poker_game", "silver_solitaire_game"]
@@ -65,12 +63,12 @@ def test_a_stream_goes_on_where_the_version_before_was_killed(
 
 
 def test_tables_of_change_data_go_on_where_the_version_before_was_killed(
-    before: Path, spark: SparkSession
+    before: Path, tasks: SparkSession
 ) -> None:
     root = before / "changes"
     shutil.copytree(root / "later", root / "datastream", dirs_exist_ok=True)
     pipeline = Pipeline.load(root / "changes.yaml")
-    assert pipeline.run(spark=spark).counts.dead_lettered == 0
+    assert pipeline.run(spark=tasks).counts.dead_lettered == 0
     tables = {t.type: t.table for t in pipeline.ledger().tables("changes") if t.role == Role.MERGED}
     truth = json.loads((root / "truth.json").read_text())
     assert sorted(tables) == sorted(truth)

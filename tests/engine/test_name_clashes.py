@@ -22,8 +22,6 @@ from distributary_lab.simulate.game_records import GamesPlan
 from distributary_lab.simulate.games import stream_rounds
 from tests.lakes.games import Games
 
-pytestmark = pytest.mark.spark
-
 
 @pytest.fixture
 def games(tmp_path: Path) -> Games:
@@ -51,16 +49,16 @@ def entries(games: Games) -> set[str]:
 
 
 def test_one_stray_record_does_not_take_a_name_from_others(
-    games: Games, spark: SparkSession
+    games: Games, tasks: SparkSession
 ) -> None:
     name = games.plan.names[0]
     send(games, name.title())
     assert len(preview(games.pipeline()).tables) > 0
     assert entries(games) == set()
-    assert games.pipeline().run(spark=spark).counts == Counts(read=5, written=5)
+    assert games.pipeline().run(spark=tasks).counts == Counts(read=5, written=5)
     send(games, name)
     send(games, name.upper())
-    assert games.pipeline().run(spark=spark).counts == Counts(read=10, written=10)
+    assert games.pipeline().run(spark=tasks).counts == Counts(read=10, written=10)
     first, *others = games.tables()
     assert first == f"silver_{name}"
     assert len(others) == 2 and all(other.startswith(f"{first}_x") for other in others)
@@ -70,7 +68,7 @@ def test_one_stray_record_does_not_take_a_name_from_others(
     pipeline = games.pipeline()
     remove(pipeline, plan_reset(pipeline))
     send(games, name)
-    games.pipeline().run(spark=spark)
+    games.pipeline().run(spark=tasks)
     assert games.tables() == [first, *others]
     types = {t.table: t.type for t in pipeline.ledger().tables("games") if t.role == "each"}
     assert sorted(types.values()) == sorted([name, name.title(), name.upper()])
@@ -81,12 +79,12 @@ def test_one_stray_record_does_not_take_a_name_from_others(
     assert entries(games) == set()
 
 
-def test_letters_of_names_that_clashed_before_land_now(games: Games, spark: SparkSession) -> None:
+def test_letters_of_names_that_clashed_before_land_now(games: Games, tasks: SparkSession) -> None:
     name = games.plan.names[0]
     refusing = "evolution: {new_type: dead_letter}"
     send(games, name)
     send(games, name.title())
-    counts = games.pipeline(extra=refusing).run(spark=spark).counts
+    counts = games.pipeline(extra=refusing).run(spark=tasks).counts
     assert counts == Counts(read=10, dead_lettered=10)
     # a type that gets no table takes no name
     assert entries(games) == set()
@@ -94,11 +92,11 @@ def test_letters_of_names_that_clashed_before_land_now(games: Games, spark: Spar
     code = ErrorCode.TYPE_NAME_CASE_CLASH
     DeltaTable(letters.path).update(new_values={"error_code": str(code)})
     assert healable(games.pipeline()).count == 10
-    with games.pipeline().open(spark, lane=LANE) as context:
+    with games.pipeline().open(tasks, lane=LANE) as context:
         trial = try_replay(context, letters.select(reason=code))
     assert trial.replayed == 10
     assert entries(games) == set()
-    with games.pipeline().open(spark, lane=LANE) as context:
+    with games.pipeline().open(tasks, lane=LANE) as context:
         done = replay(context, letters, letters.select(reason=code))
     assert (done.replayed, done.failed_again) == (10, {})
     assert len(games.tables()) == 2

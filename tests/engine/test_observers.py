@@ -28,7 +28,7 @@ def game(output: Any) -> str:
     return comment.removeprefix("records of type ").rpartition(", pipeline")[0]
 
 
-def test_a_run_is_counted_and_its_lineage_told(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_run_is_counted_and_its_lineage_told(tmp_path: Path, tasks: SparkSession) -> None:
     games = Games(tmp_path, GamesPlan(games=3, versions=3, records=10, bad=8))
     games.send_all()
     lineage = tmp_path / "lineage.jsonl"
@@ -36,7 +36,7 @@ def test_a_run_is_counted_and_its_lineage_told(tmp_path: Path, spark: SparkSessi
     metrics, events = Metrics(), list[Event]()
     pipeline.bus.subscribe(metrics.listen)
     pipeline.bus.subscribe(events.append)
-    summary = pipeline.run(spark=spark)
+    summary = pipeline.run(spark=tasks)
 
     samples = {
         (s.name, *sorted(s.labels.values())): s.value
@@ -75,7 +75,7 @@ def test_a_run_is_counted_and_its_lineage_told(tmp_path: Path, spark: SparkSessi
     assert (totals["recordsRead"], totals["recordsWritten"]) == (counts.read, counts.written)
 
 
-def test_a_run_that_fails_says_so_and_waits_for_nobody(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_run_that_fails_says_so_and_waits_for_nobody(tmp_path: Path, tasks: SparkSession) -> None:
     games = Games(tmp_path, GamesPlan(games=1, versions=1, records=5))
     games.send_all()
     lineage = tmp_path / "lineage.jsonl"
@@ -85,7 +85,7 @@ def test_a_run_that_fails_says_so_and_waits_for_nobody(tmp_path: Path, spark: Sp
         "run: {batch_attempts: 1}"
     )
     with pytest.raises(DistributaryError) as error:
-        games.pipeline(extra=extra).run(spark=spark)
+        games.pipeline(extra=extra).run(spark=tasks)
     last = told(lineage)[-1]
     check_event(last)
     assert last["eventType"] == "FAIL"

@@ -42,15 +42,15 @@ def rows(root: Path, table: str) -> list[dict[str, object]]:
     return sorted(plain, key=lambda row: str(row["id"]))
 
 
-def test_each_file_is_read_once_and_columns_come_later(tmp_path: Path, spark: SparkSession) -> None:
+def test_each_file_is_read_once_and_columns_come_later(tmp_path: Path, tasks: SparkSession) -> None:
     write(tmp_path, "orders/1.csv", "id,amount\n1,1.5\n2\n3,2.5\n")
     write(tmp_path, "users/1.csv", "id,name\n1,a\n")
-    counts = pipeline(tmp_path, "csv").run(spark=spark).counts
+    counts = pipeline(tmp_path, "csv").run(spark=tasks).counts
     assert counts == Counts(read=4, written=3, dead_lettered=1)
     write(tmp_path, "orders/2026/2.csv", "id,amount,note\n4,x,n\n5,3,\n6,4,\n")
-    counts = pipeline(tmp_path, "csv").run(spark=spark).counts
+    counts = pipeline(tmp_path, "csv").run(spark=tasks).counts
     assert counts == Counts(read=3, written=3)
-    assert pipeline(tmp_path, "csv").run(spark=spark).batches == 0
+    assert pipeline(tmp_path, "csv").run(spark=tasks).batches == 0
     orders = rows(tmp_path, "silver_orders")
     assert [row["id"] for row in orders] == [1, 3, 4, 5, 6]
     assert [row["amount"] for row in orders] == [1.5, 2.5, None, 3, 4]
@@ -66,11 +66,11 @@ def test_each_file_is_read_once_and_columns_come_later(tmp_path: Path, spark: Sp
     [("ev_{field:event}", ["ev_login", "ev_logout"]), ("all_events", ["all_events"])],
 )
 def test_a_field_may_name_the_type_or_one_table_hold_all(
-    tmp_path: Path, spark: SparkSession, each: str, tables: list[str]
+    tmp_path: Path, tasks: SparkSession, each: str, tables: list[str]
 ) -> None:
     write(tmp_path, "a/1.json", '{"event":"login","id":1}\n{"event":"logout","id":2}\n')
     write(tmp_path, "b/1.json", '[{"event":"login","id":3,"more":true}]')
-    counts = pipeline(tmp_path, "json", each).run(spark=spark).counts
+    counts = pipeline(tmp_path, "json", each).run(spark=tasks).counts
     assert counts == Counts(read=3, written=3)
     found = [row["id"] for table in tables for row in rows(tmp_path, table)]
     assert sorted(map(str, found)) == ["1", "2", "3"]

@@ -31,16 +31,16 @@ from tests.waiting import eventually, until_read
 class _Going:
     """A continuous run in a thread of its own, and how it ended."""
 
-    def __init__(self, pipeline: Pipeline, spark: SparkSession) -> None:
+    def __init__(self, pipeline: Pipeline, tasks: SparkSession) -> None:
         self.pipeline, self.events = pipeline, list[Event]()
         self.pipeline.bus.subscribe(self.events.append)
         self.failure: DistributaryError | None = None
-        self._thread = threading.Thread(target=self._run, args=(spark,))
+        self._thread = threading.Thread(target=self._run, args=(tasks,))
         self._thread.start()
 
-    def _run(self, spark: SparkSession) -> None:
+    def _run(self, tasks: SparkSession) -> None:
         try:
-            self.pipeline.run(trigger=Trigger.parse("continuous"), spark=spark)
+            self.pipeline.run(trigger=Trigger.parse("continuous"), spark=tasks)
         except DistributaryError as error:
             self.failure = error
 
@@ -54,7 +54,7 @@ class _Going:
 
 
 def test_a_topic_made_anew_stops_a_run_that_goes_on_or_is_read_from_its_beginning(
-    services: Services, tmp_path: Path, spark: SparkSession
+    services: Services, tmp_path: Path, tasks: SparkSession
 ) -> None:
     stream = Stream(services, tmp_path, payload="{format: protobuf}", tables="{each: people}")
     number = stream.registry.register(stream.subject, person(1), format=Format.PROTOBUF)
@@ -69,7 +69,7 @@ def test_a_topic_made_anew_stops_a_run_that_goes_on_or_is_read_from_its_beginnin
         send(count, value)
 
     send(30, 1)
-    strict = _Going(stream.pipeline(), spark)
+    strict = _Going(stream.pipeline(), tasks)
     try:
         until_read(strict.events, 30)
         replace(70, 2)
@@ -79,7 +79,7 @@ def test_a_topic_made_anew_stops_a_run_that_goes_on_or_is_read_from_its_beginnin
     assert strict.failure is not None
     assert strict.failure.code is ErrorCode.SOURCE_REPLACED
     assert len(stream.rows("people")) == 30
-    reading = _Going(stream.pipeline(source="  on_replaced: read"), spark)
+    reading = _Going(stream.pipeline(source="  on_replaced: read"), tasks)
     try:
         until_read(reading.events, 70)
         replace(50, 3)
@@ -100,7 +100,7 @@ def test_a_topic_made_anew_stops_a_run_that_goes_on_or_is_read_from_its_beginnin
 
 @pytest.mark.parametrize("lost", [False, True], ids=["only published", "read again"])
 def test_a_batch_that_is_decided_needs_the_old_table_only_if_its_files_are_lost(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, lost: bool
+    tmp_path: Path, tasks: SparkSession, monkeypatch: pytest.MonkeyPatch, lost: bool
 ) -> None:
     games = Games(tmp_path, GamesPlan(games=2, versions=1, records=6))
     games.send_all()
@@ -114,7 +114,7 @@ def test_a_batch_that_is_decided_needs_the_old_table_only_if_its_files_are_lost(
 
     monkeypatch.setattr(batch_module, "publish_all", away)
     with pytest.raises(SourceUnavailableError):
-        pipeline.run(spark=spark)
+        pipeline.run(spark=tasks)
     monkeypatch.setattr(batch_module, "publish_all", publish)
     if lost:
         entry = next(iter(decided[0].primary()))
@@ -122,7 +122,7 @@ def test_a_batch_that_is_decided_needs_the_old_table_only_if_its_files_are_lost(
     _replace_source(games)
 
     with pytest.raises(DistributaryError) as caught:
-        pipeline.run(spark=spark)
+        pipeline.run(spark=tasks)
     assert caught.value.code is ErrorCode.SOURCE_REPLACED
     assert not caught.value.retryable
     manifests = Path(pipeline.checkpoint.address) / "manifests"
@@ -132,12 +132,12 @@ def test_a_batch_that_is_decided_needs_the_old_table_only_if_its_files_are_lost(
     reading = Pipeline.load(file)
     if lost:
         with pytest.raises(DistributaryError) as caught:
-            reading.run(spark=spark)
+            reading.run(spark=tasks)
         assert caught.value.code is ErrorCode.SOURCE_REPLACED
         assert not caught.value.retryable
         assert not list(manifests.glob("*.broken-*"))
     else:
-        assert reading.run(spark=spark).counts == Counts(read=24, written=24)
+        assert reading.run(spark=tasks).counts == Counts(read=24, written=24)
         assert sorted(games.offsets()) == list(range(36))
 
 
@@ -152,7 +152,7 @@ def _replace_source(games: Games) -> None:
 
 @pytest.mark.slow
 def test_a_broker_that_was_put_back_to_an_older_copy_and_has_grown_since_is_noticed(
-    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, spark: SparkSession
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, tasks: SparkSession
 ) -> None:
     folder = tmp_path_factory.mktemp("restored")
     data, copy = folder / "kafka" / "data", tmp_path / "copy"
@@ -169,7 +169,7 @@ def test_a_broker_that_was_put_back_to_an_older_copy_and_has_grown_since_is_noti
         shutil.copytree(data, copy)
         services.start()
         send(20, 2)
-        stream.pipeline().run(spark=spark)
+        stream.pipeline().run(spark=tasks)
         assert len(stream.rows("people")) == 30
         services.stop()
         shutil.rmtree(data)
@@ -177,7 +177,7 @@ def test_a_broker_that_was_put_back_to_an_older_copy_and_has_grown_since_is_noti
         services.start()
         send(40, 3)
         with pytest.raises(DistributaryError) as caught:
-            stream.pipeline().run(spark=spark)
+            stream.pipeline().run(spark=tasks)
     assert caught.value.code is ErrorCode.SOURCE_REPLACED
     assert "offset 29" in (caught.value.evidence or "")
     assert len(stream.rows("people")) == 30

@@ -28,17 +28,17 @@ def now(pipeline: Pipeline) -> PipelineStatus:
     return found
 
 
-def test_the_three_ends_of_a_run(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_three_ends_of_a_run(tasks: SparkSession, tmp_path: Path) -> None:
     games = Games(tmp_path, GamesPlan(games=2, versions=1, records=5))
     file = games.write_file(extra="run: {batch_attempts: 1}")
     games.send_all()
-    Pipeline.load(file).run(trigger="available_now", spark=spark)
+    Pipeline.load(file).run(trigger="available_now", spark=tasks)
     assert (now(Pipeline.load(file)).state, now(Pipeline.load(file)).failure) == ("done", None)
 
     source, away = games.lake / "wrapper", tmp_path / "away"
     shutil.move(source, away)
     with pytest.raises(DistributaryError):
-        Pipeline.load(file).run(trigger="available_now", spark=spark)
+        Pipeline.load(file).run(trigger="available_now", spark=tasks)
     found = now(Pipeline.load(file))
     assert found.state == "failed" and found.failure is not None
     assert found.failure["code"] == ErrorCode.SOURCE_UNAVAILABLE
@@ -54,13 +54,13 @@ def test_the_three_ends_of_a_run(spark: SparkSession, tmp_path: Path) -> None:
             pipeline.stop.set()
 
     pipeline.bus.subscribe(stop)
-    pipeline.run(trigger="continuous", spark=spark)
+    pipeline.run(trigger="continuous", spark=tasks)
     assert seen == ["running"]
     assert (now(pipeline).state, now(pipeline).failure) == ("stopped", None)
 
 
 def test_an_interrupted_run_is_stopped_and_a_defect_is_a_failure(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tasks: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     games = Games(tmp_path, GamesPlan(games=2, versions=1, records=5))
     file = games.write_file()
@@ -69,12 +69,12 @@ def test_an_interrupted_run_is_stopped_and_a_defect_is_a_failure(
         pipeline = Pipeline.load(file)
         with monkeypatch.context() as patch, pytest.raises(error):
             patch.setattr(StreamRun, "_loop", Mock(side_effect=error))
-            pipeline.run(trigger="available_now", spark=spark)
+            pipeline.run(trigger="available_now", spark=tasks)
         assert now(pipeline).state == state
 
 
 def test_a_run_with_a_freshness_says_when_its_batches_begin(
-    spark: SparkSession, tmp_path: Path
+    tasks: SparkSession, tmp_path: Path
 ) -> None:
     games = Games(tmp_path, GamesPlan(games=2, versions=2, records=10))
     pipeline = Pipeline.load(games.write_file(extra="trigger: {freshness: 3s}"))
@@ -96,7 +96,7 @@ def test_a_run_with_a_freshness_says_when_its_batches_begin(
                 games.send_round()
 
     pipeline.bus.subscribe(follow)
-    pipeline.run(spark=spark)
+    pipeline.run(spark=tasks)
     games.assert_each_record_once()
     assert len(batches) == 2
     pace = seen[0].pace
@@ -140,7 +140,7 @@ def test_other_wrong_arguments_are_errors_of_ours(tmp_path: Path) -> None:
 
 
 def test_a_paused_pipeline_waits_and_goes_on_where_it_stopped(
-    spark: SparkSession, tmp_path: Path
+    tasks: SparkSession, tmp_path: Path
 ) -> None:
     games = Games(tmp_path, GamesPlan(games=2, versions=2, records=10))
     file = games.write_file()
@@ -164,32 +164,32 @@ def test_a_paused_pipeline_waits_and_goes_on_where_it_stopped(
                 pipeline.stop.set()
 
     pipeline.bus.subscribe(follow)
-    pipeline.run(trigger="continuous", spark=spark)
+    pipeline.run(trigger="continuous", spark=tasks)
     one, two = (sum(each.messages for each in games.sent[:rounds]) for rounds in (1, 2))
     assert one < two
     assert states == [("running", one), ("paused", one), ("running", two)]
 
 
 def test_a_pause_refuses_a_run_to_the_end_of_the_source_and_is_no_failure(
-    spark: SparkSession, tmp_path: Path
+    tasks: SparkSession, tmp_path: Path
 ) -> None:
     games = Games(tmp_path, GamesPlan(games=2, versions=2, records=10))
     file = games.write_file()
     games.send_round()
-    Pipeline.load(file).run(trigger="available_now", spark=spark)
+    Pipeline.load(file).run(trigger="available_now", spark=tasks)
     before = now(Pipeline.load(file)).totals.read
     assert games.send_round() is not None
     store = Pipeline.load(file).checkpoint
     write_pause(store, "x" * 10_000)
     with pytest.raises(PausedError) as caught:
-        Pipeline.load(file).run(trigger="available_now", spark=spark)
+        Pipeline.load(file).run(trigger="available_now", spark=tasks)
     assert caught.value.exit_code == 75
     found = now(Pipeline.load(file))
     # the earlier run was done, and the refused one changed nothing
     assert (found.totals.read, found.failure) == (before, None)
     assert found.pause is not None and len(found.pause.note) == LONGEST_NOTE
     assert end_pause(store) is not None and end_pause(store) is None
-    Pipeline.load(file).run(trigger="available_now", spark=spark)
+    Pipeline.load(file).run(trigger="available_now", spark=tasks)
     assert now(Pipeline.load(file)).totals.read > before > 0
 
 

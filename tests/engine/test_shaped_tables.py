@@ -61,7 +61,7 @@ def order(number: int, **more: Any) -> dict[str, Any]:
     return {"id": number, "amount": number * 1.5, "rate": "2", "email": f"A{number}@X.org"} | more
 
 
-def test_rows_are_filtered_computed_and_counted(tmp_path: Path, spark: SparkSession) -> None:
+def test_rows_are_filtered_computed_and_counted(tmp_path: Path, tasks: SparkSession) -> None:
     orders = Orders(tmp_path)
     orders.send(*(order(n) for n in range(8)), order(8, rate="much"), order(1, rate="none"))
     shape = {
@@ -79,7 +79,7 @@ def test_rows_are_filtered_computed_and_counted(tmp_path: Path, spark: SparkSess
     pipeline = orders.pipeline(shape, tables=", unified: gold")
     foreseen = {table.name: table for table in preview(pipeline).tables}
     assert "amount_eur double" in foreseen["silver_orders"].changes[0].after
-    counts = pipeline.run(spark=spark).counts
+    counts = pipeline.run(spark=tasks).counts
     # a record that is filtered is no letter, although its rate is no number
     assert counts == Counts(read=10, written=6, dead_lettered=1, filtered=3)
     assert counts.equation().endswith("+ filtered 3")
@@ -100,7 +100,7 @@ def test_rows_are_filtered_computed_and_counted(tmp_path: Path, spark: SparkSess
     shape["set"] = {"amount_eur": "amount * coalesce(TRY_CAST(rate AS DOUBLE), 1)"}
     corrected = orders.pipeline(shape, tables=", unified: gold")
     letters = dead_letters_of(corrected)
-    with corrected.open(spark, lane=LANE) as context:
+    with corrected.open(tasks, lane=LANE) as context:
         done = replay(context, letters, letters.select(reason=ErrorCode.SHAPE_FAILED))
     assert (done.replayed, done.failed_again) == (1, {})
     assert orders.values("order_id", "amount_eur")[-1] == (8, 12.0)
@@ -109,20 +109,20 @@ def test_rows_are_filtered_computed_and_counted(tmp_path: Path, spark: SparkSess
 
 
 def test_a_wrong_condition_loses_nothing_and_a_deep_look_explains_filtered_records(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, tasks: SparkSession
 ) -> None:
     orders = Orders(tmp_path)
     orders.send(*(order(n) for n in range(4)))
     wrong = orders.pipeline({"where": "idd > 1", "set": {"email": "lower(emial)"}})
     assert preview(wrong).dead_letters == {ErrorCode.SHAPE_FAILED: 4}
-    assert wrong.run(spark=spark).counts == Counts(read=4, dead_lettered=4)
+    assert wrong.run(spark=tasks).counts == Counts(read=4, dead_lettered=4)
     (why,) = {row["error_message"] for row in orders.rows("dead_letters")}
     assert why.startswith("where: no column idd")
 
     # a column that only some types have: the expression waits for it
     right = orders.pipeline({"where": "id > 1", "set": {"email": "lower(emial)"}})
     letters = dead_letters_of(right)
-    with right.open(spark, lane=LANE) as context:
+    with right.open(tasks, lane=LANE) as context:
         done = replay(context, letters, letters.select(reason=ErrorCode.SHAPE_FAILED))
     assert (done.replayed, done.failed_again) == (4, {})
     orders.send(*(order(n) for n in range(6)))
@@ -132,7 +132,7 @@ def test_a_wrong_condition_loses_nothing_and_a_deep_look_explains_filtered_recor
         "not applied, no column emial, did you mean email?",
     )
     assert preview(right).filtered == 2
-    assert right.run(spark=spark).counts == Counts(read=6, written=4, filtered=2)
+    assert right.run(spark=tasks).counts == Counts(read=6, written=4, filtered=2)
     assert right.ledger().totals("orders") == Counts(read=10, written=6, filtered=4)
     assert [row["id"] for row in orders.rows()] == [2, 3, 2, 3, 4, 5]
     (history,) = {r.text for r in right.ledger().schema_history() if r.kind == "shape_limited"}
@@ -147,11 +147,11 @@ def test_a_wrong_condition_loses_nothing_and_a_deep_look_explains_filtered_recor
     assert any("those that `shape` or an erasure has filtered (4)" in note for note in notes)
 
 
-def test_a_column_that_a_schema_lacks_reads_as_null(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_column_that_a_schema_lacks_reads_as_null(tmp_path: Path, tasks: SparkSession) -> None:
     orders = Orders(tmp_path)
     shape = {"where": "coalesce(id, 0) < 9", "set": {"amount": "coalesce(amount, -1)"}}
     orders.send(order(1))
-    orders.pipeline(shape).run(spark=spark)
+    orders.pipeline(shape).run(spark=tasks)
     orders.send({"other": "x"})
-    orders.pipeline(shape).run(spark=spark)
+    orders.pipeline(shape).run(spark=tasks)
     assert orders.values("id", "amount", "other") == [(1, 1.5, None), (None, -1.0, "x")]

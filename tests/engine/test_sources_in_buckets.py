@@ -22,7 +22,6 @@ from tests.lakes.games import TABLES, Games
 from tests.services.shared import unique
 from tests.source.s3_server import BUCKET, S3Server, s3_server
 
-pytestmark = pytest.mark.spark
 OTHER_KEYS = {"aws_access_key_id": "canary-other", "aws_secret_access_key": "canary-hidden"}
 
 
@@ -48,7 +47,7 @@ def spelled(options: Mapping[str, str]) -> str:
 
 
 def test_a_table_in_one_bucket_feeds_a_lake_in_another(
-    lake_server: S3Server, source_server: S3Server, spark: SparkSession, tmp_path: Path
+    lake_server: S3Server, source_server: S3Server, tasks: SparkSession, tmp_path: Path
 ) -> None:
     games = Games(tmp_path, GamesPlan(games=2, versions=2, records=10, bad=4))
     source, lake = f"s3://feed/{unique('wrapper')}", f"s3://{BUCKET}/{unique('lake')}"
@@ -79,7 +78,7 @@ def test_a_table_in_one_bucket_feeds_a_lake_in_another(
         for start in range(0, len(new), 10):
             part = new.slice(start, 10)
             write_deltalake(source, part, mode="append", storage_options=source_server.options)
-        pipeline(source_server.options).run(spark=spark)
+        pipeline(source_server.options).run(spark=tasks)
     offsets: Counter[int] = Counter()
     for table, name in [
         *((t.table, "_offset") for t in pipeline({}).ledger().tables("games") if t.role == "each"),
@@ -88,7 +87,7 @@ def test_a_table_in_one_bucket_feeds_a_lake_in_another(
         found = DeltaTable(f"{lake}/{table}", storage_options=lake_server.options)
         offsets.update(found.to_pyarrow_table()[name].to_pylist())
     assert offsets == Counter(range(sum(sent.messages for sent in games.sent)))
-    assert pipeline(source_server.options).run(spark=spark).counts == Counts()
+    assert pipeline(source_server.options).run(spark=tasks).counts == Counts()
     assert checked(source_server.options).state is CheckState.PASS
     # the lake's key opens nothing there
     endpoint = {"AWS_ENDPOINT_URL": source_server.options["AWS_ENDPOINT_URL"]}
@@ -96,7 +95,7 @@ def test_a_table_in_one_bucket_feeds_a_lake_in_another(
 
 
 def test_files_in_one_bucket_with_progress_in_another(
-    lake_server: S3Server, source_server: S3Server, spark: SparkSession, tmp_path: Path
+    lake_server: S3Server, source_server: S3Server, tasks: SparkSession, tmp_path: Path
 ) -> None:
     feed = Feed(tmp_path, CdcPlan(tables=3, events=120, rows=5, features=CHAOS, file_events=20))
     place, progress = unique("files"), f"s3://{BUCKET}/{unique('progress')}"
@@ -115,6 +114,6 @@ def test_files_in_one_bucket_with_progress_in_another(
     while (sent := feed.send_round()) is not None:
         for file in sent.files:
             source_server.put(f"{place}/{file.path}", file.data)
-        pipeline().run(spark=spark)
+        pipeline().run(spark=tasks)
     feed.assert_true()
-    assert pipeline().run(spark=spark).counts == Counts()
+    assert pipeline().run(spark=tasks).counts == Counts()

@@ -28,7 +28,6 @@ from tests.services.shared import unique
 from tests.source.s3_server import BUCKET, S3Server
 
 __all__ = ["server", "store"]
-pytestmark = pytest.mark.spark
 PARQUET = "{each: 'silver_{type}', bronze: bronze_events, format: parquet}"
 
 
@@ -47,10 +46,10 @@ def assert_each_record_once(store: Store) -> None:
 
 
 def test_a_lake_of_plain_parquet(
-    store: Store, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    store: Store, tasks: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.games.send_round()
-    store.pipeline(tables=PARQUET).run(spark=spark)
+    store.pipeline(tables=PARQUET).run(spark=tasks)
     assert {format_at(f"{store.address}/{table}") for table in store.tables()} == {"parquet"}
     assert_each_record_once(store)
     # cut short, and finished once
@@ -64,8 +63,8 @@ def test_a_lake_of_plain_parquet(
         patched.setattr(batches, "reached", stop)
         patched.setattr("distributary.engine.steps.commits.reached", stop)
         with pytest.raises(KeyboardInterrupt):
-            store.pipeline(tables=PARQUET).run(spark=spark)
-    store.pipeline(tables=PARQUET).run(spark=spark)
+            store.pipeline(tables=PARQUET).run(spark=tasks)
+    store.pipeline(tables=PARQUET).run(spark=tasks)
     assert_each_record_once(store)
     # parked, and resumed
     victim, real = store.tables()[0], ParquetTable.intend
@@ -79,16 +78,16 @@ def test_a_lake_of_plain_parquet(
     with monkeypatch.context() as patched:
         patched.setattr(ParquetTable, "intend", fail)
         extra = "run: {publish_attempts: 1}"
-        assert store.pipeline(tables=PARQUET, extra=extra).run(spark=spark).counts.parked == 10
+        assert store.pipeline(tables=PARQUET, extra=extra).run(spark=tasks).counts.parked == 10
     done = resume(store.pipeline(tables=PARQUET), victim)
     assert {each.outcome for each in done} == {Outcome.PUBLISHED}
     assert waiting(store.pipeline(tables=PARQUET)) == []
     assert_each_record_once(store)
-    assert store.pipeline(tables=PARQUET).run(spark=spark).counts == Counts()
+    assert store.pipeline(tables=PARQUET).run(spark=tasks).counts == Counts()
     found = trace_offset(store.address, Coordinates("wrapper", 0, offsets(store, victim)[0]))
     assert victim in {place.table for place in found.places}
     with pytest.raises(ConfigError):
-        store.pipeline().run(spark=spark)
+        store.pipeline().run(spark=tasks)
     pipeline = store.pipeline(tables=PARQUET)
     remove(pipeline, plan_clean(pipeline))
     assert not [path for path in store.objects() if "/silver_" in path]
@@ -96,7 +95,7 @@ def test_a_lake_of_plain_parquet(
 
 @pytest.mark.slow
 def test_two_shards_and_then_three(
-    server: S3Server, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: S3Server, tasks: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     games = Games(tmp_path, GamesPlan(games=5, versions=4, records=4, bad=5), records_per_file=40)
     lake = f"s3://{BUCKET}/{unique('lake')}"
@@ -108,7 +107,7 @@ def test_two_shards_and_then_three(
     path = games.write_file(tables=TABLES, timed=True)
     told = f"lake: {{path: {lake}, storage_options: {{{', '.join(options)}}}}}"
     path.write_text(path.read_text().replace(f"lake: {{path: {games.lake}}}", told))
-    spread = Spread(games, spark)
+    spread = Spread(games, tasks)
 
     def assert_once() -> None:
         ledger = Pipeline.load(path).ledger()
@@ -128,7 +127,7 @@ def test_two_shards_and_then_three(
         assert all(ledger.totals(name).balanced for name in {b.pipeline for b in ledger.batches()})
 
     games.send_round()
-    Pipeline.load(path).run(spark=spark)
+    Pipeline.load(path).run(spark=tasks)
     spread.install(2)
     with pytest.raises(SourceUnavailableError) as caught:
         spread.run("games-shard-0")
@@ -137,7 +136,7 @@ def test_two_shards_and_then_three(
     spread.run("games", "games-shard-0", "games-shard-1", "games-unified")
     assert_once()
     with pytest.raises(ConfigError):
-        Pipeline.load(path).run(spark=spark)
+        Pipeline.load(path).run(spark=tasks)
     games.send_round()
     spread.run("games")
     spread.install(3)

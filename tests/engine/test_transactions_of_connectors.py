@@ -28,7 +28,7 @@ def test_batches_while_a_database_is_written_have_whole_transactions(
     postgres: Postgres,
     debezium: Debezium,
     tmp_path: Path,
-    spark: SparkSession,
+    tasks: SparkSession,
 ) -> None:
     is_avro = kind == "avro"
     payload = "{format: avro}" if is_avro else "{format: json}"
@@ -51,11 +51,11 @@ def test_batches_while_a_database_is_written_have_whole_transactions(
     sums: list[int] = []
     pipeline = shop.pipeline()
     while writer.is_alive():
-        pipeline.run(trigger="available_now", spark=spark)
+        pipeline.run(trigger="available_now", spark=tasks)
         sums.append(_sum(shop))
     writer.join()
     shop.arrived()
-    while pipeline.run(trigger="available_now", spark=spark).batches:
+    while pipeline.run(trigger="available_now", spark=tasks).batches:
         sums.append(_sum(shop))
     assert set(sums) == {1_000}
     batches: dict[str, set[int]] = defaultdict(set)

@@ -38,7 +38,7 @@ def without(what: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def test_files_that_are_not_avro_or_end_too_early_keep_their_good_events(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, tasks: SparkSession
 ) -> None:
     feed = Feed(tmp_path)
     feed.put_events("good", [event(1)])
@@ -46,7 +46,7 @@ def test_files_that_are_not_avro_or_end_too_early_keep_their_good_events(
     whole = avro([event(n) for n in range(10, 30)], written=avro_schema(), block=2_000)
     cut = whole[: len(whole) - 300]
     put(feed.files / f"{FOLDER}/cut.avro", cut)
-    counts = feed.pipeline().run(spark=spark).counts
+    counts = feed.pipeline().run(spark=tasks).counts
     assert counts.dead_lettered == 2
     assert counts.balanced
     assert counts.read == counts.written + 2
@@ -60,11 +60,11 @@ def test_files_that_are_not_avro_or_end_too_early_keep_their_good_events(
     assert found["cut.avro"]["error_code"] == "FILE_TRUNCATED"
     # what was not read, to the last byte
     assert cut.endswith(found["cut.avro"]["value"])
-    assert feed.pipeline().run(spark=spark).counts == Counts()
+    assert feed.pipeline().run(spark=tasks).counts == Counts()
 
 
 def test_a_file_that_unpacks_to_gigabytes_does_not_stop_the_others(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, tasks: SparkSession
 ) -> None:
     feed = Feed(tmp_path)
     feed.put_events("a", [event(1)])
@@ -73,7 +73,7 @@ def test_a_file_that_unpacks_to_gigabytes_does_not_stop_the_others(
     bomb = container(schema, (64 << 20, packed), codec="bzip2")
     put(feed.files / f"{FOLDER}/bomb.avro", bomb)
     feed.put_events("z", [event(2)])
-    counts = feed.pipeline().run(spark=spark).counts
+    counts = feed.pipeline().run(spark=tasks).counts
     assert counts == Counts(read=3, written=2, dead_lettered=1)
     assert counts.balanced
     assert ids(feed) == [1, 2]
@@ -99,7 +99,7 @@ BAD_EVENTS = {
 
 
 def test_bad_lines_of_json_are_letters_and_the_lines_around_them_are_kept(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, tasks: SparkSession
 ) -> None:
     feed = Feed(tmp_path, CdcPlan(format=CdcFormat.JSON))
     lines = []
@@ -107,14 +107,14 @@ def test_bad_lines_of_json_are_letters_and_the_lines_around_them_are_kept(
         lines += [text(event(number)), bad]
     lines.append(text(event(30)))
     put(feed.files / f"{FOLDER}/mixed.jsonl", b"\n".join(lines))
-    counts = feed.pipeline().run(spark=spark).counts
+    counts = feed.pipeline().run(spark=tasks).counts
     count = len(BAD_EVENTS)
     assert counts == Counts(read=len(lines), written=count + 1, dead_lettered=count)
     assert ids(feed) == [*range(10, 10 + count), 30]
     assert {row["value"]: row["error_code"] for row in letters(feed)} == BAD_EVENTS
     # sent again, they fail again, each as before, and nothing is doubled
     letters_again = dead_letters_of(feed.pipeline())
-    with feed.pipeline().open(spark, lane=LANE) as context:
+    with feed.pipeline().open(tasks, lane=LANE) as context:
         done = replay(context, letters_again, letters_again.select())
     assert (done.selected, done.replayed) == (count, 0)
     assert Counter(done.failed_again) == Counter(BAD_EVENTS.values())
@@ -123,7 +123,7 @@ def test_bad_lines_of_json_are_letters_and_the_lines_around_them_are_kept(
 
 
 def test_bad_events_of_avro_are_letters_and_those_around_them_are_kept(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, tasks: SparkSession
 ) -> None:
     feed = Feed(tmp_path)
     payload_less = avro_schema()
@@ -136,7 +136,7 @@ def test_bad_events_of_avro_are_letters_and_those_around_them_are_kept(
     bad_key = event(3, metadata={"primary_keys": ["other"]})
     bad_place = event(4, metadata={"log_file": "no number"})
     feed.put_events("mixed", [event(5), bad_key, event(6), bad_place, event(7)])
-    counts = feed.pipeline().run(spark=spark).counts
+    counts = feed.pipeline().run(spark=tasks).counts
     assert counts == Counts(read=7, written=3, dead_lettered=4)
     assert ids(feed) == [5, 6, 7]
     assert codes(feed) == {
@@ -149,37 +149,37 @@ def test_bad_events_of_avro_are_letters_and_those_around_them_are_kept(
 
 @pytest.mark.parametrize("format", [CdcFormat.AVRO, CdcFormat.JSON])
 def test_letters_are_replayed_when_their_cause_is_gone(
-    tmp_path: Path, spark: SparkSession, format: CdcFormat
+    tmp_path: Path, tasks: SparkSession, format: CdcFormat
 ) -> None:
     feed = Feed(tmp_path, CdcPlan(format=format, tables=2, events=40, rows=3, rounds=2))
     feed.send_round()
-    refused = feed.pipeline(extra="evolution: {new_type: dead_letter}").run(spark=spark).counts
+    refused = feed.pipeline(extra="evolution: {new_type: dead_letter}").run(spark=tasks).counts
     assert refused == Counts(read=refused.read, dead_lettered=refused.read)
     feed.send_all()
-    accepted = feed.pipeline().run(spark=spark).counts
+    accepted = feed.pipeline().run(spark=tasks).counts
     assert accepted == Counts(read=accepted.read, written=accepted.read)
     # older than what the tables have by now: they are put where they belong
     known = dead_letters_of(feed.pipeline())
-    with feed.pipeline().open(spark, lane=LANE) as context:
+    with feed.pipeline().open(tasks, lane=LANE) as context:
         trial = try_replay(context, known.select())
         assert trial.replayed == refused.read
         done = replay(context, known, known.select())
     assert (done.replayed, done.failed_again) == (refused.read, {})
     feed.assert_true()
-    with feed.pipeline().open(spark, lane=LANE) as context:
+    with feed.pipeline().open(tasks, lane=LANE) as context:
         assert replay(context, known, known.select()).selected == 0
     assert feed.pipeline().ledger().totals("changes").balanced
 
 
 def test_a_payload_type_that_changes_is_refused_where_that_is_asked_for(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, tasks: SparkSession
 ) -> None:
     feed = Feed(tmp_path)
     feed.put_events("a", [event(1)])
     changed = {**COLUMNS, "val": ["null", "long"]}
     feed.put_events("b", [event(2, payload={"id": 2, "val": 5})], columns=changed)
     extra = "evolution: {type_change: dead_letter}"
-    assert feed.pipeline(extra=extra).run(spark=spark).counts == Counts(
+    assert feed.pipeline(extra=extra).run(spark=tasks).counts == Counts(
         read=2, written=1, dead_lettered=1
     )
     assert set(codes(feed)) == {"TYPE_CHANGE_REFUSED"}

@@ -45,7 +45,7 @@ class _Late:
 
 
 def test_letters_heal_when_their_schema_appears_and_land_once(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, tasks: SparkSession
 ) -> None:
     games = Games(tmp_path, GamesPlan(games=2, versions=1, records=6))
     name = games.plan.names[1]
@@ -54,7 +54,7 @@ def test_letters_heal_when_their_schema_appears_and_land_once(
         games.sink.write_arrow(one.arrow())
         games.sent.append(one.sent())
     pipeline = games.pipeline()
-    assert pipeline.run(spark=spark).counts == Counts(read=12, written=6, dead_lettered=6)
+    assert pipeline.run(spark=tasks).counts == Counts(read=12, written=6, dead_lettered=6)
     assert healable(pipeline).count == 0
 
     games.registry.register(event_subject(name), event(name, 1, changed=False))
@@ -62,11 +62,11 @@ def test_letters_heal_when_their_schema_appears_and_land_once(
 
     letters = dead_letters_of(pipeline)
     selection = letters.select(reason=ErrorCode.UNKNOWN_SCHEMA_ID)
-    with games.pipeline().open(spark, lane=LANE) as context:
+    with games.pipeline().open(tasks, lane=LANE) as context:
         trial = try_replay(context, selection)
         assert (trial.selected, trial.replayed, trial.tables) == (6, 6, {f"silver_{name}": 6})
     assert not (games.lake / f"silver_{name}" / "_delta_log").exists()
-    with games.pipeline().open(spark, lane=LANE) as context:
+    with games.pipeline().open(tasks, lane=LANE) as context:
         done = replay(context, letters, selection)
     assert (done.replayed, done.failed_again) == (6, {})
     assert len(games.rows(f"silver_{name}")) == 6
@@ -74,7 +74,7 @@ def test_letters_heal_when_their_schema_appears_and_land_once(
     totals = pipeline.ledger().totals("games")
     assert (totals.read, totals.written, totals.dead_lettered) == (12, 12, 0)
     # again: nothing is left to send
-    with games.pipeline().open(spark, lane=LANE) as context:
+    with games.pipeline().open(tasks, lane=LANE) as context:
         again = replay(context, letters, letters.select(reason=ErrorCode.UNKNOWN_SCHEMA_ID))
     assert again.selected == 0
     assert len(games.rows(f"silver_{name}")) == 6
@@ -86,12 +86,12 @@ def _next_id(games: Games) -> int:
 
 
 def test_a_killed_replay_goes_on_with_the_same_letters(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tasks: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     games = Games(tmp_path, GamesPlan(games=2, versions=1, records=5, bad=4))
     games.send_all()
     pipeline = games.pipeline()
-    pipeline.run(spark=spark)
+    pipeline.run(spark=tasks)
     letters = dead_letters_of(pipeline)
     before = letters.select()
     assert before.num_rows == 4
@@ -102,9 +102,9 @@ def test_a_killed_replay_goes_on_with_the_same_letters(
     for place in ("_settle", "publish_all"):
         with monkeypatch.context() as patch:
             patch.setattr(batch_module, place, die)
-            with pipeline.open(spark, lane=LANE) as context, pytest.raises(RuntimeError):
+            with pipeline.open(tasks, lane=LANE) as context, pytest.raises(RuntimeError):
                 replay(context, letters, before)
-    with pipeline.open(spark, lane=LANE) as context:
+    with pipeline.open(tasks, lane=LANE) as context:
         done = replay(context, letters, before.slice(0, 0))
     assert done.selected == 0
     # the frozen selection was finished first: all four were tried again and failed again
@@ -128,26 +128,26 @@ def _read_only(folder: Path) -> Iterator[None]:
 
 @pytest.mark.parametrize("by_hand", [True, False], ids=["by hand", "by the next run"])
 def test_a_table_that_cannot_be_written_is_parked_alone_and_resumed_in_order(
-    tmp_path: Path, spark: SparkSession, by_hand: bool
+    tmp_path: Path, tasks: SparkSession, by_hand: bool
 ) -> None:
     games = Games(tmp_path, GamesPlan(games=3, versions=4, records=5))
     games.send_round()
-    games.pipeline().run(spark=spark)
+    games.pipeline().run(spark=tasks)
     victim = games.tables()[0]
     with _read_only(games.lake / victim):
         for _ in range(2):
             games.send_round()
-            summary = games.pipeline().run(spark=spark)
+            summary = games.pipeline().run(spark=tasks)
             assert summary.counts == Counts(read=15, written=10, parked=5)
         # nothing new comes, and it still waits
-        assert games.pipeline().run(spark=spark).still_parked == StillParked(10, 1)
+        assert games.pipeline().run(spark=tasks).still_parked == StillParked(10, 1)
         assert [len(games.rows(t)) for t in games.tables()[1:]] == [15, 15]
         assert [p.mark.batch for p in waiting(games.pipeline(), victim)] == [1, 2]
     if by_hand:
         assert len(resume(games.pipeline(), victim)) == 2
     # what waits goes first
     games.send_round()
-    summary = games.pipeline().run(spark=spark)
+    summary = games.pipeline().run(spark=tasks)
     assert (summary.counts, summary.still_parked) == (Counts(read=15, written=15), StillParked())
     assert waiting(games.pipeline()) == []
     assert [len(games.rows(t)) for t in games.tables()] == [20, 20, 20]
@@ -161,11 +161,11 @@ class _Killed(BaseException):
 
 
 def test_a_table_that_waits_for_a_batch_that_was_cut_short_counts_it_once(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tasks: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     games = Games(tmp_path, GamesPlan(games=2, versions=2, records=5))
     games.send_round()
-    games.pipeline().run(spark=spark)
+    games.pipeline().run(spark=tasks)
     victim = games.tables()[0]
 
     def die(now: KillPoint, *args: object) -> None:
@@ -176,12 +176,12 @@ def test_a_table_that_waits_for_a_batch_that_was_cut_short_counts_it_once(
     with _read_only(games.lake / victim), monkeypatch.context() as patch:
         patch.setattr(batch_module, "reached", die)
         with pytest.raises(_Killed):
-            games.pipeline().run(spark=spark)
+            games.pipeline().run(spark=tasks)
     assert [p.mark.batch for p in waiting(games.pipeline(), victim)] == [1]
     # whoever finishes the batch counts its records
     [result] = resume(games.pipeline(), victim)
     assert result.outcome is Outcome.PARKED and "not finished" in result.error
-    games.pipeline().run(spark=spark)
+    games.pipeline().run(spark=tasks)
     assert waiting(games.pipeline()) == []
     ledger = games.pipeline().ledger()
     assert (
@@ -192,22 +192,22 @@ def test_a_table_that_waits_for_a_batch_that_was_cut_short_counts_it_once(
 
 
 def test_the_mark_of_a_settled_batch_that_is_missing_is_set_by_the_next_run(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, tasks: SparkSession
 ) -> None:
     games = Games(tmp_path, GamesPlan(games=2, versions=1, records=5))
     games.send_all()
-    games.pipeline().run(spark=spark)
+    games.pipeline().run(spark=tasks)
     # as a process leaves it that is killed between the ledger's row and the mark
     folder = games.pipeline().checkpoint.below("manifests")
     newest = Manifests(folder).newest()
     folder.remove(f"{newest:020d}.settled")
     assert Manifests(folder).settled() < newest
-    assert games.pipeline().run(spark=spark).batches == 0
+    assert games.pipeline().run(spark=tasks).batches == 0
     assert Manifests(folder).settled() == newest
 
 
 def test_a_manifest_whose_answer_is_lost_ends_no_run(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tasks: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     games = Games(tmp_path, GamesPlan(games=2, versions=1, records=5))
     games.send_all()
@@ -221,7 +221,7 @@ def test_a_manifest_whose_answer_is_lost_ends_no_run(
         return found
 
     monkeypatch.setattr(Disk, "create", silent)
-    assert games.pipeline().run(spark=spark).counts == Counts(read=10, written=10)
+    assert games.pipeline().run(spark=tasks).counts == Counts(read=10, written=10)
     assert lost
     games.assert_each_record_once()
     games.assert_no_file_is_left()
@@ -229,7 +229,7 @@ def test_a_manifest_whose_answer_is_lost_ends_no_run(
 
 @pytest.mark.parametrize("times", [1, 4])
 def test_staged_files_that_are_removed_before_their_commit_are_staged_again_as_often_as_it_takes(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, times: int
+    tmp_path: Path, tasks: SparkSession, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     games = Games(tmp_path, GamesPlan(games=3, versions=1, records=5))
     games.send_all()
@@ -248,7 +248,7 @@ def test_staged_files_that_are_removed_before_their_commit_are_staged_again_as_o
     pipeline = games.pipeline()
     failed: list[Failed] = []
     pipeline.bus.subscribe(lambda e: failed.append(e) if isinstance(e, Failed) else None)
-    assert pipeline.run(spark=spark).counts == Counts(read=15, written=15)
+    assert pipeline.run(spark=tasks).counts == Counts(read=15, written=15)
     assert len(removed) == times
     # once more within the batch, then with back-off, and told
     assert {e.error.code for e in failed} == (
@@ -263,7 +263,7 @@ def test_staged_files_that_are_removed_before_their_commit_are_staged_again_as_o
 
 
 def test_a_batch_stays_decided_until_it_is_decided_anew(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tasks: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that dies while it stages a batch again must not find other records under it."""
     games = Games(tmp_path, GamesPlan(games=2, versions=2, records=5))
@@ -286,20 +286,20 @@ def test_a_batch_stays_decided_until_it_is_decided_anew(
         patch.setattr(batch_module, "publish_all", lose_a_file)
         patch.setattr(batch_module, "stage_records", die)
         with pytest.raises(KeyboardInterrupt):
-            games.pipeline().run(spark=spark)
+            games.pipeline().run(spark=tasks)
     # by now the source has more: a batch that nobody had decided would end later
     games.send_round()
-    assert games.pipeline().run(spark=spark).counts == Counts(read=20, written=20)
+    assert games.pipeline().run(spark=tasks).counts == Counts(read=20, written=20)
     games.assert_each_record_once()
     games.assert_no_file_is_left()
 
 
 def test_reset_and_clean_touch_only_what_the_pipeline_made(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, tasks: SparkSession
 ) -> None:
     games = Games(tmp_path, GamesPlan(games=2, versions=1, records=5, bad=2))
     games.send_all()
-    games.pipeline().run(spark=spark)
+    games.pipeline().run(spark=tasks)
     foreign = games.lake / "somebody_elses"
     foreign.mkdir()
     (foreign / "file").write_text("mine")
@@ -317,11 +317,11 @@ def test_reset_and_clean_touch_only_what_the_pipeline_made(
     assert (games.lake / "wrapper" / "_delta_log").exists()
     assert plan_clean(games.pipeline()) == []
     # and it can begin again
-    assert games.pipeline().run(spark=spark).counts.written == 10
+    assert games.pipeline().run(spark=tasks).counts.written == 10
 
 
 def test_a_registry_that_is_away_fails_the_batch_and_dead_letters_nothing(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, tasks: SparkSession
 ) -> None:
     games = Games(tmp_path, GamesPlan(games=1, versions=1, records=3))
     games.send_all()
@@ -329,10 +329,10 @@ def test_a_registry_that_is_away_fails_the_batch_and_dead_letters_nothing(
     os.rename(tmp_path / "schemas", hidden)
     pipeline = games.pipeline(extra="run: {batch_attempts: 1}")
     with pytest.raises(DistributaryError) as caught:
-        pipeline.run(spark=spark)
+        pipeline.run(spark=tasks)
     assert caught.value.code is ErrorCode.REGISTRY_UNAVAILABLE
     assert not (games.lake / "dead_letters" / "_delta_log").exists()
     # bronze was written before anybody was asked
     assert not list((games.lake / "bronze_events").rglob("*.parquet"))
     os.rename(hidden, tmp_path / "schemas")
-    assert games.pipeline().run(spark=spark).counts == Counts(read=3, written=3)
+    assert games.pipeline().run(spark=tasks).counts == Counts(read=3, written=3)

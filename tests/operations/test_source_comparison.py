@@ -146,16 +146,16 @@ class Shop:
         tables = self.pipeline().ledger().tables("shop", schema_ids=False)
         return next(table for table in tables if table.table == "orders")
 
-    def run(self, spark: SparkSession) -> None:
-        assert self.pipeline().run(spark=spark).counts.balanced
+    def run(self, tasks: SparkSession) -> None:
+        assert self.pipeline().run(spark=tasks).counts.balanced
 
     def compare(self, database: Database) -> SourceCheck:
         return comparison(self.pipeline(), self.known(), database).run(patience=5)[0]
 
-    def heal(self, spark: SparkSession, database: Database) -> int:
+    def heal(self, tasks: SparkSession, database: Database) -> int:
         compared = comparison(self.pipeline(), self.known(), database)
         _, wrong, moment = compared.run(patience=5)
-        with self.pipeline().open(spark, lane=LANE) as context:
+        with self.pipeline().open(tasks, lane=LANE) as context:
             return heal(context, self.known(), compared, wrong, moment, address=self.url[:10])
 
     def rows(self) -> dict[int, str]:
@@ -216,10 +216,10 @@ WRONG = [("UPDATE", 7, "changed"), ("DELETE", 8, ""), ("INSERT", 900, "new")]
 
 
 def test_what_differs_is_healed_in_one_batch_beside_the_stream(
-    shop: Shop, database: Database, spark: SparkSession
+    shop: Shop, database: Database, tasks: SparkSession
 ) -> None:
     shop.fill()
-    shop.run(spark)
+    shop.run(tasks)
     shop.change(WRONG, sent=False)
     # a change that the stream still has on its way, and that heals nothing
     shop.change([("UPDATE", 20, "on its way")])
@@ -228,8 +228,8 @@ def test_what_differs_is_healed_in_one_batch_beside_the_stream(
     assert (check.missing, check.extra, check.different) == (1, 1, 2)
     # the stream goes on between the comparison and the healing
     shop.change([("UPDATE", 7, "after the snapshot")])
-    shop.run(spark)
-    with shop.pipeline().open(spark, lane=LANE) as context:
+    shop.run(tasks)
+    with shop.pipeline().open(tasks, lane=LANE) as context:
         assert heal(context, shop.known(), compared, wrong, moment, address="here") == 4
     assert shop.rows() == shop.there()
     assert shop.rows()[7] == "after the snapshot"
@@ -238,7 +238,7 @@ def test_what_differs_is_healed_in_one_batch_beside_the_stream(
     assert shop.pipeline().ledger().totals("shop").read == ROWS + 2 + 4
     assert shop.command("verify", "orders")[0] == 0
     # again: nothing is left to do
-    assert shop.heal(spark, database) == 0
+    assert shop.heal(tasks, database) == 0
     assert shop.reads() == 3
 
 
@@ -266,17 +266,17 @@ def _killed_at(moment: KillPoint, *, at: int = 1) -> Iterator[None]:
 
 @pytest.mark.parametrize("moment", CHANGE_MOMENTS)
 def test_a_healing_that_was_killed_is_finished_with_the_same_rows(
-    moment: KillPoint, shop: Shop, database: Database, spark: SparkSession
+    moment: KillPoint, shop: Shop, database: Database, tasks: SparkSession
 ) -> None:
     shop.fill()
-    shop.run(spark)
+    shop.run(tasks)
     shop.change(WRONG, sent=False)
     with _killed_at(moment):
-        shop.heal(spark, database)
+        shop.heal(tasks, database)
     # the stream does not wait for it
     shop.change([("UPDATE", 7, "later"), ("UPDATE", 30, "later")])
-    shop.run(spark)
-    shop.heal(spark, database)
+    shop.run(tasks)
+    shop.heal(tasks, database)
     assert shop.rows() == shop.there()
     assert shop.compare(database).agrees
     # the command looks for what was begun before it compares; this comparison did not
@@ -286,11 +286,11 @@ def test_a_healing_that_was_killed_is_finished_with_the_same_rows(
 
 
 def test_a_whole_table_is_read_again_while_rows_change_between_its_ranges(
-    shop: Shop, database: Database, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    shop: Shop, database: Database, tasks: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(source_module, "RANGE_ROWS", RANGE)
     shop.fill()
-    shop.run(spark)
+    shop.run(tasks)
     shop.change(WRONG, sent=False)
     shop.change([("UPDATE", 150, "missed"), ("DELETE", 240, "")], sent=False)
     calls = iter(
@@ -309,9 +309,9 @@ def test_a_whole_table_is_read_again_while_rows_change_between_its_ranges(
         steps.append((rows, total))
         if rows and (changes := next(calls, None)):
             shop.change(changes)
-            shop.run(spark)
+            shop.run(tasks)
 
-    with shop.pipeline().open(spark, lane=LANE) as context:
+    with shop.pipeline().open(tasks, lane=LANE) as context:
         compared = comparison(shop.pipeline(), shop.known(), database)
         count, check = read_again(
             context, shop.known(), compared, database, patience=5, total=ROWS, progress=beside
@@ -330,16 +330,16 @@ def test_a_snapshot_that_was_killed_goes_on_after_its_last_range(
     moment: KillPoint,
     shop: Shop,
     database: Database,
-    spark: SparkSession,
+    tasks: SparkSession,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(source_module, "RANGE_ROWS", RANGE)
     shop.fill()
-    shop.run(spark)
+    shop.run(tasks)
     shop.change(WRONG, sent=False)
 
     def read() -> int:
-        with shop.pipeline().open(spark, lane=LANE) as context:
+        with shop.pipeline().open(tasks, lane=LANE) as context:
             compared = comparison(shop.pipeline(), shop.known(), database)
             return read_again(context, shop.known(), compared, database, patience=5)[0]
 
@@ -349,7 +349,7 @@ def test_a_snapshot_that_was_killed_goes_on_after_its_last_range(
     assert done in (RANGE, 2 * RANGE)
     # what was read before the kill changes once more, and so does what was not
     shop.change([("UPDATE", 3, "later"), ("UPDATE", 210, "later"), ("INSERT", 950, "later")])
-    shop.run(spark)
+    shop.run(tasks)
     read()
     assert shop.rows() == shop.there()
     # no range that was settled is read again: only the one that was cut off may be
@@ -359,10 +359,10 @@ def test_a_snapshot_that_was_killed_goes_on_after_its_last_range(
 
 @pytest.mark.slow
 def test_commands_that_are_killed_are_finished_by_the_next_ones(
-    shop: Shop, spark: SparkSession
+    shop: Shop, tasks: SparkSession
 ) -> None:
     shop.fill()
-    shop.run(spark)
+    shop.run(tasks)
     shop.change(WRONG, sent=False)
     verify = ("verify", "orders", "--source", "${SHOP_URL}")
     code, output = shop.command(*verify, "--json")
@@ -392,10 +392,10 @@ def test_commands_that_are_killed_are_finished_by_the_next_ones(
 
 
 def test_a_comparison_of_another_table_is_refused(
-    shop: Shop, database: Database, spark: SparkSession
+    shop: Shop, database: Database, tasks: SparkSession
 ) -> None:
     shop.fill()
-    shop.run(spark)
+    shop.run(tasks)
     log = next(
         table
         for table in shop.pipeline().ledger().tables("shop", schema_ids=False)

@@ -70,6 +70,7 @@ from distributary.observe.ledger.ledger import Ledger
 from distributary.observe.status.pulse import begin_pulse, write_failure
 from distributary.publish.base import Publisher
 from distributary.registry.base import RegistryCalls, SchemaRegistry
+from distributary.spark.in_process import is_in_process
 from distributary.spark.session import spark_session
 from distributary.spark.settings import SparkSettings
 from distributary.spark.versions import require_delta, require_session
@@ -391,7 +392,9 @@ def _wrong_argument(name: str, value: object, what: str) -> ConfigError:
 
 def _is_session(value: object) -> bool:
     # a session of Spark Connect has another class, which may not be installed
-    return any(each.__name__ == "SparkSession" for each in type(value).__mro__)
+    return is_in_process(value) or any(
+        each.__name__ == "SparkSession" for each in type(value).__mro__
+    )
 
 
 Mask = Callable[[str], str]

@@ -1,4 +1,4 @@
-"""Tasks in this process, without a JVM: for tests of users, and for repairs of a few records.
+"""Tasks in this process, without a JVM: for tests, and for repairs of a few records.
 
 This session offers the part of Spark that the two hops of a stage use. Work that needs more, such
 as a merge into a table that only Spark can write, calls `real` for a session of Spark.
@@ -67,6 +67,11 @@ class _InProcess:
 def in_process(begin: Callable[[], SparkSession]) -> SparkSession:
     """Return a session whose tasks run in this process; `begin` starts Spark if it is needed."""
     return cast(SparkSession, _InProcess(begin))
+
+
+def is_in_process(session: object) -> bool:
+    """Return whether a session runs its tasks in this process."""
+    return isinstance(session, _InProcess)
 
 
 def real(session: SparkSession) -> SparkSession:

@@ -76,9 +76,8 @@ def sent(root: Path, *records: dict[str, Any]) -> None:
     write_deltalake(str(root / "events"), table, mode="append")
 
 
-@pytest.mark.spark
 def test_good_records_behind_an_odd_one_are_named_and_replayed(
-    own_folder: Path, cli: Cli, spark: SparkSession
+    own_folder: Path, cli: Cli, tasks: SparkSession
 ) -> None:
     file = written(own_folder)
     sent(own_folder, {"id": {"deep": 1}, "n": 0})
@@ -101,9 +100,8 @@ def test_good_records_behind_an_odd_one_are_named_and_replayed(
     assert after["tables"]["refusing"] == 0
 
 
-@pytest.mark.spark
 def test_a_column_that_an_odd_record_decided_alone_is_named_until_it_has_most_values(
-    own_folder: Path, cli: Cli, spark: SparkSession
+    own_folder: Path, cli: Cli, tasks: SparkSession
 ) -> None:
     file = written(own_folder)
 
@@ -129,9 +127,8 @@ def test_a_column_that_an_odd_record_decided_alone_is_named_until_it_has_most_va
     assert doubts() == []
 
 
-@pytest.mark.spark
 def test_one_odd_record_changes_nothing_for_the_others(
-    own_folder: Path, cli: Cli, spark: SparkSession
+    own_folder: Path, cli: Cli, tasks: SparkSession
 ) -> None:
     file = written(own_folder)
     batches = (

@@ -163,9 +163,8 @@ def test_a_manifest_under_the_name_of_another_batch_is_refused(tmp_path: Path) -
         Manifests(at(tmp_path)).read(4)
 
 
-@pytest.mark.spark
 def test_a_position_with_a_flipped_bit_loses_no_records(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, tasks: SparkSession
 ) -> None:
     games = Games(tmp_path, GamesPlan(games=2, versions=4, records=5), records_per_file=4)
 
@@ -173,7 +172,7 @@ def test_a_position_with_a_flipped_bit_loses_no_records(
         return games.pipeline(batch=8)
 
     games.send_round()
-    pipeline().run(spark=spark)
+    pipeline().run(spark=tasks)
     folder = Path(pipeline().checkpoint.address) / "manifests"
     file = max(folder.glob("*.json"))
     data = file.read_bytes()
@@ -181,19 +180,18 @@ def test_a_position_with_a_flipped_bit_loses_no_records(
     games.send_all()
     file.write_bytes(flipped(data, 8 * at_version + 1))
     with pytest.raises(CheckpointError) as caught:
-        pipeline().run(spark=spark)
+        pipeline().run(spark=tasks)
     assert caught.value.code is ErrorCode.CHECKPOINT_INVALID
     assert str(file) in caught.value.where
     file.write_bytes(data)
-    pipeline().run(spark=spark)
+    pipeline().run(spark=tasks)
     games.assert_each_record_once()
 
 
-@pytest.mark.spark
-def test_documents_of_the_version_before_are_read_on(tmp_path: Path, spark: SparkSession) -> None:
+def test_documents_of_the_version_before_are_read_on(tmp_path: Path, tasks: SparkSession) -> None:
     games = Games(tmp_path, GamesPlan(games=2, versions=3, records=5))
     games.send_round()
-    games.pipeline().run(spark=spark)
+    games.pipeline().run(spark=tasks)
     folder = Path(games.pipeline().checkpoint.address)
     copies = [*folder.rglob("*.json"), *games.lake.glob("_distributary/pipelines/*/decided-*.json")]
     sealed = [file for file in copies if b"\nsha256 " in file.read_bytes()]
@@ -201,5 +199,5 @@ def test_documents_of_the_version_before_are_read_on(tmp_path: Path, spark: Spar
     for file in sealed:
         file.write_bytes(file.read_bytes().partition(b"\nsha256 ")[0])
     games.send_all()
-    games.pipeline().run(spark=spark)
+    games.pipeline().run(spark=tasks)
     games.assert_each_record_once()

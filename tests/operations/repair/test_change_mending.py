@@ -41,16 +41,16 @@ def unwritable(table: Path) -> Iterator[None]:
 
 
 def test_a_merged_table_that_cannot_be_written_is_parked_alone_and_catches_up(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, tasks: SparkSession
 ) -> None:
     feed = Feed(tmp_path, PLAN)
     feed.send_round()
-    feed.pipeline().run(spark=spark)
+    feed.pipeline().run(spark=tasks)
     feed.assert_true()
     with unwritable(feed.lake / "shop_orders"):
         for _ in range(2):
             feed.send_round()
-            counts = feed.pipeline().run(spark=spark).counts
+            counts = feed.pipeline().run(spark=tasks).counts
             # the logs have everything: no record waits
             assert counts.parked == 0
             assert counts.read == counts.written
@@ -70,20 +70,20 @@ def test_a_merged_table_that_cannot_be_written_is_parked_alone_and_catches_up(
     done = resume(feed.pipeline(), "shop_orders")
     assert [(r.table, r.outcome) for r in done] == [("shop_orders", Outcome.PUBLISHED)] * 2
     feed.send_all()
-    feed.pipeline().run(spark=spark)
+    feed.pipeline().run(spark=tasks)
     assert waiting(feed.pipeline()) == []
     feed.assert_true()
 
 
 def test_a_log_that_cannot_be_written_holds_its_table_back_and_both_are_resumed(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, tasks: SparkSession
 ) -> None:
     feed = Feed(tmp_path, PLAN)
     feed.send_round()
-    feed.pipeline().run(spark=spark)
+    feed.pipeline().run(spark=tasks)
     with unwritable(feed.lake / "shop_orders_log"):
         feed.send_round()
-        counts = feed.pipeline().run(spark=spark).counts
+        counts = feed.pipeline().run(spark=tasks).counts
         assert 0 < counts.parked < counts.read
         assert counts.balanced
         assert [p.table for p in waiting(feed.pipeline(), "shop_orders")] == [
@@ -97,7 +97,7 @@ def test_a_log_that_cannot_be_written_holds_its_table_back_and_both_are_resumed(
     pipeline = feed.pipeline()
     told: list[TableResumed] = []
     pipeline.bus.subscribe(lambda e: told.append(e) if isinstance(e, TableResumed) else None)
-    assert pipeline.run(spark=spark).still_parked == StillParked()
+    assert pipeline.run(spark=tasks).still_parked == StillParked()
     # the run has done it by itself, the log first
     assert [(e.table, e.parked) for e in told] == [
         ("shop_orders_log", False),
@@ -109,13 +109,13 @@ def test_a_log_that_cannot_be_written_holds_its_table_back_and_both_are_resumed(
 
 
 def test_a_table_that_was_replaced_by_a_file_is_parked_from_its_first_batch(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, tasks: SparkSession
 ) -> None:
     feed = Feed(tmp_path, PLAN)
     feed.lake.mkdir()
     (feed.lake / "shop_orders").write_text("not a table")
     feed.send_all()
-    counts = feed.pipeline().run(spark=spark).counts
+    counts = feed.pipeline().run(spark=tasks).counts
     assert counts == Counts(read=counts.read, written=counts.read)
     assert {p.table for p in waiting(feed.pipeline())} == {"shop_orders"}
     (feed.lake / "shop_orders").unlink()
@@ -124,32 +124,32 @@ def test_a_table_that_was_replaced_by_a_file_is_parked_from_its_first_batch(
 
 
 def test_after_a_reset_a_table_gets_what_its_log_had_and_it_had_not(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, tasks: SparkSession
 ) -> None:
     feed = Feed(tmp_path, PLAN)
     feed.send_round()
-    feed.pipeline().run(spark=spark)
+    feed.pipeline().run(spark=tasks)
     with unwritable(feed.lake / "shop_orders"):
         feed.send_round()
-        feed.pipeline().run(spark=spark)
+        feed.pipeline().run(spark=tasks)
         assert waiting(feed.pipeline())
     remove(feed.pipeline(), plan_reset(feed.pipeline()))
     assert not waiting(feed.pipeline())
     # everything is read again: the logs have it, so nothing is written, but tables catch up
-    counts = feed.pipeline().run(spark=spark).counts
+    counts = feed.pipeline().run(spark=tasks).counts
     assert counts == Counts(read=counts.read, skipped=counts.read)
     feed.assert_true()
     feed.send_all()
-    feed.pipeline().run(spark=spark)
+    feed.pipeline().run(spark=tasks)
     feed.assert_true()
 
 
 def test_a_life_that_ended_between_log_and_merge_leaves_nothing_behind(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tasks: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feed = Feed(tmp_path, PLAN)
     feed.send_round()
-    feed.pipeline().run(spark=spark)
+    feed.pipeline().run(spark=tasks)
     feed.send_round()
 
     def die(*args: object) -> None:
@@ -158,16 +158,16 @@ def test_a_life_that_ended_between_log_and_merge_leaves_nothing_behind(
     with monkeypatch.context() as patch:
         patch.setattr(deriving, "merge_all", die)
         with pytest.raises(DistributaryError):
-            feed.pipeline(extra="run: {batch_attempts: 1}").run(spark=spark)
+            feed.pipeline(extra="run: {batch_attempts: 1}").run(spark=tasks)
     remove(feed.pipeline(), plan_reset(feed.pipeline()))
     feed.send_round()
-    feed.pipeline().run(spark=spark)
+    feed.pipeline().run(spark=tasks)
     feed.assert_true()
 
 
 @pytest.mark.parametrize("times", [1, 4])
 def test_a_log_file_that_was_lost_before_its_commit_is_staged_again(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, times: int
+    tmp_path: Path, tasks: SparkSession, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     feed = Feed(tmp_path, PLAN)
     feed.send_all()
@@ -182,16 +182,16 @@ def test_a_log_file_that_was_lost_before_its_commit_is_staged_again(
         return publish(context, manifest, fresh=fresh)  # type: ignore[arg-type]
 
     monkeypatch.setattr(batch_module, "publish_all", lose_a_file)
-    counts = feed.pipeline().run(spark=spark).counts
+    counts = feed.pipeline().run(spark=tasks).counts
     assert len(removed) == times
     assert counts == Counts(read=counts.read, written=counts.read)
     feed.assert_true()
 
 
-def test_clean_forgets_what_was_deleted_too(tmp_path: Path, spark: SparkSession) -> None:
+def test_clean_forgets_what_was_deleted_too(tmp_path: Path, tasks: SparkSession) -> None:
     feed = Feed(tmp_path, PLAN)
     feed.send_all()
-    feed.pipeline(cdc=", history: true").run(spark=spark)
+    feed.pipeline(cdc=", history: true").run(spark=tasks)
     remove(feed.pipeline(), plan_clean(feed.pipeline()))
     left = [path.name for path in feed.lake.glob("**/_delta_log") if "ledger" not in path.parts]
     assert left == []

@@ -125,7 +125,7 @@ def test_a_batch_that_was_left_half_way_is_named(
         assert not verify_table(pipeline, merged(shop)).unfinished
 
 
-def test_a_pipeline_rebuilds_between_its_batches(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_pipeline_rebuilds_between_its_batches(tmp_path: Path, tasks: SparkSession) -> None:
     plan = CdcPlan(tables=2, events=60, rows=4, rounds=3, features=CALM | {Feature.DUPLICATES})
     feed = Feed(tmp_path, plan)
     feed.send_round()
@@ -133,7 +133,7 @@ def test_a_pipeline_rebuilds_between_its_batches(tmp_path: Path, spark: SparkSes
     seen: list[object] = []
     pipeline.bus.subscribe(seen.append)
     runner = threading.Thread(
-        target=lambda: pipeline.run(trigger="continuous", spark=spark), daemon=True
+        target=lambda: pipeline.run(trigger="continuous", spark=tasks), daemon=True
     )
     runner.start()
     try:
