@@ -214,13 +214,16 @@ def install(
 
 def _refuse_combinations(target: str, form: str | None, *, shards: int | None, start: bool) -> None:
     """Raise ConfigError for options that do not go together."""
+    from distributary.deploy.targets.target_types import target_entry
+
     if form is not None and shards is not None:
         raise ConfigError(
             "--as and --shards cannot be combined",
             where="command line",
             next_step="install the shards as jobs: leave out --as",
         )
-    if start and (target != "databricks" or form is not None or shards is not None):
+    can_start = target_entry(target).starts_runs and form is None and shards is None
+    if start and not can_start:
         raise ConfigError(
             "--run starts one job of databricks",
             where="command line",

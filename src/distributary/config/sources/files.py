@@ -178,6 +178,11 @@ class FilesSourceConfig(SourceConfig):
         return self.format == "avro" or (self.is_plain and self.format == "parquet")
 
     @property
+    def folders_of_table(self) -> int:
+        """Return the number of folders that name a table: its schema has a folder, too, for dms."""
+        return 2 if self.layout == "dms" else 1
+
+    @property
     def has_column_types(self) -> bool:
         """Return whether the reader writes the types of columns into change events."""
         return self.layout == "dms"

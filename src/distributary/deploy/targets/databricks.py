@@ -30,7 +30,7 @@ class DatabricksEntry(TargetEntry):
     """A job."""
 
     name, section, job_key = "databricks", "databricks", "job_name"
-    needs = "deploy.databricks.cluster"
+    needs, starts_runs = "deploy.databricks.cluster", True
     where_instead = (
         f"put both in a bucket (s3://, gs://, abfss://), or the checkpoint below {_VOLUMES}"
         f"; {_OWN_DISK} and the like are the disk of one machine, and end with it"

@@ -34,6 +34,8 @@ class TargetEntry(ABC):
     """The setting that the target requires; empty if there is none."""
     restarts: ClassVar[bool] = False
     """Whether the target restarts a run that has ended, so that a run should not end by itself."""
+    starts_runs: ClassVar[bool] = False
+    """Whether `install --run` can start a run there."""
     where_instead: ClassVar[str] = (
         "put both in a bucket (s3://, gs://, abfss://), or, if every machine sees the folder "
         "under this path, write deploy: {shared: [FOLDER]}"

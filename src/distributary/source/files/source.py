@@ -412,7 +412,7 @@ class FilesSource:
         if self._types is not None:
             return self._types.of(path)
         folders = path.split("/")[:-1]
-        return "/".join(folders[: 2 if self._config.layout == "dms" else 1])
+        return "/".join(folders[: self._config.folders_of_table])
 
     def _within_limits(self, files: Sequence[ListedFile]) -> list[ListedFile]:
         left, most = self._config.max_bytes_per_batch, self._config.max_files_per_table
