@@ -193,6 +193,30 @@ def test_a_catalog_that_hangs_does_not_hold_up_the_end(case: Case) -> None:
     assert case.creations() == []
 
 
+def test_tables_without_an_answer_at_the_end_are_a_problem(case: Case) -> None:
+    case.shelf.open.clear()
+    registrar = case.start()
+    registrar.want([case.table("a"), case.table("b")])
+    registrar.close(patience=0.5)
+    assert (registrar.state.waiting, registrar.state.code) == (2, "CATALOG_UNAVAILABLE")
+    assert case.read().problems[0].error == registrar.state.error
+    told = [e for e in case.events if isinstance(e, CatalogUpdated)]
+    assert (told[-1].waiting, told[-1].code) == (2, "CATALOG_UNAVAILABLE")
+
+
+def test_a_thread_that_hangs_after_its_work_is_no_problem(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr(case.shelf, "close", lambda: ended.wait(60))
+    registrar = case.start()
+    registrar.want([case.table("a")])
+    eventually(lambda: registrar.state.registered == 1, seconds=30)
+    registrar.close(patience=0.5)
+    ended.set()
+    assert (registrar.state.waiting, registrar.state.problems) == (0, ())
+
+
 def test_a_failure_is_shown_and_tried_again(case: Case) -> None:
     case.shelf.down = CatalogUnavailableError("it is down", next_step="wait")
     registrar = case.start()

@@ -153,8 +153,28 @@ class Registrar:
             self._ending = True
             self._lock.notify_all()
         join_while_moving(self._thread, self._steps_done, patience=patience)
+        if self._thread.is_alive():
+            self._give_up()
         self._detach()
         self._tell()
+
+    def _give_up(self) -> None:
+        """Report the tables for which a catalog that hangs has given no answer."""
+        error = CatalogUnavailableError(
+            "the catalog gave no answer before the end of the run",
+            next_step="the next run registers the tables",
+        )
+        with self._lock:
+            # the thread hangs: these are the tables of its last round, and those of later requests
+            waiting = len(self._new) + len(self._todo)
+            if not waiting:
+                return
+            now, state = datetime.now(UTC), self._state
+            problem = Unregistered("", str(error.code), error.what, error.next_step, since=now)
+            problems = state.problems or (problem,)
+            self._state = replace(state, at=now, waiting=waiting, problems=problems)
+            state = self._state
+        write_catalog_state(self._store, state)
 
     def _steps_done(self) -> int:
         with self._lock:
