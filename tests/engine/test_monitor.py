@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from distributary.engine.monitor import Monitor, looked_for, unread, with_newer
+from distributary.config.runtime import AVAILABLE_NOW
+from distributary.engine.loop import StreamRun
+from distributary.engine.monitor import Lag, Monitor, looked_for, unread, with_newer
+from distributary.engine.pipeline import Pipeline
 from distributary.errors import SourceError, SourceUnavailableError
 from distributary.model.change import Heartbeat
 from distributary.model.manifest import Counts, SourceRange
@@ -23,9 +28,11 @@ from distributary.observe.events import (
     Failed,
     Recovered,
 )
-from distributary.observe.status.pulse import Pulse, read_pulse
+from distributary.observe.status.pulse import Backlog, Pulse, read_pulse
 from distributary.source.base import BatchInput, Position
+from distributary.spark.in_process import in_process
 from distributary.store.base import at
+from distributary.testing import Record, RecordSource
 from tests.waiting import eventually
 
 YEARS = 3 * 365 * 86_400
@@ -85,6 +92,12 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
         yield made
 
 
+def pulse_of(folder: Path) -> Pulse:
+    found = read_pulse(str(folder))
+    assert found is not None
+    return found
+
+
 def batch(end: int, *, newest_us: int | None = None) -> BatchInput:
     ranges = (SourceRange("t", 0, 0, end, end),)
     nothing: Any = None
@@ -122,6 +135,107 @@ def test_a_run_that_ends_leaves_the_lag_after_its_last_batch(tmp_path: Path) -> 
     backlog = watched.pulse().backlog
     assert backlog is not None
     assert (backlog.records, backlog.partitions) == (10, {"t/0": 10})
+
+
+def test_a_run_that_read_everything_of_a_source_without_offsets_leaves_a_lag_of_none(
+    tmp_path: Path,
+) -> None:
+    bus, asked = EventBus(), datetime(2026, 7, 1, 12, tzinfo=UTC)
+    with Monitor("games", bus, checkpoint=at(tmp_path), every=0.02) as monitor:
+        bus.publish(BatchStarted(pipeline="games", batch=0))
+        monitor.read_all(asked)
+    assert pulse_of(tmp_path).backlog == Backlog(asked, 0)
+    # the next run knows nothing while it has not read everything again
+    with Monitor("games", bus, checkpoint=at(tmp_path), every=0.02) as monitor:
+        pass
+    assert pulse_of(tmp_path).backlog is None
+
+
+def test_what_was_read_says_nothing_about_the_records_of_the_next_batch(tmp_path: Path) -> None:
+    bus, beats = EventBus(), list[Event]()
+    bus.subscribe(beats.append)
+    with Monitor("games", bus, checkpoint=at(tmp_path), every=0.02) as monitor:
+        monitor.read_all(datetime.now(UTC))
+        monitor._beat()
+        bus.publish(BatchStarted(pipeline="games", batch=1))
+    assert pulse_of(tmp_path).backlog is None
+    # a number that no later beat corrects is no metric
+    assert {beat.lag_records for beat in beats if isinstance(beat, Beat)} == {None}
+
+
+def test_a_run_that_read_everything_leaves_no_lag_by_an_older_look(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    with watched.monitor:
+        watched.until(lambda: bool(watched.monitor._looks))
+        watched.source.error = SourceError("refused")
+        watched.look_again()
+        # rows were counted that are no records, such as those of a table that was rewritten
+        watched.monitor.settled({"offsets": {"t/0": 90}})
+        # times in a pulse are whole milliseconds
+        asked = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
+        watched.monitor.read_all(asked)
+    backlog = watched.pulse().backlog
+    assert backlog is not None
+    assert (backlog.at, backlog.records, backlog.partitions) == (asked, 0, {"t/0": 0})
+
+
+def test_a_newer_look_counts_more_than_that_everything_was_read(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    with watched.monitor:
+        watched.monitor.settled({"offsets": {"t/0": 100}})
+        watched.monitor.read_all(datetime.now(UTC))
+        watched.source.ends["t/0"] = 107
+        watched.until(lambda: any(b.lag_records == 7 for b in watched.of(Beat)))
+    backlog = watched.pulse().backlog
+    assert backlog is not None and backlog.records == 7
+
+
+def test_an_answer_after_the_end_of_a_run_does_not_replace_its_lag(tmp_path: Path) -> None:
+    watched, asked, answered = Watched(tmp_path), threading.Event(), threading.Event()
+
+    def ask() -> Mapping[str, int]:
+        asked.set()
+        answered.wait(20)
+        return {"t/0": 20_000}
+
+    watched.source.ask = ask  # type: ignore[method-assign]
+    with watched.monitor:
+        watched.monitor.settled({"offsets": {"t/0": 0}})
+        assert asked.wait(20)
+        watched.monitor.settled({"offsets": {"t/0": 20_000}})
+        watched.monitor.read_all(datetime.now(UTC))
+    answered.set()
+    watched.monitor._thread.join(20)
+    backlog = watched.pulse().backlog
+    assert backlog is not None and backlog.records == 0
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_run_that_is_done_has_read_everything(tmp_path: Path, stops: bool) -> None:
+    file = tmp_path / "games.yaml"
+    file.write_text(
+        "name: games\n"
+        "source: {type: kafka, topics: [games], bootstrap_servers: 'localhost:1'}\n"
+        "payload: {format: json}\n"
+        "envelope: {format: json, type: kind}\n"
+        "tables: {each: 'silver_{type}'}\n"
+        f"lake: {{path: {tmp_path}/lake, checkpoint: {tmp_path}/checkpoints}}\n"
+    )
+    records, stop = [Record({"kind": "go", "n": n}) for n in range(4)], threading.Event()
+    pipeline, before = Pipeline.load(file), datetime.now(UTC)
+    with pipeline.open(in_process(Mock(side_effect=AssertionError))) as context:
+        context.reports.monitor = monitor = Mock()
+        monitor.lag.return_value = Lag()
+        if stops:
+            context.reports.bus.subscribe(
+                lambda event: stop.set() if isinstance(event, BatchSettled) else None
+            )
+        source = RecordSource(records, ["games"], 2)
+        done = StreamRun(context, source, stop=stop).run(AVAILABLE_NOW)
+    assert (done.stopped, done.counts.read) == (("stopped", 2) if stops else ("done", 4))
+    asked = [call.args[0] for call in monitor.read_all.call_args_list]
+    assert len(asked) == (0 if stops else 1)
+    assert all(before <= moment <= datetime.now(UTC) for moment in asked)
 
 
 def test_a_source_that_is_away_is_noticed_beside_the_batch(watched: Watched) -> None:

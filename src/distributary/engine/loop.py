@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
 from pyspark.errors import PySparkException
 
@@ -267,7 +268,8 @@ class StreamRun:
             self._context.progress.claim.check()
             self._wait_while_paused()
             began, read = time.monotonic(), self._summary.counts.read
-            self._drain(self._source.newest())
+            asked_at = datetime.now(UTC)
+            self._drain(self._source.newest(), asked_at)
             if trigger.kind is TriggerKind.AVAILABLE_NOW:
                 self._resume_parked(everything=True)
                 return
@@ -286,8 +288,8 @@ class StreamRun:
         self._context.reports.bus.publish(Paced(pipeline=self._context.config.name, pace=pace))
         return pace.interval_seconds
 
-    def _drain(self, until: Position) -> None:
-        """Run batches up to the end that the source had at the beginning."""
+    def _drain(self, until: Position, asked_at: datetime) -> None:
+        """Run batches up to the end that the source had at the beginning, at `asked_at`."""
         self._until = until
         while not self._stop.is_set():
             if self._pauses.look() is not None:
@@ -303,7 +305,10 @@ class StreamRun:
                 # a failed batch counts as recovered when it succeeds; other steps have just
                 # succeeded
                 self._round_worked()
-            if end is None or self._waits(until):
+            if end is None:
+                self._read_all(asked_at)
+                return
+            if self._waits(until):
                 return
             try:
                 self._run(batch, start, end)
@@ -428,6 +433,12 @@ class StreamRun:
     def _reached(self, position: Position) -> None:
         if self._context.reports.monitor is not None:
             self._context.reports.monitor.settled(position)
+
+    def _read_all(self, asked_at: datetime) -> None:
+        shard, monitor = self._context.config.shard, self._context.reports.monitor
+        # a job of a shard also stops before a change of shards, with records left
+        if monitor is not None and (shard is None or shard.lands):
+            monitor.read_all(asked_at)
 
     def _position_after(self, batch: int) -> Position:
         """Return the end of a batch; before the first one, the pipeline's first position."""

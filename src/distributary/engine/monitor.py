@@ -168,12 +168,21 @@ class Monitor:
         self._lock = threading.Lock()
         now = datetime.now(UTC)
         before = read_pulse(checkpoint.address) or Pulse(now)
-        known = None if slots is None else before.slots
         self._pulse = replace(
-            before, trouble=None, under_way=None, began=now, ended="", slots=known
+            before,
+            trouble=None,
+            under_way=None,
+            began=now,
+            ended="",
+            slots=None if slots is None else before.slots,
+            # without ends, nothing measures again how much of an earlier run's backlog is left
+            backlog=None if ends is None else before.backlog,
         )
         self._lines = deque(before.lines, maxlen=MOST_LINES)
         self._position: Position | None = None
+        self._all_read_at: datetime | None = None
+        """The time of the source's end up to which all records are settled; None if some are
+        not."""
         self._looks: deque[tuple[datetime, Mapping[str, int]]] = deque(maxlen=_REMEMBERED)
         self._noticed = False
         """Whether the monitor noticed the trouble before any batch did."""
@@ -181,6 +190,7 @@ class Monitor:
         self._has_news = False
         """Whether trouble has begun or ended, which is written at once."""
         self._written = 0.0
+        self._writing = threading.Lock()
         self._thread = threading.Thread(target=self._watch, name="monitor", daemon=True)
 
     def __enter__(self) -> Monitor:
@@ -206,6 +216,9 @@ class Monitor:
                 moment, ends = self._looks[-1]
                 left = self._left(ends, self._position)
                 self._pulse = replace(self._pulse, backlog=_backlog(moment, left, ends))
+            if self._all_read_at is not None:
+                backlog = _all_read(self._pulse.backlog, self._all_read_at)
+                self._pulse = replace(self._pulse, backlog=backlog)
         if self._is_owner():
             self._write()
 
@@ -222,6 +235,16 @@ class Monitor:
         if position != self._position:
             self._position = position
             self._wake.set()
+
+    def read_all(self, asked_at: datetime) -> None:
+        """Note that all records are settled that the source had at a moment.
+
+        A source without offsets tells this only, and not how many records are unread.
+        """
+        with self._lock:
+            self._all_read_at = asked_at
+            if self._ends is None:
+                self._pulse = replace(self._pulse, backlog=Backlog(asked_at, 0))
 
     def lag(self, source: BatchInput, newest_us: int | None) -> Lag:
         """Return the lag of a batch that is settled now, without asking the source."""
@@ -252,7 +275,9 @@ class Monitor:
             match event:
                 case BatchStarted():
                     batch = UnderWay(event.batch, event.at, "plan", event.records)
-                    self._pulse = replace(now, under_way=batch)
+                    self._all_read_at = None
+                    backlog = None if self._ends is None else now.backlog
+                    self._pulse = replace(now, under_way=batch, backlog=backlog)
                 case StepFinished() if now.under_way is not None:
                     if event.step == "manifest":
                         # not while tables are written: the batch reports its lag when it is settled
@@ -307,6 +332,9 @@ class Monitor:
         while not self._ended.is_set():
             try:
                 self._look()
+                if self._ended.is_set():
+                    # the end of the run does not wait long for an answer, and reports the lag
+                    return
                 self._take_slots()
                 self._beat()
                 self._write_sometimes()
@@ -342,6 +370,8 @@ class Monitor:
             return
         with self._lock:
             self._remember(moment, ends)
+            if self._ended.is_set():
+                return
             left = self._left(ends, position)
             if left is not None:
                 beats = looked_for(self._pulse.heartbeats, left, moment)
@@ -386,7 +416,7 @@ class Monitor:
         found = self._pulse.backlog
         pulse = self._pulse
         beat = Beat(pipeline=self._pipeline, heartbeats=pulse.heartbeats, slots=pulse.slots)
-        if found is not None:
+        if found is not None and self._ends is not None:
             beat = replace(
                 beat,
                 lag_records=found.records,
@@ -404,9 +434,11 @@ class Monitor:
 
     def _write(self) -> None:
         self._written = time.monotonic()
-        with self._lock:
-            pulse = replace(self._pulse, at=datetime.now(UTC), lines=tuple(self._lines))
-        write_pulse(self._checkpoint, pulse)
+        # the last pulse of a run must not be replaced by one that the thread was still writing
+        with self._writing:
+            with self._lock:
+                pulse = replace(self._pulse, at=datetime.now(UTC), lines=tuple(self._lines))
+            write_pulse(self._checkpoint, pulse)
 
 
 def _backlog(
@@ -416,6 +448,15 @@ def _backlog(
         return None
     worst = dict(sorted(left.items(), key=lambda each: -each[1])[:MOST_PARTITIONS])
     return Backlog(at, sum(left.values()), worst, {place: ends[place] for place in worst})
+
+
+def _all_read(known: Backlog | None, moment: datetime) -> Backlog:
+    """Return the backlog after all records of a moment were read; a newer backlog stays."""
+    if known is None:
+        return Backlog(moment, 0)
+    if known.at >= moment:
+        return known
+    return replace(known, at=moment, records=0, partitions=dict.fromkeys(known.partitions, 0))
 
 
 def _ended_by(kind: type[BaseException] | None) -> str:

@@ -123,6 +123,45 @@ def test_lag_is_what_was_measured_last(stands, noon) -> None:
     assert stands("running", older).lag.lag_records == 0
 
 
+@pytest.mark.parametrize("state", ["stopped", "running"])
+def test_a_source_without_offsets_that_was_read_to_its_end_has_no_lag(lake, noon, state) -> None:
+    place = f"{lake.path}/checkpoint"
+    register(lake.path, Registration("files", "files.yaml", place))
+    lake.settle(lake.manifest(0, pipeline="files"), lag_records=None)
+    later = noon + timedelta(minutes=9)
+
+    def ask():
+        (found,) = status(lake.path, liveness=lambda _: state, now=later, tz=UTC).pipelines
+        return found
+
+    assert (ask().lag_in_words, ask().lag.lag_at) == ("unknown", None)
+    Path(place).mkdir()
+    write_pulse(at(place), Pulse(noon, backlog=Backlog(noon, 0)))
+    found = ask()
+    # with its age: what came since is not known
+    assert (found.lag_in_words, found.lag.lag_records, found.lag.lag_at) == ("caught up", 0, noon)
+    write_failure(at(place), SourceUnavailableError("the broker does not answer"))
+    if state == "stopped":
+        assert ask().lag_in_words.startswith("unknown since 12:00")
+
+
+@pytest.mark.parametrize("state", ["running", "unknown", "crashed"])
+def test_a_broker_that_is_dead_is_never_caught_up(stands, noon, state) -> None:
+    zero = Backlog(noon, 0, {"t/0": 0})
+    assert stands(state, Pulse(noon, backlog=zero)).lag_in_words == "caught up"
+    found = stands(state, replace(troubled(noon), backlog=zero))
+    assert found.lag_in_words.startswith("unknown since 12:00")
+    assert "the source does not answer" in found.lag_in_words
+    assert (found.lag.lag_records, found.lag.last_known_records) == (None, 0)
+
+
+def test_trouble_that_is_not_of_the_source_leaves_the_lag(stands, noon) -> None:
+    before = troubled(noon)
+    assert before.trouble is not None
+    other = replace(before.trouble, error={"code": "REGISTRY_UNAVAILABLE", "what": "gone"})
+    assert stands("crashed", replace(before, trouble=other)).lag_in_words == "caught up"
+
+
 def test_only_what_runs_has_a_batch_under_way_and_a_speed(stands, noon) -> None:
     pulse = Pulse(noon, under_way=UnderWay(4, noon, "stage"))
     assert stands("running", pulse).under_way.step == "stage"

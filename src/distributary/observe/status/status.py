@@ -405,8 +405,12 @@ def _lost(
 
 
 def _is_source_away(live: Live) -> bool:
-    code = (live.failure or {}).get("code")
-    return live.state in ("retrying", "failed") and code == ErrorCode.SOURCE_UNAVAILABLE
+    """Return whether the source did not answer the last run when it was asked last."""
+    away = ErrorCode.SOURCE_UNAVAILABLE
+    if live.state in ("crashed", "unknown") and live.pulse and live.pulse.trouble:
+        # a killed process may have died of something else, but it has measured nothing since
+        return live.pulse.trouble.error.get("code") == away
+    return live.state in ("retrying", "failed") and (live.failure or {}).get("code") == away
 
 
 def parked_tables(
