@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from distributary.cli.command.batch_rows import BatchRows
     from distributary.cli.command.live import UpView
     from distributary.config.load import Loaded
     from distributary.config.pipeline_config import PipelineConfig
@@ -63,6 +64,7 @@ LogForm = Annotated[
     ),
 ]
 
+_MOST_ROWS = 100
 _REFRESH_PER_SECOND = 4
 _SERIOUS = frozenset({"WARNING", "ERROR", "CRITICAL"})
 _UPDATE = (sys.executable, "-P", "-m", "distributary.pipelines.update")
@@ -73,6 +75,7 @@ _UPDATE = (sys.executable, "-P", "-m", "distributary.pipelines.update")
     "run distributary-demo/games.yaml",
     "run distributary-demo/games.yaml --every 10s",
     "run distributary-demo/games.yaml --metrics 127.0.0.1:9464",
+    "run distributary-demo/games.yaml --show-rows 3",
 )
 def run(
     call: Invocation,
@@ -92,6 +95,16 @@ def run(
         option("--metrics", "Serve metrics for Prometheus at this address.", metavar="HOST:PORT"),
     ] = None,
     token: Token = None,
+    show_rows: Annotated[
+        int | None,
+        option(
+            "--show-rows",
+            "After each batch, print the newest rows of the tables that it wrote (of up to ten).",
+            metavar="ROWS",
+            min=1,
+            max=_MOST_ROWS,
+        ),
+    ] = None,
     log_format: LogForm = None,
 ) -> int:
     """Run a pipeline in the foreground, with live progress.
@@ -136,7 +149,12 @@ def run(
         foreground = Foreground(work, stop=pipeline.stop)
         upkeep = _maintained(call, pipeline, journal, trigger)
         heard = _heard(pipeline, journal, _measured(call, pipeline, metrics, token))
-        with heard, upkeep, watched(call, pipeline, foreground, trigger=str(trigger)) as tell:
+        rows = None if show_rows is None else _batch_rows(call, pipeline, show_rows)
+        shown = watched(call, pipeline, foreground, trigger=str(trigger), as_lines=rows is not None)
+        with heard, upkeep, shown as tell:
+            if rows is not None:
+                # subscribed last: the rows follow the line of their batch
+                pipeline.bus.subscribe(rows)
             summary = foreground.run()
     data = {
         **asdict(summary.counts),
@@ -149,6 +167,7 @@ def run(
         "still_parked": asdict(summary.still_parked),
         "catalog": None if summary.catalog is None else plain(summary.catalog),
         "signal": _signal_name(foreground.signal),
+        "shown": None if rows is None else rows.document,
     }
 
     def draw(paper: Paper) -> None:
@@ -165,6 +184,12 @@ def run(
     call.out.show(data, draw)
     unnamed = summary.catalog is not None and bool(summary.catalog.problems)
     return foreground.exit_code or int(bool(summary.still_parked.tables) or unnamed)
+
+
+def _batch_rows(call: Invocation, pipeline: Pipeline, count: int) -> BatchRows:
+    from distributary.cli.command.batch_rows import BatchRows
+
+    return BatchRows(pipeline.config, call.out, count=count, on_closed=pipeline.stop.set)
 
 
 def _refuse_owned(config: PipelineConfig) -> None:

@@ -25,6 +25,7 @@ from distributary.cli.command.log_file import shown_while_written
 from distributary.cli.command.output import (
     EVERYTHING,
     NORMAL,
+    READER_GONE,
     Output,
     Paper,
     Words,
@@ -156,7 +157,7 @@ def plain_lines(out: Output, on_closed: Callable[[], None]) -> Say:
     def say(text: str) -> None:
         try:
             out.show({}, lambda paper: paper.line(text))
-        except BrokenPipeError:
+        except READER_GONE:
             on_closed()
 
     return out.note if out.is_json else say
@@ -512,14 +513,23 @@ class Foreground(Generic[_T]):
 
 @contextmanager
 def watched(
-    call: Invocation, pipeline: Pipeline, run: Foreground[_T], *, trigger: str, demo: bool = False
+    call: Invocation,
+    pipeline: Pipeline,
+    run: Foreground[_T],
+    *,
+    trigger: str,
+    demo: bool = False,
+    as_lines: bool = False,
 ) -> Iterator[Say]:
-    """Show a run while the context lasts; a demo's run is shown briefly on standard error."""
+    """Show a run while the context lasts; a demo's run is shown briefly on standard error.
+
+    `as_lines` prints lines in a terminal too, so that other output can stand between them.
+    """
     out = call.out
     view = LiveView(pipeline.config.name, trigger=trigger)
     pipeline.bus.subscribe(view)
     paper = out.margin if demo else out.paper
-    if paper.fancy and out.verbosity == NORMAL if demo else out.lively:
+    if paper.fancy and out.verbosity == NORMAL if demo else out.lively and not as_lines:
         with Live(
             view, console=paper.console, refresh_per_second=_REFRESH_PER_SECOND, transient=demo
         ) as live:

@@ -170,6 +170,9 @@ def tally(counts: Mapping[str, int], *, most: int = 8) -> str:
 QUIET, NORMAL, STEPS, EVERYTHING = -1, 0, 1, 2
 """`-q`, nothing, `-v` and `-vv`."""
 
+READER_GONE = (BrokenPipeError, SystemExit)
+"""Raised by printing when the reader of a pipe has gone; rich would end the program by itself."""
+
 DOCUMENT_VERSION = 1
 _UNLIMITED = 100_000
 _NARROW = 20

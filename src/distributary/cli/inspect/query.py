@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from distributary.cli.command.lakes import find_lake, find_table
-from distributary.cli.command.output import Paper, counted
+from distributary.cli.command.output import counted
+from distributary.cli.command.row_output import WIDEST, cell_text, draw_rows, json_rows
 from distributary.cli.command.verb import (
     LOOK,
     CutOption,
@@ -25,8 +25,6 @@ from distributary.cli.command.verb import (
     single,
     verb,
 )
-from distributary.model.names import one_line
-from distributary.observe.log_format import cut
 
 if TYPE_CHECKING:
     from distributary.operations.query import QueryLimits, Questions, ResultColumn
@@ -34,8 +32,6 @@ if TYPE_CHECKING:
 app = single(LOOK)
 
 _MOST_SHOWN = 1000
-_WIDEST = 60
-"""Characters of a value where people read it; `--json` and `--csv` have all of it."""
 _PROMPT, _GOES_ON = "sql> ", "...> "
 _LEAVES = frozenset({"exit", "quit", "\\q", ".quit", ".exit"})
 
@@ -202,64 +198,16 @@ def show_rows(
         written = csv.writer(call.out.stdout, lineterminator="\n")
         written.writerow([column.name for column in columns])
         for row in rows:
-            written.writerow([_cut(_text(value), shape.width) for value in row])
+            written.writerow([cell_text(value, shape.width) for value in row])
         call.out.stdout.flush()
     elif call.out.is_json:
-        names = [column.name for column in columns]
-        named = [
-            {name: _json(value, shape.width) for name, value in zip(names, row, strict=True)}
-            for row in rows
-        ]
+        named = json_rows(columns, rows, shape.width)
         data = {**about, "columns": columns, "rows": named, **after()}
         call.out.show(data, lambda paper: None)
     else:
-        width = shape.width or _WIDEST
-        shown = [[_cut(_text(value), width) for value in row] for row in rows]
-        call.out.show({}, lambda paper: _draw(paper, columns, shown))
-
-
-def _draw(paper: Paper, columns: Sequence[ResultColumn], rows: Sequence[Sequence[str]]) -> None:
-    if paper.fancy and len(columns) * 4 > paper.console.width:
-        # a table that is wider than the screen has a line for each value
-        for number, row in enumerate(rows, 1):
-            paper.line(f"row {number}")
-            for column, value in zip(columns, row, strict=True):
-                paper.row(column.name, value, width=28)
-        return
-    # names of columns come from records and from the statement, so they are untrusted
-    headers = [one_line(column.name) + ">" * _is_number(column.type) for column in columns]
-    paper.table(headers, rows, indent=0)
-
-
-def _is_number(type_name: str) -> bool:
-    return type_name.startswith(("int", "uint", "float", "double", "decimal", "half"))
-
-
-def _cut(text: str, width: int | None) -> str:
-    return text if width is None else cut(text, width)
-
-
-def _text(value: Any) -> str:
-    """Format a value: an empty text for null, JSON for a nested value."""
-    from distributary.operations.query import json_value
-
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict | list):
-        return json.dumps(json_value(value), ensure_ascii=False)
-    known = json_value(value)
-    # JSON cannot spell infinity and NaN
-    return "" if value is None else str(value) if known is None else str(known)
-
-
-def _json(value: Any, width: int | None) -> Any:
-    from distributary.operations.query import json_value
-
-    known = json_value(value)
-    if width is None or not isinstance(known, str | dict | list):
-        return known
-    text = known if isinstance(known, str) else json.dumps(known, ensure_ascii=False)
-    return known if len(text) <= width else cut(text, width)
+        width = shape.width or WIDEST
+        shown = [[cell_text(value, width) for value in row] for row in rows]
+        call.out.show({}, lambda paper: draw_rows(paper, columns, shown))
 
 
 # The interactive prompt.
