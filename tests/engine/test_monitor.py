@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,10 @@ from distributary.observe.events import (
     Event,
     EventBus,
     Failed,
+    RecordsHeld,
     Recovered,
 )
-from distributary.observe.status.pulse import Backlog, Pulse, read_pulse
+from distributary.observe.status.pulse import Backlog, HeldRecords, Pulse, read_pulse
 from distributary.source.base import BatchInput, Position
 from distributary.spark.in_process import in_process
 from distributary.store.base import at
@@ -382,3 +384,20 @@ def test_records_that_were_there_before_tell_their_age_unless_it_is_absurd(
     assert week.seconds is not None and week.seconds >= 7 * 86_400 and week.event_seconds is None
     old = watched.monitor.lag(batch(100), microseconds(YEARS))
     assert old.seconds is None and old.event_seconds is not None
+
+
+def test_held_back_records_are_in_the_pulse_until_a_batch_has_them(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    held = HeldRecords(3, 2, "571", datetime(2026, 1, 1, tzinfo=UTC))
+    with watched.monitor:
+        watched.bus.publish(BatchStarted(pipeline="games", batch=4))
+        watched.bus.publish(RecordsHeld(pipeline="games", batch=4, held=held))
+        watched.until(lambda: watched.pulse().held == held)
+        assert watched.pulse().under_way is None
+        of_batch = BatchSettled(
+            pipeline="games", batch=4, counts=Counts(), rows=0, tables=0, seconds=0.1, held=None
+        )
+        watched.bus.publish(replace(of_batch, held=replace(held, records=1)))
+        watched.until(lambda: watched.pulse().held == replace(held, records=1))
+        watched.bus.publish(of_batch)
+        watched.until(lambda: watched.pulse().held is None)

@@ -30,7 +30,7 @@ from distributary.engine.steps.hops import (
 )
 from distributary.engine.steps.merged_events import forget_merged
 from distributary.engine.steps.merges import DERIVED
-from distributary.engine.steps.whole_transactions import HeldBack, whole_part
+from distributary.engine.steps.whole_transactions import Held, HeldBack, whole_part
 from distributary.errors import AccountingError, DistributaryError, DivergedError, StagedFileError
 from distributary.model import layout
 from distributary.model.manifest import Counts, Manifest, source_hash
@@ -44,6 +44,7 @@ from distributary.observe.events import (
     TableWritten,
 )
 from distributary.observe.ledger.recording import BatchTimes
+from distributary.observe.status.pulse import HeldRecords
 from distributary.publish.base import Outcome, Published
 from distributary.publish.parking import in_lake, parked
 from distributary.source.base import BatchInput, Position
@@ -219,7 +220,8 @@ def _decide(
         decided_us = None if reach is None else reach.batch_us
         stages = stage_records(context, batch, source, begun, now_us=decided_us)
         if reach is None and context.progress.settled_ranges(batch) is None:
-            source, stages = _with_whole_transactions(context, batch, source, stages)
+            source, stages, held = _with_whole_transactions(context, batch, source, stages)
+            clock.held = held.for_status()
     else:
         stages = stage(context, batch, source)
     clock.stages = stages.tries
@@ -240,7 +242,7 @@ def _decide(
 
 def _with_whole_transactions(
     context: RunContext, batch: int, source: BatchInput, stages: Stages
-) -> tuple[BatchInput, Stages]:
+) -> tuple[BatchInput, Stages, Held]:
     """Stage a batch again until it has whole transactions; raise HeldBack if it would be empty."""
     while True:
         try:
@@ -249,14 +251,14 @@ def _with_whole_transactions(
             drop_files(context, stages.staged)
             raise
         if part.source is source:
-            return source, stages
+            return source, stages, part.held
         drop_files(context, stages.staged)
         if part.source is None:
             raise HeldBack(part.held)
         source = part.source
         stages = stage_records(context, batch, source)
         if part.decided:
-            return source, stages
+            return source, stages, part.held
 
 
 def _decided(
@@ -403,6 +405,7 @@ def _announce(context: RunContext, settled: Settled, lag: Lag, clock: _Clock) ->
                 topic: datetime.fromtimestamp(sent_us / 1e6, UTC)
                 for topic, sent_us in manifest.heartbeats.items()
             },
+            held=clock.held,
         )
     )
 
@@ -476,6 +479,8 @@ class _Clock:
         self.began = self._last = time.monotonic()
         self.started_at = datetime.now(UTC)
         self.stages = 0
+        self.held: HeldRecords | None = None
+        """The records that the batch has held back."""
         self._asked = REQUESTS.total()
         self._context, self._batch = context, batch
         self.seconds: dict[str, float] = {}

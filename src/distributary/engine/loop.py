@@ -43,6 +43,7 @@ from distributary.observe.events import (
     Idle,
     Paced,
     Paused,
+    RecordsHeld,
     Recovered,
     Stopped,
     TableResumed,
@@ -313,7 +314,7 @@ class StreamRun:
             try:
                 self._run(batch, start, end)
             except HeldBack as error:
-                self._hold(error.held, until)
+                self._hold(batch, error.held, until)
                 return
 
     def _waits(self, until: Position) -> bool:
@@ -322,12 +323,16 @@ class StreamRun:
             self._held is not None and self._held[0] == until and time.monotonic() < self._held[1]
         )
 
-    def _hold(self, held: Held, until: Position) -> None:
-        """Remember the end of the source up to which all records are held back."""
+    def _hold(self, batch: int, held: Held, until: Position) -> None:
+        """Remember the end of the source up to which all records are held back, and report it."""
         self._held = until, time.monotonic() + held.retry_seconds
-        self._in_batch = False
-        level = logging.DEBUG if self._endless else logging.WARNING
-        _log.log(level, "held back until their transactions end: %s", held.describe())
+        # the batch was staged: an earlier failure of it is over
+        self._in_batch = self._batch_failed = False
+        name, records = self._context.config.name, held.for_status()
+        if records is not None:
+            self._context.reports.bus.publish(RecordsHeld(pipeline=name, batch=batch, held=records))
+        if not self._endless:
+            _log.warning("held back until their transactions end: %s", held.describe())
 
     def _wait_while_paused(self) -> None:
         """Wait until a pause ends; refuse a run that would end by itself.

@@ -29,6 +29,7 @@ from distributary.observe.events import (
     Idle,
     Paced,
     Paused,
+    RecordsHeld,
     Recovered,
     RegistryAsked,
     StepFinished,
@@ -294,11 +295,15 @@ class Monitor:
                     self._pulse = replace(now, ended=event.reason)
                 case Paced():
                     self._pulse = replace(now, pace=event.pace)
+                case RecordsHeld():
+                    self._pulse = replace(now, under_way=None, held=event.held)
                 case BatchSettled() | Idle() | Paused() | Recovered():
                     batch_now = now.under_way if isinstance(event, Recovered) else None
                     self._pulse = replace(now, trouble=None, under_way=batch_now)
-                    if isinstance(event, BatchSettled) and event.heartbeats:
-                        self._read_heartbeats(event.heartbeats)
+                    if isinstance(event, BatchSettled):
+                        self._pulse = replace(self._pulse, held=event.held)
+                        if event.heartbeats:
+                            self._read_heartbeats(event.heartbeats)
                     if now.trouble is not None:
                         self._noticed = False
                         self._tell_at_once()

@@ -16,7 +16,7 @@ from distributary.model.change import Heartbeat, SourceSlots
 from distributary.model.manifest import Counts
 from distributary.observe.documents import ERRORS, read_as
 from distributary.observe.notebook import html_table
-from distributary.observe.status.pulse import Pace
+from distributary.observe.status.pulse import HeldRecords, Pace
 
 _log = logging.getLogger(__name__)
 
@@ -190,6 +190,8 @@ class BatchSettled(Event):
     """The rules that rows broke."""
     heartbeats: Mapping[str, datetime] = field(default_factory=dict)
     """The time of the newest heartbeat of each Debezium connector, by topic."""
+    held: HeldRecords | None = None
+    """The records that the batch has held back, so that transactions stay whole."""
 
     @property
     def records_per_second(self) -> float:
@@ -215,6 +217,15 @@ class BatchSettled(Event):
             rows,
             f"{rest:,} more tables" if rest else "",
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordsHeld(Event):
+    """A batch ended without a result: all of its records wait for the ends of transactions."""
+
+    batch: int
+    """The number of the batch; the next attempt has it again."""
+    held: HeldRecords
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

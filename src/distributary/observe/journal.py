@@ -54,6 +54,9 @@ def _content(event: events.Event) -> tuple[str, str, dict[str, Any]]:
             counts = event.counts
             message = f"{counts.equation()} in {event.seconds:.2f} s, {event.tables:,} tables"
             more = asdict(counts) | _some(event, "tables", "seconds", "lag_records", "lag_seconds")
+            if event.held is not None:
+                message += f", {event.held.records:,} records held back"
+                more["held_back"] = event.held.records
             return WARNING if counts.dead_lettered or counts.parked else INFO, message, more
         case events.Failed():
             again = "" if event.retry_in is None else f"; again in {event.retry_in:.1f} s"
@@ -72,6 +75,10 @@ def _content(event: events.Event) -> tuple[str, str, dict[str, Any]]:
         case events.Paused():
             note = f": {event.note}" if event.note else ""
             return INFO, f"paused{note}", _some(event, "since")
+        case events.RecordsHeld():
+            held = event.held
+            message = f"{held.records:,} records wait for the ends of their transactions"
+            return INFO, message, asdict(held)
         case events.Idle():
             return INFO, "nothing new at the source", {}
         case events.TableResumed():
@@ -147,7 +154,7 @@ class Journal:
         """Note the batch under way; a listener for the only pipeline of a process."""
         if isinstance(event, events.BatchStarted):
             self._batch = event.batch
-        elif isinstance(event, events.BatchSettled | events.Failed):
+        elif isinstance(event, events.BatchSettled | events.RecordsHeld | events.Failed):
             self._batch = None
 
     def __call__(self, event: events.Event) -> None:

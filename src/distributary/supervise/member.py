@@ -25,6 +25,7 @@ from distributary.observe.events import (
     Idle,
     Paused,
     ProcessStarted,
+    RecordsHeld,
     Recovered,
     decode,
 )
@@ -242,7 +243,7 @@ class MemberStatus:
             case BatchSettled():
                 counts, batches = self.counts + event.counts, self.batches + 1
                 return self._well(batch=None, settled=event, counts=counts, batches=batches)
-            case Idle():
+            case Idle() | RecordsHeld():
                 return self._well(batch=None)
             case Paused():
                 calm = self._well(batch=None)

@@ -1,7 +1,7 @@
 import json
 import subprocess
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,15 @@ from distributary.engine.planning.table_names import Entries, NameEntry
 from distributary.engine.progress.claim import Claim
 from distributary.errors import LakeUnavailableError, SourceUnavailableError
 from distributary.model.deadletter import dead_letter_id
-from distributary.observe.status.pulse import Pulse, Trouble, UnderWay, write_failure, write_pulse
+from distributary.observe.cards import registrations
+from distributary.observe.status.pulse import (
+    HeldRecords,
+    Pulse,
+    Trouble,
+    UnderWay,
+    write_failure,
+    write_pulse,
+)
 from distributary.registry.folder import FileRegistry
 from distributary.store.base import at as store_at
 from tests.cli.conftest import Cli
@@ -128,6 +136,16 @@ def test_a_pipeline_is_known_while_its_lake_is_not(away: Path, cli: Cli) -> None
     (pipeline,) = found.json["pipelines"]
     assert (pipeline["state"], pipeline["failure"]["attempts"]) == ("retrying", 3)
     assert pipeline["under_way"]["batch"] == 7
+
+
+def test_status_shows_the_records_that_are_held_back(lake: Path, cli: Cli) -> None:
+    assert "held back" not in cli("status").out
+    store = store_at(registrations(str(lake))[0].checkpoint)
+    held = HeldRecords(3, 2, "evil\x1b[31m", datetime.now(UTC) - timedelta(minutes=5))
+    write_pulse(store, Pulse(datetime.now(UTC), held=held))
+    (line,) = (line for line in cli("status").out.splitlines() if "held back" in line)
+    assert "3 records of 2 transactions that did not come completely, the oldest from" in line
+    assert cli("status", "--json").json["pipelines"][0]["held"]["transactions"] == 2
 
 
 def test_a_folder_that_is_gone_is_not_a_lake_that_never_was(

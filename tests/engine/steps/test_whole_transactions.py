@@ -10,9 +10,10 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pytest
@@ -29,9 +30,11 @@ from distributary.engine.steps.whole_transactions import End, cut_before, read_e
 from distributary.errors import DistributaryError
 from distributary.model.manifest import SourceRange
 from distributary.model.record import RAW, Partition
+from distributary.observe.events import BatchSettled, Event, RecordsHeld
 from distributary.source.base import BatchInput, Position
 from distributary.spark.in_process import in_process
 
+E = TypeVar("E", bound=Event)
 ENDS = "bank.transaction"
 PIPELINE = """\
 name: bank
@@ -158,6 +161,10 @@ class Bank:
         self._text = PIPELINE.format(lake=self.lake, cdc=cdc)
         self._place = 100
         self._balance: Counter[int] = Counter()
+        self.events: list[Event] = []
+
+    def of(self, kind: type[E]) -> list[E]:
+        return [event for event in self.events if isinstance(event, kind)]
 
     def event(self, table: int, amount: int, *, number: int, total_order: int, block: bool) -> None:
         self._place += 1
@@ -213,6 +220,7 @@ class Bank:
     def run(self) -> RunSummary:
         loaded = load_text(self._text, file="bank.yaml", environ={})
         with Pipeline(loaded).open(in_process(partial(pytest.fail, "no Spark"))) as context:
+            context.reports.bus.subscribe(self.events.append)
             return StreamRun(context, self.topics, stop=threading.Event()).run(AVAILABLE_NOW)
 
     def assert_whole_in_every_batch(self, transfers: Mapping[int, tuple[int, int]]) -> None:
@@ -236,12 +244,18 @@ def test_the_half_of_a_transaction_is_held_back(tmp_path: Path) -> None:
     bank.transfer(2, 1, 2, end=False, second=False)
     first = bank.run()
     assert (first.batches, first.counts.written) == (1, 2)
+    settled = bank.of(BatchSettled)[0].held
+    assert settled is not None and (settled.records, settled.transactions) == (1, 1)
+    assert settled.example == "2"
+    assert abs(settled.since - datetime.now(UTC)) < timedelta(minutes=1)
     # nothing has changed: nothing is read
     assert bank.run().batches == 0
+    assert [(event.batch, event.held) for event in bank.of(RecordsHeld)] == [(1, settled)] * 2
     bank.event(2, -10, number=2, total_order=2, block=True)
     assert bank.run().batches == 0
     bank.end(2, 1, 2)
     assert bank.run().counts.written == 2
+    assert bank.of(BatchSettled)[-1].held is None
     bank.assert_whole_in_every_batch({1: (0, 1), 2: (1, 2)})
 
 

@@ -13,6 +13,7 @@ from distributary.model.change import Heartbeat
 from distributary.observe.cards import Registration, register
 from distributary.observe.status.pulse import (
     Backlog,
+    HeldRecords,
     Pulse,
     Trouble,
     UnderWay,
@@ -60,13 +61,14 @@ def test_what_is_written_is_read_again(tmp_path: Path, noon) -> None:
         UnderWay(4, noon, "stage", 100),
         ("batch 4 begins",),
         heartbeats={"beats": Heartbeat(noon, noon), "others": Heartbeat(noon)},
+        held=HeldRecords(3, 2, "571", noon),
     )
     write_pulse(at(tmp_path), whole)
     assert read_pulse(str(tmp_path)) == whole
     begin_pulse(at(tmp_path))
     found = read_pulse(str(tmp_path))
     assert found is not None and found.began is not None
-    assert replace(found, began=None) == replace(whole, trouble=None, under_way=None)
+    assert replace(found, began=None) == replace(whole, trouble=None, under_way=None, held=None)
 
 
 @pytest.mark.parametrize(

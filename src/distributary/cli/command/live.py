@@ -55,6 +55,7 @@ from distributary.observe.events import (
     Idle,
     Paused,
     ProcessStarted,
+    RecordsHeld,
     Recovered,
     SchemaSeen,
     StepFinished,
@@ -234,7 +235,7 @@ class Lines:
                 self._batch, self._began, self._step_now = event.batch, event.at, STEPS[0]
             case StepFinished() if event.step in STEPS[:-1]:
                 self._step_now = STEPS[STEPS.index(event.step) + 1]
-            case BatchSettled() | Failed(under_way=False):
+            case BatchSettled() | RecordsHeld() | Failed(under_way=False):
                 self._batch = None
 
     def _is_news(self, event: Event) -> bool:
@@ -251,7 +252,7 @@ class Lines:
                     return False
             case BatchSettled() | Recovered() | Idle() | Paused():
                 self._failed = None
-            case BatchStarted() | StepFinished() | SchemaSeen():
+            case BatchStarted() | StepFinished() | SchemaSeen() | RecordsHeld():
                 return True
         self._last = event.at
         return True
@@ -378,6 +379,9 @@ class LiveView:
                 self._doing = "waiting for records"
                 self._batches.append(event)
                 self._counts += event.counts
+            case RecordsHeld():
+                self._batch = None
+                self._doing = "waiting for the ends of transactions"
             case Paused():
                 self._batch = None
                 self._doing = _paused_line(event)

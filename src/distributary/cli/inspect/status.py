@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from distributary.observe.pause import Pause
     from distributary.observe.status.forecast import Forecast
     from distributary.observe.status.health import Ranking
-    from distributary.observe.status.pulse import Pace, UnderWay
+    from distributary.observe.status.pulse import HeldRecords, Pace, UnderWay
     from distributary.observe.status.source_tables import SourceTables, SourceTableStatus
     from distributary.observe.status.status import PipelineStatus, SourceHeartbeat
 
@@ -203,6 +203,8 @@ def _draw_pipeline(
     if each.under_way is not None:
         paper.row("batch", _under_way(each.under_way, now))
     paper.row("lag", _lag(each, now))
+    if each.held is not None:
+        paper.row("held back", _held(each.held, now))
     if freshness := _freshness(each.lag):
         paper.row("freshness", freshness)
     if each.pace is not None:
@@ -269,6 +271,13 @@ def _lag(each: PipelineStatus, now: datetime) -> str:
     if known.lag_at is not None and (now - known.lag_at).total_seconds() > _OLD_SECONDS:
         parts.append(f"as of {since(known.lag_at, now=now)}")
     return "; ".join(parts)
+
+
+def _held(held: HeldRecords, now: datetime) -> str:
+    """Name the records that wait for the ends of their transactions."""
+    of = counted(held.transactions, "transaction")
+    begun = f"the oldest from {since(held.since, now=now)}"
+    return f"{counted(held.records, 'record')} of {of} that did not come completely, {begun}"
 
 
 def _freshness(known: Forecast) -> str:

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from distributary.engine.steps.hops import Stages
 from distributary.errors import DistributaryError
 from distributary.model.record import Partition
 from distributary.model.table import Role
+from distributary.observe.status.pulse import HeldRecords
 from distributary.registry.frames import payloads, split
 from distributary.source.base import BatchInput
 from distributary.store.base import at
@@ -91,6 +93,15 @@ class Held:
     """The id of one of the transactions."""
     retry_seconds: float = 0.0
     """After so many seconds, the first of them is no longer held back."""
+    since_us: int = 0
+    """The time of the oldest of the records."""
+
+    def for_status(self) -> HeldRecords | None:
+        """Return the counts as events and the pulse have them; None if nothing is held back."""
+        if not self.records:
+            return None
+        since = datetime.fromtimestamp(self.since_us / 1e6, UTC)
+        return HeldRecords(self.records, self.transactions, self.example, since)
 
     def describe(self) -> str:
         """Format the counts: `12 records of 2 transactions, such as 571`."""
@@ -390,9 +401,12 @@ def cut_before(
     )
     retry = float(np.maximum(left[held], 0.2).min())
     cuts = _spread(events, ends, held)
-    records = int(np.count_nonzero(_beyond(events, cuts)))
+    beyond = _beyond(events, cuts)
+    records = int(np.count_nonzero(beyond))
+    # records without a time count as new
+    since_us = int(np.where(events.times > 0, events.times, now_us)[beyond].min(initial=now_us))
     example = events.ids[int(np.flatnonzero(held)[0])][1]
-    return cuts, Held(records, int(np.count_nonzero(held)), example, retry)
+    return cuts, Held(records, int(np.count_nonzero(held)), example, retry, since_us)
 
 
 def _seen(events: TransactionEvents) -> Ints:

@@ -73,6 +73,18 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldRecords:
+    """The records that were read but wait for the rest of their transactions in the source."""
+
+    records: int
+    transactions: int
+    example: str
+    """The id of one of the transactions."""
+    since: datetime
+    """The time of the oldest of these records."""
+
+
+@dataclass(frozen=True, slots=True)
 class Trouble:
     """A failure that is being retried."""
 
@@ -113,6 +125,8 @@ class Pulse:
     """The replication slots of the source; None without `cdc.source_url`."""
     pace: Pace | None = None
     """The pace of its batches, if the trigger is a freshness."""
+    held: HeldRecords | None = None
+    """The records that the last batch has held back, so that transactions stay whole."""
 
 
 def write_pulse(checkpoint: Store, pulse: Pulse) -> None:
@@ -135,7 +149,8 @@ def begin_pulse(checkpoint: Store) -> None:
     found = read_pulse(checkpoint.address)
     if found is not None:
         now = datetime.now(UTC)
-        write_pulse(checkpoint, replace(found, trouble=None, under_way=None, began=now, pace=None))
+        of_now = replace(found, trouble=None, under_way=None, pace=None, held=None)
+        write_pulse(checkpoint, replace(of_now, began=now))
 
 
 # The error that ended the last run.

@@ -54,6 +54,7 @@ from distributary.observe.status.health import (
 )
 from distributary.observe.status.pulse import (
     Backlog,
+    HeldRecords,
     Pace,
     Pulse,
     UnderWay,
@@ -187,6 +188,8 @@ class PipelineStatus:
     """The replication slots of the source; None without `cdc.source_url`."""
     pace: Pace | None = None
     """The pace of its batches, while it runs and its trigger is a freshness."""
+    held: HeldRecords | None = None
+    """The records that its last batch has held back, so that transactions stay whole."""
     pause: Pause | None = None
     """The pause of the pipeline, whether or not it runs; None: it is not paused."""
 
@@ -373,6 +376,7 @@ def now_with(
         heartbeats=() if pulse is None else _heartbeats(pulse),
         slots=None if pulse is None else pulse.slots,
         pace=pulse.pace if live.state in RUNS and pulse is not None else None,
+        held=None if pulse is None else pulse.held,
         pause=live.pause,
     )
 

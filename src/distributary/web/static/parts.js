@@ -112,6 +112,11 @@ export function paceOf(pace) {
     : `a batch every ${duration(pace.interval_seconds)}, ${takes}: ${wanted}`;
 }
 
+// the records that wait for the ends of their transactions
+export function heldBack(held) {
+  return h("span", {}, `${counted(held.records, "record")} of ${counted(held.transactions, "transaction")} that did not come completely, the oldest from `, since(held.since));
+}
+
 export function facts(pairs) {
   const known = pairs.filter(([, value]) => value !== null && value !== undefined && value !== "");
   if (!known.length) return null;

@@ -4,7 +4,7 @@ import { get } from "../api.js";
 import { address, h, link } from "../dom.js";
 import { counted, duration, number, shellQuoted, size } from "../format.js";
 import { propose } from "../jobs.js";
-import { badge, batchLink, code, command, empty, equation, facts, freshnessOf, grid, heading, lagOf, paceOf, problem, retrying, section, since, tableLink, underWay } from "../parts.js";
+import { badge, batchLink, code, command, empty, equation, facts, freshnessOf, grid, heading, heldBack, lagOf, paceOf, problem, retrying, section, since, tableLink, underWay } from "../parts.js";
 import { parked, plots, readOnly, windowChoice } from "./overview.js";
 
 const MOST_CONNECTORS = 5;
@@ -31,6 +31,7 @@ export const pipeline = {
       facts([
         ["batch under way", each.under_way ? underWay(each.under_way) : null],
         ["lag", lagOf(each)],
+        ["held back", each.held ? heldBack(each.held) : null],
         ["freshness", freshnessOf(each.lag)],
         ["pace", each.pace ? paceOf(each.pace) : null],
         ["heartbeat", each.heartbeats.length ? heartbeats(each.heartbeats) : null],
