@@ -37,6 +37,8 @@ def test_demo_counts_are_exact(cli: Cli, spark: SparkSession) -> None:
     )
     assert sum(document["dead_letters"].values()) == 25
     assert {t["columns_added"] for t in document["tables"] if t["role"] == "each"} == {4}
+    (shown,) = cli("status", "--json").json["pipelines"]
+    assert (shown["state"], shown["lag_in_words"]) == ("done", "caught up")
     again = cli("run", "lake/games.yaml", "--json")
     assert (again.code, again.json["read"], again.json["batches"]) == (0, 0, 0)
     assert cli("plan", "lake/games.yaml", "--check").out.startswith("No changes.")

@@ -9,7 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from distributary.config.runtime import Restart
-from distributary.errors import ErrorCode, LakeUnavailableError, SourceUnavailableError
+from distributary.errors import (
+    ErrorCode,
+    LakeUnavailableError,
+    SourceError,
+    SourceUnavailableError,
+)
 from distributary.observe.events import (
     BatchSettled,
     BatchStarted,
@@ -184,6 +189,24 @@ def test_a_pipeline_that_waits_for_its_restart_is_stopped_at_once() -> None:
     kept.on_told = lambda item: kept.supervisor.ask() if isinstance(item, Failed) else None
     kept.run()
     assert (kept.states, kept.supervisor.exit_code) == ({"p": "stopped"}, 143)
+
+
+def test_a_pipeline_that_fails_while_it_is_stopped_has_failed() -> None:
+    error = Failed(pipeline="p", error=SourceError("the batch failed"))
+    body = f"""
+def fail(*_):
+    {telling(error)}
+    sys.exit(1)
+signal.signal(signal.SIGTERM, fail)
+{telling(Idle(pipeline="p"))}
+while True: signal.pause()
+"""
+    kept = Kept({"p": body})
+    stopped_when_running(kept)
+    kept.run()
+    assert (kept.states, kept.supervisor.exit_code) == ({"p": "failed"}, 143)
+    (told,) = kept.events(Failed)
+    assert isinstance(told, Failed) and told.retry_in is None
 
 
 DEAF = f"signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{telling(Idle(pipeline='p'))}\n"

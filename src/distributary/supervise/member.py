@@ -414,6 +414,9 @@ class Member(Keeper):
         if verdict.kind is EndKind.DONE:
             self.parked = verdict.parked > 0
             self._set(state=MemberState.DONE, error=None, retry_at=None)
+        elif self.stopping and self._last_error is not None:
+            # the batch that was to be finished failed: `status` shows the same
+            self._give_up(self._last_error)
         elif self.stopping:
             self._set(state=MemberState.STOPPED, retry_at=None)
         else:

@@ -163,7 +163,12 @@ def _ingest(call: Invocation, feed: Feed, folder: DemoFolder) -> int:
     def work() -> RunSummary:
         feed.next()
         with start_spark(call, pipeline, tell=tell) as spark:
-            return pipeline.run(trigger="continuous", spark=spark)
+            summary = pipeline.run(trigger="continuous", spark=spark)
+            if not feeder.is_done or run.signal is not None:
+                return summary
+            # the end of the feed ended the run: a run that finds nothing more to read is done
+            pipeline.stop.clear()
+            return pipeline.run(trigger="available_now", spark=spark)
 
     run = Foreground(work, stop=pipeline.stop)
     with watched(call, pipeline, run, trigger="demo", demo=True) as tell:
@@ -181,6 +186,8 @@ class _Feeder:
     def __init__(self, feed: Feed, pipeline: Pipeline) -> None:
         self._feed, self._pipeline = feed, pipeline
         self._read = 0
+        self.is_done = False
+        """Whether all rounds were sent and read."""
         self.error: Exception | None = None
 
     def __call__(self, event: Event) -> None:
@@ -193,6 +200,7 @@ class _Feeder:
             # a round may have nothing in it
             while self._feed.messages <= self._read:
                 if not self._feed.next():
+                    self.is_done = True
                     self._pipeline.stop.set()
                     return
         except Exception as error:

@@ -5,7 +5,7 @@ import { ago, clock, counted, duration, number } from "./format.js";
 
 const WORDS = {
   running: "ok", paused: "warn", retrying: "bad", done: "ok", stopped: "quiet", failed: "bad", crashed: "bad", new: "quiet", unknown: "quiet",
-  healthy: "ok", stale: "warn", parked: "bad", missing: "bad", behind: "bad", absent: "quiet", "new column": "ok",
+  healthy: "ok", stale: "warn", parked: "bad", refusing: "bad", doubtful: "warn", missing: "bad", behind: "bad", absent: "quiet", "new column": "ok",
   open: "warn", replayed: "ok", discarded: "quiet",
   published: "ok", resumed: "ok", skipped: "quiet", already: "quiet", accepted: "quiet",
 };

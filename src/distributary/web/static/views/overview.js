@@ -54,7 +54,7 @@ function nothing(data) {
 
 function tiles(pipelines) {
   const sum = (of) => pipelines.reduce((total, each) => total + (of(each) || 0), 0);
-  const states = ["failed", "crashed", "retrying", "paused", "running", "done", "stopped", "unknown"].map((state) => [state, pipelines.filter((each) => each.state === state).length]).filter(([, count]) => count);
+  const states = ["failed", "crashed", "retrying", "paused", "running", "done", "stopped", "new", "unknown"].map((state) => [state, pipelines.filter((each) => each.state === state).length]).filter(([, count]) => count);
   const bad = states.some(([state]) => ["failed", "crashed", "retrying"].includes(state));
   const fast = pipelines.filter((each) => each.records_per_second !== null);
   const open = sum((each) => each.dead_letters.by_status.open);
