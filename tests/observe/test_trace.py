@@ -15,6 +15,7 @@ from distributary.errors import DistributaryError, ErrorCode
 from distributary.model import layout
 from distributary.model.manifest import Counts, SourceRange, StagedFile, TableEntry
 from distributary.model.table import Role
+from distributary.observe.cards import Registration, register
 from distributary.observe.deadletters import DeadLetters
 from distributary.observe.row_events import below, trace_file
 from distributary.observe.trace import Coordinates, TraceVerdict, trace_offset, trace_row
@@ -192,6 +193,42 @@ def test_a_parked_record_is_found_where_it_waits(lake):
     assert trace.verdict is TraceVerdict.PARKED
     assert (trace.places[0].parked, trace.places[0].row) == (True, 1)
     assert trace.sentence() == "wrapper/0/4 waits in chess"
+
+
+@pytest.fixture
+def parked_elsewhere(lake, tmp_path, monkeypatch):
+    """A lake as in a bucket: its parked batches are in the checkpoint, one row of offset 4."""
+    monkeypatch.setattr(layout, "is_remote", lambda address: True)
+    lake.publish("model", [3, 4])
+    checkpoint = tmp_path / "checkpoint"
+    folder = checkpoint / "parked" / "chess" / "stream-000000000000-0123"
+    folder.mkdir(parents=True)
+    Path(lake.path, "model", "part-1.parquet").rename(folder / "x.parquet")
+    manifest = lake.manifest(0, entries=[entry(lake, "chess", [3, 4], file="x.parquet")])
+    lake.settle(manifest, parked=["chess"])
+    return lake, checkpoint
+
+
+def test_a_parked_record_of_a_bucket_is_found_in_the_checkpoint(parked_elsewhere):
+    lake, checkpoint = parked_elsewhere
+    register(lake.path, Registration("games", "games.yaml", str(checkpoint)))
+    trace = trace_offset(lake.path, Coordinates("wrapper", 0, 4))
+    assert trace.verdict is TraceVerdict.PARKED
+    (place,) = trace.places
+    assert (place.parked, place.row, place.values["move"]) == (True, 1, "move 4")
+    assert place.file is not None and Path(place.file).is_file()
+    assert Path(place.file).is_relative_to(checkpoint)
+    # the files are known, so a record that they lack is none of them
+    assert trace_offset(lake.path, Coordinates("wrapper", 0, 5)).places == ()
+
+
+def test_a_parked_record_of_a_bucket_without_a_card_is_still_parked(parked_elsewhere):
+    lake, _ = parked_elsewhere
+    trace = trace_offset(lake.path, Coordinates("wrapper", 0, 4))
+    assert (trace.verdict, trace.places[0].file) == (TraceVerdict.PARKED, None)
+    register(lake.path, Registration("games", "games.yaml", f"{lake.path}/gone"))
+    trace = trace_offset(lake.path, Coordinates("wrapper", 0, 4))
+    assert (trace.verdict, trace.places[0].file) == (TraceVerdict.PARKED, None)
 
 
 def test_a_parked_record_whose_files_are_elsewhere_is_still_parked(lake):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import chain
 from typing import Any
@@ -18,6 +18,7 @@ from distributary.delta.tables import lake_files, reaching_table
 from distributary.errors import ConfigError, missing
 from distributary.model import layout
 from distributary.model.table import Role
+from distributary.observe.cards import registrations
 from distributary.observe.deadletters import DeadLetters
 from distributary.observe.ledger.ledger import Ledger
 from distributary.observe.ledger.ledger_rows import (
@@ -32,6 +33,7 @@ from distributary.observe.ledger.ledger_rows import (
 from distributary.observe.log_format import plain
 from distributary.observe.status.health import files_of
 from distributary.publish.formats.table_format_entry import open_readable
+from distributary.store.base import at
 
 # Finding the rows of one source record: in the files of a batch, or in a whole table.
 
@@ -88,7 +90,8 @@ class RowPlace:
     table: str
     role: str
     file: str | None
-    """In the table's folder; None where the table's format does not tell."""
+    """In the table's folder, or in the lake or at an address if it is parked; None where the
+    table's format does not tell."""
     row: int | None
     """Number of the row in the file, from 0."""
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -117,9 +120,8 @@ class _Search:
         for row in kept:
             if row.outcome != PARKED or (row.key, row.table) in resumed:
                 continue
-            waits = self._parked_files(row)
-            hits, _ = self._holding(waits)
-            found += self._in_files(row, hits, parked=True)
+            waits, waiting = self._parked_rows(row)
+            found += waiting
             if not waits and not certain:
                 # the offsets fit, so the parked batch must have the record
                 found.append(RowPlace(row.table, row.role, None, None, parked=True))
@@ -132,7 +134,7 @@ class _Search:
             for row, names in listed
             for name in names
         }
-        hits, gone = self._holding(by_path)
+        hits, gone = self.holding(by_path)
         # sums of old batches name no files, and compaction removes files: such tables are
         # searched as a whole
         whole = {row.table: row for row, names in listed if not names}
@@ -147,12 +149,12 @@ class _Search:
             if known is None:
                 whole[table] = row
             else:
-                found += known or self._in_files(row, paths)
+                found += known or self.in_files(row, paths)
         for row in whole.values():
             found += self._in_table(row, None) or ()
         return found
 
-    def _holding(self, paths: Iterable[str]) -> tuple[set[str], set[str]]:
+    def holding(self, paths: Iterable[str]) -> tuple[set[str], set[str]]:
         """Return the files that have rows of the record, and the files that are gone."""
         listed = list(paths)
         infos = self.files.get_file_info(listed)
@@ -188,7 +190,7 @@ class _Search:
         places = (_places(row, f, live.schema, condition) for f in fragments)
         return list(chain.from_iterable(places))[:_ROWS_SHOWN]
 
-    def _in_files(
+    def in_files(
         self, row: TableRow, paths: Iterable[str], *, parked: bool = False
     ) -> list[RowPlace]:
         """Find the record's rows in files that no table format lists (yet)."""
@@ -200,14 +202,29 @@ class _Search:
             found += _places(row, fragment, alone.schema, condition, parked=parked)[:_ROWS_SHOWN]
         return found
 
-    def _parked_files(self, row: TableRow) -> list[str]:
-        """Return the batch's files among all that wait for the table."""
-        folder = layout.join(layout.parked(self.lake, row.pipeline), row.table)
-        inside = folder[len(layout.join(self.lake, "")) :]
-        below = pa_fs.FileSelector(inside, allow_not_found=True, recursive=True)
+    def _parked_rows(self, row: TableRow) -> tuple[bool, list[RowPlace]]:
+        """Return whether files of the batch wait for the table, and the record's rows in them."""
+        folder = self._parking(row.pipeline)
+        if not folder:
+            return False, []
+        # the ledger is not trusted: any writer of the lake can change it
+        table = "/".join(part for part in row.table.split("/") if part not in ("", ".", ".."))
         endings = tuple(f"/{name}" for name in row.files)
-        paths = (info.path for info in self.files.get_file_info(below))
-        return [path for path in paths if path.endswith(endings)]
+        with reaching_table(folder):
+            below = at(folder).files(table, recursive=True)
+            paths = [info.name for info in below if info.name.endswith(endings)]
+            there = replace(self, files=lake_files(folder))
+            found = there.in_files(row, there.holding(paths)[0], parked=True)
+        named = (f"{folder}/{each.file}".removeprefix(layout.join(self.lake, "")) for each in found)
+        return bool(paths), [replace(p, file=name) for p, name in zip(found, named, strict=True)]
+
+    def _parking(self, pipeline: str) -> str:
+        """Return the folder of a pipeline's parked batches; empty if its card does not name it."""
+        folder = layout.parking(self.lake, pipeline, "")
+        if folder:
+            return folder
+        cards = {card.name: card.checkpoint for card in registrations(self.lake)}
+        return layout.parking(self.lake, pipeline, cards.get(pipeline, ""))
 
 
 def _places(
