@@ -126,11 +126,15 @@ def test_a_wrong_trigger_is_an_error_of_ours(tmp_path: Path, trigger: Any, meant
 
 def test_other_wrong_arguments_are_errors_of_ours(tmp_path: Path) -> None:
     file = Games(tmp_path, GamesPlan(games=1, versions=1, records=1)).write_file()
+    # as `stop` leaves a session: its context has no JVM
+    context = type("SparkContext", (), {"_jsc": None})()
+    stopped = type("SparkSession", (), {"_sc": context, "version": "4.0.0"})()
     calls: list[Callable[[], object]] = [
         lambda: Pipeline.load(None),  # type: ignore[arg-type]
         lambda: Pipeline.load(b"games.yaml"),  # type: ignore[arg-type]
         lambda: Pipeline(str(file)),  # type: ignore[arg-type]
         lambda: Pipeline.load(file).run(spark="local[2]"),  # type: ignore[arg-type]
+        lambda: Pipeline.load(file).run(spark=stopped),  # type: ignore[arg-type]
         lambda: Pipeline.load(file, nmae="x"),
         lambda: Pipeline.load(file, trigger="evry 5s"),
     ]

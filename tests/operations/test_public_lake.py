@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import polars
@@ -27,6 +30,11 @@ def games(tmp_path: Path) -> SettledLake:
     for _ in range(3):
         lake.batch({"chess": 2, "go": 1})
     return lake
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    return Lake(make_lake(tmp_path_factory.mktemp("lakes") / "lake"))
 
 
 def test_a_table_in_every_form(games: SettledLake) -> None:
@@ -128,6 +136,95 @@ def test_what_is_not_there_is_named(
         Lake(games.lake)["silver_chess"].to_polars()
     assert missing.value.code is ErrorCode.EXTRA_MISSING
     assert missing.value.next_step == "pip install polars"
+
+
+class SparkSession:
+    """A session as `stop` leaves it: its context has no JVM."""
+
+    def __init__(self) -> None:
+        self._sc = type("SparkContext", (), {"_jsc": None})()
+
+
+def closed() -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect()
+    connection.close()
+    return connection
+
+
+WRONG: dict[str, tuple[Callable[[Lake, Any], object], tuple[object, ...]]] = {
+    "path": (lambda lake, value: Lake(value), (None, 5, b"lake")),
+    "storage_options": (
+        lambda lake, value: Lake(lake.path, storage_options=value),
+        (5, "a=b", ["a"], {"a": 1}, {1: "a"}),
+    ),
+    "as_of": (lambda lake, value: lake.at(value), (1.5, True, [1], 10**30, "9" * 30, b"1")),
+    "pipeline": (lambda lake, value: lake.at(0, pipeline=value), (5, ["games"])),
+    "name": (lambda lake, value: lake[value], (None, 5, ["silver_0"], slice(1), {})),
+    "sql": (lambda lake, value: lake.query(value), (None, 5, b"select 1")),
+    "seconds": (
+        lambda lake, value: lake.query("select 1", seconds=value),
+        (None, "5", 0, -1, float("nan"), float("inf")),
+    ),
+    "memory": (
+        lambda lake, value: lake.query("select 1", memory=value),
+        (None, "2GB", 0, 1.5, 10**30),
+    ),
+    "rows": (lambda lake, value: lake.query("select 1", rows=value), ("5", -1, 1.5)),
+    "last": (lambda lake, value: lake.cuts(value), (None, "5", -1, 1.5, 10**30)),
+    "of cuts": (lambda lake, value: lake.cuts(pipeline=value), (5,)),
+    "since": (lambda lake, value: lake.changes_since(value), (1.5, object())),
+    "tables": (
+        lambda lake, value: lake.changes_since(0, tables=value),
+        (5, "silver_0", [None], [5], ["x"]),
+    ),
+    "status": (lambda lake, value: lake.status(value), (5, [])),
+    "letters": (
+        lambda lake, value: lake.dead_letters(**value),
+        (
+            *({"reson": "x"}, {"reason": 5}, {"type": 5}, {"status": 5}, {"pipeline": 5}),
+            *({"since": "2026-11-18"}, {"until": 5}, {"partition": "0"}, {"limit": -1}),
+            *({"limit": "5"}, {"offsets": (1,)}, {"offsets": "1-2"}, {"offsets": ("1", 2)}),
+            *({"columns": "id"}, {"columns": ["nope"]}, {"columns": 5}),
+        ),
+    ),
+    "where": (lambda lake, value: lake.trace(value), (None, 5)),
+    "rows of": (lambda lake, value: lake.trace(value, move="e4"), (None, 5, "nope")),
+    "columns": (
+        lambda lake, value: lake["silver_0"].to_arrow(value),
+        (5, "move", [None], [["move"]]),
+    ),
+    "of pandas": (lambda lake, value: lake["silver_0"].to_pandas(value), (5,)),
+    "of polars": (lambda lake, value: lake["silver_0"].to_polars(value), (5,)),
+    "connection": (
+        lambda lake, value: lake["silver_0"].to_duckdb(value),
+        (5, "lake.duckdb", closed()),
+    ),
+    "spark": (
+        lambda lake, value: lake["silver_0"].to_spark(value),
+        (None, 5, "local[2]", SparkSession()),
+    ),
+    "count": (lambda lake, value: lake["silver_0"].head(value), (None, "5", -1, 1.5, 10**30)),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_arguments_are_errors_of_ours(made: Lake, name: str) -> None:
+    call, values = WRONG[name]
+    for value in values:
+        with pytest.raises(ConfigError) as caught:
+            call(made, value)
+        assert caught.value.next_step, value
+
+
+def test_arguments_that_are_right(made: Lake) -> None:
+    silver = made["silver_0"]
+    assert silver.head(0).num_rows == 0 and silver.head(0).schema == silver.head(1).schema
+    assert silver.to_arrow(()).num_columns == 0
+    assert silver.to_arrow(dict.fromkeys(["move"])).column_names == ["move"]
+    assert len(made.dead_letters(offsets=(0, 100), limit=2, partition=0, columns=["id"])) == 2
+    assert len(made.dead_letters(since=datetime(2000, 1, 1, tzinfo=UTC), status=None)) == 3
+    assert made.query("select 1 as one", seconds=1, rows=0).num_rows == 0
+    assert made.cuts(0) == ()
 
 
 def test_a_notebook_shows_names_and_values_as_text(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import UnionType
 from typing import TYPE_CHECKING, Any, Self
 
 import pyspark
@@ -51,7 +50,6 @@ from distributary.engine.shards.progress import divide, family, refuse_replay
 from distributary.engine.slots import SlotWatch
 from distributary.engine.steps.hops import choose_exchange, drop_undecided
 from distributary.errors import (
-    ConfigError,
     DistributaryError,
     DivergedError,
     ErrorCode,
@@ -61,9 +59,9 @@ from distributary.errors import (
     SetupError,
 )
 from distributary.model import layout
+from distributary.model.arguments import require, require_spark_session, wrong_argument
 from distributary.model.dataset import Dataset
 from distributary.model.manifest import app_id
-from distributary.model.names import printable
 from distributary.observe.cards import Registration, pin, refuse_half_restored, register
 from distributary.observe.events import BatchSettled, Event, EventBus
 from distributary.observe.ledger.ledger import Ledger
@@ -95,7 +93,7 @@ class Pipeline:
     """The counter of requests to the registry."""
 
     def __post_init__(self) -> None:
-        _require(
+        require(
             "loaded", self.loaded, Loaded, "must be a file that was read: use Pipeline.load(FILE)"
         )
         # from here on, the lake is reached by its address alone, with these credentials
@@ -105,7 +103,7 @@ class Pipeline:
     @classmethod
     def load(cls, file: str | Path, **overrides: Any) -> Self:
         """Read a pipeline file; raise ConfigError with all of its mistakes."""
-        _require("file", file, str | Path, "must be the path of a pipeline file")
+        require("file", file, str | Path, "must be the path of a pipeline file")
         return cls(load(file, overrides=overrides))
 
     @classmethod
@@ -115,7 +113,7 @@ class Pipeline:
         References such as `${env:KAFKA_PASSWORD}` are replaced. Raises ConfigError with everything
         that is wrong.
         """
-        _require("settings", settings, Mapping, "must be a mapping, as in a pipeline file")
+        require("settings", settings, Mapping, "must be a mapping, as in a pipeline file")
         return cls(load_settings(settings, overrides=overrides))
 
     @property
@@ -188,8 +186,8 @@ class Pipeline:
         Raises ConfigError for an argument that is wrong.
         """
         wanted = self.chosen_trigger(trigger)
-        if spark is not None and not _is_session(spark):
-            raise _wrong_argument("spark", spark, "must be a SparkSession")
+        if spark is not None and not is_in_process(spark):
+            require_spark_session("spark", spark)
         with self.failure_recorded():
             if spark is not None:
                 require_session(spark, "argument spark")
@@ -218,7 +216,7 @@ class Pipeline:
         except PydanticCustomError as error:
             close = (error.context or {}).get("suggestion")
             meant = f", did you mean {close}?" if close else ""
-            raise _wrong_argument("trigger", given, f"{error.message()}{meant}") from None
+            raise wrong_argument("trigger", given, f"{error.message()}{meant}") from None
 
     @contextmanager
     def failure_recorded(self) -> Iterator[None]:
@@ -373,28 +371,6 @@ class Pipeline:
                 reads=self.config.source.table_folder or "",
             ),
         )
-
-
-def _require(name: str, value: object, kind: type | UnionType, what: str) -> None:
-    """Raise ConfigError for an argument of another type."""
-    if not isinstance(value, kind):
-        raise _wrong_argument(name, value, what)
-
-
-def _wrong_argument(name: str, value: object, what: str) -> ConfigError:
-    return ConfigError(
-        f"{name} {what}",
-        where=f"argument {name}",
-        evidence=printable(repr(value))[:200],
-        next_step="correct the call",
-    )
-
-
-def _is_session(value: object) -> bool:
-    # a session of Spark Connect has another class, which may not be installed
-    return is_in_process(value) or any(
-        each.__name__ == "SparkSession" for each in type(value).__mro__
-    )
 
 
 Mask = Callable[[str], str]

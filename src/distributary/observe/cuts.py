@@ -136,7 +136,7 @@ class Cuts:
         """
         if as_of is None:
             return self._point(None)
-        if isinstance(as_of, int):
+        if isinstance(as_of, int) and not isinstance(as_of, bool):
             return self.of_batch(as_of, pipeline=pipeline)
         if isinstance(as_of, str):
             text = as_of.strip()
@@ -163,7 +163,13 @@ class Cuts:
         pin = None if one is None else self.pins.get(f"{one.pipeline}:{number}")
         if one is not None and pin is not None and pin.cut.has(one.pipeline, one.life, number):
             return CutPoint(pin.cut.at, pin.cut.batches, pinned=pin.cut)
-        rows = [] if one is None else self._ledger.numbered(one.key, number, number).to_pylist()
+        # a larger number than a table can hold is of no batch
+        is_number = number.bit_length() < 64
+        rows = (
+            []
+            if one is None or not is_number
+            else self._ledger.numbered(one.key, number, number).to_pylist()
+        )
         if one is None or not rows or rows[0]["batches"] > 1:
             raise self._no_such_cut(f"batch {number}", one)
         point = self._point(rows[0]["finished_at"])

@@ -306,7 +306,7 @@ def _reason(code: str, group: list[dict[str, Any]]) -> Reason:
 def _within(offsets: int | tuple[int, int] | None) -> pc.Expression | None:
     if offsets is None:
         return None
-    first, last = (offsets, offsets) if isinstance(offsets, int) else offsets
+    first, last = offsets if isinstance(offsets, tuple) else (offsets, offsets)
     return (pc.field("offset") >= first) & (pc.field("offset") <= last)
 
 

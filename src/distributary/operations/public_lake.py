@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from importlib import import_module
+from numbers import Integral, Real
 from pathlib import Path
+from threading import TIMEOUT_MAX
+from types import UnionType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,7 +24,16 @@ from distributary.errors import (
     missing,
 )
 from distributary.model import layout
+from distributary.model.arguments import (
+    require,
+    require_name,
+    require_names,
+    require_number,
+    require_spark_session,
+    wrong_argument,
+)
 from distributary.model.cut import Cut, CutPoint
+from distributary.model.deadletter import DEAD_LETTER_SCHEMA
 from distributary.observe.cuts import AsOf, Cuts, ListedCut
 from distributary.observe.deadletters import letter_tables
 from distributary.observe.ledger.ledger import Ledger
@@ -61,6 +75,9 @@ class Lake:
         `storage_options` are the same as `lake.storage_options` in the pipeline's file. Raises
         ConfigError for a folder in which no pipeline has run.
         """
+        require("path", path, str | os.PathLike, "must be the path or the address of a lake")
+        if storage_options is not None:
+            _require_options(storage_options)
         self.path = absolute(str(path))
         if storage_options is not None:
             introduce(self.path, storage_options)
@@ -79,6 +96,7 @@ class Lake:
 
         Without one, the newest cut is chosen, and stays the same while batches go on.
         """
+        require_name("pipeline", pipeline)
         cuts = Cuts(self.path)
         point = cuts.find(as_of, pipeline=pipeline)
         if point.at is None:
@@ -102,6 +120,7 @@ class Lake:
 
     def __getitem__(self, name: str) -> LakeTable:
         """Return a table by its name, or by the type of its records."""
+        require("name", name, str, "must be the name of a table or a type")
         questions = self._questions()
         known = {title: title for title, _ in questions.places.values()}
         if name not in known:
@@ -121,6 +140,13 @@ class Lake:
         The SQL is DuckDB's. All tables are read at one cut. Raises ConfigError for a statement that
         cannot be executed, and DistributaryError for one that takes too long or too much memory.
         """
+        require("sql", sql, str, "must be a SELECT as a text")
+        require("seconds", seconds, Real, "must be a number of seconds")
+        if not 0 < seconds <= TIMEOUT_MAX:
+            raise wrong_argument("seconds", seconds, "must be a number of seconds above 0")
+        require_number("memory", memory, least=1)
+        if rows is not None:
+            require_number("rows", rows)
         with self._questions().ask(sql, QueryLimits(seconds, memory, rows)) as answer:
             return answer.table()
 
@@ -135,6 +161,8 @@ class Lake:
 
     def cuts(self, last: int = 20, *, pipeline: str | None = None) -> tuple[ListedCut, ...]:
         """Return the newest cuts, the newest first."""
+        require_number("last", last)
+        require_name("pipeline", pipeline)
         return Cuts(self.path).listed(last, pipeline=pipeline)
 
     def changes_since(
@@ -146,6 +174,8 @@ class Lake:
         """
         from distributary.operations.cut_changes import changes_between
 
+        require_name("pipeline", pipeline)
+        require_names("tables", tables)
         cuts = Cuts(self.path) if self._chosen is None else self._chosen[0]
         until = cuts.find() if self._chosen is None else self._chosen[1]
         return changes_between(cuts, cuts.find(as_of, pipeline=pipeline), until, tables)
@@ -154,6 +184,7 @@ class Lake:
         """Return what `distributary status` shows of the pipelines of the lake."""
         from distributary.engine.progress.claim import liveness
 
+        require_name("pipeline", pipeline)
         return status_of(self.path, pipeline=pipeline, liveness=liveness)
 
     def dead_letters(self, *, pipeline: str | None = None, **wanted: Any) -> LetterRows:
@@ -162,6 +193,8 @@ class Lake:
         Further arguments select them: `reason`, `type`, `since`, `until`, `topic`, `partition`,
         `offsets`, `id`, `status` (`open` when left out, None for all), `limit`, `columns`.
         """
+        require_name("pipeline", pipeline)
+        _require_selection(wanted)
         found = letter_tables(self.path, pipeline=pipeline)
         parts = [letters.select(pipeline=name, **wanted) for name, letters in found.items()]
         return LetterRows(pa.concat_tables(parts) if parts else pa.table({}))
@@ -171,10 +204,13 @@ class Lake:
 
         Rows are found by a table and the value of one of its columns: `trace("orders", id=7)`.
         """
+        require("where", where, str, "must be topic/partition/offset, or the name of a table")
         if key:
             if len(key) != 1:
                 raise ConfigError(
-                    "a row is traced by the value of one column", evidence=", ".join(key)
+                    "a row is traced by the value of one column",
+                    evidence=", ".join(key),
+                    next_step="name the column that is the key: trace('orders', id=7)",
                 )
             ((column, value),) = key.items()
             return trace_row(self.path, where, column, value)
@@ -260,15 +296,21 @@ class LakeTable:
 
         It belongs to the given connection, or else to DuckDB's default connection.
         """
-        module = _package("duckdb", "to_duckdb") if connection is None else connection
+        module = _package("duckdb", "to_duckdb")
+        if connection is not None and not hasattr(connection, "from_arrow"):
+            raise wrong_argument("connection", connection, "must be a connection of DuckDB")
         files = self._table.files
-        relation: duckdb.DuckDBPyRelation = module.from_arrow(
-            self.to_arrow() if files is None else files
-        )
+        rows = self.to_arrow() if files is None else files
+        try:
+            reader = module if connection is None else connection
+            relation: duckdb.DuckDBPyRelation = reader.from_arrow(rows)
+        except module.ConnectionException as error:
+            raise wrong_argument("connection", connection, f"cannot be used: {error}") from error
         return relation
 
     def to_spark(self, spark: SparkSession) -> DataFrame:
         """Return a frame of a Spark session that has Delta's extension and catalog."""
+        require_spark_session("spark", spark)
         reader = spark.read.format("delta").option("versionAsOf", self.version)
         try:
             return reader.load(self.path)
@@ -286,12 +328,14 @@ class LakeTable:
 
     def head(self, count: int = 10) -> pa.Table:
         """Return the newest rows, the newest first."""
+        require_number("count", count)
         with self._reading():
             return newest(self._table, count)
 
     def _columns(self, columns: Sequence[str] | None) -> list[str]:
+        require_names("columns", columns)
         names = self.schema.names
-        for name in columns or ():
+        for name in () if columns is None else columns:
             if name not in names:
                 raise missing(f"no such column in {self.name}", name, names)
         return names if columns is None else list(columns)
@@ -359,6 +403,48 @@ class LetterRows:
         rest = self.num_rows - len(rows)
         more = f"{rest:,} more dead letters" if rest else ""
         return html_rows(f"{self.num_rows:,} dead letters", names, rows, more)
+
+
+_SELECTION: Mapping[str, tuple[type | UnionType, str]] = {
+    **dict.fromkeys(("reason", "type", "topic", "id", "status"), (str | None, "must be a text")),
+    **dict.fromkeys(("since", "until"), (datetime | None, "must be a datetime")),
+    **dict.fromkeys(("partition", "limit"), (Integral | None, "must be a whole number")),
+    "offsets": (
+        Integral | tuple | None,
+        "must be an offset, or the first and the last of a range",
+    ),
+    "columns": (object, ""),
+}
+"""The conditions for dead letters, with their types and the words for a wrong one."""
+
+
+def _require_options(options: object) -> None:
+    """Raise ConfigError for storage options that are no mapping of texts."""
+    require("storage_options", options, Mapping, "must be a mapping")
+    for name, value in dict(options).items():  # type: ignore[call-overload]
+        if not isinstance(name, str) or not isinstance(value, str):
+            # without the value, which may be a secret
+            raise wrong_argument("storage_options", name, "must have texts only")
+
+
+def _require_selection(wanted: Mapping[str, Any]) -> None:
+    """Raise ConfigError for conditions that dead letters do not have."""
+    for name, value in wanted.items():
+        if name not in _SELECTION:
+            raise missing("dead letters are not selected by this", name, _SELECTION)
+        kind, what = _SELECTION[name]
+        require(name, value, kind, what)
+    if isinstance(offsets := wanted.get("offsets"), tuple) and not (
+        len(offsets) == 2 and all(isinstance(each, Integral) for each in offsets)
+    ):
+        raise wrong_argument("offsets", offsets, _SELECTION["offsets"][1])
+    if (limit := wanted.get("limit")) is not None:
+        require_number("limit", limit)
+    columns = wanted.get("columns")
+    require_names("columns", columns)
+    for name in () if columns is None else columns:
+        if name not in DEAD_LETTER_SCHEMA.names:
+            raise missing("no such column of dead letters", name, DEAD_LETTER_SCHEMA.names)
 
 
 def _package(name: str, method: str) -> Any:

@@ -299,6 +299,8 @@ def newest(readable: ReadableTable, count: int) -> pa.Table:
     order = next((some for some in _ORDERS if some[0] in names), ())
     keys = [(name, "descending") for name in order if name in names]
     rows = readable.schema.empty_table()
+    if not count:
+        return rows
     with reaching_table(readable.path):
         for batches, most in _by_age(readable, keys[0][0] if keys else None):
             full = len(rows) == count
