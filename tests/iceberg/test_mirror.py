@@ -19,6 +19,7 @@ from distributary.delta.column_merge import ColumnConflictError
 from distributary.delta.log import load
 from distributary.errors import OutsideLakeError
 from distributary.iceberg import mirror as mirrors
+from distributary.iceberg.manifests import read_list, write_list
 from distributary.iceberg.mirror import Mirror, UnmirroredError, mark_of
 from distributary.iceberg.pointer import FOLDER, HINT, VersionHint
 from distributary.store.disk import Disk
@@ -208,6 +209,43 @@ def test_metadata_of_strangers_is_not_built_upon(tmp_path: Path, junk: Any) -> N
         table.append(1)
         mirror.sync()
         assert iceberg_rows(table) == table.rows(), key
+
+
+@pytest.mark.parametrize("via", ["list", "manifest"])
+def test_a_mirror_that_names_files_outside_of_its_table_is_made_again(
+    tmp_path: Path, via: str
+) -> None:
+    table = DeltaTable(tmp_path / "t")
+    table.make(2)
+    mirror = mirror_of(table)
+    mirror.sync()
+    current = VersionHint(table.store).load()
+    assert current is not None
+    (snapshot,) = current.metadata["snapshots"]
+    other = tmp_path / "other"
+    other.mkdir()
+    named = f"{table.folder}/{FOLDER}/../../../other"
+    inside = Path(snapshot["manifest-list"])
+    if via == "list":
+        outside = other / "list.avro"
+        outside.write_bytes(inside.read_bytes())
+        changed = orjson.dumps(
+            {**current.metadata, "snapshots": [{**snapshot, "manifest-list": f"{named}/list.avro"}]}
+        )
+        Path(current.location).write_bytes(changed)
+    else:
+        records = read_list(inside.read_bytes())
+        outside = other / "manifest.avro"
+        outside.write_bytes(Path(records[0]["manifest_path"]).read_bytes())
+        records[0]["manifest_path"] = f"{named}/manifest.avro"
+        inside.write_bytes(write_list(records, 1, None, 1))
+    before = outside.read_bytes()
+    # a removal reads the manifests
+    table.remove(0)
+    synced = mirror.sync()
+    assert synced is not None and synced.again
+    assert iceberg_rows(table) == table.rows()
+    assert [*other.iterdir()] == [outside] and outside.read_bytes() == before
 
 
 def test_a_link_out_of_the_table_is_refused(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from distributary.delta.tables import open_table
+from distributary.delta.tables import open_table, reaching_table
 from distributary.errors import ErrorCode, LakeUnavailableError
+from distributary.publish.parquet_publisher import ParquetTable, TableRecord
 from distributary.store import bucket as module
 from distributary.store.base import introduce, reaching
 from distributary.store.bucket import Bucket
@@ -105,6 +106,20 @@ def test_a_table_whose_log_is_listed_without_an_end_is_an_error(
             assert "listing" in error.value.evidence
         # one that a library still lists is looked at first: no second one is left behind
         assert library_threads() - before == 1
+
+
+@pytest.mark.usefixtures("suspicious")
+def test_a_plain_table_whose_files_are_listed_without_an_end_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its listing is pyarrow's own, over deltalake's, which follows it for ever."""
+    monkeypatch.setattr(module, "_LEFT_ASKING", set())
+    monkeypatch.setattr(module, "_LONGEST_LISTING", 0.3)
+    with serving(lambda asked: page(["table/a.parquet"], token="again"), paged=True) as server:
+        introduce("s3://bucket/lake", ALLOWED | {"aws_endpoint_url": server.url})
+        table = ParquetTable(store_of(server).below("table").address)
+        with pytest.raises(LakeUnavailableError, match="listing"), reaching_table(table.folder):
+            table.dataset(TableRecord("table", "", (), []))
 
 
 def library_threads() -> int:

@@ -239,7 +239,10 @@ class ParquetTable:
     def dataset(self, record: TableRecord) -> ds.Dataset:
         """Return the rows as a dataset; a column that a file lacks is null."""
         within = lake_files(self.folder)
-        return ds.dataset("", schema=record.schema(), format="parquet", filesystem=within)
+        schema = record.schema()
+        return self.store.listed_by(
+            lambda: ds.dataset("", schema=schema, format="parquet", filesystem=within)
+        )
 
     def _intent(self, app_id: str) -> str:
         return f"{HOME}/intent-{app_key(app_id)}.json" if self.in_bucket else f"{HOME}/intent.json"
