@@ -21,13 +21,15 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.changes.apply import merge_table
+from distributary.changes.apply import events_schema, look_at, merge_table, prepare
 from distributary.changes.history import merge_history
 from distributary.changes.incarnations import incarnations_of
-from distributary.changes.merge_order import MergeOrder
+from distributary.changes.log_events import read_in_turn
+from distributary.changes.merge_order import MergeOrder, RebuildNeededError
+from distributary.changes.merge_target import MemoryTarget
 from distributary.changes.rebuild import merge_in_order, rebuild, verify
 from distributary.decode.change.envelope import log_name, transaction_of
-from distributary.errors import ErrorCode, SourceWentBackError
+from distributary.errors import ErrorCode, PublishError, SourceWentBackError
 from distributary.model.change import READ_TIE
 from tests.changes.logs import Event, Shop, plain
 
@@ -805,3 +807,28 @@ def test_a_table_that_was_merged_by_times_is_made_again_from_its_log(
     current = [row for row in shop.history() if row["_current"]]
     assert plain(current, "id", "price") == rows
     assert all(row["_seq"][1] == 0 for row in shop.history())
+
+
+def test_a_table_by_times_that_only_spark_may_write_is_not_sent_to_rebuild(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    envelope = '{"read_method":"mysql-cdc-binlog"}'
+    monkeypatch.setattr("tests.changes.logs._envelope", lambda event: envelope)
+    shop = lake(str(tmp_path))
+    first = change((7, 1000), 10, 1.0)
+    shop.commit([replace(first, place=(1, 10, *first.place[2:]))], arrival="files")
+    table = DeltaTable(tmp_path / "orders")
+    table.alter.add_constraint({"placed": "_seq IS NOT NULL"})
+    order = shop.written([change((7, 1500), 30, 4.0, offset=3)], arrival="files")
+    before, columns = look_at(order)
+    assert before is not None
+    target = MemoryTarget(before.rows(columns.schema))
+    ((events, _),) = read_in_turn(order.files, events_schema(columns))
+    with pytest.raises(RebuildNeededError) as caught:
+        prepare(order, before, columns, events, target)
+    assert "move the folder of the table away" in caught.value.next_step
+    with pytest.raises(PublishError):
+        rebuild(order.log, replace(order, batch=-1))
+    Path(order.path).rename(tmp_path / "away")
+    rebuild(order.log, replace(order, batch=-1))
+    assert prices(shop) == [4.0]

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from distributary.cli.doctor import _order as order_check
 from distributary.config.load import load
 from distributary.engine.progress.recovery import refuse_behind
 from distributary.errors import TableBehindError
+from distributary.model.check import Check, CheckState
 from tests.changes.logs import NOW, event
 from tests.cli.conftest import Cli
 from tests.lakes.written import make_lake, pin_file
@@ -295,3 +297,37 @@ def test_what_waited_for_a_merged_table_and_is_gone_is_in_its_log(
     with pytest.raises(TableBehindError) as caught:
         refuse_behind(load(shop.file).config, shop.ledger, "life1")
     assert f"`distributary reset FILE --table {MERGED}`" in caught.value.next_step
+
+
+def test_doctor_names_tables_that_were_merged_by_times(
+    cli: Cli, own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = ChangeLake(own_folder)
+    of_mysql = '{"read_method":"mysql-cdc-binlog"}'
+    monkeypatch.setattr("tests.changes.logs._envelope", lambda event: of_mysql)
+    # the later one in the log has the earlier time
+    shop.batch([event((1, MS + 10, 7, 1000, 0, 1, ""), "insert", id=1, price=1.0)])
+    shop.batch([event((1, MS + 5, 7, 2000, 0, 1, ""), "update", id=1, price=2.0)])
+
+    def ordered() -> Check:
+        return order_check(load(shop.file))
+
+    assert ordered().state is CheckState.WARN
+    assert f"1 of 1 merged table with rows in the order of the source's times: {MERGED}" in (
+        ordered().found
+    )
+    assert f"`distributary rebuild {MERGED}` makes it again" in ordered().fix
+    DeltaTable(shop.lake / MERGED).alter.add_constraint({"placed": "_seq IS NOT NULL"})
+    assert cli("rebuild", MERGED).code != 0
+    assert "move the folder" in ordered().fix
+    # the advice works
+    (shop.lake / MERGED).rename(own_folder / "away")
+    assert cli("rebuild", MERGED).code == 0
+    assert [row["price"] for row in shop.rows()] == [2.0]
+    assert ordered().state is CheckState.PASS
+
+    # times are the order of sources without positions in their envelopes
+    monkeypatch.setattr("tests.changes.logs._envelope", lambda event: "{}")
+    other = ChangeLake(own_folder / "other")
+    other.batch([event((1, MS + 10, 7, 1000, 0, 1, ""), "insert", id=1, price=1.0)])
+    assert order_check(load(other.file)).state is CheckState.PASS

@@ -205,6 +205,21 @@ def merged_by_time(order: MergeOrder) -> RebuildNeededError:
     )
 
 
+def _rebuilt_elsewhere(error: RebuildNeededError, order: MergeOrder) -> RebuildNeededError:
+    """Return the error with the way for tables that only Spark may write, which `rebuild` refuses.
+
+    A missing table is built from its log as a new one, without the features that only Spark writes.
+    """
+    return RebuildNeededError(
+        error.what,
+        where=error.where,
+        evidence="only Spark may write this table, so `rebuild` refuses it",
+        next_step="stop the pipeline, move the folder of the table away, and "
+        f"`distributary rebuild {order.table}` makes a new one from its log; then give it its "
+        "features again, if it needs them",
+    )
+
+
 def _plan(
     matched: _Match,
     target: MergeTarget | MemoryTarget,
@@ -608,18 +623,24 @@ def prepare(
     is_ours = before is None or not before.beyond_us()
     unmarked = bool(order.log) and is_ours and lacks_mark(before, events.seq)
     if unmarked and before is not None and is_merged_by_time(before):
-        raise merged_by_time(order)
+        error = merged_by_time(order)
+        raise _rebuilt_elsewhere(error, order) if before.no_changes() else error
     tombstones = open_tombstones(order.tombstones, now_us=order.now_us, horizon=order.horizon)
     refuse_behind(tombstones, before, table=order.table)
-    made = plan(
-        events,
-        target,
-        tombstones,
-        order=order,
-        table_columns=columns,
-        spans=spans,
-        incarnations=incarnations,
-    )
+    try:
+        made = plan(
+            events,
+            target,
+            tombstones,
+            order=order,
+            table_columns=columns,
+            spans=spans,
+            incarnations=incarnations,
+        )
+    except RebuildNeededError as error:
+        if before is None or not order.log or not before.no_changes():
+            raise
+        raise _rebuilt_elsewhere(error, order) from error
     # tombstones come first: without them, a late event could bring a deleted row back
     remembered = remember(tombstones, made.tombstones, table=order.table, mark=order.mark)
     properties = {ORDER: POSITION} if unmarked else {}

@@ -131,12 +131,17 @@ def lacks_mark(table: Snapshot | None, seq: pa.StructArray) -> bool:
     return not marked and bool(by_position(seq).any())
 
 
-def is_merged_by_time(table: Snapshot) -> bool:
-    """Return whether a table has rows that an earlier release put in the order of their times."""
+def is_merged_by_time(table: Snapshot, *, most_files: int | None = None) -> bool:
+    """Return whether a table has rows that an earlier release put in the order of their times.
+
+    With `most_files`, only so many files are read, in the order of the log.
+    """
+    if table.property(ORDER) == POSITION:
+        return False
     schema = pa.schema([pa.field("_seq", SEQ)])
     return any(
         bool(by_time(combined(table.read(file, schema).column("_seq"))).any())
-        for file in table.files.values()
+        for file in [*table.files.values()][:most_files]
     )
 
 

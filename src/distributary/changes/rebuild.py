@@ -25,6 +25,7 @@ from distributary.changes.log_events import (
     by_time,
     combined,
     definitions_of,
+    is_merged_by_time,
     key_texts,
     left_out_in,
     read_events,
@@ -241,6 +242,21 @@ def _survey(
         frozenset(columns),
         _is_positional(snapshot),
     )
+
+
+_FEW_FILES = 4
+"""The number of files of a table that are read for its order."""
+
+
+def is_in_old_order(table: Snapshot, log_path: str) -> bool:
+    """Return whether the first files of a table have rows that are in the order of times.
+
+    False if positions do not decide the order of its source.
+    """
+    if not is_merged_by_time(table, most_files=_FEW_FILES):
+        return False
+    log = snapshot_of(log_path)
+    return log is not None and _is_positional(log)
 
 
 def _is_positional(log: Snapshot) -> bool:

@@ -154,6 +154,8 @@ def checks_for_file(loaded: Loaded | None, lake: str | None) -> Iterator[Check]:
     if loaded.config.cdc is not None and loaded.config.cdc.source_url is not None:
         url = loaded.config.cdc.source_url.get_secret_value()
         yield _guarded("database", lambda: _slots(url))
+    if loaded.config.cdc is not None:
+        yield _guarded("order", lambda: _order(loaded))
 
 
 def _guarded(name: str, check: Callable[[], Check]) -> Check:
@@ -381,6 +383,47 @@ def tables_with_expiring_marks(lake: Path, pipeline: str | None) -> list[str]:
         if table is not None and _PROPERTY in table.metadata().configuration:
             found.append(summary.table)
     return found
+
+
+def _order(loaded: Loaded) -> Check:
+    """Name the merged tables that an earlier release put in the order of the source's times."""
+    from distributary.changes.rebuild import is_in_old_order
+    from distributary.delta.log import snapshot_of
+    from distributary.engine.planning.table_book import log_of, table_folder
+    from distributary.model.table import Role
+    from distributary.observe.ledger.ledger import Ledger
+
+    config = loaded.config
+    known = Ledger(config.lake.address).tables(config.name, schema_ids=False)
+    merged = [each.table for each in known if each.role == Role.MERGED]
+    old: list[str] = []
+    by_spark: list[str] = []
+    for name in merged:
+        table = snapshot_of(table_folder(config, name))
+        if table is not None and is_in_old_order(table, table_folder(config, log_of(name))):
+            (by_spark if table.no_changes() else old).append(name)
+    if not old and not by_spark:
+        return Check("order", CheckState.PASS, f"{counted(len(merged), 'merged table')} looked at")
+    of = counted(len(merged), "merged table")
+    names = listed([*old, *by_spark], most=3)
+    first = shlex.quote([*old, *by_spark][0])
+    fix = (
+        f"`distributary rebuild {first}` makes it again from its log; the next batch with a change "
+        "of such a table does so, too"
+        if old
+        else "only Spark may write it: stop the pipeline, move the folder of the table away, and "
+        f"`distributary rebuild {first}` makes a new one from its log"
+    )
+    return Check(
+        "order",
+        CheckState.WARN,
+        f"{len(old) + len(by_spark):,} of {of} with rows in the order of the source's times: "
+        f"{names}",
+        "rows in the order of positions",
+        fix,
+        "read up to four files of each table without the property distributary.order; "
+        "`verify --all` reads them all",
+    )
 
 
 def _catalog(loaded: Loaded) -> Check:
