@@ -2,7 +2,7 @@
 
 Its README sends web requests with metadata, an object in an object, which both sides keep as JSON
 text here, and its table is partitioned by a date that is cut out of a time in it. The program
-itself is not run: it is built from source, and no release of it is published.
+itself is not run: it was not on the index of Rust packages that was looked at.
 """
 
 from __future__ import annotations
