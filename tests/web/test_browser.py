@@ -16,6 +16,7 @@ from distributary.errors import SourceUnavailableError
 from distributary.model.deadletter import dead_letter_id
 from distributary.observe.status.pulse import (
     Backlog,
+    HeldRecords,
     Pulse,
     Trouble,
     UnderWay,
@@ -346,6 +347,7 @@ def troubled(lake: WebLake, **changes: object) -> Pulse:
         Backlog(now, 1234, {"wrapper/1": 1000, f"{HOSTILE}/0": 234}),
         UnderWay(20, now - timedelta(seconds=50), "stage", 400),
         (f"WARNING games failed: the broker does not answer {HOSTILE}", "the last line"),
+        held=HeldRecords(7654, 2, HOSTILE, now - timedelta(minutes=5)),
     )
     write_pulse(checkpoint, replace(found, **changes))  # type: ignore[arg-type]
     return found
@@ -371,6 +373,7 @@ def test_a_pipeline_that_retries_is_seen_everywhere(
             words = shown.page.locator("main").inner_text()
             assert "1,234" in words and "25 attempts" in words and "the last line" in words
             assert "#20 of 400 records, step stage" in words
+            assert "7,654 records of 2 transactions that did not come completely" in words
             assert shown.page.locator("main img").count() == 0
             assert shown.page.evaluate("document.documentElement.scrollWidth") <= (
                 390 if phone else 1400
