@@ -78,6 +78,7 @@ class _Lake:
                 name="games",
                 run=Run(),
                 cdc=None,
+                hides_logs=False,
                 keys=(),
                 aggregates=(),
                 lake=SimpleNamespace(address=str(self.root)),

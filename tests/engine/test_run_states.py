@@ -11,6 +11,7 @@ from unittest.mock import Mock
 import pytest
 from pyspark.sql import SparkSession
 
+from distributary.engine import loop
 from distributary.engine.loop import StreamRun
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.progress.claim import liveness
@@ -144,8 +145,10 @@ def test_other_wrong_arguments_are_errors_of_ours(tmp_path: Path) -> None:
 
 
 def test_a_paused_pipeline_waits_and_goes_on_where_it_stopped(
-    tasks: SparkSession, tmp_path: Path
+    tasks: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # an idle run says so each half minute
+    monkeypatch.setattr(loop, "_HEARTBEAT_SECONDS", 0.2)
     games = Games(tmp_path, GamesPlan(games=2, versions=2, records=10))
     file = games.write_file()
     games.send_round()

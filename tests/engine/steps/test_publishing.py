@@ -47,6 +47,7 @@ def _context(tmp_path: Path, publisher: MemoryPublisher, *, attempts: int = 3) -
             run=Run(publish_attempts=attempts),
             publish_threads=2,
             cdc=None,
+            hides_logs=False,
             keys=(),
             lake=None,
             tables=SimpleNamespace(publisher="direct"),
@@ -161,7 +162,7 @@ def test_a_table_of_change_data_waits_where_nothing_says_how_to_merge_it(tmp_pat
     assert done == {"orders_log": Outcome.PUBLISHED, "orders": Outcome.PARKED}
     assert [each.table for each in parked(context.publishing.parking)] == ["orders"]
     lake = SimpleNamespace(address=str(tmp_path))
-    config: Any = SimpleNamespace(lake=lake, cdc=None, keys=())
+    config: Any = SimpleNamespace(lake=lake, cdc=None, hides_logs=False, keys=())
     with pytest.raises(PublishError) as caught:
         merges.publish_waiting(MemoryPublisher(), config, orders, Mark(LIFE, 0, ""))
     assert (caught.value.code, caught.value.where) == (ErrorCode.COMMIT_FAILED, "keys")
