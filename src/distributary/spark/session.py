@@ -488,7 +488,7 @@ def _disk_failed(number: int, path: str) -> DistributaryError | None:
 _NO_PACKAGES = re.compile(
     r"ModuleNotFoundError: No module named '[\w.]+'"
     r"|Cannot run program \"[^\"]*\".*"
-    r"|\S*/bin/python: \d+: exec: .*not found"
+    r"|\S{0,99}/bin/python: \d+: exec: .*not found"
     r"|\[PYTHON_VERSION_MISMATCH\] .*"
 )
 """The signs of workers whose Python cannot run tasks."""
