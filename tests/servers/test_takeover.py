@@ -16,7 +16,11 @@ from tests.services.debezium import Debezium
 @pytest.mark.slow
 @pytest.mark.services
 @pytest.mark.spark
-@pytest.mark.parametrize("kind", KINDS)
+# six minutes each: the kind with fewer ways to take over is left to `make test-cluster`
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=pytest.mark.cluster if kind == "postgres" else ()) for kind in KINDS],
+)
 def test_the_lake_is_the_database_whichever_server_has_it(
     kind: str, services: Services, debezium: Debezium, tmp_path: Path
 ) -> None:
