@@ -27,7 +27,8 @@ def wait():
     # until it is asked to stop
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     while True:
-        signal.pause()
+        # a signal just before `pause` would not be noticed
+        time.sleep(0.05)
 """
 QUICK = Restart.model_validate({"initial": "10ms", "longest": "40ms"})
 

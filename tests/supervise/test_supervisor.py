@@ -24,6 +24,7 @@ from distributary.observe.events import (
     ProcessStarted,
     Recovered,
     Stopped,
+    encode,
 )
 from distributary.observe.log_format import LogFormat, LogLine, spell
 from distributary.supervise.member import MemberState
@@ -193,13 +194,14 @@ def test_a_pipeline_that_waits_for_its_restart_is_stopped_at_once() -> None:
 
 def test_a_pipeline_that_fails_while_it_is_stopped_has_failed() -> None:
     error = Failed(pipeline="p", error=SourceError("the batch failed"))
+    # the signal may come while the first line is still being flushed, or just before a `pause`
     body = f"""
 def fail(*_):
-    {telling(error)}
-    sys.exit(1)
+    os.write(pipe.fileno(), {(encode(error) + chr(10)).encode()!r})
+    os._exit(1)
 signal.signal(signal.SIGTERM, fail)
 {telling(Idle(pipeline="p"))}
-while True: signal.pause()
+while True: time.sleep(0.05)
 """
     kept = Kept({"p": body})
     stopped_when_running(kept)
