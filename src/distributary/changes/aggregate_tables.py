@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.changes.apply import replacing, rewrite, written
+from distributary.changes.log_events import combined
 from distributary.changes.merge_order import MergeResult, merged_columns
 from distributary.changes.merge_target import MergeTarget, Part
 from distributary.config.rules.aggregates import AggregateConfig
@@ -202,7 +203,7 @@ class _Statements:
         """Return the numbers of the rows whose groups are in `keys`."""
         if len(self.keys) == 1:
             # null is a group, and groups are never floating numbers
-            among = pc.is_in(rows.column(self.keys.names[0]), value_set=_whole(keys.column(0)))
+            among = pc.is_in(rows.column(self.keys.names[0]), value_set=combined(keys.column(0)))
             return np.flatnonzero(among.to_numpy())
         numbers = pa.array(np.arange(rows.num_rows))
         found = self._places(rows.append_column("_at", numbers), keys)
@@ -216,11 +217,6 @@ class _Statements:
     def compared(self, found: pa.Table, expected: pa.Table) -> pa.Table:
         """Return the groups in which two tables differ, with the differences."""
         return self._compared(found, expected)
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    whole = column.combine_chunks()
-    return whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
 
 
 _KNOWN: Cache[_Statements] = Cache(_MOST_STATEMENTS)

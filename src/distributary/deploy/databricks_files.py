@@ -16,10 +16,9 @@ from typing import Any
 from distributary.config.deploy import Databricks
 from distributary.config.document import to_yaml
 from distributary.deploy import package
-from distributary.deploy.databricks_job import TASK, Places, Settings, job_settings
+from distributary.deploy.databricks_job import TASK, Places, Settings, job_section, job_settings
 from distributary.deploy.file_targets import Artifact, FileTarget, template
 from distributary.deploy.pipeline_file import Installable
-from distributary.errors import ConfigError, ErrorCode
 
 _LAUNCHER, _REQUIREMENTS = "launch.py", "requirements.txt"
 _BUNDLE_FILES = "${workspace.file_path}"
@@ -30,7 +29,7 @@ _BLOCKS = {"tasks": "task", "environments": "environment", "libraries": "library
 
 def bundle_target(pipeline: Installable, *, out: Path | None = None) -> FileTarget:
     """Return the target with an asset bundle, which the CLI of Databricks deploys."""
-    settings = _section(pipeline)
+    settings = job_section(pipeline)
     folder = (out or Path(f"{pipeline.name}-databricks-bundle")).absolute()
     places = Places(
         *(f"{_BUNDLE_FILES}/{name}" for name in (_LAUNCHER, f"{pipeline.name}.yaml", _REQUIREMENTS))
@@ -63,7 +62,7 @@ def bundle_target(pipeline: Installable, *, out: Path | None = None) -> FileTarg
 
 def terraform_target(pipeline: Installable, *, out: Path | None = None) -> FileTarget:
     """Return the target with a configuration of Terraform, for Databricks' own provider."""
-    settings = _section(pipeline)
+    settings = job_section(pipeline)
     folder = (out or Path(f"{pipeline.name}-databricks-terraform")).absolute()
     base = settings.folder or f"{_HOME}/.distributary/{pipeline.name}"
     base = base.removeprefix("/Workspace")
@@ -106,19 +105,6 @@ def terraform_target(pipeline: Installable, *, out: Path | None = None) -> FileT
         ),
         last_steps=(f"terraform -chdir={place} destroy",),
     )
-
-
-def _section(pipeline: Installable) -> Databricks:
-    settings = pipeline.deploy.databricks
-    if settings is None:
-        raise ConfigError(
-            "the pipeline file does not say how to run on Databricks",
-            code=ErrorCode.CONFIG_MISSING_KEY,
-            where=f"{pipeline.path.name} deploy.databricks",
-            next_step="add deploy: {databricks: {serverless: true}}, or a cluster",
-        )
-    pipeline.refuse_clear_secrets(to="the workspace")
-    return settings
 
 
 def _files(pipeline: Installable, settings: Databricks, folder: Path) -> Iterator[Artifact]:

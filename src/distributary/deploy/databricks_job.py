@@ -355,8 +355,8 @@ JOB, FILE, WHEEL_FILE = "job", "workspace file", "wheel"
 _PAGE = 100
 
 
-def databricks_target(pipeline: Installable) -> DeployTarget:
-    """Return the target of `install --target databricks`."""
+def job_section(pipeline: Installable) -> Databricks:
+    """Return the section about the job. Raises ConfigError without one, and for clear secrets."""
     settings = pipeline.deploy.databricks
     if settings is None:
         raise ConfigError(
@@ -366,6 +366,12 @@ def databricks_target(pipeline: Installable) -> DeployTarget:
             next_step="add deploy: {databricks: {serverless: true}}, or a cluster",
         )
     pipeline.refuse_clear_secrets(to="the workspace")
+    return settings
+
+
+def databricks_target(pipeline: Installable) -> DeployTarget:
+    """Return the target of `install --target databricks`."""
+    settings = job_section(pipeline)
     login: WorkspaceClient | NotLoggedInError
     try:
         login = open_workspace(settings)

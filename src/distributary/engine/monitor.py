@@ -238,9 +238,9 @@ class Monitor:
             self._wake.set()
 
     def read_all(self, asked_at: datetime) -> None:
-        """Note that all records are settled that the source had at a moment.
+        """Note that every record is settled that the source had at a moment.
 
-        A source without offsets tells this only, and not how many records are unread.
+        Of a source without offsets only this is known, and not how many records are unread.
         """
         with self._lock:
             self._all_read_at = asked_at
