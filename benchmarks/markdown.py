@@ -42,6 +42,7 @@ _AIMS = {
     "avro_vs_from_avro_1": ("Avro, one table, against `from_avro`", "{:.1f} times as fast"),
     "avro_vs_from_avro_20": ("Avro, 20 types, against `from_avro`", "{:.1f} times as fast"),
     "merge_vs_spark_merge_1": ("5,000,000 rows, 100,000 changes, against `MERGE`", "{:.1f} times"),
+    "merge_vs_spark_merge_20": ("20 tables of changes, against `MERGE`", "{:.1f} times as fast"),
     "merge_vs_spark_merge_100": ("100 tables of changes, against `MERGE`", "{:.1f} times as fast"),
 }
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import count
 
 import pyarrow as pa
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.order import Order
@@ -69,6 +69,17 @@ def fill(order: Order, batches: Iterable[pa.RecordBatch]) -> None:
                 producer.send(key, value)
             producer.poll()
     producer.close()
+
+
+def records_in(order: Order) -> int:
+    """Return the number of messages that the topic has."""
+    consumer = Consumer({"bootstrap.servers": order.servers, "group.id": "bench", "log_level": 2})
+    try:
+        places = [TopicPartition(order.topic, partition) for partition in range(PARTITIONS)]
+        ends = [consumer.get_watermark_offsets(p, timeout=_FLUSH_SECONDS) for p in places]
+        return sum(end - begin for begin, end in ends)
+    finally:
+        consumer.close()
 
 
 class Sender:
