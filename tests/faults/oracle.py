@@ -123,6 +123,12 @@ class Book:
         """Note what a message has announced as lost."""
         self.forgiven.setdefault(layer, set()).update(ids)
 
+    def read_again(self) -> None:
+        """Note that a run reads again from an earlier place: removed rows may come back with it."""
+        for layer, ids in self.removed.items():
+            self.forgive(layer, ids)
+        self.removed.clear()
+
     def save(self, path: Path) -> None:
         """For whoever looks at a failed round later."""
         document = {

@@ -437,6 +437,7 @@ class Round:
                 self.report.refusals[f"recover: {outcome.code}"] += 1
                 commands = [c for c in _COMMAND.findall(outcome.next_step) if c[0] != "recover"]
                 return bool(commands) and self._command(*commands[0])
+        self.book.read_again()
         return True
 
     def reset(self) -> bool:

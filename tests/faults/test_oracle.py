@@ -147,6 +147,10 @@ def test_what_a_person_removed_must_not_come_back(tmp_path: Path) -> None:
     book.take_away("silver", [FIRST])
     assert _found(book, _lake(tmp_path / "gone", IDS[1:])) == []
     assert _found(book, _lake(tmp_path / "back", IDS)) == [(Kind.ALIEN, "silver", 1)]
+    # unless the source is read again from before
+    book.read_again()
+    for rows in ("gone", "back"):
+        assert _found(book, _lake(tmp_path / f"{rows}_again", IDS[rows == "gone" :])) == []
 
 
 def test_a_batch_that_was_settled_twice_is_found_in_the_ledger(tmp_path: Path) -> None:
