@@ -39,7 +39,7 @@ source:
 registry: {path: ./schemas}
 envelope: {subject: wrapper-value, type: game_name}
 payload: {format: protobuf}
-tables: {bronze: bronze_events, each: "silver_{type}", partition_by: [_date, country]}
+tables: {bronze: bronze_events, each: "silver_{type}", partition_by: [_type, _date, country]}
 lake: {path: ./lake}
 trigger: continuous
 """
@@ -111,7 +111,7 @@ def test_one_job_lands_and_the_others_read_what_it_landed(games: Make) -> None:
     bronze = load_text(derived(pipeline, "bronze", shards=2), environ=SECRET).config
     assert (bronze.name, bronze.source.type, bronze.topics) == ("games", "kafka", ("wrapper",))
     assert (bronze.tables.bronze, bronze.tables.each) == ("bronze_events", None)
-    assert bronze.tables.partition_by == ("_date",)
+    assert bronze.tables.partition_by == ("_type", "_date")
     assert bronze.shard is not None
     assert (bronze.shard.part, bronze.shard.shards) == ("bronze", 2)
     shard = load_text(derived(pipeline, 1, shards=2), environ={}).config

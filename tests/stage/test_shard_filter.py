@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
+from distributary.engine.shards import share_source
 from distributary.engine.shards.share_source import BronzeReader
 from distributary.model.record import RAW
-from distributary.source.delta.source import SourceFile
+from distributary.source.delta.source import SourceFile, read_file
 from distributary.stage.unwrap import MARKED, ShardFilter
 from distributary_lab.simulate.game_records import GamesPlan
 from tests.stage.conftest import Bench
@@ -24,7 +28,10 @@ def landed(one: Bench, raw: list[pa.RecordBatch]) -> list[SourceFile]:
     assert staged.skipped == 0
     assert staged.records == {"bronze_events": staged.seen}
     files = staged.files["bronze_events"]
-    return [SourceFile(str(one.lake / "bronze_events" / f.path), f.rows, 0, 0) for f in files]
+    folder = one.lake / "bronze_events"
+    return [
+        SourceFile(str(folder / f.path), f.rows, 0, 0, partition=f.partition_values) for f in files
+    ]
 
 
 def taken(files: list[SourceFile], part: int | str) -> list[dict[str, Any]]:
@@ -41,6 +48,35 @@ def test_every_record_comes_back_as_it_was_to_one_shard(bench: MakeBench) -> Non
     assert all(shares)
     again = sorted((row for share in shares for row in share), key=lambda row: row["offset"])
     assert again == [row for batch in raw for row in batch.to_pylist()]
+
+
+def test_files_of_other_types_are_counted_and_not_opened(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = bench("{bronze: bronze_events, partition_by: [_type]}", LANDS)
+    raw, _ = games(one, GamesPlan(games=6, versions=2, records=4, bad=17))
+    files = landed(one, raw)
+    opened: Counter[str] = Counter()
+
+    def counted(file: SourceFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        opened[file.path] += 1
+        return read_file(file, columns)
+
+    monkeypatch.setattr(share_source, "read_file", counted)
+    again, others = [], 0
+    for part in range(3):
+        share = ShardFilter()
+        reader = BronzeReader((files,), part, 3)
+        for batch in share.own(reader(iter([pa.record_batch({"task": [0]})]))):
+            again += batch.to_pylist()
+        others += share.others
+    sent = [row for batch in raw for row in batch.to_pylist()]
+    assert sorted(again, key=lambda row: row["offset"]) == sent
+    assert others == 2 * len(sent)
+    # each file once, and three times the file of records without a type
+    types = [file.partition["_type"] for file in files]
+    assert len(types) > 6
+    assert [opened[file.path] for file in files] == [3 if name is None else 1 for name in types]
 
 
 def test_the_unified_job_takes_what_has_a_type(bench: MakeBench) -> None:

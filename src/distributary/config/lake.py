@@ -182,8 +182,8 @@ class Tables(Section):
     partition_by: FieldNames = Field(default=(), examples=[["_date"]])
     """Columns by which new tables are partitioned: text, whole numbers, booleans and days. `_date`
     is the day (UTC) of the record's time. A table per type is partitioned by those of the columns
-    that it has; bronze and unified are partitioned by `_date` only. The partitioning of an existing
-    table does not change."""
+    that it has; unified by `_date` only; bronze by `_date` and `_type`, the type of the record. The
+    partitioning of an existing table does not change."""
     metadata: Annotated[
         tuple[Metadata, ...],
         BeforeValidator(split, json_schema_input_type=tuple[Metadata, ...] | str),
@@ -224,11 +224,15 @@ class Tables(Section):
                 yield f"{name} cannot be used: its values differ in every record{other}"
             elif name in {f"_{known}" for known in get_args(Metadata)} - stored:
                 yield f"{name} is not stored: add {name[1:]} to metadata"
-            elif name.startswith("_") and name not in {"_date", *stored}:
+            elif name == "_type" and not self.bronze:
+                yield "_type needs bronze: no other table is partitioned by it"
+            elif name == "_type" and self.publisher == "spark":
+                yield "_type needs publisher direct: Spark would plan a read for each type"
+            elif name.startswith("_") and name not in {"_date", "_type", *stored}:
                 # fields of records never become columns with such a name
                 yield f"{name} is not a column that a table can have"
-            elif name != "_date" and not self.each:
-                yield f"{name} needs each: bronze and unified are partitioned by _date only"
+            elif name not in {"_date", "_type"} and not self.each:
+                yield f"{name} needs each: it does not partition bronze and unified"
 
     def fixed_names(self) -> dict[str, str]:
         """Return the names, without prefix, of the tables known before any record, by setting."""

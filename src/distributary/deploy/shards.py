@@ -101,7 +101,7 @@ def _section(tree: Tree, name: str) -> Tree:
 def _keep_bronze(tree: Tree, tables: Tree) -> None:
     for name in ("each", "unified", "prefix", "names"):
         tables.pop(name, None)
-    _partition_by_date_only(tables)
+    _partition_by(tables, lambda name: name in {"_date", "_type"})
     tree.pop("expectations", None)
     tree.pop("shape", None)
 
@@ -111,21 +111,23 @@ def _keep_rest(tree: Tree, tables: Tree, part: Part) -> None:
     if part == "unified":
         for name in ("each", "prefix", "names"):
             tables.pop(name, None)
-        _partition_by_date_only(tables)
+        _partition_by(tables, lambda name: name == "_date")
         tree.pop("expectations", None)
         # a record that it cannot write cannot be written by a shard either, and each job replays
         # its own dead letters
         tables["dead_letters"] = f"{tables.get('dead_letters', DEAD_LETTERS)}_unified"
     else:
         tables.pop("unified", None)
+        _partition_by(tables, lambda name: name != "_type")
 
 
-def _partition_by_date_only(tables: Tree) -> None:
-    """Keep only `_date` as partition column: other columns partition the tables per type."""
+def _partition_by(tables: Tree, fits: Callable[[str], bool]) -> None:
+    """Keep those of the partition columns by which a table of this job is partitioned."""
     wanted = tables.pop("partition_by", ())
     names = wanted.split(",") if isinstance(wanted, str) else wanted
-    if "_date" in [str(name).strip() for name in names]:
-        tables["partition_by"] = ["_date"]
+    kept = [name for name in (str(name).strip() for name in names) if fits(name)]
+    if kept:
+        tables["partition_by"] = kept
 
 
 def _bronze_source(tree: Tree, tables: Tree, pipeline: Installable) -> Tree:

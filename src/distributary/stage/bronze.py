@@ -2,8 +2,9 @@
 
 A record that could not be unwrapped is stored whole, without a type. A replayed dead letter is in
 bronze already, so a replay adds nothing. Bronze is written in hop one, before the shuffle: one file
-per task, or per task and day if the lake is partitioned by day. Files are sorted by type, so that a
-reader of one type skips most rows. A folder per type would need a file per type and batch.
+per task, which is sorted by type, so that a reader of one type skips most rows. If the lake is
+partitioned by day, there is one file per task and day; if bronze is partitioned by type, one per
+task and type, so that a reader of one type skips the files of others.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from distributary.model.record import HEADER, TIMESTAMP
 from distributary.model.routing import StageOrder
 from distributary.model.table import Column
 from distributary.shape.raw_encryption import encrypted
-from distributary.stage.rows.partitions import table_facts
+from distributary.stage.rows.partitions import days, frequent_types, table_facts
+from distributary.stage.task_outputs import DATE, TYPE
 from distributary.stage.task_plan import TaskPlan
 from distributary.stage.unwrap import Unwrapped
 
@@ -82,6 +84,10 @@ class BronzeWriter:
         if self._encrypts:
             contents = [name for name in _CONTENTS if name in table.column_names]
             table = encrypted(table, contents, _COORDINATES, self._order.mask_key)
+        by = self._table.partition_by
+        if TYPE.name in by:
+            dates = len(days(table["_timestamp"]).unique()) if DATE.name in by else 1
+            table = table.append_column(TYPE.name, frequent_types(table["type"], days=dates))
         return table_facts(
             table,
             self._table,

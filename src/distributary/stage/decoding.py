@@ -39,6 +39,7 @@ from distributary.stage.rows.record_keys import read_keys
 from distributary.stage.rows.shaping import shaped
 from distributary.stage.task_outputs import (
     DATE,
+    TYPE,
     Letter,
     gathered,
     letters_batch,
@@ -83,7 +84,6 @@ def _with_shard(batch: pa.RecordBatch, shard: str) -> pa.RecordBatch:
 # The unified table: the rows of all types in one file per task, with shared fields as columns. Rows
 # above a size limit become several files.
 
-TYPE = Column("_type", pa.string(), "type of the record")
 BYTES_PER_FILE = 512 * 1024 * 1024
 """The bytes of Arrow columns of one table that a task holds at once."""
 

@@ -138,7 +138,9 @@ METADATA: dict[str, Column] = {
 """The columns that `tables.metadata` may name, in the order of the columns."""
 
 DATE = Column("_date", pa.date32(), "day (UTC) of the source record's time; null if unknown")
-"""The additional column by which tables may be partitioned."""
+"""The additional column by which all tables may be partitioned."""
+TYPE = Column("_type", pa.string(), "type of the record")
+"""The type in the unified table, and the column by which bronze may be partitioned."""
 
 
 def metadata_plan(names: Iterable[str]) -> tuple[Column, ...]:

@@ -20,13 +20,19 @@ from hypothesis import strategies as st
 
 from distributary.errors import ErrorCode
 from distributary.model.manifest import Mark, StagedFile, TableEntry
+from distributary.model.names import HIVE_NULL
 from distributary.model.record import RAW, TIMESTAMP
 from distributary.model.routing import StageOrder
 from distributary.model.table import Column, Role, TablePlan
 from distributary.publish.direct import DirectPublisher
 from distributary.publish.parquet_publisher import ParquetPublisher
 from distributary.stage.rows import partitions
-from distributary.stage.rows.partitions import days, partition_columns, write_files
+from distributary.stage.rows.partitions import (
+    days,
+    frequent_types,
+    partition_columns,
+    write_files,
+)
 from distributary_lab.simulate.dice import VARINT, WRAPPER, WRAPPER_SUBJECT, delimited, tag, varint
 from tests.stage.conftest import Bench, raw_batch
 
@@ -196,6 +202,48 @@ def test_labels_beyond_the_limit_share_a_folder(
     frame = pd.read_parquet(tmp_path).sort_values("n")
     assert frame["k"].tolist() == keys
     assert frame["by_k"].tolist() == ["a", "a", "b", "b", "other", "other"]
+
+
+ODD = ["", "..", "a/b", "%2F", "=", "Ä\u2028", "x" * 300, "a\0b", HIVE_NULL]
+
+
+def test_types_without_a_folder_or_beyond_the_most_frequent_share_a_partition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    odd = frequent_types(pa.chunked_array([ODD, [None, "a"]])).to_pylist()
+    assert odd == [None, "..", "a/b", "%2F", "=", "Ä\u2028", None, None, None, None, "a"]
+    assert frequent_types(pa.chunked_array([[None]], pa.string())).to_pylist() == [None]
+    monkeypatch.setattr(partitions, "MOST_PARTITIONS", 6)
+    types = pa.chunked_array([["c", None, "b", "a", "b", "a", "a"], [None] * 3])
+    assert frequent_types(types).to_pylist()[:7] == types.to_pylist()[:7]
+    assert frequent_types(types, days=2).to_pylist()[:7] == [None, None, "b", *"aba", "a"]
+    assert set(frequent_types(types, days=6).to_pylist()) == {None}
+
+
+@pytest.mark.parametrize("kind", ["delta", "parquet"])
+def test_bronze_by_type_keeps_every_record_whatever_its_type(
+    bench: MakeBench, tmp_path: Path, kind: str
+) -> None:
+    one = bench(f"{{bronze: raw, format: {kind}, partition_by: [_type, _date]}}")
+    one.registry.register(WRAPPER_SUBJECT, WRAPPER)
+    rest = tag(2, VARINT) + varint(1) + delimited(3, b"x")
+    framed = [delimited(1, name.encode()) + rest for name in ODD]
+    staged = one.stage([raw_batch([*framed, b"\xff", *framed])], tasks=1)
+    table, files = one.planner.book.tables["raw"], staged.files["raw"]
+    assert table.partition_by == ("_type", "_date")
+    publisher = ParquetPublisher() if kind == "parquet" else DirectPublisher()
+    publisher.publish(TableEntry(table, tuple(files), 2 * len(ODD) + 1), MARK)
+    rows = (
+        DeltaTable(table.path).to_pyarrow_table()
+        if kind == "delta"
+        else pa.Table.from_pandas(pd.read_parquet(table.path, dtype_backend="pyarrow"))
+    ).sort_by("_offset")
+    assert rows["_offset"].to_pylist() == list(range(2 * len(ODD) + 1))
+    types = rows["type"].to_pylist()
+    assert types == [*ODD, None, *ODD]
+    for type_name, partition in zip(types, rows["_type"].to_pylist(), strict=True):
+        assert partition in (type_name, None)
+    assert len(files) == len(set(rows["_type"].to_pylist())) == 6
 
 
 def order(schema_id: int, country: str, *, shop: int | None = None) -> bytes:

@@ -43,9 +43,8 @@ from distributary.model.table_format import DELTA
 from distributary.publish.base import Publisher
 from distributary.publish.formats.table_format_entry import format_at
 from distributary.stage.bronze import BRONZE_COLUMNS, WHOLE
-from distributary.stage.decoding import TYPE
 from distributary.stage.rows.partitions import can_partition, partition_columns
-from distributary.stage.task_outputs import DATE, METADATA, metadata_plan
+from distributary.stage.task_outputs import DATE, METADATA, TYPE, metadata_plan
 from distributary.store.base import at
 
 # The tables of a source's table: its log, the rows as they are now, and their history.
@@ -494,7 +493,8 @@ class TableBook:
         tables = self._config.tables
         fixed = [(tables.dead_letters, Role.DEAD_LETTERS, DEAD_LETTER_COLUMNS)]
         if tables.bronze:
-            fixed.append((tables.bronze, Role.BRONZE, (*BRONZE_COLUMNS, *self._date)))
+            types = (TYPE,) if TYPE.name in tables.partition_by else ()
+            fixed.append((tables.bronze, Role.BRONZE, (*BRONZE_COLUMNS, *types, *self._date)))
         if tables.unified:
             shared = plan_unified((), {}, mode=tables.unified.mode).columns
             columns = (*shared, TYPE, *self.metadata, *self._date)
@@ -579,7 +579,8 @@ class TableBook:
         wanted = self._config.tables.partition_by
         if role is not Role.EACH:
             # these tables have every record, and must not refuse a record for its value
-            wanted = tuple(name for name in wanted if name == DATE.name)
+            derived = (DATE.name, TYPE.name) if role is Role.BRONZE else (DATE.name,)
+            wanted = tuple(name for name in wanted if name in derived)
         return partition_columns(wanted, columns)
 
     def _refuse_other_format(self, name: str, role: Role, path: str) -> None:

@@ -25,8 +25,15 @@ from distributary.errors import DistributaryError, ErrorCode, SourceUnavailableE
 from distributary.model.manifest import SourceRange
 from distributary.model.record import RAW
 from distributary.source.base import BatchInput, Position, files_of
-from distributary.source.delta.source import DeltaReader, DeltaSource, SourceFile, read_file
+from distributary.source.delta.source import (
+    ROWS_PER_ARROW_BATCH,
+    DeltaReader,
+    DeltaSource,
+    SourceFile,
+    read_file,
+)
 from distributary.stage.bronze import WHOLE
+from distributary.stage.task_outputs import TYPE
 from distributary.stage.unwrap import MARKED, ShardFilter
 from distributary.store.base import Store, at, reaching
 
@@ -57,7 +64,11 @@ class BronzeReader:
             yield from self.read(file)
 
     def read(self, file: SourceFile) -> Iterator[pa.RecordBatch]:
-        """Read the rows of one file as raw records."""
+        """Read the rows of one file as raw records; a file of another job's type is not opened."""
+        type_name = file.partition.get(TYPE.name)
+        if type_name and self.part not in ("unified", _shard_of(type_name, self.shards)):
+            yield from _unread(file.rows)
+            return
         for rows in read_file(file, _COLUMNS):
             yield self._marked(rows)
 
@@ -81,6 +92,15 @@ class BronzeReader:
         mine = pa.array([_shard_of(name, self.shards) == self.part for name in names], pa.bool_())
         taken: pa.BooleanArray = mine.take(encoded.indices)
         return pc.fill_null(taken, fill_value=self.part == 0)
+
+
+def _unread(rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield records of another job, which counts them, without their content."""
+    for start in range(0, rows, ROWS_PER_ARROW_BATCH):
+        count = min(ROWS_PER_ARROW_BATCH, rows - start)
+        nothing = [pa.nulls(count, column.type) for column in RAW]
+        mine = pa.repeat(pa.scalar(False), count)
+        yield pa.RecordBatch.from_arrays([*nothing, mine], schema=MARKED)
 
 
 _MOST_COUNTED = 500

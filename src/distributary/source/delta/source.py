@@ -46,7 +46,7 @@ from distributary.source.delta.source_log import AddedFile, DeltaLog, LogPositio
 from distributary.store.base import at, introduce
 
 _log = logging.getLogger(__name__)
-_ROWS_PER_ARROW_BATCH = 65_536
+ROWS_PER_ARROW_BATCH = 65_536
 _AT_ONCE = 8 * 1024 * 1024
 """The size up to which a file of a bucket is read in one request: most of it is the needed
 column."""
@@ -61,6 +61,8 @@ class SourceFile:
     offset: int
     modified_us: int
     size: int | None = None
+    partition: Mapping[str, Any] = field(default_factory=dict)
+    """The values of the table's partition columns."""
 
 
 def read_file(file: SourceFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -71,7 +73,7 @@ def read_file(file: SourceFile, columns: Sequence[str]) -> Iterator[pa.RecordBat
             at(folder).open(name, ahead=_AT_ONCE, size=file.size) as opened,
             pq.ParquetFile(opened, coerce_int96_timestamp_unit=INT96_UNIT) as parquet,
         ):
-            yield from parquet.iter_batches(_ROWS_PER_ARROW_BATCH, columns=list(columns))
+            yield from parquet.iter_batches(ROWS_PER_ARROW_BATCH, columns=list(columns))
     except FileNotFoundError:
         raise FileNotFoundError(file.path) from None
     except OSError as error:
@@ -373,7 +375,9 @@ class DeltaSource:
 
 
 def _source_file(file: AddedFile, after: LogPosition) -> SourceFile:
-    return SourceFile(file.path, file.rows, after.rows - file.rows, file.modified_us, file.size)
+    return SourceFile(
+        file.path, file.rows, after.rows - file.rows, file.modified_us, file.size, file.partition
+    )
 
 
 @dataclass(frozen=True, slots=True)

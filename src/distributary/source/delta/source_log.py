@@ -19,7 +19,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import unquote
 
@@ -46,6 +46,8 @@ from distributary.store.base import Info, at, introduce, leads_outside, without_
 _ELSEWHERE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/")
 """The beginning of a path that is not within the table's folder."""
 _UNREADABLE_FEATURES = {"deletionVectors", "columnMapping"}
+_PARTITION = "partition."
+"""The beginning of deltalake's names for the values of partition columns."""
 _FINGERPRINTS = 1 << 128
 """The modulus of fingerprints, which are sums of 128 bits."""
 
@@ -58,6 +60,8 @@ class AddedFile:
     rows: int
     modified_us: int
     size: int | None = None
+    partition: Mapping[str, Any] = field(default_factory=dict)
+    """The values of the table's partition columns."""
 
 
 class DeltaLog:
@@ -204,7 +208,15 @@ class DeltaLog:
         actions.sort(key=lambda a: (int(a["modification_time"]), a["path"]))
         return tuple(
             self._added(
-                a["path"], a.get("num_records"), int(a["modification_time"]), a.get("size_bytes")
+                a["path"],
+                a.get("num_records"),
+                int(a["modification_time"]),
+                a.get("size_bytes"),
+                {
+                    name.removeprefix(_PARTITION): value
+                    for name, value in a.items()
+                    if name.startswith(_PARTITION)
+                },
             )
             for a in actions
         )
@@ -228,6 +240,7 @@ class DeltaLog:
                 json.loads(add.get("stats") or "{}").get("numRecords"),
                 int(add["modificationTime"]),
                 add.get("size"),
+                add.get("partitionValues") or {},
             )
             for add in adds
             if add.get("dataChange", True) and not _removes_rows(actions)
@@ -272,7 +285,14 @@ class DeltaLog:
                 "`reset` the pipeline",
             )
 
-    def _added(self, path: str, rows: int | None, modified_ms: int, size: int | None) -> AddedFile:
+    def _added(
+        self,
+        path: str,
+        rows: int | None,
+        modified_ms: int,
+        size: int | None,
+        partition: Mapping[str, Any],
+    ) -> AddedFile:
         name = unquote(path)
         full = f"{self.root}/{name}"
         named_elsewhere = ".." in name.split("/") or _ELSEWHERE.match(name) is not None
@@ -293,7 +313,7 @@ class DeltaLog:
             except FileNotFoundError as error:
                 raise vanished(full) from error
             self._rows[full] = rows
-        return AddedFile(full, rows, modified_ms * 1000, size)
+        return AddedFile(full, rows, modified_ms * 1000, size, partition)
 
     def _look(self, version: int) -> Info | None:
         return self._store.look(commit_name(version))

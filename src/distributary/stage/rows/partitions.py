@@ -35,6 +35,7 @@ from distributary.model.table_format import TABLE_FORMATS
 from distributary.stage.exchange import Values, combinations, positions
 from distributary.stage.task_outputs import (
     DATE,
+    TYPE,
     file_name,
     letters_batch,
     metadata_columns,
@@ -86,6 +87,25 @@ def days(times: pa.ChunkedArray) -> pa.Array:
         unknown |= ~np.isin(numbers, kept)
     numbers[unknown] = 0
     return pa.array(numbers.astype(np.int32), pa.int32(), mask=unknown).cast(pa.date32())
+
+
+def frequent_types(types: pa.ChunkedArray, *, days: int = 1) -> pa.Array:
+    """Return the type of each record of bronze, and null for types without a partition.
+
+    These are types that no folder can be named after, and those beyond the most frequent, of which
+    there are fewer if each has a partition for each of several days.
+    """
+    encoded = types.combine_chunks().dictionary_encode()
+    names = encoded.dictionary.to_pylist()
+    counts = np.bincount(encoded.indices.drop_null().to_numpy(), minlength=len(names))
+    most = max(0, MOST_PARTITIONS // days - 1)
+    frequent = np.argsort(-counts, kind="stable")[:most].tolist()
+    partitions: list[str | None] = [None] * len(names)
+    for number in frequent:
+        # an empty text would be null in the log, and is null here in every format
+        if names[number] and hive_folder(TYPE.name, names[number]) is not None:
+            partitions[number] = names[number]
+    return pa.array(partitions, pa.string()).take(encoded.indices)
 
 
 def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
