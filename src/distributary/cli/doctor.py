@@ -7,7 +7,6 @@ import platform
 import re
 import shlex
 import shutil
-import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -54,7 +53,6 @@ _REGISTRY_PORT = 8081
 _PROPERTY = "delta.setTransactionRetentionDuration"
 _PYTHON = (3, 11)
 _GIB = 1 << 30
-_CONNECT_SECONDS = 5.0
 
 
 _COLOURS = {CheckState.PASS: "green", CheckState.WARN: "yellow", CheckState.FAIL: "bold red"}
@@ -286,6 +284,7 @@ def _proven(proof: Proof) -> Check:
 def _exchange(loaded: Loaded, checkpoint: str) -> Check:
     """Return the result of `run.exchange`; ask the workers if needed."""
     from distributary.model.routing import planned_exchange
+    from distributary.spark.masters import unreachable
     from distributary.spark.settings import SparkSettings
 
     settings = SparkSettings.of(loaded, short_lived=True)
@@ -293,12 +292,12 @@ def _exchange(loaded: Loaded, checkpoint: str) -> Check:
     planned = planned_exchange(wanted, local=settings.is_local and not settings.remote)
     if planned is not None:
         return Check("exchange", CheckState.PASS, f"{planned.way}: {planned.why}")
-    unreachable = _unreachable(settings.master) if not settings.remote else ""
-    if unreachable:
+    why = unreachable(settings.master) if not settings.remote else ""
+    if why:
         return Check(
             "exchange",
             CheckState.FAIL,
-            unreachable,
+            why,
             "an answer from the workers",
             "start the cluster, or correct spark.master",
             f"looked for {settings.master}",
@@ -320,25 +319,6 @@ def _exchange(loaded: Loaded, checkpoint: str) -> Check:
         f"{chosen.way}: {chosen.why}",
         tried="ran a job on the cluster to look for a file of the driver",
     )
-
-
-def _unreachable(master: str) -> str:
-    """Return the reason why Spark would wait for minutes in vain; empty if there is none."""
-    if master.startswith("yarn"):
-        known = os.environ.get("HADOOP_CONF_DIR") or os.environ.get("YARN_CONF_DIR")
-        return "" if known else "neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set"
-    failed = []
-    for address in master.removeprefix("spark://").split(","):
-        host, _, port = address.rpartition(":")
-        if not master.startswith("spark://") or not port.isdigit():
-            return ""
-        try:
-            socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
-        except OSError as error:
-            failed.append(f"{address}: {error.strerror or type(error).__name__}")
-        else:
-            return ""
-    return f"no master answers: {listed(failed)}"
 
 
 def _slots(url: str) -> Check:

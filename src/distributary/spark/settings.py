@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
@@ -63,6 +63,14 @@ _ARCHIVES = "spark.archives"
 _PYTHON = "spark.pyspark.python"
 _AUTHENTICATE = "spark.authenticate"
 _SHARED_SECRET = "spark.authenticate.secret"  # noqa: S105 - a name
+_OF_CLUSTERS = (
+    "spark.archives",
+    "spark.dynamicAllocation.",
+    "spark.kubernetes.",
+    "spark.submit.",
+    "spark.yarn.",
+)
+"""The settings that name a cluster's own things, or that a local master refuses."""
 _DRIVER_OPTIONS = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
 
 
@@ -123,6 +131,11 @@ class SparkSettings:
     def is_local(self) -> bool:
         """Return whether driver and executors are one process on this machine."""
         return _LOCAL.fullmatch(self.master) is not None
+
+    def on_this_machine(self) -> SparkSettings:
+        """Return the settings of a session without the cluster, for the work of a small repair."""
+        conf = {name: v for name, v in self.conf.items() if not name.startswith(_OF_CLUSTERS)}
+        return replace(self, master="local[*]", remote="", conf=conf)
 
     @property
     def sends_packages(self) -> bool:

@@ -11,7 +11,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import FrameType
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -66,6 +65,7 @@ from distributary.observe.events import (
 from distributary.observe.log_format import cut
 from distributary.spark.in_process import in_process
 from distributary.spark.jars import Progress
+from distributary.spark.masters import refuse_unreachable
 from distributary.spark.session import spark_session
 from distributary.spark.settings import SparkSettings
 from distributary.supervise.member import MemberState, MemberStatus
@@ -101,12 +101,10 @@ def start_spark(
     By default it starts quickly and computes more slowly. A session that was `begun` is waited for.
     """
     say = tell or call.out.note
-    loud = call.out.verbosity >= EVERYTHING
     if settings is None:
-        settings = SparkSettings.of(pipeline.loaded, log_file=call.log.path, loud=loud)
-        settings = replace(settings, short_lived=True)
+        settings = session_settings(call, pipeline)
     with ExitStack() as stack:
-        if loud:
+        if _is_loud(call):
             stack.enter_context(shown_while_written(call.log.path, sys.stderr))
         began = time.monotonic()
         say("starting Spark")
@@ -119,6 +117,16 @@ def start_spark(
         yield session
 
 
+def session_settings(call: Invocation, pipeline: Pipeline) -> SparkSettings:
+    """Return the settings of a command's session: quick to start, slower to compute."""
+    log = call.log.path
+    return SparkSettings.of(pipeline.loaded, log_file=log, loud=_is_loud(call), short_lived=True)
+
+
+def _is_loud(call: Invocation) -> bool:
+    return call.out.verbosity >= EVERYTHING
+
+
 _FEW_LETTERS = 1000
 _FEW_BYTES = 64 << 20
 
@@ -127,20 +135,25 @@ _FEW_BYTES = 64 << 20
 def session_for(
     call: Invocation, pipeline: Pipeline, letters: pa.Table, *, more: bool = False
 ) -> Iterator[SparkSession]:
-    """Yield a session for a replay; a replay of few dead letters needs no JVM.
+    """Yield a session for a replay; a replay of few dead letters needs no JVM, and no cluster.
 
     `more` means that an earlier replay of unknown size is finished first. Letters that killed a
-    worker are never decoded in this process.
+    worker are never decoded in this process. What few letters need of Spark is done by a session
+    on this machine, because the cluster may be out of reach.
     """
-    few = letters.num_rows <= _FEW_LETTERS and letters.nbytes <= _FEW_BYTES
+    few = letters.num_rows <= _FEW_LETTERS and letters.nbytes <= _FEW_BYTES and not more
     codes = set(letters["error_code"].unique().to_pylist())
     with ExitStack() as stack:
 
         def started() -> SparkSession:
-            return stack.enter_context(start_spark(call, pipeline))
+            settings = session_settings(call, pipeline)
+            if few and not settings.remote:
+                settings = settings.on_this_machine()
+            refuse_unreachable(settings)
+            return stack.enter_context(start_spark(call, pipeline, settings=settings))
 
         by_spark = pipeline.config.tables.publisher == "spark"
-        if more or not few or by_spark or ErrorCode.CRASHED_DECODER in codes:
+        if not few or by_spark or ErrorCode.CRASHED_DECODER in codes:
             yield started()
         else:
             yield in_process(started)
