@@ -462,15 +462,23 @@ def _amount(text: str) -> float:
     "produce cdc my-lake/datastream --tables 5",
     "produce cdc my-lake/datastream --tables 50 --chaos --truth truth.json",
     "produce cdc --to kafka --source-type postgresql",
+    "produce cdc changes.sql --to sql --source-type postgresql",
 )
 def cdc(
     call: Invocation,
     path: Annotated[
-        Path | None, argument("With --to files: folder of the change files.", metavar="PATH")
+        Path | None,
+        argument(
+            "With --to files: folder of the files; with --to sql: the script.", metavar="PATH"
+        ),
     ] = None,
     to: Annotated[
-        Literal["files", "kafka"],
-        option("--to", "Change files of Datastream, or messages of Debezium."),
+        Literal["files", "kafka", "sql"],
+        option(
+            "--to",
+            "Change files of Datastream, messages of Debezium, or SQL for a real PostgreSQL, MySQL "
+            "or MariaDB.",
+        ),
     ] = "files",
     source_type: Annotated[
         Literal["mysql", "postgresql", "oracle", "sqlserver"],
@@ -534,18 +542,20 @@ def cdc(
     The same seed gives the same files, byte by byte.
     """
     from distributary.store import disk
-    from distributary_lab.simulate.cdc import datastream_files, debezium, shapes
+    from distributary_lab.simulate.cdc import datastream_files, debezium, shapes, sql_script
     from distributary_lab.simulate.kafka_sink import BOOTSTRAP_SERVERS
 
-    messages = to == "kafka"
-    chosen = format or ("debezium" if messages else "avro")
-    if (chosen == "debezium") != messages:
+    messages, as_sql = to == "kafka", to == "sql"
+    # a database has the types of Debezium's messages
+    chosen = format or ("debezium" if messages or as_sql else "avro")
+    if (chosen == "debezium") != (messages or as_sql):
         raise call.usage(
             "--format debezium goes with --to kafka, the other formats with --to files."
         )
     some = shapes.parse_features(features.split(",")) if features else frozenset()
+    every = sql_script.IN_DATABASES if as_sql else shapes.CHAOS
     plan = shapes.CdcPlan(
-        features=shapes.CHAOS if chaos else shapes.CALM | some,
+        features=every if chaos else shapes.CALM | some,
         format=shapes.CdcFormat(chosen),
         source_type=shapes.SourceType(source_type),
         tables=tables,
@@ -566,7 +576,18 @@ def cdc(
         call.out.note(f"round {round.number + 1}: {counted(len(round.files), 'file')}")
 
     about: dict[str, Any]
-    if messages:
+    if as_sql:
+        if path is None:
+            raise call.usage("--to sql needs the path of the script.")
+
+        def tell_statements(round: int, statements: int) -> None:
+            call.out.note(f"round {round + 1}: {counted(statements, 'statement')}")
+
+        script = sql_script.SqlScript(plan)
+        model = script.model
+        sent = sql_script.write_script(script, path, interval=interval, on_round=tell_statements)
+        about = {"kind": "sql", "path": str(path)}
+    elif messages:
         if path is not None:
             raise call.usage("PATH is for --to files: a topic has a name and a server.")
         servers, changes = bootstrap_servers or BOOTSTRAP_SERVERS, debezium.DebeziumStream(plan)
@@ -608,7 +629,7 @@ def _draw_changes(paper: Paper, sent: CdcSent, about: dict[str, Any]) -> None:
     if messages:
         acknowledged = number(about["acknowledged"])
         paper.line(f"  {number(sent.tombstones)} tombstones, {acknowledged} acknowledged messages")
-    else:
+    elif about["kind"] == "files":
         late, noise = number(sent.late_files), number(sent.noise_files)
         paper.line(f"  {counted(sent.files, 'file')}, {late} of them late; {noise} without events")
     if sent.duplicates:

@@ -65,7 +65,10 @@ def test_containers_are_of_the_same_versions_and_on_loopback_only() -> None:
     assert "DISTRIBUTARY_TOKEN" in services["page"]["environment"]
 
 
-@pytest.mark.parametrize("name", ["games", "pipeline", "page"])
+OURS = ["games", "pipeline", "orders", "orders-unframed", "orders-pipeline", "page"]
+
+
+@pytest.mark.parametrize("name", OURS)
 def test_containers_of_ours_are_started_with_words_that_exist(name: str) -> None:
     services = YAML(typ="safe").load(ROOT / "docker-compose.yml")["services"]
     words = [word for word in services[name]["command"].split() if not word.startswith("/")]
@@ -76,13 +79,18 @@ def test_containers_of_ours_are_started_with_words_that_exist(name: str) -> None
     assert all(option in shown.output for option in asked)
 
 
-def test_the_pipeline_of_the_containers_is_valid() -> None:
-    found = load(ROOT / "examples" / "compose" / "games.yaml").config
+@pytest.mark.parametrize(
+    ("name", "service"), [("games", "pipeline"), ("orders", "orders-pipeline")]
+)
+def test_the_pipelines_of_the_containers_are_valid(name: str, service: str) -> None:
+    found = load(ROOT / "examples" / "compose" / f"{name}.yaml").config
     services = YAML(typ="safe").load(ROOT / "docker-compose.yml")["services"]
     assert isinstance(found.source, KafkaSourceConfig)
     listeners = services["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"]
     assert f"INSIDE://{found.source.bootstrap_servers}" in listeners
-    assert found.lake.address in " ".join(services["pipeline"]["volumes"])
+    assert found.lake.address in " ".join(services[service]["volumes"])
+    assert services[service]["command"] == f"run /etc/distributary/{name}.yaml"
+    assert service in services["page"]["depends_on"]
 
 
 @pytest.fixture
