@@ -61,6 +61,23 @@ def test_every_setting(loaded: Load) -> None:
     assert "eu-central-1" not in repr(source), "nobody knows which of them are secrets"
 
 
+BUCKET = {"source.discovery": "discovery-bucket", "source.bucket": "gs://changes"}
+QUEUE = {"bootstrap_servers": "broker:9092", "topic": "events"}
+JAVA = {"protocol": "SASL_SSL", "mechanism": "AWS_MSK_IAM"}
+AT = "source.notifications"
+
+
+def test_new_files_are_announced_by_a_topic(loaded: Load) -> None:
+    login = {"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "u", "password": "CANARY"}
+    changes = BUCKET | {"source.notifications": QUEUE | {"security": login}}
+    config = loaded(PIPELINE, overrides=changes).config
+    assert isinstance(config.source, FilesSourceConfig)
+    queue = config.source.notifications
+    assert queue is not None and queue.list_every == timedelta(hours=1)
+    assert queue.client_options()["sasl.password"] == "CANARY"
+    assert "CANARY" not in repr(config)
+
+
 @pytest.mark.parametrize(
     ("changes", "path"),
     [
@@ -74,6 +91,13 @@ def test_every_setting(loaded: Load) -> None:
         ({"source.max_unpacked_bytes": 0}, "source.max_unpacked_bytes"),
         ({"source.include": ["a\nb"]}, "source.include[0]"),
         ({"source.format": "csv"}, "source.format"),
+        ({"source.notifications": QUEUE}, "source.notifications"),
+        (BUCKET | {"source.notifications": QUEUE | {"list_every": "0s"}}, f"{AT}.list_every"),
+        (BUCKET | {"source.notifications": {"topic": "events"}}, f"{AT}.bootstrap_servers"),
+        (
+            BUCKET | {"source.notifications": QUEUE | {"security": JAVA}},
+            f"{AT}.security.mechanism",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(

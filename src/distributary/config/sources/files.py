@@ -9,11 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, StringConstraints
 
-from distributary.config.base import Conflict, Duration, Moment, PositiveSize, Text, Texts
+from distributary.config.base import (
+    Conflict,
+    Duration,
+    Moment,
+    PositiveDuration,
+    PositiveSize,
+    Section,
+    Text,
+    Texts,
+)
 from distributary.config.cdc import Carrier
 from distributary.config.message import PayloadConfig
 from distributary.config.sources.base import SourceConfig
 from distributary.config.sources.file_pattern import PathPattern
+from distributary.config.sources.kafka import BootstrapServers, KafkaSecurity
 from distributary.model.dataset import Dataset, stored_dataset
 from distributary.model.refusal import Refusal
 from distributary.store.base import local_path
@@ -35,6 +45,31 @@ def _checked(pattern: str) -> str:
 
 PathPatternText = Annotated[Text, AfterValidator(_checked)]
 _BUCKET = re.compile(r"(gs|s3|s3a|abfs|abfss)://[^/\s]+(/.*)?")
+
+
+class FileNotifications(Section):
+    """A topic with a message for each new object of the bucket, in place of listing all of it."""
+
+    bootstrap_servers: BootstrapServers = Field(examples=["127.0.0.1:9092"])
+    """Brokers to connect to first, as `host:port`, several separated by commas."""
+    topic: Text = Field(examples=["bucket-events"])
+    """Topic with the notifications of S3, Google Cloud Storage or Azure, as these services write
+    them."""
+    list_every: PositiveDuration = Field(default=timedelta(hours=1), examples=["1h"])
+    """How often the whole bucket is listed nevertheless: it finds the files of messages that never
+    came."""
+    security: KafkaSecurity = Field(default_factory=KafkaSecurity)
+    """The protocol, credentials and certificates of the connection."""
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Yield settings that only a Java client understands."""
+        for place, why in self.security.only_for_java():
+            yield ("security", *place), f"cannot be used for notifications: {why}"
+
+    def client_options(self) -> dict[str, str]:
+        """Return the properties of librdkafka for these brokers; they hold secrets."""
+        servers = {"bootstrap.servers": self.bootstrap_servers}
+        return servers | self.security.client_options()
 
 
 class FilesSourceConfig(SourceConfig):
@@ -114,6 +149,9 @@ class FilesSourceConfig(SourceConfig):
     settle: Duration = timedelta(seconds=2)
     """How long a file of a local directory must stay unchanged before it is read, unless it was
     moved into its place. Objects of a bucket appear whole and need no wait."""
+    notifications: FileNotifications | None = None
+    """The topic whose messages name new files of a bucket; the bucket is listed for each batch when
+    left out."""
     storage_options: Mapping[str, SecretStr] = Field(
         default_factory=dict, examples=[{"aws_region": "eu-central-1"}]
     )
@@ -131,6 +169,8 @@ class FilesSourceConfig(SourceConfig):
         if self.csv_delimiter == self.csv_quote:
             yield ("csv_quote",), "must differ from csv_delimiter"
         if self.discovery == "local-directory":
+            if self.notifications is not None:
+                yield ("notifications",), "needs discovery-bucket: a folder sends no messages"
             if self.path is None:
                 yield (), "needs path for discovery local-directory"
             elif local_path(self.path) is None:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from distributary.config.lake import LakeConfig
 from distributary.config.pipeline_config import PipelineConfig
 from distributary.config.sources.base import storage_options_of
-from distributary.config.sources.files import FilesSourceConfig
+from distributary.config.sources.files import FileNotifications, FilesSourceConfig
+from distributary.errors import SourceError
 from distributary.model.check import Check, CheckState
 from distributary.model.names import printable
 from distributary.observe.log_format import counted, size
@@ -43,6 +44,9 @@ class FilesEntry(SourceEntry[FilesSourceConfig]):
     ) -> Iterator[tuple[str, Callable[[], Check]]]:
         """Yield the check of the folder and its files."""
         yield "source", lambda: _files(settings, config.lake)
+        wanted = settings.notifications
+        if wanted is not None:
+            yield "notifications", lambda: _queue(wanted)
 
     def schemas(self, settings: FilesSourceConfig, config: PipelineConfig) -> FileSchemas | None:
         """Return the schemas of Avro files and plain Parquet files; None for other formats."""
@@ -52,6 +56,25 @@ class FilesEntry(SourceEntry[FilesSourceConfig]):
 
 
 ENTRY = FilesEntry()
+
+
+def _queue(config: FileNotifications) -> Check:
+    """Check that the topic of notifications is there; without it everything is listed."""
+    from distributary.source.files.kafka_queue import KafkaQueue
+
+    needed = "a topic with a message for each new object"
+    try:
+        end = KafkaQueue(config).end()
+    except SourceError as error:
+        return Check(
+            "notifications",
+            CheckState.WARN,
+            f"{error.what}: {error.evidence or config.bootstrap_servers}",
+            needed,
+            "correct source.notifications; until then each batch lists the whole bucket",
+        )
+    found = counted(len(end.offsets), "partition")
+    return Check("notifications", CheckState.PASS, f"{config.topic} has {found}", needed)
 
 
 def _files(source: FilesSourceConfig, lake: LakeConfig) -> Check:

@@ -14,7 +14,7 @@ import os
 import stat
 import time
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -107,8 +107,20 @@ class BucketFiles:
         except OSError as error:
             raise self.unavailable(error) from error
 
+    def files_in(self, folders: Iterable[str]) -> Iterator[FoundFile]:
+        """List the objects in some folders, without those below; a listing for each folder.
+
+        An object has the same time as in a listing of everything; asked for alone, it may not.
+        """
+        for folder in sorted(folders):
+            try:
+                infos = self._store.files(folder)
+            except OSError as error:
+                raise self.unavailable(error, folder) from error
+            yield from map(_found_file, infos)
+
     def confirm(self) -> None:
-        """Do nothing: a bucket is listed whole every time."""
+        """Do nothing: no folder of a bucket is skipped."""
 
     def look(self, path: str) -> FoundFile | None:
         """Return one object as it is now; None if it is gone."""

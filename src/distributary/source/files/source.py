@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from operator import attrgetter
@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from distributary.config.sources.files import FilesSourceConfig
+from distributary.config.sources.files import FileNotifications, FilesSourceConfig
 from distributary.errors import (
     DistributaryError,
     DivergedError,
@@ -62,6 +62,7 @@ from distributary.source.files.file_list import (
     Walk,
 )
 from distributary.source.files.json_files import read_json
+from distributary.source.files.notifications import Notifications
 from distributary.source.files.parquet_as_avro import read_rows
 from distributary.source.files.parquet_files import (
     Rows,
@@ -268,11 +269,14 @@ class FilesSource:
         self._wanted = FileFilter(
             config.format, config.include, config.exclude, config.start_date, self._types
         )
+        self._bucket = self._files if isinstance(self._files, BucketFiles) else None
         self._listing = (
             self._files
             if isinstance(self._files, BucketFiles)
             else Walk(self._files.root, settle_ns=int(self._settle * 1e9))
         )
+        wanted = config.notifications
+        self._notifications = None if wanted is None else _notifications(wanted, config.root)
 
     @cached_property
     def _file_list(self) -> FileList:
@@ -285,8 +289,11 @@ class FilesSource:
     def newest(self) -> Position:
         """Return the position after all complete files; wait a moment for young ones."""
         self._file_list.put_together()
-        self._file_list.append(self._by_turns(self._settled(self._new())))
+        folders = None if self._notifications is None else self._notifications.folders()
+        self._file_list.append(self._by_turns(self._settled(self._new(folders))))
         self._listing.confirm()
+        if self._notifications is not None:
+            self._notifications.confirm()
         return {"files": len(self._file_list)}
 
     def advance(self, start: Position, until: Position) -> Position | None:
@@ -379,9 +386,13 @@ class FilesSource:
             )
         return None
 
-    def _new(self) -> list[FoundFile]:
-        listed = filter(self._wanted, self._listing.files())
-        return [file for file in listed if not self._file_list.knows(file)]
+    def _new(self, folders: Collection[str] | None = None) -> list[FoundFile]:
+        """Return the files that are not in the list; of a bucket, those in some folders."""
+        if folders is None or self._bucket is None:
+            there = self._listing.files()
+        else:
+            there = self._bucket.files_in(folders)
+        return [f for f in filter(self._wanted, there) if not self._file_list.knows(f)]
 
     def _settled(self, files: Sequence[FoundFile]) -> list[FoundFile]:
         """Return the files that seem complete, by path; wait for young ones."""
@@ -479,6 +490,14 @@ def files_at(address: str, options: Mapping[str, str]) -> Files:
     """Return the file system of an address."""
     folder = local_path(address)
     return BucketFiles(address.rstrip("/"), options) if folder is None else LocalFiles(str(folder))
+
+
+def _notifications(config: FileNotifications, root: str) -> Notifications:
+    # the client of Kafka is not loaded for sources without notifications
+    from distributary.source.files.kafka_queue import KafkaQueue
+
+    every = config.list_every.total_seconds()
+    return Notifications(KafkaQueue(config), root, list_every=every)
 
 
 def _same(file: FoundFile, now: FoundFile | None) -> bool:
