@@ -28,6 +28,7 @@ from distributary.observe.events import (
     EventBus,
     Failed,
     Idle,
+    RecordsHeld,
     Recovered,
     RegistryAsked,
     RuleBroken,
@@ -37,6 +38,7 @@ from distributary.observe.events import (
     TableWritten,
 )
 from distributary.observe.metrics import CATALOGUE, PREFIX, MetricKind, Metrics
+from distributary.observe.status.pulse import HeldRecords
 from tests.observe.conftest import NOON, Lake
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -467,3 +469,14 @@ def test_each_pipeline_may_have_a_limit_of_its_own() -> None:
     metrics.listen(settled(written=many, pipeline="orders"))
     assert value(metrics, "tables_in_other") == 20
     assert value(metrics, "tables_in_other", pipeline="orders") == 10
+
+
+def test_records_that_are_held_back_have_series() -> None:
+    held = HeldRecords(12, 2, "571", NOON)
+    metrics = told(replace(settled(0), held=held))
+    assert value(metrics, "held_records") == 12
+    assert value(metrics, "held_transactions") == 2
+    metrics.listen(RecordsHeld(pipeline="games", batch=1, held=replace(held, records=5)))
+    assert value(metrics, "held_records") == 5
+    metrics.listen(settled(1))
+    assert value(metrics, "held_records") == value(metrics, "held_transactions") == 0

@@ -200,6 +200,11 @@ class AlertsOn(Section):
     held_log: PositiveSize | None = Field(default=None, examples=["10GiB"])
     """A replication slot of the source holds back more log than this, or the database has removed
     log that the slot still needs. Needs `cdc.source_url`. No alert when left out."""
+    held_transactions: Annotated[Duration, Ge(_SHORTEST_SILENCE)] | None = Field(
+        default=None, examples=["15m"]
+    )
+    """Records waited for the end of a transaction of the source for this long. Needs `cdc`. No
+    alert when left out."""
     invariant: bool = True
     """The record counts of a batch do not add up."""
     schema_: Annotated[bool, Field(alias="schema")] = False

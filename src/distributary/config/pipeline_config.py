@@ -196,6 +196,8 @@ class PipelineConfig(Section):
                 ("tables", "metadata"),
                 "can hold cloudevent only with envelope: {format: cloudevents}",
             )
+        if self.alerts.on.held_transactions is not None and self.cdc is None:
+            yield ("alerts", "on", "held_transactions"), "needs cdc: other records have none"
         if self.cdc is not None:
             yield from self._cdc_conflicts()
         else:

@@ -30,6 +30,7 @@ from distributary.model.change import connector_name
 from distributary.model.table import Role
 from distributary.observe import events
 from distributary.observe.ledger.ledger_rows import TableSummary
+from distributary.observe.status.pulse import HeldRecords
 
 # The list of metrics: the endpoint, the docs page and the tests use it.
 
@@ -141,6 +142,12 @@ SLOT_LOST = _gauge(
     "1 if the source has removed log that the slot still needs, else 0.",
     ("pipeline", "slot"),
 )
+
+HELD_RECORDS = _gauge(
+    "held_records",
+    "Records that the last batch held back until their transactions end in the source.",
+)
+HELD_TRANSACTIONS = _gauge("held_transactions", "The transactions of these records.")
 
 TABLE_ROWS = _counter("table_rows_total", "Rows committed to a table.", _TABLE)
 TABLE_BYTES = _counter("table_bytes_total", "Bytes of files committed to a table.", _TABLE)
@@ -376,6 +383,8 @@ class Metrics(_Series):
                     self._set(FAILING, event.pipeline, value=1)
                     if event.retry_in is not None:
                         self._retry(event)
+                case events.RecordsHeld():
+                    self._hold(event.pipeline, event.held)
                 case events.Beat():
                     self._beat(event)
                 case events.RegistryAsked():
@@ -478,7 +487,12 @@ class Metrics(_Series):
             self._table(event, table)
         self._wait(event.pipeline, set(event.parked_tables))
         if event.lane == "stream":
+            self._hold(event.pipeline, event.held)
             self._lag(event)
+
+    def _hold(self, pipeline: str, held: HeldRecords | None) -> None:
+        self._set(HELD_RECORDS, pipeline, value=0 if held is None else held.records)
+        self._set(HELD_TRANSACTIONS, pipeline, value=0 if held is None else held.transactions)
 
     def _records(self, event: events.BatchSettled) -> None:
         lane, counts = (event.pipeline, event.lane), event.counts

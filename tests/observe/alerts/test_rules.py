@@ -11,7 +11,16 @@ from distributary.errors import DistributaryError
 from distributary.model.change import Heartbeat, Slot, SourceSlots
 from distributary.observe.alerts.notice import Notice, Severity, notice_from
 from distributary.observe.alerts.rules import Rules
-from distributary.observe.events import Beat, Idle, Stopped, TableResumed, TaskFailed
+from distributary.observe.events import (
+    BatchSettled,
+    Beat,
+    Idle,
+    RecordsHeld,
+    Stopped,
+    TableResumed,
+    TaskFailed,
+)
+from distributary.observe.status.pulse import HeldRecords
 from tests.observe.alerts.scenes import (
     NAME,
     broken,
@@ -395,3 +404,34 @@ def test_held_log_is_remembered_until_the_database_has_answered() -> None:
     third = holding(None)
     third.recall(first.memory())
     assert told(third.tick(moment(4))) == [("resolved", "games/held_log/shop")]
+
+
+def waiting(at: float, since: float | None) -> BatchSettled | RecordsHeld:
+    """Build the event of a batch that holds records back, or none."""
+    held = None if since is None else HeldRecords(12, 2, "571", moment(since))
+    if held is not None and at % 2:
+        return RecordsHeld(pipeline=NAME, at=moment(at), batch=3, held=held)
+    return replace(settled(at), held=held)
+
+
+def test_records_that_wait_for_the_end_of_a_transaction() -> None:
+    config = pipeline()
+    on = config.alerts.on.model_copy(update={"held_transactions": timedelta(seconds=60)})
+    alerts = config.alerts.model_copy(update={"on": on})
+    config = config.model_copy(update={"alerts": alerts})
+    watch = Rules(config, now=moment())
+    # while old records are read, each batch holds back others: the age of a record says nothing
+    for at in range(0, 200, 20):
+        assert watch.hear(waiting(at, at - 900)) == []
+    assert watch.hear(waiting(200, -700)) == []
+    assert watch.hear(waiting(259, -700)) == []
+    (raised,) = watch.hear(waiting(260, -700))
+    assert told([raised]) == [("raised", "games/held_transactions")]
+    assert "12 records of 2 transactions, such as 571" in raised.evidence
+    assert watch.hear(waiting(281, -700)) == []
+    # a restart does not end it, the transaction does
+    second = Rules(config, now=moment(290))
+    second.recall(watch.memory())
+    assert second.hear(waiting(291, -700)) == []
+    assert told(second.hear(waiting(300, None))) == [("resolved", "games/held_transactions")]
+    assert told(watch.hear(waiting(300, -600))) == [("resolved", "games/held_transactions")]

@@ -33,6 +33,7 @@ class AlertKind(StrEnum):
     FRESHNESS = "freshness"
     SILENT_SOURCE = "silent_source"
     HELD_LOG = "held_log"
+    HELD_TRANSACTIONS = "held_transactions"
     INVARIANT = "invariant"
     SCHEMA = "schema"
     TABLE = "table"

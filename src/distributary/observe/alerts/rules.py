@@ -36,6 +36,7 @@ from distributary.observe.events import (
     Failed,
     Idle,
     ProcessStarted,
+    RecordsHeld,
     Recovered,
     SchemaSeen,
     Stopped,
@@ -44,6 +45,7 @@ from distributary.observe.events import (
     TaskFailed,
 )
 from distributary.observe.log_format import listed
+from distributary.observe.status.pulse import HeldRecords
 
 # How many of the records of the last minutes became dead letters.
 
@@ -232,6 +234,22 @@ class Wording:
             evidence=f"{slot.bytes:,} bytes at {looked_at:%Y-%m-%dT%H:%M:%SZ}; it {reader}",
         )
 
+    def held_transactions(
+        self, held: HeldRecords, *, at: datetime, since: datetime, limit: timedelta
+    ) -> Notice:
+        """Build the notice that records wait for the end of a transaction for too long."""
+        return self._notice(
+            AlertKind.HELD_TRANSACTIONS,
+            Severity.WARNING,
+            f"records wait for the end of a transaction for {format_duration(limit)}",
+            at=at,
+            since=since,
+            evidence=f"{held.records:,} records of {held.transactions:,} transactions, such as "
+            f"{held.example}; the oldest is of {held.since:%Y-%m-%dT%H:%M:%SZ}",
+            next_step="find out whether the connector runs and sends the ends of transactions; "
+            "cdc.transactions.wait limits how long an end is waited for",
+        )
+
     def schemas(self, seen: Sequence[SchemaSeen], settled: BatchSettled) -> Notice:
         """Build the notices about new schema versions in a batch."""
         first, alone = seen[0], len(seen) == 1
@@ -339,7 +357,7 @@ class Wording:
 
 HEARD = (
     *(BatchSettled, BatchStarted, Beat, Failed, Idle, ProcessStarted),
-    *(Recovered, SchemaSeen, Stopped, TableParked, TableResumed, TaskFailed),
+    *(RecordsHeld, Recovered, SchemaSeen, Stopped, TableParked, TableResumed, TaskFailed),
 )
 """The events that the rules use."""
 
@@ -359,6 +377,8 @@ class Rules:
         rate = self._on.dead_letters
         self._window = DeadLetterWindow(rate) if rate is not None else None
         self._seen: list[SchemaSeen] = []
+        self._held: tuple[HeldRecords, datetime] | None = None
+        """The records that are held back, and since when the oldest of them is."""
         self._open: dict[str, Notice] = {}
         self.revision = 0
         """A number that changes whenever an alert is opened or closed."""
@@ -385,6 +405,8 @@ class Rules:
                 yield from self._raise(self._words.failed(event))
             case TableParked() if self._on.parked:
                 yield from self._raise(self._words.parked(event))
+            case RecordsHeld():
+                yield from self._holds(event.held, event.at)
             case TableResumed() if not event.parked:
                 yield from self._resolve(AlertKind.PARKED, event.table)
             case SchemaSeen() if self._on.schema_:
@@ -441,11 +463,20 @@ class Rules:
         if event.lane != "stream":
             return
         yield from self._resolve(AlertKind.FAILURE)
+        yield from self._holds(event.held, event.at)
         if self._window is not None:
             read, letters = event.counts.read, event.dead_letters
             self._window.add(event.at.timestamp(), read=read, codes=letters)
         behind = event.lag_seconds if event.lag_records else None
         self._fresh_at = event.at - timedelta(seconds=behind or 0.0)
+
+    def _holds(self, held: HeldRecords | None, at: datetime) -> Iterator[Notice]:
+        before, self._held = self._held, None if held is None else (held, at)
+        if held is not None and before is not None and before[0].since == held.since:
+            self._held = (held, before[1])
+        elif held is None or before is not None:
+            # the oldest record is another one: the one before has its transaction
+            yield from self._resolve(AlertKind.HELD_TRANSACTIONS)
 
     def _written(self, event: BatchSettled) -> Iterator[Notice]:
         done = {each.table for each in event.written if each.outcome == "published"}
@@ -471,6 +502,11 @@ class Rules:
         """Yield the notices that depend on the time only."""
         yield from self._unwatched()
         yield from self._letters()
+        longest, held = self._on.held_transactions, self._held
+        if longest is not None and held is not None and self._now - held[1] >= longest:
+            yield from self._raise(
+                self._words.held_transactions(held[0], at=self._now, since=held[1], limit=longest)
+            )
         limit = self._on.freshness
         if limit is None or self._fresh_at is None:
             return
@@ -499,6 +535,7 @@ class Rules:
             AlertKind.FRESHNESS: on.freshness is None,
             AlertKind.SILENT_SOURCE: on.silent_source is None,
             AlertKind.HELD_LOG: on.held_log is None,
+            AlertKind.HELD_TRANSACTIONS: on.held_transactions is None,
             AlertKind.INVARIANT: not on.invariant,
         }
         for kind in {notice.kind for notice in self._open.values()}:
