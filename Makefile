@@ -85,7 +85,7 @@ dev-down: $(RUN_STAMP) ## Stop them; their data stays
 test: connectors services ## Run the tests; PYTEST_ARGS="tests/engine -x" narrows them
 	$(PYTEST) -m 'not slow' $(PYTEST_ARGS)
 
-test-slow: connectors services ## Run the tests that take half a minute or more each, and the fuzzers (FUZZ_SEED=7 FUZZ_ROUNDS=20)
+test-slow: connectors services ## Run the tests that take half a minute or more each, and the fuzzers (FUZZ_SEED=7 FUZZ_ROUNDS=20 CUT_KILLS=200)
 	$(PYTEST) -m 'slow and not cluster' $(PYTEST_ARGS)
 
 test-cluster: connectors services ## Run the tests that start workers, pods or machines of their own, minutes each

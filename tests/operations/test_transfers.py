@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
 
 from distributary import Lake
 from distributary.config.lake import Maintain
 from distributary.operations.maintain import UpkeepStep, Wishes, jobs_of, maintain
 from tests.docs.pages import ROOT
 from tests.lakes.transfers import Bank, account
+
+KILLS = int(os.environ.get("CUT_KILLS", "20"))
+"""The kills of the longest test: CUT_KILLS=200 takes an hour."""
 
 
 @dataclass
@@ -46,6 +52,29 @@ def at_newest_versions(lake: Lake, tables: int) -> int:
     return sum(sum(DeltaTable(p).to_pyarrow_table()["amount"].to_pylist()) for p in paths)
 
 
+def summed(frames: Iterator[DataFrame]) -> int:
+    both = reduce(DataFrame.unionByName, (frame.select("amount") for frame in frames))
+    return int(both.agg({"amount": "sum"}).first()[0])
+
+
+@dataclass
+class SparkSums:
+    """The same sums by Spark, of all tables in one statement."""
+
+    spark: SparkSession
+    tables: int
+    cuts: Counted = field(default_factory=Counted)
+    newest: Counted = field(default_factory=Counted)
+
+    def read(self, lake: Lake) -> None:
+        cut = lake.at(lake.cuts(1)[0].batch)
+        frames = (cut[account(n)].to_spark(self.spark) for n in range(self.tables))
+        self.cuts.add(summed(frames), "newest cut")
+        paths = (f"{lake.path}/{account(n)}" for n in range(self.tables))
+        loaded = (self.spark.read.format("delta").load(path) for path in paths)
+        self.newest.add(summed(loaded), "newest")
+
+
 @contextmanager
 def repeated(work, ended: threading.Event) -> Iterator[None]:
     """Do something again and again beside the block; what it raises, the block does."""
@@ -69,7 +98,9 @@ def repeated(work, ended: threading.Event) -> Iterator[None]:
             raise failures[0]
 
 
-def shown(folder: Path, *, tables: int, kills: int) -> tuple[Counted, Counted, Counted, int]:
+def shown(
+    folder: Path, *, tables: int, kills: int, spark: SparkSums | None = None
+) -> tuple[Counted, Counted, Counted, int]:
     bank = Bank(folder, name="bank", bronze=False)
     bank.transfer(tables)
     lake = Lake(bank.lake)
@@ -90,11 +121,13 @@ def shown(folder: Path, *, tables: int, kills: int) -> tuple[Counted, Counted, C
         older.add(at_the_cut(lake.at(batch), tables), batch)
 
     ended = threading.Event()
-    with (
-        repeated(maintained, ended),
-        repeated(read_cut, ended),
-        repeated(lambda: newest.add(at_newest_versions(lake, tables), "newest"), ended),
-    ):
+    works: list[Callable[[], None]] = [maintained, read_cut]
+    works.append(lambda: newest.add(at_newest_versions(lake, tables), "newest"))
+    if spark is not None:
+        works.append(lambda: spark.read(lake))
+    with ExitStack() as stack:
+        for work in works:
+            stack.enter_context(repeated(work, ended))
         for _ in range(kills):
             command = [sys.executable, "-m", "tests.lakes.transfers", str(folder), str(tables)]
             before = lake.cuts(1)[0].batch
@@ -108,13 +141,17 @@ def shown(folder: Path, *, tables: int, kills: int) -> tuple[Counted, Counted, C
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("tables", "kills"), [(50, 20)])
-def test_no_sum_at_a_cut_is_ever_wrong(tmp_path: Path, tables: int, kills: int) -> None:
-    cuts, older, newest, batches = shown(tmp_path, tables=tables, kills=kills)
-    print(f"{batches} batches, {kills} kills: cuts {cuts.reads}, older {older.reads}", end=", ")
-    print(f"newest versions {newest.reads} of which {len(newest.wrong)} wrong")
-    assert cuts.reads and older.reads and newest.reads and batches
-    assert cuts.wrong == older.wrong == []
+@pytest.mark.spark
+def test_no_sum_at_a_cut_is_ever_wrong(tmp_path: Path, spark: SparkSession) -> None:
+    sums = SparkSums(spark, tables=50)
+    cuts, older, newest, batches = shown(tmp_path, tables=50, kills=KILLS, spark=sums)
+    print(f"{batches} batches, {KILLS} kills")
+    read = {"newest cut": cuts, "older cuts": older, "newest versions": newest}
+    read |= {"newest cut by Spark": sums.cuts, "newest versions by Spark": sums.newest}
+    for what, counted in read.items():
+        print(f"{what}: {counted.reads} sums, {len(counted.wrong)} wrong")
+        assert counted.reads, what
+    assert cuts.wrong == older.wrong == sums.cuts.wrong == []
 
 
 def test_a_few_kills_of_a_writer_of_few_tables(tmp_path: Path) -> None:
