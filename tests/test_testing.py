@@ -55,6 +55,13 @@ def test_batches_may_be_small_and_the_result_is_the_same() -> None:
     assert sorted(first, key=str) == sorted(second, key=str)
 
 
+def test_no_catalog_hears_of_a_test(caplog: pytest.LogCaptureFixture) -> None:
+    catalog = {"type": "rest", "uri": "http://127.0.0.1:1"}
+    result = run(EVENTS, [{"event": "login", "n": 1}], **{"lake.iceberg": catalog})
+    assert result.tables
+    assert "mirror" not in caplog.text
+
+
 @pytest.mark.parametrize("format_", TABLE_FORMATS)
 def test_tables_of_every_format_are_in_the_result(format_: str) -> None:
     result = run(EVENTS, [{"event": "login", "n": 1}, b"{broken"], **{"tables.format": format_})

@@ -17,7 +17,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
+from distributary.config.catalog import IcebergConfig
 from distributary.config.load import Loaded, load, load_text
 from distributary.config.runtime import AVAILABLE_NOW
 from distributary.engine.loop import StreamRun
@@ -159,9 +160,13 @@ def _loaded(
             path.write_bytes(content.encode() if isinstance(content, str) else content)
     settings |= overrides
     text = os.fspath(pipeline)
-    if "\n" in text:
-        return load_text(text, overrides=settings)
-    return load(text, overrides=settings)
+    loaded = (load_text if "\n" in text else load)(text, overrides=settings)
+    lake = loaded.config.lake
+    if lake.iceberg is None:
+        return loaded
+    # mirrors decide how columns evolve, and a catalog must not hear of a test
+    lake = lake.model_copy(update={"iceberg": IcebergConfig(type="none")})
+    return replace(loaded, config=loaded.config.model_copy(update={"lake": lake}))
 
 
 def _no_spark() -> SparkSession:

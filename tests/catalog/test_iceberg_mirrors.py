@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from distributary.catalog.iceberg_catalog import open_catalog
 from distributary.catalog.mirror_catalog import MirrorCatalog
 from distributary.config.lake import LakeConfig
 from distributary.errors import CatalogError, CatalogUnavailableError
 from distributary.iceberg.mirror import Mirror
-from distributary.publish.iceberg_table import open_catalog
 from tests.iceberg.tables import DeltaTable, Rows, sorted_rows
 from tests.services.iceberg import rest_catalog
 

@@ -45,22 +45,40 @@ def test_mirrors_of_delta_tables(tmp_path: Path) -> None:
 
 
 def test_a_catalog_in_the_lake_is_the_default(tmp_path: Path) -> None:
-    catalog = loaded(tmp_path).lake.iceberg_catalog
-    assert (catalog.type, catalog.uri, catalog.namespace) == (None, None, "default")
+    catalog = loaded(tmp_path).lake.iceberg
+    assert catalog is not None
+    assert (catalog.type, catalog.uri, catalog.namespace) == ("sql", None, "default")
+    assert catalog.mirrors("silver_chess")
+    # a bucket has no place for a database
+    catalog = loaded(tmp_path, FILE.replace("/data/lake", "'s3://bucket/lake'")).lake.iceberg
+    assert catalog is not None
+    assert catalog.type == "none"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("format: iceberg", "format: iceberg, partition_by: [_date]"),
+        ("path: /data/lake", "path: /data/lake, database: games"),
+        ("lake:", "maintain: {every: 1h}\nlake:"),
+        ("path: /data/lake", "path: /data/lake, iceberg: {type: none, every: 1h, keep: 1d}"),
+        ("path: /data/lake", "path: 's3://bucket/lake', iceberg: {type: rest, uri: 'http://x'}"),
+        ("path: /data/lake", "path: 's3://bucket/lake', iceberg: {type: sql, uri: 'sqlite://'}"),
+    ],
+)
+def test_what_delta_tables_can_do(tmp_path: Path, change: tuple[str, str]) -> None:
+    assert change[0] in FILE
+    assert loaded(tmp_path, FILE.replace(*change)).lake.iceberg is not None
 
 
 @pytest.mark.parametrize(
     "change",
     [
         ("format: iceberg", "format: iceberg, publisher: spark"),
-        ("format: iceberg", "format: iceberg, partition_by: [_date]"),
-        ("path: /data/lake", "path: 's3://bucket/lake'"),
-        ("path: /data/lake", "path: /data/lake, database: games"),
+        ("path: /data/lake", "path: 's3://bucket/lake', iceberg: {type: sql}"),
         ("path: /data/lake", "path: /data/lake, iceberg: {type: rest}"),
         ("path: /data/lake", "path: /data/lake, iceberg: {token: x}"),
-        ("lake:", "maintain: {every: 1h}\nlake:"),
-        ("path: /data/lake", "path: /data/lake, iceberg: {type: none}"),
-        ("path: /data/lake", "path: /data/lake, iceberg: {every: 1h}"),
+        ("path: /data/lake", "path: /data/lake, iceberg: {tables: ['silver_*']}"),
         ("format: iceberg}\nlake: {", "format: parquet}\nlake: {iceberg: {}, "),
         ("format: iceberg}\nlake: {", "format: delta}\nlake: {iceberg: {uri: x}, "),
         ("format: iceberg}\nlake: {", "format: delta}\nlake: {iceberg: {type: none, uri: x}, "),

@@ -65,7 +65,7 @@ class Shape:
     @property
     def is_delta(self) -> bool:
         """Whether all tables are Delta tables."""
-        return "format:" not in self.tables
+        return "format: parquet" not in self.tables
 
     @property
     def layers(self) -> frozenset[str]:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -166,8 +165,6 @@ class Lake:
     def read(self, table: str) -> pa.Table:
         """All rows of a table, by the readers that people use."""
         where = f"{self.address}/{table}"
-        if self.files is None and Path(where, "metadata").exists():
-            return self._iceberg(table)
         if self.files is None and not Path(where, "_delta_log").exists():
             return ds.dataset(where, format="parquet", partitioning=None).to_table()
         return self._delta(where)
@@ -212,19 +209,9 @@ class Lake:
         own = pafs.SubTreeFileSystem(where, pafs.LocalFileSystem()) if self.files is None else None
         return table.to_pyarrow_dataset(filesystem=own).to_table()
 
-    def _iceberg(self, table: str) -> pa.Table:
-        """All rows of the snapshot that the catalog in the lake names."""
-        from pyiceberg.table import StaticTable
-
-        catalog = f"file:{self.address}/_distributary/iceberg.db?mode=ro"
-        with closing(sqlite3.connect(catalog, uri=True)) as database:
-            wanted = "SELECT metadata_location FROM iceberg_tables WHERE table_name = ?"
-            ((location,),) = database.execute(wanted, [table]).fetchall()
-        return StaticTable.from_metadata(location).scan().to_arrow()
-
     def _is_table(self, name: str) -> bool:
         where = Path(self.address, name)
-        signs = ("_delta_log", "0-columns.parquet", "metadata")
+        signs = ("_delta_log", "0-columns.parquet")
         return any((where / sign).exists() for sign in signs)
 
 

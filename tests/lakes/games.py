@@ -12,10 +12,8 @@ import pandas as pd
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from distributary.config.lake import LakeConfig
 from distributary.engine.pipeline import Pipeline
 from distributary.publish.formats.table_format_entry import format_at
-from distributary.publish.iceberg_table import open_catalog
 from distributary.registry.folder import FileRegistry
 from distributary_lab.simulate.base import DeltaSink, Round, Sent
 from distributary_lab.simulate.game_records import GamesPlan
@@ -127,8 +125,4 @@ def read(path: Path, columns: list[str] | None = None) -> pa.Table:
     if format_at(str(path)) == "parquet":
         frame = pd.read_parquet(path, columns=columns, dtype_backend="pyarrow")
         return pa.Table.from_pandas(frame, preserve_index=False)
-    if format_at(str(path)) == "iceberg":
-        with open_catalog(LakeConfig(path=str(path.parent))) as catalog:
-            table = catalog.load_table(("default", path.name))
-            return table.scan(selected_fields=tuple(columns or ("*",))).to_arrow()
     return DeltaTable(str(path)).to_pyarrow_table(columns=columns)

@@ -6,30 +6,24 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyiceberg.catalog.rest import RestCatalog
-from pyiceberg.catalog.sql import SqlCatalog
 
-from distributary.config.lake import LakeConfig
 from distributary.delta import commit as writing
 from distributary.model.manifest import Mark, StagedFile, TableEntry
 from distributary.model.table import STAGING
 from distributary.publish import parquet_publisher as parquet
 from distributary.publish.base import CommittedMark, Published, Publisher, TableColumns
 from distributary.publish.direct import DirectPublisher
-from distributary.publish.iceberg_publisher import IcebergPublisher
 from distributary.publish.parquet_publisher import ParquetPublisher
 from distributary.store import base
 from distributary.store.base import Store, at, introduce
 from distributary.store.bucket import Bucket
 from distributary.store.disk import Disk
 from tests.publish import staged
-from tests.publish.staged import Read, in_order, read_everywhere, read_folder, read_iceberg
-from tests.services.iceberg import rest_catalog
+from tests.publish.staged import Read, in_order, read_everywhere, read_folder
 from tests.source.s3_server import BUCKET, S3Server, s3_server
 
 if TYPE_CHECKING:
@@ -42,8 +36,6 @@ WAYS = [
     "bucket",
     "parquet",
     "parquet-bucket",
-    "iceberg",
-    pytest.param("iceberg-rest", marks=pytest.mark.services),
     pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.slow]),
     pytest.param("spark-named", marks=[pytest.mark.spark, pytest.mark.slow]),
 ]
@@ -155,25 +147,11 @@ def server() -> Iterator[S3Server]:
         yield started
 
 
-@pytest.fixture(scope="session")
-def rest_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A REST catalog by Iceberg's own code."""
-    with rest_catalog(tmp_path_factory.mktemp("rest")) as address:
-        yield address
-
-
-@pytest.fixture
-def rest_lake(tmp_path: Path, rest_address: str) -> LakeConfig:
-    """A lake whose Iceberg tables are in that catalog, in a namespace of their own."""
-    catalog = {"type": "rest", "uri": rest_address, "namespace": f"n{uuid.uuid4().hex}"}
-    return LakeConfig.model_validate({"path": str(tmp_path), "iceberg": catalog})
-
-
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest) -> str:
     """The way to commit: by our own log, in a folder one by one or prepared, or in a bucket; by
-    Spark, to a path or to a catalog's name; to folders without a table format, on a disk and in a
-    bucket; and by pyiceberg, with a catalog in a file and with one that is a server."""
+    Spark, to a path or to a catalog's name; and to folders without a table format, on a disk and
+    in a bucket."""
     return str(request.param)
 
 
@@ -183,10 +161,7 @@ def format(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     names = request.fixturenames
     way = request.getfixturevalue("way") if "way" in names else ""
     found = way.partition("-")[0]
-    known = found if found in ("parquet", "iceberg") else "delta"
-    monkeypatch.setattr(staged, "FORMAT", known)
-    # Polars warns of a quicker planner that is not installed
-    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
+    monkeypatch.setattr(staged, "FORMAT", found if found == "parquet" else "delta")
     return staged.FORMAT
 
 
@@ -198,11 +173,6 @@ def make_publisher(way: str, request: pytest.FixtureRequest, tmp_path: Path) -> 
         return lambda: InBucketPublisher(server, tmp_path)
     if way == "parquet":
         return ParquetPublisher
-    if way == "iceberg":
-        return lambda: IcebergPublisher(LakeConfig(path=str(tmp_path)))
-    if way == "iceberg-rest":
-        lake: LakeConfig = request.getfixturevalue("rest_lake")
-        return lambda: IcebergPublisher(lake)
     if way == "direct-prepared":
         return PreparedPublisher
     if way == "direct":
@@ -247,10 +217,6 @@ def read(way: str, request: pytest.FixtureRequest) -> Read:
     """Read a table with the engines that can: wider columns by Spark are for Spark alone."""
     if way.startswith("parquet"):
         return read_folder
-    if way == "iceberg":
-        return read_iceberg
-    if way == "iceberg-rest":
-        return partial(read_iceberg, lake=request.getfixturevalue("rest_lake"))
     if not way.startswith("spark"):
         return read_everywhere
     return read_with_spark(request.getfixturevalue("spark"))
@@ -289,10 +255,6 @@ def lost_answers(way: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         lose(Bucket, "create")
     elif way.startswith("parquet"):
         lose(parquet, "create_commit")
-    elif way == "iceberg":
-        lose(SqlCatalog, "commit_table")
-    elif way == "iceberg-rest":
-        lose(RestCatalog, "commit_table")
     else:
         from pyspark.sql import DataFrameWriter, DataFrameWriterV2
 

@@ -15,13 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from distributary.config.lake import LakeConfig
 from distributary.delta.damage import checksum, spelled
-from distributary.model import layout
 from distributary.model.manifest import Mark, StagedFile, TableEntry, app_id
 from distributary.model.names import hive_folder, label_folder
 from distributary.model.table import ChangeKind, Column, ColumnChange, Role, TablePlan
-from distributary.publish.iceberg_table import open_catalog
 
 Read = Callable[..., list[dict[str, Any]]]
 
@@ -144,28 +141,6 @@ def read_folder(path: str, *, polars: bool = True) -> list[dict[str, Any]]:
         )
         lazy = pl.scan_parquet(pattern, missing_columns="insert", cast_options=casts)
         assert in_order(lazy.collect().to_dicts()) == in_order(rows)
-    return in_order(rows)
-
-
-def read_iceberg(
-    path: str, *, polars: bool = True, lake: LakeConfig | None = None
-) -> list[dict[str, Any]]:
-    """The rows as pyiceberg, DuckDB and Polars see them, which must be the same."""
-    if lake is None:
-        own = (p for p in Path(path).parents if Path(layout.iceberg_catalog(str(p))).exists())
-        lake = LakeConfig(path=str(next(own)))
-    catalog = open_catalog(lake)
-    try:
-        table = catalog.load_table((lake.iceberg_catalog.namespace, Path(path).name))
-        rows = table.scan().to_arrow().to_pylist()
-        with duckdb.connect() as connection:
-            connection.register("seen", table.scan().to_arrow_batch_reader())
-            duck = connection.sql("select * from seen").to_arrow_table().to_pylist()
-        assert in_order(duck) == in_order(rows)
-        if polars:
-            assert in_order(pl.scan_iceberg(table).collect().to_dicts()) == in_order(rows)
-    finally:
-        catalog.close()
     return in_order(rows)
 
 

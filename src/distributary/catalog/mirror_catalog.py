@@ -27,7 +27,14 @@ from distributary.errors import (
 )
 from distributary.iceberg.iceberg_columns import Json
 from distributary.iceberg.metadata import BrokenMirrorError, check_metadata, logged
-from distributary.iceberg.pointer import FOLDER, Current, MirrorCommit, Pointer, VersionHint
+from distributary.iceberg.pointer import (
+    EARLIER_FOLDER,
+    FOLDER,
+    Current,
+    MirrorCommit,
+    Pointer,
+    VersionHint,
+)
 from distributary.store.base import Store, same_place
 
 if TYPE_CHECKING:
@@ -80,7 +87,7 @@ class MirrorCatalog:
         with self._lock:
             if self._opened is None:
                 self.check()
-                from distributary.publish.iceberg_table import open_catalog
+                from distributary.catalog.iceberg_catalog import open_catalog
 
                 catalog = open_catalog(self._lake)
                 catalog.create_namespace_if_not_exists(self._settings.namespace)
@@ -155,11 +162,10 @@ class DatabasePointer(_CatalogPointer):
         if row is None:
             return None
         location = str(row[0])
-        folder = f"{self._store.address}/{FOLDER}/"
-        if not location.startswith(folder):
+        name = location.removeprefix(f"{self._store.address}/")
+        if name.rpartition("/")[0] not in (FOLDER, EARLIER_FOLDER):
             raise self._refuse_other(location)
         try:
-            name = location.removeprefix(f"{self._store.address}/")
             document = orjson.loads(self._store.read(name))
         except (FileNotFoundError, orjson.JSONDecodeError) as error:
             raise BrokenMirrorError(f"{location}: {type(error).__name__}") from error

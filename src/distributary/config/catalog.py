@@ -241,8 +241,8 @@ class IcebergConfig(Section):
 
     type: Literal["none", "sql", "rest"] | None = None
     """Kind of catalog. none: readers open a mirror by its path; sql: a database; rest: a server
-    with Iceberg's REST protocol. When left out, none for mirrors of Delta tables and sql where
-    `tables.format` is iceberg."""
+    with Iceberg's REST protocol. When left out, sql where `tables.format` is iceberg and the lake
+    is on a file system, and none elsewhere."""
     tables: Texts = Field(default=("*",), examples=[["silver_*"]])
     """Delta tables that are mirrored, with the wildcards `*` and `?`."""
     every: PositiveDuration = Field(default=timedelta(minutes=1), examples=["5m"])
@@ -282,32 +282,15 @@ def format_conflicts(config: PipelineConfig) -> Iterator[Conflict]:
     """Yield settings that the format of the tables does not support."""
     name = config.tables.format
     format_ = TABLE_FORMATS[name]
-    here = ("tables", "format")
     iceberg = config.lake.iceberg
-    if iceberg is not None and not (format_.own_catalog or format_.mirrored):
+    if iceberg is None:
+        return
+    if not format_.mirrored:
         yield ("lake", "iceberg"), f"has no effect for {name} tables"
-    if iceberg is not None and format_.own_catalog:
-        if iceberg.type == "none":
-            yield ("lake", "iceberg", "type"), f"must be sql or rest for {name} tables"
-        for setting in {"tables", "every", "keep"} & iceberg.model_fields_set:
-            yield ("lake", "iceberg", setting), f"is for mirrors, and not for {name} tables"
-    if iceberg is not None and format_.mirrored and not config.lake.is_local:
-        if iceberg.type in ("sql", "rest"):
-            yield ("lake", "iceberg", "type"), "must be none where the lake is in a bucket"
-    if not format_.in_buckets and not config.lake.is_local:
-        yield here, f"can be {name} only where the lake is on a file system; use delta in a bucket"
-    if format_.own_catalog and config.lake.registered_in is not None:
-        setting = "database" if config.lake.database is not None else "catalog"
-        yield ("lake", setting), f"cannot be combined with {name} tables: set lake.iceberg"
-    if config.tables.partition_by and not format_.partitions:
-        yield ("tables", "partition_by"), f"must be left out for {name} tables"
-    # the default interval is for the Delta tables of the lake, so only one that is set is refused
-    if config.maintain.every is not None and "every" in config.maintain.model_fields_set:
-        if format_.expires_elsewhere:
-            yield (
-                ("maintain", "every"),
-                f"must be left out for {name} tables: {format_.expires_elsewhere}",
-            )
+    if format_.always_mirrored and "tables" in iceberg.model_fields_set:
+        yield ("lake", "iceberg", "tables"), f"must be left out for {name} tables: all are mirrored"
+    if iceberg.type == "sql" and iceberg.uri is None and not config.lake.is_local:
+        yield ("lake", "iceberg", "uri"), "is needed for type sql where the lake is in a bucket"
 
 
 def catalog_conflicts(config: PipelineConfig) -> Iterator[Conflict]:

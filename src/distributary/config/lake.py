@@ -51,8 +51,8 @@ class LakeConfig(Section):
     catalog: CatalogConfig | None = None
     """Catalog in which tables are registered by name. Tables are not registered when left out."""
     iceberg: IcebergConfig | None = None
-    """With Delta tables, mirrors of them as Iceberg tables over the same files; none when left out.
-    With `tables.format: iceberg`, the catalog of the tables; one inside the lake when left out."""
+    """Mirrors of Delta tables as Iceberg tables over the same files, and their catalog. There are
+    no mirrors when left out, unless `tables.format` is iceberg."""
     storage_options: Mapping[str, SecretStr] = Field(
         default_factory=dict, examples=[{"aws_region": "eu-central-1"}]
     )
@@ -174,8 +174,8 @@ class Tables(Section):
     """Prefix of the names of the tables per type."""
     format: TableFormatName = "delta"
     """Format of the tables. delta: Delta Lake; parquet: plain folders of Parquet files; iceberg:
-    Apache Iceberg, for dozens of tables on a file system. The dead letters are always a Delta
-    table."""
+    Delta Lake, with an Iceberg mirror of every table and a catalog of mirrors, as `lake.iceberg`
+    describes them. The dead letters are always a Delta table."""
     publisher: Literal["direct", "spark"] = "direct"
     """The writer that commits to Delta tables. direct: the driver itself, which is fast with many
     tables; spark: Delta's own writer, for tables with features that direct does not support."""

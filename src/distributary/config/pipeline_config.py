@@ -9,7 +9,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from distributary.config.alerts import Alerts, Lineage, MetricsConfig
 from distributary.config.base import TYPE_PLACE, Conflict, PipelineName, Section, placeholders
-from distributary.config.catalog import catalog_conflicts, format_conflicts
+from distributary.config.catalog import IcebergConfig, catalog_conflicts, format_conflicts
 from distributary.config.cdc import Cdc
 from distributary.config.deploy import Deploy
 from distributary.config.lake import Evolution, Grant, LakeConfig, Maintain, NarrowEvolution, Tables
@@ -153,6 +153,19 @@ class PipelineConfig(Section):
             framing = "auto" if info.data.get("registry") is not None else "none"
         return payload.model_copy(update={"framing": framing})
 
+    @field_validator("lake")
+    @classmethod
+    def _with_mirrors(cls, lake: LakeConfig, info: ValidationInfo) -> LakeConfig:
+        """Add the mirrors that the format of the tables asks for."""
+        tables = info.data.get("tables")
+        if tables is None or not TABLE_FORMATS[tables.format].always_mirrored:
+            return lake
+        iceberg = lake.iceberg or IcebergConfig()
+        if iceberg.type is None:
+            kind = "sql" if lake.is_local else "none"
+            iceberg = iceberg.model_copy(update={"type": kind})
+        return lake.model_copy(update={"iceberg": iceberg})
+
     @field_validator("evolution")
     @classmethod
     def _as_the_format_allows(cls, evolution: Evolution, info: ValidationInfo) -> Evolution:
@@ -183,6 +196,8 @@ class PipelineConfig(Section):
         watches = self.cdc is not None and self.cdc.source_url is not None
         if self.alerts.on.held_log is not None and not watches:
             yield ("alerts", "on", "held_log"), "needs cdc.source_url, the source's address"
+        if self.alerts.on.held_transactions is not None and self.cdc is None:
+            yield ("alerts", "on", "held_transactions"), "needs cdc: other records have none"
         if self.spark.remote is not None:
             if self.tables.publisher == "spark":
                 yield ("tables", "publisher"), "must be direct with spark.remote: it needs the JVM"
@@ -196,8 +211,6 @@ class PipelineConfig(Section):
                 ("tables", "metadata"),
                 "can hold cloudevent only with envelope: {format: cloudevents}",
             )
-        if self.alerts.on.held_transactions is not None and self.cdc is None:
-            yield ("alerts", "on", "held_transactions"), "needs cdc: other records have none"
         if self.cdc is not None:
             yield from self._cdc_conflicts()
         else:

@@ -30,7 +30,12 @@ from distributary.delta.log import (
     load,
     replayed,
 )
-from distributary.delta.log_checkpoint import OFTEN, is_due, look_after
+from distributary.delta.log_checkpoint import (
+    OFTEN,
+    is_due,
+    look_after,
+    write_first_checkpoint,
+)
 from distributary.delta.log_reading import LOG, Action, commit_name, is_lost
 from distributary.delta.parquet import UPLOADS, write_file
 from distributary.delta.tables import OvertakenError
@@ -50,6 +55,10 @@ SOURCE = "distributary.source"
 PIPELINE = "distributary.pipeline"
 USER_METADATA = "userMetadata"
 """The key under which Delta's Spark writer stores a user's text about a commit."""
+
+
+_NEW_LOG = ".log-"
+"""The beginning of the names of folders in which new logs are written."""
 
 
 def facts(mark: Mark) -> dict[str, str]:
@@ -393,6 +402,29 @@ def rewrite_files(address: str, before: Snapshot | None, change: Change) -> Snap
     if is_due(after, often=True):
         look_after(after, often=True, vacuum=True)
     return after
+
+
+def begin_log(store: Store, change: Change, version: int) -> None:
+    """Give a table in a folder a log that begins at a version, with a checkpoint, all at once.
+
+    Nothing happens if the table has a log.
+    """
+    for left in store.folders():
+        # a killed process has left it
+        if left.startswith(_NEW_LOG):
+            store.remove_folder(left)
+    draft = store.below(f"{_NEW_LOG}{uuid.uuid4().hex}")
+    actions = _actions(None, change)
+    try:
+        draft.write(commit_name(version), _text(actions))
+        write_first_checkpoint(draft, version, actions)
+        os.rename(f"{draft.address}/{LOG}", f"{store.address}/{LOG}")
+        sync(store.address)
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
+    finally:
+        draft.remove_folder()
 
 
 def _created(store: Store, version: int, data: bytes, create: Callable[[], str | None]) -> str:

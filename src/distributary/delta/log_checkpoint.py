@@ -248,6 +248,12 @@ def write_checkpoint(snapshot: Snapshot, *, vacuum: bool = False) -> None:
     _write(store, version, rows)
 
 
+def write_first_checkpoint(store: Store, version: int, actions: Sequence[Action]) -> None:
+    """Write the checkpoint of a log that begins with these actions, so that it is durable."""
+    rows = {kind: pa.array([], type_) for kind, type_ in _TYPES.items()}
+    _write(store, version, _after(rows, [actions]), durable=True)
+
+
 def _removed_before(removals: pa.StructArray, moment: float) -> pa.Array:
     """Return a mask of the removals before a moment; one without a time is old."""
     times = pc.struct_field(removals, "deletionTimestamp")
@@ -336,7 +342,9 @@ def _spelled(kind: str, body: Mapping[str, Any]) -> dict[str, Any]:
     return {**body, "dataChange": False} if kind == "remove" else dict(body)
 
 
-def _write(store: Store, version: int, rows: Mapping[str, pa.StructArray]) -> None:
+def _write(
+    store: Store, version: int, rows: Mapping[str, pa.StructArray], *, durable: bool = False
+) -> None:
     # An action is a row that is null in the columns of all other kinds.
     parts = [pa.table({kind: actions}) for kind, actions in rows.items()]
     table = pa.concat_tables(parts, promote_options="default")
@@ -347,14 +355,14 @@ def _write(store: Store, version: int, rows: Mapping[str, pa.StructArray]) -> No
         writer.add_key_value_metadata(FOOTER_SEAL)
     data = seal_footer(sink.getvalue().to_pybytes())
     # The store writes a file whole or not at all, so no reader sees half a checkpoint.
-    store.write(f"{LOG}/{version:020d}.checkpoint.parquet", data, durable=False)
+    store.write(f"{LOG}/{version:020d}.checkpoint.parquet", data, durable=durable)
     hint = {
         "version": version,
         "size": table.num_rows,
         "sizeInBytes": len(data),
         "numOfAddFiles": len(rows["add"]),
     }
-    store.write(HINT, json.dumps(hint).encode(), durable=False)
+    store.write(HINT, json.dumps(hint).encode(), durable=durable)
 
 
 # Care for the log of one table: a checkpoint after many commits, and removal of old commits.

@@ -27,6 +27,7 @@ from distributary.delta.holds import KeptCuts, write_kept
 from distributary.delta.tables import committing, reaching_table
 from distributary.engine.planning.table_book import format_for
 from distributary.errors import DistributaryError, PublishError, clean
+from distributary.iceberg.earlier_tables import EarlierTable, is_earlier
 from distributary.iceberg.mirror import Mirror, Synced, UnmirroredError
 from distributary.model import layout
 from distributary.model.table import Role, TablePlan
@@ -38,6 +39,7 @@ from distributary.observe.cards import (
     write_mirror_state,
 )
 from distributary.observe.ledger.ledger import Ledger
+from distributary.publish.formats.iceberg_format import refuse_earlier
 from distributary.store.base import at
 from distributary.threads import join_while_moving
 
@@ -88,6 +90,9 @@ def sync_mirror(
         with committing(table.path, doing="mirror a table in Iceberg"):
             store = at(table.path)
             pointer = catalog.pointer(table.name, store)
+            if is_earlier(table.path):
+                EarlierTable.of(store, pointer).first_change()
+                refuse_earlier(table.path)
             mirror = Mirror(store, pointer, keep=lake.iceberg_catalog.keep)
             try:
                 return mirror.sync(again=again)

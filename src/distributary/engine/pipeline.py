@@ -25,6 +25,7 @@ from distributary.engine.context import (
     RunReports,
     StageState,
 )
+from distributary.engine.earlier_tables_publisher import EarlierTablesPublisher
 from distributary.engine.loop import RunSummary, StreamRun
 from distributary.engine.mirrors import start_mirrors
 from distributary.engine.monitor import Monitor
@@ -312,9 +313,12 @@ class Pipeline:
         session = spark or self.session()
         if purpose := needs_delta(self.config):
             require_delta(session, purpose)
-        publisher = make_publisher(self.config, session)
+        publisher = make_publisher(self.config, session, adopts=True)
         ledger = self.ledger()
         refuse_behind(self.config, ledger, checkpoint.life)
+        if isinstance(publisher, EarlierTablesPublisher):
+            known = ledger.tables(self.config.name, schema_ids=False)
+            publisher.adopt(layout.place(self.lake, table.path) for table in known)
         planner = self.planner(publisher)
         self._describe(checkpoint)
         runs = checkpoint.open_runs(lane)

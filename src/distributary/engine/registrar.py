@@ -41,7 +41,6 @@ from distributary.errors import (
 )
 from distributary.model import layout
 from distributary.model.table import Role, TablePlan
-from distributary.model.table_format import TABLE_FORMATS
 from distributary.observe.cards import CatalogState, Unregistered, write_catalog_state
 from distributary.observe.events import (
     BatchSettled,
@@ -52,7 +51,6 @@ from distributary.observe.events import (
     TableResumed,
 )
 from distributary.observe.ledger.ledger import Ledger
-from distributary.publish.formats.table_format_entry import format_entry
 from distributary.spark.in_process import real
 from distributary.store.base import same_place
 from distributary.threads import join_while_moving
@@ -187,7 +185,8 @@ class Registrar:
         elif isinstance(event, TableResumed) and not event.parked:
             # the tables may not have existed when their batch was settled
             path = table_folder(self._config, event.table)
-            self._wish({event.table: _Wanted(event.table, path, self._config.tables.format)})
+            kind = format_for(self._config, Role.EACH)
+            self._wish({event.table: _Wanted(event.table, path, kind)})
 
     def _tell(self) -> None:
         state = self.state
@@ -408,9 +407,6 @@ def unregister(pipeline: Pipeline, removals: Iterable[Removal]) -> list[str]:
     """
     tables = {each.table: each.path for each in removals if each.kind == "table"}
     config = pipeline.config
-    if TABLE_FORMATS[config.tables.format].own_catalog and tables:
-        places = [layout.place(pipeline.lake, path) for path in tables.values()]
-        return format_entry(config.tables.format).drop(config, places)
     if config.lake.iceberg is not None and tables:
         here = ((name, layout.place(pipeline.lake, path)) for name, path in tables.items())
         forget_mirrors(config, [MirroredTable(name, path) for name, path in here])

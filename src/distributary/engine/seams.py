@@ -10,10 +10,11 @@ from pyspark.sql import SparkSession
 from distributary.config.pipeline_config import PipelineConfig
 from distributary.decode.change.change_formats import CHANGE_FORMATS
 from distributary.decode.formats import FORMATS
+from distributary.engine.earlier_tables_publisher import EarlierTablesPublisher
 from distributary.engine.planning.table_book import table_folder
 from distributary.engine.shards.share_source import shard_source
 from distributary.errors import ConfigError
-from distributary.model.table_format import DELTA
+from distributary.model.table_format import DELTA, TABLE_FORMATS, stored_format
 from distributary.publish.base import MixedPublisher, Publisher
 from distributary.publish.direct import DirectPublisher
 from distributary.publish.formats.table_format_entry import format_entry
@@ -107,7 +108,7 @@ def make_ends(config: PipelineConfig) -> SourceEnds | None:
 
 def needs_delta(config: PipelineConfig) -> str:
     """Return the setting for which the session of Spark needs Delta Lake; empty without one."""
-    if config.tables.format != DELTA:
+    if stored_format(config.tables.format) != DELTA:
         return ""
     if config.tables.publisher == "spark":
         return "tables.publisher: spark"
@@ -115,11 +116,19 @@ def needs_delta(config: PipelineConfig) -> str:
     return f"lake.catalog of type {catalog.type}" if catalog and catalog.by_session else ""
 
 
-def make_publisher(config: PipelineConfig, spark: SparkSession | None = None) -> Publisher:
-    """Return the publisher of a pipeline's tables."""
+def make_publisher(
+    config: PipelineConfig, spark: SparkSession | None = None, *, adopts: bool = False
+) -> Publisher:
+    """Return the publisher of a pipeline's tables.
+
+    With `adopts`, it gives a Delta log to tables that an earlier version wrote: the caller owns the
+    pipeline.
+    """
     introduce(config.lake.address, config.lake.options)
+    if TABLE_FORMATS[config.tables.format].always_mirrored and config.lake.is_local:
+        return EarlierTablesPublisher(config.lake, adopts=adopts)
     usual = format_entry(config.tables.format).publisher(config, spark)
-    if config.tables.format == DELTA:
+    if stored_format(config.tables.format) == DELTA:
         return usual
     letters = table_folder(config, config.tables.dead_letters)
     return MixedPublisher(usual, special={letters: DirectPublisher()})

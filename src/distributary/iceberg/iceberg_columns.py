@@ -22,6 +22,7 @@ from distributary.delta.column_merge import (
     type_text,
 )
 
+_SMALL = ("byte", "short")
 _PRIMITIVES = {
     "boolean": "boolean",
     # Iceberg has no types for integers of one or two bytes.
@@ -37,6 +38,7 @@ _PRIMITIVES = {
     "timestamp": "timestamptz",
     "timestamp_ntz": "timestamp",
 }
+_SPELLED = {type_: spelled for spelled, type_ in _PRIMITIVES.items() if spelled not in _SMALL}
 _PARTITION_TYPES = {
     "boolean": "boolean",
     "int": "int",
@@ -139,6 +141,36 @@ def iceberg_schema(fields: Sequence[Field], before: Json | None, last_id: int) -
     ids = count(last_id + 1)
     grown = _struct(fields, (before or {}).get("fields", ()), ids, "")
     return grown, next(ids) - 1
+
+
+def delta_fields(struct: Json) -> list[Field]:
+    """Return the columns of an Iceberg schema in Delta's form. Raises UnsupportedTypeError."""
+    fields = []
+    for field in struct["fields"]:
+        if field.get("required"):
+            raise UnsupportedTypeError(f"the column {field['name']} is required")
+        metadata = {"comment": field["doc"]} if field.get("doc") else {}
+        spelled = _delta_type(field["type"])
+        one = {"name": field["name"], "type": spelled, "nullable": True, "metadata": metadata}
+        fields.append(one)
+    return fields
+
+
+def _delta_type(type_: Any) -> Any:
+    match type_:
+        case {"type": "struct"}:
+            return {"type": "struct", "fields": delta_fields(type_)}
+        case {"type": "list"}:
+            element = _delta_type(type_["element"])
+            return {"type": "array", "elementType": element, "containsNull": True}
+        case {"type": "map"}:
+            key, value = _delta_type(type_["key"]), _delta_type(type_["value"])
+            return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+        case str() if match := _DECIMAL.fullmatch(type_):
+            return f"decimal({match[1]},{match[2]})"
+        case str() if type_ in _SPELLED:
+            return _SPELLED[type_]
+    raise UnsupportedTypeError(f"the table has a column of the type {type_text(type_)}")
 
 
 def name_mapping(schema: Json) -> str:

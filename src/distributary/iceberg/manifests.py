@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
@@ -303,8 +303,3 @@ def _decimal(value: Decimal, type_: str) -> bytes:
     scale = int(type_.rstrip(")").rpartition(",")[2])
     unscaled = int(value.scaleb(scale))
     return unscaled.to_bytes(unscaled.bit_length() // 8 + 1, "big", signed=True)
-
-
-def paths_of(entries: Iterable[Json]) -> set[str]:
-    """Return the paths of the files of entries."""
-    return {entry["data_file"]["file_path"] for entry in entries}

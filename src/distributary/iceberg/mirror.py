@@ -71,6 +71,7 @@ from distributary.iceberg.metadata import (
     updated,
 )
 from distributary.iceberg.pointer import (
+    EARLIER_FOLDER,
     FOLDER,
     HOME,
     Current,
@@ -87,13 +88,19 @@ VERSION, TABLE, COMMIT, COLUMNS, LIFE = (
 )
 """The keys of a snapshot's summary that say which version of which table it shows."""
 MAPPING = "schema.name-mapping.default"
+EARLIER = "distributary.columns"
+"""The property of an Iceberg table that an earlier version wrote; empty once it is a mirror."""
+ADOPTED = "distributary.adopted"
+"""The property of a Delta table with the snapshot that its log was made of."""
 _PROPERTIES = {
     # The files belong to the Delta table: no tool of Iceberg may delete them.
     "gc.enabled": "false",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "10",
 }
+_FOREIGN = "another program has written to it"
 _DOCUMENT = ".metadata.json"
+_METADATA = (".avro", _DOCUMENT)
 _ENTRIES = 8000
 """The number of files in one manifest of a mirror that is made anew, about 2 MB."""
 _FAN = 8
@@ -277,7 +284,7 @@ class Mirror:
         if not same_place(current.metadata.get("location"), self._store.address):
             return None, "the lake was moved"
         if mark_of(snapshot) is None:
-            return current, "another program has written to it"
+            return current, "" if _is_earlier(current.metadata) else _FOREIGN
         same = snapshot is not None and snapshot.get("schema-id") == schema["schema-id"]
         if not same or MAPPING not in (current.metadata.get("properties") or {}):
             return current, "another program has changed its columns"
@@ -354,6 +361,10 @@ class Mirror:
         if state is None:
             return None
         refuse_features(state.protocol)
+        if current is not None and _is_earlier(current.metadata):
+            # its next snapshot is the first of the mirror
+            adopted = state.property(ADOPTED) == str(current.metadata["current-snapshot-id"])
+            why = why if adopted else _FOREIGN
         if again or current is None:
             self._pointer.forget()
             current = None
@@ -417,7 +428,9 @@ class Mirror:
         A manifest that is older than the oldest kept snapshot, and not in its list, is in no later
         one either.
         """
-        snapshots = sorted(metadata["snapshots"], key=lambda s: s["sequence-number"])
+        home = f"{self._store.address}/{HOME}/"
+        snapshots = [s for s in metadata["snapshots"] if s["manifest-list"].startswith(home)]
+        snapshots.sort(key=lambda s: s["sequence-number"])
         before = snapshots[0]["timestamp-ms"] - _SLACK_MS
         needed = {_name_in(self._store, snapshot["manifest-list"]) for snapshot in snapshots}
         for snapshot in (snapshots[0], snapshots[-1]):
@@ -430,6 +443,8 @@ class Mirror:
                     for entry in read_manifest(self._store.read(name), record):
                         needed.add(_name_in(self._store, entry["data_file"]["file_path"]))
         listed = self._store.files(FOLDER)
+        if not _names_earlier(metadata, self._store):
+            listed += self._store.files(EARLIER_FOLDER)
         numbers = [number for info in listed if (number := document_number(info.name)) is not None]
         oldest = max(numbers, default=0) - KEPT_DOCUMENTS
         return [
@@ -437,8 +452,24 @@ class Mirror:
             for info in listed
             if info.modified * 1000 < before
             and info.name not in needed
-            and (_SWEPT.fullmatch(info.name.rpartition("/")[2]) or _is_old(info.name, oldest))
+            and (
+                _SWEPT.fullmatch(info.name.rpartition("/")[2])
+                or _is_old(info.name, oldest)
+                or (info.name.startswith(f"{EARLIER_FOLDER}/") and info.name.endswith(_METADATA))
+            )
         ]
+
+
+def _is_earlier(metadata: Json) -> bool:
+    """Return whether an earlier version wrote the current snapshot of a table."""
+    return bool((metadata.get("properties") or {}).get(EARLIER))
+
+
+def _names_earlier(metadata: Json, store: Store) -> bool:
+    """Return whether metadata names files that an earlier version wrote."""
+    names = [snapshot["manifest-list"] for snapshot in metadata["snapshots"]]
+    names += [document["metadata-file"] for document in metadata.get("metadata-log") or ()]
+    return any(name.startswith(f"{store.address}/{EARLIER_FOLDER}/") for name in names)
 
 
 def _is_old(name: str, oldest: int) -> bool:
@@ -507,6 +538,8 @@ class _Draft:
         properties = {**_PROPERTIES, MAPPING: name_mapping(schema)}
         folder = f"{self._store.address}/{FOLDER}"
         properties["write.metadata.path"] = folder
+        if EARLIER in before["properties"]:
+            properties[EARLIER] = ""
         if metadata.get("description"):
             properties["comment"] = str(metadata["description"])
         self.updates.append({"action": "set-properties", "updates": properties})
@@ -746,6 +779,8 @@ _OWN_UPDATES = frozenset(
 
 def _last_own_schema(metadata: Json) -> Json | None:
     """Return the columns of the newest snapshot that is ours; None if there is none."""
+    if _is_earlier(metadata):
+        return current_schema(metadata)
     by_id = {schema["schema-id"]: schema for schema in metadata["schemas"]}
     for snapshot in reversed(metadata.get("snapshots") or ()):
         if mark_of(snapshot) is not None:

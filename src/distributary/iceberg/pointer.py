@@ -29,6 +29,8 @@ HOME = "_iceberg"
 """The folder of a mirror in its table's folder: Delta's own VACUUM leaves such folders alone."""
 FOLDER = f"{HOME}/metadata"
 HINT = f"{FOLDER}/version-hint.text"
+EARLIER_FOLDER = "metadata"
+"""The folder of the metadata of tables that an earlier version wrote."""
 _DOCUMENT = re.compile(r"v(\d{1,18})\.metadata\.json")
 
 

@@ -20,6 +20,8 @@ class TableFormat:
     """The module with its `ENTRY`, which reads and writes it, imported when it is used."""
     label: str
     """The words for one table: `a plain Parquet table`."""
+    stored_as: str = ""
+    """The format in which its tables are written; empty for its own."""
     replaces_rows: bool = False
     """Whether rows can be changed and removed, as change data needs it."""
     has_versions: bool = False
@@ -28,28 +30,22 @@ class TableFormat:
     """Whether other jobs can read the table commit by commit, as shards read bronze."""
     spark_writes: bool = False
     """Whether `tables.publisher: spark` can write it."""
-    partitions: bool = True
-    """Whether it can be partitioned."""
     partitions_in_log: bool = False
     """Whether the log holds the values of partition columns, so that files must not."""
     stages_apart: bool = False
     """Whether readers see every file of the folder, so that staged files wait outside."""
-    in_buckets: bool = True
-    """Whether the lake may be in a bucket."""
     widens_all: bool = True
     """Whether a column can take every wider type."""
     mirrored: bool = False
     """Whether Iceberg can show its files by metadata beside them, as `lake.iceberg` says."""
-    own_catalog: bool = False
-    """Whether each table needs an entry in the format's own catalog, `lake.iceberg`."""
+    always_mirrored: bool = False
+    """Whether every table has an Iceberg mirror, also where `lake.iceberg` is left out."""
     registered_as_view: bool = False
     """Whether a catalog of tables by name holds a view on the files in place of a table."""
     storage: tuple[str, str] | None = None
     """The storage layer and the file format, as lineage names them; None for none."""
-    kept_elsewhere: str = ""
-    """The system that maintains its tables in place of `maintain`; empty if `maintain` does."""
-    expires_elsewhere: str = ""
-    """The advice in place of `maintain.every`; empty if this setting is allowed."""
+    not_kept: str = ""
+    """The reason why `maintain` leaves its tables alone; empty if it does not."""
     no_rewrites: str = ""
     """The reason why maintenance must not rewrite its files; empty if it may."""
     no_backup: Refusal | None = None
@@ -83,21 +79,27 @@ TABLE_FORMATS: Mapping[str, TableFormat] = {
     ),
     "iceberg": TableFormat(
         module="distributary.publish.formats.iceberg_format",
-        label="an Iceberg table",
-        partitions=False,
-        in_buckets=False,
+        label="an Iceberg table of an earlier version",
+        stored_as=DELTA,
+        replaces_rows=True,
+        has_versions=True,
+        lists_commits=True,
+        partitions_in_log=True,
         widens_all=False,
-        own_catalog=True,
-        kept_elsewhere="is for Iceberg's own tools",
-        expires_elsewhere="expire their snapshots with Spark or Trino",
+        mirrored=True,
+        always_mirrored=True,
+        not_kept="gets a Delta log with the next run of its pipeline",
         no_backup=Refusal(
-            "its metadata names the lake's own address",
-            "stop the pipeline and copy the lake, the checkpoint and the catalog with the tools of "
-            "the file system, to be put back in the same place",
+            "it has no Delta log yet", "run its pipeline once, which gives it one, then back up"
         ),
     ),
 }
 """The table formats by the value of `tables.format`."""
+
+
+def stored_format(name: str) -> str:
+    """Return the format in which the tables of `tables.format: name` are written."""
+    return TABLE_FORMATS[name].stored_as or name
 
 
 def formats_with(can: Callable[[TableFormat], bool]) -> str:

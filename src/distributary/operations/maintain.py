@@ -309,8 +309,8 @@ class Care:
         if kind is None:
             return _without(report, wishes.steps, "there is no table")
         format_ = TABLE_FORMATS[kind]
-        if format_.kept_elsewhere:
-            return _without(report, wishes.steps, f"{format_.label} {format_.kept_elsewhere}")
+        if format_.not_kept:
+            return _without(report, wishes.steps, f"{format_.label} {format_.not_kept}")
         if format_.no_rewrites:
             return self._plain(job, report, f"{format_.label}: {format_.no_rewrites}")
         state = load(at(job.folder))

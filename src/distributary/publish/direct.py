@@ -123,6 +123,9 @@ class DirectPublisher:
             with ThreadPoolExecutor(threads) as pool:
                 list(pool.map(look_after, due))
 
+    def _begin(self, path: str) -> None:
+        """Prepare a table before its log is read for the first time."""
+
     def _sync(self) -> None:
         for folder in self._devices.values():
             sync_file_system(Path(folder))
@@ -132,6 +135,7 @@ class DirectPublisher:
         with self._lock:
             table = self._tables.get(path)
             if table is None:
+                self._begin(path)
                 table = self._tables[path] = _Table(path)
         with table.lock:
             try:

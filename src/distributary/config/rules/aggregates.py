@@ -34,7 +34,7 @@ from distributary.model.rules.aggregate_rule import (
 )
 from distributary.model.rules.expectation import any_fits
 from distributary.model.rules.shape_rule import SqlExpression
-from distributary.model.table_format import DELTA
+from distributary.model.table_format import DELTA, stored_format
 
 _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\((.*)\)\s*", re.DOTALL)
 _PLAIN = re.compile(r"[^\W\d]\w*")
@@ -172,7 +172,7 @@ def aggregate_conflicts(
         return
     if not tables.each:
         yield ("aggregates",), "needs tables.each: it follows the tables per type"
-    if tables.format != DELTA:
+    if stored_format(tables.format) != DELTA:
         yield ("tables", "format"), f"must be {DELTA} for aggregates: they follow the table's log"
     others = {name for setting, name in tables.fixed_names().items() if setting != "each"}
     seen: set[str] = set()

@@ -39,7 +39,7 @@ from distributary.model.table import (
     Role,
     TablePlan,
 )
-from distributary.model.table_format import DELTA
+from distributary.model.table_format import DELTA, stored_format
 from distributary.publish.base import Publisher
 from distributary.publish.formats.table_format_entry import format_at
 from distributary.stage.bronze import BRONZE_COLUMNS, WHOLE
@@ -280,7 +280,7 @@ def table_folder(config: PipelineConfig, name: str) -> str:
 def format_for(config: PipelineConfig, role: str) -> str:
     """Return the format of tables with a role."""
     # dead letters need rows that change, for replay and discard
-    return DELTA if role == Role.DEAD_LETTERS else config.tables.format
+    return DELTA if role == Role.DEAD_LETTERS else stored_format(config.tables.format)
 
 
 def fixed_tables(config: PipelineConfig) -> frozenset[str]:
@@ -584,12 +584,13 @@ class TableBook:
         return partition_columns(wanted, columns)
 
     def _refuse_other_format(self, name: str, role: Role, path: str) -> None:
-        found = format_at(path)
-        if found is not None and found != format_for(self._config, role):
+        found, wanted = format_at(path), format_for(self._config, role)
+        # the publisher takes over tables that an earlier version wrote
+        if found not in (None, wanted, self._config.tables.format):
             raise ConfigError(
                 f"table {name} exists already, as {found}",
                 where="tables.format",
-                evidence=f"the pipeline file says {format_for(self._config, role)}; {path}",
+                evidence=f"the pipeline file says {self._config.tables.format}; {path}",
                 next_step="give the tables another prefix or the lake another path, or remove "
                 "the old tables with `distributary clean`",
             )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeVar
 
@@ -59,10 +59,6 @@ class TableFormatEntry(ABC):
     def files_of(self, path: str, app_id: str, batch: int) -> tuple[str, ...] | None:
         """Return the files of a batch, where they differ from those that were staged; else None."""
         return None
-
-    def drop(self, config: PipelineConfig, paths: Sequence[str]) -> list[str]:
-        """Take tables out of the format's own catalog and return their names."""
-        return []
 
 
 def format_entry(name: str) -> TableFormatEntry:
