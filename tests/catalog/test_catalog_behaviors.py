@@ -9,10 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from botocore.awsrequest import AWSResponse
 from deltalake import write_deltalake
 from pydantic import TypeAdapter
 
 from distributary.catalog.base import (
+    ABSENT,
+    FOREIGN,
+    NOT_EMPTY,
     CatalogEntry,
     TableCatalog,
     entry_of,
@@ -82,7 +86,12 @@ def open_unity(server: Unity, schema: str = "games") -> UnityTables:
 def glue(server: S3Server, schema: str) -> GlueTables:
     endpoint = server.options["AWS_ENDPOINT_URL"]
     given = {"region": "eu-central-1", "endpoint": endpoint, "schema": schema}
-    return GlueTables(settings(type="glue", **given), KEYS)
+    tables = GlueTables(settings(type="glue", **given), KEYS)
+    # the server does not know this request
+    answer = (AWSResponse("", 200, {}, b""), {"UserDefinedFunctions": []})
+    event = "before-call.glue.GetUserDefinedFunctions"
+    tables._glue.meta.events.register(event, lambda **_: answer)
+    return tables
 
 
 Made = Callable[..., CatalogEntry]
@@ -137,6 +146,19 @@ def test_what_is_dropped_is_gone_and_its_files_stay(catalog: TableCatalog, make:
     assert list(Path(entry.location).glob("*.parquet"))
 
 
+def test_a_schema_is_dropped_if_we_made_it_and_nothing_is_in_it(
+    catalog: TableCatalog, make: Made
+) -> None:
+    assert catalog.drop_schema() == ABSENT
+    catalog.prepare()
+    catalog.create(make("silver_chess"))
+    assert catalog.drop_schema() == NOT_EMPTY
+    assert list(catalog.entries()) == ["silver_chess"]
+    catalog.drop("silver_chess")
+    assert catalog.drop_schema() == ""
+    assert catalog.drop_schema() == ABSENT
+
+
 def test_new_columns_are_brought_over(catalog: TableCatalog, make: Made) -> None:
     catalog.prepare()
     first = make("silver_chess")
@@ -186,6 +208,48 @@ def test_a_metastore_that_the_session_does_not_have_is_said(spark: Any) -> None:
     with pytest.raises(CatalogError) as caught:
         catalog.prepare()
     assert caught.value.code is ErrorCode.CATALOG_REFUSED
+
+
+@pytest.mark.spark
+def test_a_schema_of_others_stays_and_so_do_files_in_the_folder_of_ours(spark: Any) -> None:
+    schema = unique("games")
+    catalog = SessionCatalog(spark, settings(type="spark", schema=schema))
+    spark.sql(f"CREATE SCHEMA {schema}")
+    catalog.prepare()
+    assert catalog.drop_schema() == FOREIGN
+    spark.sql(f"DROP SCHEMA {schema}")
+    catalog.prepare()
+    about = {row[0]: row[1] for row in spark.sql(f"DESCRIBE SCHEMA {schema}").collect()}
+    kept = Path(about["Location"].removeprefix("file:"), "lake", "notes.txt")
+    kept.parent.mkdir(parents=True)
+    kept.write_text("mine")
+    assert "files may be in its folder" in catalog.drop_schema()
+    assert kept.read_text() == "mine"
+    kept.unlink()
+    kept.parent.rmdir()
+    assert catalog.drop_schema() == ""
+
+
+def test_a_schema_of_others_stays_in_unity_and_in_glue(unity: Unity, aws: S3Server) -> None:
+    unity.schemas["main", "games"] = {"owner": "ana"}
+    catalog = open_unity(unity)
+    catalog.prepare()
+    assert catalog.drop_schema() == FOREIGN
+    assert unity.count("DELETE", "/schemas") == 0
+    tables = glue(aws, unique("games"))
+    tables._glue.create_database(DatabaseInput={"Name": tables._config.schema_})
+    assert tables.drop_schema() == FOREIGN
+    tables.close()
+
+
+def test_unity_refuses_a_schema_that_was_filled_in_between(unity: Unity, make: Made) -> None:
+    catalog = open_unity(unity)
+    catalog.prepare()
+    catalog.create(make("silver_chess"))
+    catalog.entries = dict  # type: ignore[method-assign]
+    with pytest.raises(CatalogError):
+        catalog.drop_schema()
+    assert unity.schemas
 
 
 def test_unity_is_told_columns_and_comments(unity: Unity, make: Made) -> None:

@@ -115,7 +115,8 @@ class Unity:
     updates: bool = True
     """Whether it has the API for Delta clients."""
     catalogs: set[str] = field(default_factory=lambda: {"main"})
-    schemas: set[tuple[str, str]] = field(default_factory=set)
+    schemas: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
+    """The properties of each schema."""
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
     permissions: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     asked: list[tuple[str, str]] = field(default_factory=list)
@@ -134,7 +135,15 @@ class Unity:
                 catalog, schema = unquote(name).split(".")
                 if (catalog, schema) not in self.schemas:
                     raise Refused(404, "SCHEMA_NOT_FOUND")
-                return {"name": schema, "catalog_name": catalog}
+                properties = self.schemas[catalog, schema]
+                return {"name": schema, "catalog_name": catalog, "properties": properties}
+            case "DELETE", ["schemas", name]:
+                catalog, schema = unquote(name).split(".")
+                assert query == {"force": "false"}
+                if any(table.startswith(f"{catalog}.{schema}.") for table in self.tables):
+                    raise Refused(400, "FAILED_PRECONDITION", "the schema is not empty")
+                del self.schemas[catalog, schema]
+                return {}
             case "POST", ["schemas"]:
                 return self._create_schema(body)
             case "GET", ["tables"]:
@@ -175,7 +184,7 @@ class Unity:
             raise Refused(404, "CATALOG_NOT_FOUND")
         if (body["catalog_name"], body["name"]) in self.schemas:
             raise Refused(400, "SCHEMA_ALREADY_EXISTS")
-        self.schemas.add((body["catalog_name"], body["name"]))
+        self.schemas[body["catalog_name"], body["name"]] = body.get("properties", {})
         return body
 
     def _page(self, query: dict[str, str]) -> Any:

@@ -14,6 +14,7 @@ import boto3
 import pytest
 from pyspark.sql import SparkSession
 
+from distributary.catalog.base import NOT_EMPTY
 from distributary.cli.doctor import checks_for_file
 from distributary.engine import batch
 from distributary.engine.kill_points import KILL, KillPoint
@@ -25,7 +26,7 @@ from distributary.observe.cards import read_catalog_state
 from distributary.observe.events import CatalogUpdated, Event
 from distributary.observe.metrics import Metrics
 from distributary.observe.status.status import status
-from distributary.operations.repair.reset_clean import plan_clean, remove
+from distributary.operations.repair.reset_clean import plan_clean, plan_schema, remove
 from distributary_lab.simulate.game_records import GamesPlan
 from tests.catalog.unity_server import TOKEN, Refused, Unity, unity_server
 from tests.lakes.games import TABLES, Games
@@ -144,6 +145,10 @@ def test_clean_takes_entries_away_and_only_its_own(
     assert games.tables() == []
     assert f"main.games.{mine}" not in unity.tables
     assert f"main.games.{theirs}" in unity.tables
+    assert remove(pipeline, [plan_schema(pipeline)]) == NOT_EMPTY
+    del unity.tables[f"main.games.{theirs}"]
+    assert remove(pipeline, [plan_schema(pipeline)]) == ""
+    assert not unity.schemas
 
 
 def test_a_run_that_ended_before_it_registered_is_healed(

@@ -24,6 +24,11 @@ from distributary.store.base import is_remote
 
 FINGERPRINT = "distributary.columns"
 """The property of an entry that holds the fingerprint of its copied columns and comments."""
+MADE = {"distributary.made": "true"}
+"""The property of a schema that Distributary made, so that `drop_schema` may drop it."""
+ABSENT = "it does not exist"
+FOREIGN = "distributary did not make it, or an earlier version did"
+NOT_EMPTY = "something else is in it"
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 
 
@@ -83,8 +88,19 @@ class TableCatalog(Protocol):
     def drop(self, name: str) -> None:
         """Remove an entry, but nothing of the table; a missing entry is no error."""
 
+    def drop_schema(self) -> str:
+        """Drop the schema if Distributary made it and nothing is in it.
+
+        Return the reason why it was not dropped; empty if it was.
+        """
+
     def close(self) -> None:
         """Close all connections."""
+
+
+def was_made(properties: Mapping[str, str] | None) -> bool:
+    """Return whether a schema with these properties was made by Distributary."""
+    return MADE.items() <= (properties or {}).items()
 
 
 def entry_of(name: str, path: str, config: CatalogConfig) -> CatalogEntry | None:

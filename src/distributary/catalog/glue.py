@@ -6,7 +6,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from distributary.catalog.base import FINGERPRINT, CatalogEntry, Found, text_type
+from distributary.catalog.base import (
+    ABSENT,
+    FINGERPRINT,
+    FOREIGN,
+    MADE,
+    NOT_EMPTY,
+    CatalogEntry,
+    Found,
+    text_type,
+    was_made,
+)
 from distributary.config.catalog import GlueCatalogConfig
 from distributary.errors import (
     CatalogError,
@@ -61,7 +71,7 @@ class GlueTables:
             self._glue.get_database(Name=self._config.schema_, **self._account)
         if request.absent:
             with self._asking(self._config.schema_, exists=True):
-                wanted = {"Name": self._config.schema_}
+                wanted = {"Name": self._config.schema_, "Parameters": MADE}
                 self._glue.create_database(DatabaseInput=wanted, **self._account)
 
     def entries(self) -> dict[str, Found]:
@@ -89,6 +99,25 @@ class GlueTables:
         """Delete an entry."""
         with self._asking(name, absent=True):
             self._glue.delete_table(Name=name.lower(), **self._here)
+
+    def drop_schema(self) -> str:
+        """Delete the database if it is ours and empty.
+
+        Glue deletes what is in a database without a question. So what is in it is listed first; a
+        table that another program adds between the two requests loses its entry.
+        """
+        with self._asking(self._config.schema_, absent=True) as request:
+            found = self._glue.get_database(Name=self._config.schema_, **self._account)
+        if request.absent:
+            return ABSENT
+        if not was_made(found["Database"].get("Parameters")):
+            return FOREIGN
+        with self._asking(self._config.schema_, absent=True):
+            functions = self._glue.get_user_defined_functions(Pattern="*", **self._here)
+            if self.entries() or functions["UserDefinedFunctions"]:
+                return NOT_EMPTY
+            self._glue.delete_database(Name=self._config.schema_, **self._account)
+        return ""
 
     def close(self) -> None:
         """Close all connections."""

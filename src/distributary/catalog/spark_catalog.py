@@ -22,7 +22,16 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from distributary.catalog.base import CatalogEntry, Found, uri_of
+from distributary.catalog.base import (
+    ABSENT,
+    FOREIGN,
+    MADE,
+    NOT_EMPTY,
+    CatalogEntry,
+    Found,
+    uri_of,
+    was_made,
+)
 from distributary.config.catalog import HiveCatalogConfig, SparkCatalogConfig
 from distributary.errors import CatalogError, CatalogUnavailableError, clean
 from distributary.model.names import literal_sql, quote_sql
@@ -32,6 +41,7 @@ from distributary.publish.spark_publisher import no_glob
 _FOREIGN = (PySparkException, Py4JError)
 _LOCATION = re.compile(r"^Location: (.*)$", re.MULTILINE)
 _VIEW = re.compile(r"^View Text: (.*)$", re.MULTILINE)
+_PROPERTY = re.compile(r"\(([^(),]+),([^(),]*)\)")
 _ABSENT = ("SCHEMA_NOT_FOUND", "NoSuchDatabase", "NoSuchNamespace")
 _UNREACHABLE = re.compile(
     r"TTransportException|MetaException|ConnectException|SocketException|SocketTimeout"
@@ -64,7 +74,10 @@ class SessionCatalog:
                     next_step="restart the process; under spark-submit, add "
                     "--conf spark.sql.catalogImplementation=hive",
                 )
-            self._spark.sql(f"CREATE SCHEMA IF NOT EXISTS {self._place}")
+            properties = ", ".join(f"'{name}'='{value}'" for name, value in MADE.items())
+            self._spark.sql(
+                f"CREATE SCHEMA IF NOT EXISTS {self._place} WITH DBPROPERTIES ({properties})"
+            )
 
     def entries(self) -> dict[str, Found]:
         """List all tables and views at once."""
@@ -113,8 +126,40 @@ class SessionCatalog:
                     raise
                 self._spark.sql(f"DROP VIEW IF EXISTS {full}")
 
+    def drop_schema(self) -> str:
+        """Drop the schema if it is ours and empty, and its folder is empty, too."""
+        with _asking(self._place, "drop the schema"):
+            try:
+                rows = self._spark.sql(f"DESCRIBE SCHEMA EXTENDED {self._place}").collect()
+            except _FOREIGN as error:
+                if any(word in str(error) for word in _ABSENT):
+                    return ABSENT
+                raise
+            about = {str(row[0]).lower(): str(row[1]) for row in rows}
+            properties = dict(_PROPERTY.findall(about.get("properties", "")))
+            if not was_made(properties):
+                return FOREIGN
+            if self.entries():
+                return NOT_EMPTY
+            # the metastore deletes this folder with everything in it
+            folder = about.get("location", "")
+            if folder and not self._is_empty(folder):
+                return f"files may be in its folder {folder}"
+            self._spark.sql(f"DROP SCHEMA {self._place} RESTRICT")
+        return ""
+
     def close(self) -> None:
         """Do nothing: the session belongs to the caller."""
+
+    def _is_empty(self, folder: str) -> bool:
+        """Return whether a folder has no files, as Spark sees it; only a classic session can."""
+        if not _is_classic(self._spark):
+            return False
+        jvm: Any = self._spark._jvm  # noqa: SLF001 - PySpark has no public way to a file system
+        session: Any = self._spark._jsparkSession  # noqa: SLF001 - likewise
+        path = jvm.org.apache.hadoop.fs.Path(folder)
+        files = path.getFileSystem(session.sessionState().newHadoopConf())
+        return not files.exists(path) or len(files.listStatus(path)) == 0
 
     def _full_name(self, table: str) -> str:
         return f"{self._place}.{quote_sql(table)}"

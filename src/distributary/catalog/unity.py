@@ -13,7 +13,18 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from distributary.catalog.base import FINGERPRINT, CatalogEntry, Found, text_type, uri_of
+from distributary.catalog.base import (
+    ABSENT,
+    FINGERPRINT,
+    FOREIGN,
+    MADE,
+    NOT_EMPTY,
+    CatalogEntry,
+    Found,
+    text_type,
+    uri_of,
+    was_made,
+)
 from distributary.config.catalog import UnityCatalogConfig
 from distributary.config.registry import RegistryConfig
 from distributary.delta.column_merge import Field
@@ -68,10 +79,9 @@ class UnityTables:
 
     def prepare(self) -> None:
         """Create the schema, if it does not exist; the catalog must exist."""
-        name = f"{self._config.name}.{self._config.schema_}"
-        if self._ask("GET", f"{_SCHEMAS}/{quote(name, safe='')}", absent=True) is None:
+        if self._ask("GET", self._schema, absent=True) is None:
             wanted = {"name": self._config.schema_, "catalog_name": self._config.name}
-            self._ask("POST", _SCHEMAS, wanted, exists=True)
+            self._ask("POST", _SCHEMAS, {**wanted, "properties": MADE}, exists=True)
 
     def entries(self) -> dict[str, Found]:
         """List all tables of the schema, page by page."""
@@ -137,9 +147,25 @@ class UnityTables:
             )
         self._ask("DELETE", f"{_TABLES}/{self._path_of(name)}", absent=True)
 
+    def drop_schema(self) -> str:
+        """Delete the schema if it is ours and empty; the server checks again that it is empty."""
+        schema = self._ask("GET", self._schema, absent=True)
+        if schema is None:
+            return ABSENT
+        if not was_made(schema.get("properties")):
+            return FOREIGN
+        if self.entries():
+            return NOT_EMPTY
+        self._ask("DELETE", self._schema, query={"force": "false"}, absent=True)
+        return ""
+
     def close(self) -> None:
         """Close all connections."""
         self._transport.close()
+
+    @property
+    def _schema(self) -> str:
+        return f"{_SCHEMAS}/{quote('.'.join(self._config.names), safe='')}"
 
     def _path_of(self, table: str) -> str:
         return quote(".".join((*self._config.names, table)), safe="")

@@ -435,6 +435,21 @@ def unregister(pipeline: Pipeline, removals: Iterable[Removal]) -> list[str]:
         catalog.close()
 
 
+def schema_of(config: PipelineConfig) -> str:
+    """Return the name of the schema with the pipeline's tables; empty without a lasting one."""
+    settings = config.lake.registered_in
+    return "" if settings is None or not _outlives_session(config) else ".".join(settings.names)
+
+
+def drop_schema(pipeline: Pipeline) -> str:
+    """Drop the schema of a pipeline's tables; return why it stays, or an empty text."""
+    catalog = open_catalog(pipeline.config, pipeline.session)
+    try:
+        return catalog.drop_schema()
+    finally:
+        catalog.close()
+
+
 def _outlives_session(config: PipelineConfig) -> bool:
     """Return whether entries stay after the end of the session that made them."""
     catalog = config.lake.registered_in

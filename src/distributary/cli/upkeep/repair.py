@@ -339,13 +339,20 @@ def clean(
     call: Invocation,
     file: File,
     keep_shared: KeepShared = False,
+    drop_schema: Annotated[
+        bool,
+        option(
+            "--drop-schema",
+            "Drop the schema in the catalog, too, if Distributary made it and it is empty then.",
+        ),
+    ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> int:
     """Remove everything that a pipeline has made, and nothing else."""
     from distributary.engine.progress.removal import finish_removal
     from distributary.operations.repair.produced_topics import plan_produced
-    from distributary.operations.repair.reset_clean import plan_clean, refuse_shared
+    from distributary.operations.repair.reset_clean import plan_clean, plan_schema, refuse_shared
 
     pipeline = open_pipeline(call, file)
     if not dry_run:
@@ -359,6 +366,7 @@ def clean(
     except (SourceError, RegistryError) as error:
         # a lake can be cleaned even if its broker no longer exists
         call.out.warn(f"simulated topics and subjects are kept: {error.what} ({error.where})")
+    removals += [plan_schema(pipeline)] if drop_schema else []
     return _take_away(call, pipeline, removals, dry_run=dry_run, yes=yes)
 
 
@@ -379,7 +387,7 @@ def _take_away(
     call: Invocation, pipeline: Pipeline, removals: list[Removal], *, dry_run: bool, yes: bool
 ) -> int:
     from distributary.engine.progress.claim import refuse_owned
-    from distributary.operations.repair.reset_clean import remove
+    from distributary.operations.repair.reset_clean import SCHEMA, remove
 
     name = pipeline.config.name
     data: dict[str, Any] = {"pipeline": name, "dry_run": dry_run, "removals": removals}
@@ -395,9 +403,17 @@ def _take_away(
     question = f"Remove these {counted(len(removals), 'part')} of pipeline {name}?"
     if not confirmed(call, question, yes=yes, evidence=what, draw=draw):
         return 1
-    remove(pipeline, removals)
-    text = f"removed {what} of pipeline {name}"
-    call.out.show(data | {"removed": True}, lambda paper: paper.line(text))
+    why = remove(pipeline, removals)
+    done = [each for each in removals if not (why and each.kind == SCHEMA)]
+    text = f"removed {_summary(done)} of pipeline {name}" if done else "nothing was removed"
+
+    def draw_end(paper: Paper) -> None:
+        paper.line(text)
+        if why:
+            paper.line(f"the schema stays: {why}")
+
+    kept = {"schema_kept": why} if why else {}
+    call.out.show(data | {"removed": bool(done)} | kept, draw_end)
     return 0
 
 

@@ -11,7 +11,7 @@ from distributary.engine.planning.table_names import Entries
 from distributary.engine.progress.checkpoint import Checkpoint
 from distributary.engine.progress.claim import CLAIMS, refuse_owned
 from distributary.engine.progress.removal import PARKED_FILES, Removal, dead_letters_of, take_away
-from distributary.engine.registrar import unregister
+from distributary.engine.registrar import drop_schema, schema_of, unregister
 from distributary.errors import ConfigError, ErrorCode
 from distributary.model import layout
 from distributary.model.manifest import app_id
@@ -134,16 +134,36 @@ def refuse_shared(pipeline: Pipeline, command: str) -> None:
     )
 
 
-def remove(pipeline: Pipeline, removals: list[Removal]) -> None:
-    """Do the removals. The next command completes those of a killed process."""
+SCHEMA = "schema"
+
+
+def plan_schema(pipeline: Pipeline) -> Removal:
+    """Return the removal of the schema in the catalog. Raises ConfigError if there is none."""
+    name = schema_of(pipeline.config)
+    if not name:
+        raise ConfigError(
+            "--drop-schema needs a catalog that outlives a session",
+            where="lake.catalog",
+            next_step="leave out --drop-schema: this pipeline has made no schema",
+        )
+    return Removal(SCHEMA, "if Distributary made it and nothing else is in it", name)
+
+
+def remove(pipeline: Pipeline, removals: list[Removal]) -> str:
+    """Do the removals; return why the schema stays, if it does although it was to go.
+
+    The next command completes those of a killed process.
+    """
     refuse_owned(pipeline.checkpoint)
     elsewhere = [removal for removal in removals if removal.kind in (TOPIC, SUBJECT)]
     # first, because other servers have to answer
     remove_produced(pipeline.config, elsewhere)
-    here = [removal for removal in removals if removal not in elsewhere]
+    here = [r for r in removals if r not in elsewhere and r.kind != SCHEMA]
     unregister(pipeline, here)
     if here:
         take_away(pipeline, here)
+    # last: its folder may be that of the tables
+    return drop_schema(pipeline) if any(r.kind == SCHEMA for r in removals) else ""
 
 
 def _has_begun(pipeline: Pipeline) -> bool:
