@@ -224,6 +224,31 @@ def test_metrics_are_collected_with_the_token(installable: Make) -> None:
     assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
 
 
+OTHERS = LARGE.replace("release: prometheus", "app.kubernetes.io/instance: other")
+
+
+@pytest.mark.parametrize("extra", [STAYS, LARGE, TIMED, OTHERS])
+def test_a_removal_finds_every_object(installable: Make, extra: str) -> None:
+    target = written(installable, extra)
+    (command,) = target.last_steps
+    kinds = command.split()[2].split(",")
+    selector = dict([command.rpartition(" ")[2].split("=")])
+    for each in manifests(target).values():
+        # pods, services, deployments and cron jobs
+        listed = each["kind"] in ("Service", "Deployment") and "all" in kinds
+        assert listed or each["kind"].lower() in kinds
+        assert selector.items() <= each["metadata"]["labels"].items()
+    assert ("servicemonitor" in kinds) is ("service_monitor" in extra)
+
+
+@pytest.mark.parametrize(
+    "name", ["x.y", "spark.a b", "spark.a=b", '"spark.a\\nspark.master local"']
+)
+def test_a_name_that_would_be_more_than_a_name_is_refused(installable: Make, name: str) -> None:
+    with pytest.raises(ConfigError):
+        installable(f"deploy: {{spark_submit: {{conf: {{{name}: c}}}}}}\n")
+
+
 def test_a_policy_admits_only_probes_and_executors(installable: Make) -> None:
     objects = manifests(written(installable, LARGE))
     pod = objects["networkpolicy"]["spec"]

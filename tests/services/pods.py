@@ -139,14 +139,10 @@ class Kubernetes:
                 for key, text in known.get("data", {}).items():
                     (place / key).write_text(text)
                 mounts.append(f"bind {place} {to}")
-        for needed in (Path(__file__).parents[2], Path(sys.base_prefix)):
-            mounts.append(f"bind {needed} {needed}")
-        # what is below a volume is mounted when the volume is
-        below = [str(place).startswith("/tmp/") for place in self.inside]
-        mounts += [
-            f"{'inside' if later else 'bind'} {place} {place}"
-            for place, later in zip(self.inside, below, strict=True)
-        ]
+        for place in (Path(__file__).parents[2], Path(sys.base_prefix), *self.inside):
+            # what is below a volume is mounted when the volume is
+            later = str(place).startswith("/tmp/")
+            mounts.append(f"{'inside' if later else 'bind'} {place} {place}")
         environ = dict(self.environ)
         for source in container.get("envFrom", ()):
             environ |= self.secrets[source["secretRef"]["name"]]

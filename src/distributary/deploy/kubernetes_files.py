@@ -196,12 +196,11 @@ def _values(pipeline: Installable, settings: Kubernetes) -> Object:
     lake = settings.claim is not None and _uses_claim(pipeline)
     selector = {"app.kubernetes.io/name": "distributary", "app.kubernetes.io/instance": name}
     monitor = settings.service_monitor or ServiceMonitor()
-    monitor_labels = selector | {"app.kubernetes.io/managed-by": "distributary"}
-    monitor_labels |= monitor.labels
+    labels = selector | {"app.kubernetes.io/managed-by": "distributary"}
     interval = f"{int(monitor.interval.total_seconds() * 1000)}ms"
     return {
         "name": name,
-        "labels": selector | {"app.kubernetes.io/managed-by": "distributary"},
+        "labels": labels,
         "selector": selector,
         "account": settings.service_account or name,
         "file": pipeline.shared_text,
@@ -209,7 +208,8 @@ def _values(pipeline: Installable, settings: Kubernetes) -> Object:
         "user": USER,
         "has_executors": executors,
         "executor_labels": {_EXECUTOR: name},
-        "monitor_labels": monitor_labels,
+        # removal finds the objects by labels of ours
+        "monitor_labels": labels | dict(monitor.labels) | labels,
         "monitor_interval": interval,
         "token_secret": settings.token_secret,
         "ingress": _ingress(settings, name),
@@ -333,11 +333,18 @@ def kubernetes_target(pipeline: Installable, *, out: Path | None = None) -> File
             f"kubectl apply --filename {place}/manifests",
         ),
         last_steps=(
-            f"kubectl delete all,configmap,serviceaccount,role,rolebinding,cronjob "
+            f"kubectl delete {_kinds(settings)} "
             f"--namespace {settings.namespace} "
             f"--selector app.kubernetes.io/instance={object_name(pipeline.name, settings)}",
         ),
     )
+
+
+def _kinds(settings: Kubernetes) -> str:
+    """Return the kinds of objects that a removal deletes; kubectl refuses one it does not know."""
+    monitor = ("servicemonitor",) if settings.service_monitor is not None else ()
+    kinds = ("configmap", "serviceaccount", "role", "rolebinding", "cronjob", "networkpolicy")
+    return ",".join(("all", *kinds, *monitor))
 
 
 def _files(pipeline: Installable, settings: Kubernetes) -> Iterator[tuple[str, str]]:

@@ -182,7 +182,7 @@ def systemd_target(pipeline: Installable, *, out: Path | None = None) -> FileTar
         tuple(artifacts),
         ("*.service", "*.timer"),
         next_steps=(
-            *([f"chmod 0600 {secrets}"] if secrets else []),
+            *([f"chmod 0600 {shlex.quote(secrets)}"] if secrets else []),
             f"{control} daemon-reload",
             f"{control} enable --now {started}",
             *(["loginctl enable-linger"] if settings.user else []),
