@@ -13,10 +13,12 @@ from tests.cli.conftest import Cli
 GREW = {"code": "SCHEMA_GREW", "what": "it grew", "retryable": True}
 # fails as often as the file says, each time with what the supervisor is to hear
 CHILD = """
-import json, pathlib, sys
+import json, os, pathlib, sys
 left = pathlib.Path("left.json")
 errors = json.loads(left.read_text())
 print("an update", file=sys.stderr)
+pathlib.Path("words.json").write_text(json.dumps(sys.argv[1:]))
+pathlib.Path("remote.txt").write_text(os.environ.get("SPARK_REMOTE", ""))
 if errors:
     left.write_text(json.dumps(errors[1:]))
     print(json.dumps({"version": 1, "error": errors[0]}))
@@ -69,6 +71,27 @@ def test_a_dry_run_is_tried_once(project: Path, cli: Cli) -> None:
     fail_with(project, *[{**GREW, "exit": 75}] * 9)
     result = cli("pipelines", "run", project, "--json", "--dry-run")
     assert (result.code, json.loads(result.out)["updates"]) == (1, 1)
+
+
+def test_the_address_of_a_server_is_on_no_command_line(
+    project: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_with(project)
+    monkeypatch.setenv("SPARK_REMOTE", "sc://host:1/;token=canary-token")
+    assert cli("pipelines", "run", project).code == 0
+    assert "canary-token" not in (project.parent / "words.json").read_text()
+    assert (project.parent / "remote.txt").read_text() == "sc://host:1/;token=canary-token"
+
+
+def test_a_continuous_run_has_a_pause_between_updates(project: Path, cli: Cli) -> None:
+    fail_with(project)
+    words = ("pipelines", "run", project, "--continuous", "--json")
+    result = cli(*words, "--pause", "1m")
+    # the process counts its updates itself
+    assert (result.code, json.loads(result.out)["updates"]) == (0, None)
+    passed = json.loads((project.parent / "words.json").read_text())
+    assert passed[passed.index("--pause") + 1] == "60.0"
+    assert cli(*words, "--dry-run").code == 2
 
 
 @pytest.mark.parametrize("flags", [("--max-restarts", "some"), ("--grace", "soon")])

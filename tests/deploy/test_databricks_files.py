@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import jsonschema_rs
 import pytest
 import yaml
 from databricks.sdk.service.jobs import JobSettings
 
 from distributary.deploy.file_targets import FileTarget, open_target
 from distributary.deploy.pipeline_file import Installable
+from distributary.errors import ConfigError, ErrorCode
 
 Make = Callable[..., Installable]
 
@@ -58,6 +62,19 @@ def test_a_bundle_has_a_job_that_the_sdk_knows(
 
 
 @ALL
+@pytest.mark.skipif(shutil.which("databricks") is None, reason="there is no CLI of Databricks")
+def test_a_bundle_fits_the_schema_of_the_cli(
+    installable: Make, own_folder: Path, extra: str
+) -> None:
+    target = written(installable, extra, "bundle", own_folder)
+    bundle = yaml.safe_load((target.folder / "databricks.yml").read_text())
+    printed = subprocess.run(["databricks", "bundle", "schema"], capture_output=True, check=True)
+    # its patterns are those of Go, which Python's own do not include
+    fits = jsonschema_rs.validator_for(json.loads(printed.stdout))
+    assert [error.message for error in fits.iter_errors(bundle)] == []
+
+
+@ALL
 def test_terraform_has_the_same_job_in_its_own_words(
     installable: Make, own_folder: Path, extra: str
 ) -> None:
@@ -92,3 +109,26 @@ def test_what_was_installed_is_removed_and_nothing_else(
     (target.folder / "notes.txt").write_text("mine")
     target.remove(target.plan_removal())
     assert [path.name for path in target.folder.iterdir()] == ["notes.txt"]
+
+
+TEMPLATES = CLUSTER.replace("spot: true", "spot: true, spark_conf: {spark.a: '$${file(1)}%{if}'}")
+
+
+def test_no_text_of_the_file_is_evaluated_by_another_tool(
+    installable: Make, own_folder: Path
+) -> None:
+    target = written(installable, TEMPLATES, "terraform", own_folder)
+    document = json.loads((target.folder / "main.tf.json").read_text())
+    ((_, job),) = document["resource"]["databricks_job"].items()
+    (task,) = job["task"]
+    assert task["new_cluster"]["spark_conf"]["spark.a"] == "$${file(1)}%%{if}"
+    assert task["spark_python_task"]["python_file"].startswith("/Workspace${databricks_workspace")
+    with pytest.raises(ConfigError) as refused:
+        written(installable, TEMPLATES, "bundle", own_folder)
+    assert refused.value.code is ErrorCode.DEPLOY_UNFIT
+
+
+@pytest.mark.parametrize("folder", ["/Shared/a b", "/Shared/${x}", "/Shared/a;b", "/Shared/../x"])
+def test_a_folder_that_would_be_more_than_a_path_is_refused(installable: Make, folder: str) -> None:
+    with pytest.raises(ConfigError):
+        installable(OWN.replace("/Shared/x", f"'{folder.replace('$', '$$')}'"))

@@ -14,7 +14,8 @@ import pytest
 from databricks.sdk.service.jobs import JobSettings
 
 from distributary.config.deploy import Databricks
-from distributary.deploy.databricks_job import Places, job_settings, like
+from distributary.deploy.databricks_job import job_settings
+from distributary.deploy.databricks_target import Places, like
 from distributary.deploy.file_targets import marked
 from distributary.deploy.package import WHEEL
 from tests.cli.conftest import Cli
@@ -616,7 +617,7 @@ def test_without_the_extra_there_is_a_line_to_paste(
     def none(name: str) -> object:
         raise ImportError(name)
 
-    monkeypatch.setattr("distributary.deploy.databricks_job.import_module", none)
+    monkeypatch.setattr("distributary.deploy.databricks_workspace.import_module", none)
     result = cli("install", file, *LINE, "--json")
     assert (result.code, result.json["error"]["code"]) == (1, "EXTRA_MISSING")
     assert result.json["error"]["next_step"] == "pip install 'distributary[databricks]'"

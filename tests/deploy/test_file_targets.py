@@ -15,7 +15,7 @@ DEPLOY = """\
 deploy:
   kubernetes: {image: "registry.example/games:1.0"}
 """
-TARGETS = ["airflow", "kubernetes", "spark-submit", "systemd"]
+TARGETS = ["airflow", "kubernetes", "notebooks", "spark-submit", "systemd"]
 
 
 @pytest.fixture

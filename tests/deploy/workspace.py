@@ -10,6 +10,7 @@ import base64
 import email.parser
 import email.policy
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from databricks.sdk.service.catalog import PermissionsChange
 from databricks.sdk.service.jobs import JobSettings
+from databricks.sdk.service.pipelines import PipelineSpec, RunAs
 
 TOKEN = "canary-databricks-token"
 USER = "ana@example.com"
@@ -40,6 +42,7 @@ class Workspace:
     """What the workspace holds, and what it was asked."""
 
     jobs: dict[int, dict[str, Any]] = field(default_factory=dict)
+    pipelines: dict[str, dict[str, Any]] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     wheels: dict[str, bytes] = field(default_factory=dict)
     folders: set[str] = field(default_factory=set)
@@ -115,6 +118,12 @@ class _Handler(BaseHTTPRequestHandler):
     def do_PATCH(self) -> None:
         self._answer("PATCH")
 
+    def do_PUT(self) -> None:
+        self._answer("PUT")
+
+    def do_DELETE(self) -> None:
+        self._answer("DELETE")
+
     def _answer(self, method: str) -> None:
         address = urlsplit(self.path)
         length = int(self.headers.get("Content-Length") or 0)
@@ -169,6 +178,9 @@ class _Handler(BaseHTTPRequestHandler):
         group, _, verb = path.removeprefix("/api/").partition("/")[2].partition("/")
         if group == "jobs":
             return getattr(self, f"_jobs_{verb.replace('-', '_')}")(query, body)
+        if group == "pipelines":
+            item, _, verb = verb.partition("/")
+            return getattr(self, f"_pipelines_{verb or method.lower()}")(item, query, body)
         if group == "workspace":
             return getattr(self, f"_workspace_{verb.replace('-', '_')}")(query, body)
         if path.startswith("/api/2.1/unity-catalog/permissions/"):
@@ -219,6 +231,54 @@ class _Handler(BaseHTTPRequestHandler):
         if key not in self.state.jobs:
             raise Refused(404, "RESOURCE_DOES_NOT_EXIST")
         return self.state.jobs[key]
+
+    def _pipelines_get(self, item: str, query: dict[str, str], body: Any) -> Any:
+        if not item:
+            match = re.fullmatch(r"name LIKE '([^']*)'", query["filter"])
+            assert match is not None
+            pattern = re.compile(re.escape(match[1]).replace("%", ".*").replace("_", "."))
+            known = self.state.pipelines.items()
+            found = [(key, it["name"]) for key, it in known if pattern.fullmatch(it["name"])]
+            return {"statuses": [{"pipeline_id": key, "name": name} for key, name in found]}
+        spec = dict(self._pipeline(item))
+        about = {"pipeline_id": item, "name": spec["name"]}
+        run_as = {"run_as": spec.pop("run_as")} if "run_as" in spec else {}
+        # the service fills in what was left out
+        return {**about, **run_as, "spec": {"id": item, "edition": "ADVANCED", **spec}}
+
+    def _pipelines_post(self, item: str, query: dict[str, str], body: Any) -> Any:
+        taken = {it["name"] for it in self.state.pipelines.values()}
+        if body["name"] in taken:
+            raise Refused(400, "RESOURCE_CONFLICT", "the name is taken")
+        self.state.next_id += 1
+        key = f"00000000-0000-4000-8000-{self.state.next_id:012}"
+        self.state.pipelines[key] = self._specified(body)
+        return {"pipeline_id": key}
+
+    def _pipelines_put(self, item: str, query: dict[str, str], body: Any) -> Any:
+        self._pipeline(item)
+        self.state.pipelines[item] = self._specified(body)
+        return {}
+
+    def _pipelines_delete(self, item: str, query: dict[str, str], body: Any) -> Any:
+        self._pipeline(item)
+        assert query == {"cascade": "false"}, "its tables would be deleted, too"
+        del self.state.pipelines[item]
+        return {}
+
+    def _pipelines_updates(self, item: str, query: dict[str, str], body: Any) -> Any:
+        self._pipeline(item)
+        return {"update_id": "u1"}
+
+    def _pipeline(self, item: str) -> dict[str, Any]:
+        if item not in self.state.pipelines:
+            raise Refused(404, "RESOURCE_DOES_NOT_EXIST")
+        return self.state.pipelines[item]
+
+    def _specified(self, body: dict[str, Any]) -> dict[str, Any]:
+        run_as = {"run_as": checked(RunAs, body["run_as"])} if "run_as" in body else {}
+        own = {key: value for key, value in body.items() if key not in ("run_as", "pipeline_id")}
+        return {**checked(PipelineSpec, own), **run_as}
 
     def _workspace_import(self, query: dict[str, str], body: Any) -> Any:
         path = body["path"].decode()

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import importlib.util
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from ruamel.yaml import YAML
 
-from distributary.errors import ConfigError, ErrorCode, RegistryUnavailableError, SetupError
+from distributary.errors import (
+    ConfigError,
+    DistributaryError,
+    ErrorCode,
+    RegistryUnavailableError,
+    SetupError,
+)
 from distributary.pipelines import known_types as assumed
 from distributary.pipelines.known_types import known, settings
 from distributary.pipelines.update import (
@@ -19,6 +28,7 @@ from distributary.pipelines.update import (
     main,
     require_extra,
     server_conf,
+    update,
 )
 from distributary_lab.simulate.game_records import GamesPlan
 from tests.pipelines.games import Games
@@ -182,3 +192,38 @@ def test_a_process_tells_its_error_as_a_document(
 ) -> None:
     assert main([str(tmp_path)]) == 2
     assert '"NOT_FOUND"' in capsys.readouterr().out
+
+
+def test_updates_follow_each_other_on_one_server_until_one_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends, servers, books, paused = [0, 0, 1], list[Path](), list[Path](), list[float]()
+
+    @contextmanager
+    def serving(
+        project: Project, *, master: str, log: Path
+    ) -> Iterator[tuple[str, dict[str, str]]]:
+        servers.append(log)
+        yield "sc://here", {}
+
+    def client(
+        project: Project, address: str, _: object, book: Path, verb: str
+    ) -> tuple[int, list[str]]:
+        assert (address, verb) == ("sc://here", "run")
+        books.append(book)
+        return ends.pop(0), ["ValueError: it broke"]
+
+    module = "distributary.pipelines.update"
+    monkeypatch.setattr(f"{module}.require_extra", lambda: None)
+    monkeypatch.setattr(f"{module}.serving", serving)
+    monkeypatch.setattr(f"{module}._client", client)
+    monkeypatch.setattr(f"{module}.time", SimpleNamespace(sleep=paused.append))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DistributaryError, match="the update failed"):
+        update(project(tmp_path), master="local[1]", remote=None, pause=5.0)
+    assert (len(servers), paused) == (1, [5.0, 5.0])
+    # what one update assumed is not held against the next one
+    assert len(set(books)) == 3
+    ends[:] = [0]
+    update(project(tmp_path), master="local[1]", remote=None)
+    assert ends == []

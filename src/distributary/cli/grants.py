@@ -152,7 +152,7 @@ def _executor(call: Invocation, loaded: Loaded, through: str | None) -> Executor
             where="deploy.databricks",
             next_step="add it with lake.catalog.name or its own catalog, or use --through spark",
         )
-    from distributary.deploy.databricks_job import open_workspace
+    from distributary.deploy.databricks_workspace import open_workspace
 
     return CatalogExecutor(open_workspace(databricks))
 

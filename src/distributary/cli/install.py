@@ -138,7 +138,7 @@ def install(
         bool, option("--force", "Replace files that were edited since the last install.")
     ] = False,
     start: Annotated[
-        bool, option("--run", "For databricks: start a run of the job when it is installed.")
+        bool, option("--run", "For databricks and lakeflow: start a run when it is installed.")
     ] = False,
 ) -> int:
     """Deploy a pipeline to the system that will run it.
@@ -222,10 +222,16 @@ def _refuse_combinations(target: str, form: str | None, *, shards: int | None, s
             where="command line",
             next_step="install the shards as jobs: leave out --as",
         )
+    if shards is not None and not target_entry(target).spreads:
+        raise ConfigError(
+            f"--shards does not apply to {target}",
+            where="command line",
+            next_step="leave it out, or install the jobs to another target",
+        )
     can_start = target_entry(target).starts_runs and form is None and shards is None
     if start and not can_start:
         raise ConfigError(
-            "--run starts one job of databricks",
+            f"--run cannot start what is installed to {target}",
             where="command line",
             next_step="leave out --run, and start it by the commands that install prints",
         )

@@ -482,6 +482,7 @@ def _answering(
     pipelines_app,
     "pipelines run examples/declarative",
     "pipelines run examples/declarative --dry-run",
+    "pipelines run examples/declarative --continuous --pause 1m",
     panel=RUN,
     name="run",
 )
@@ -500,6 +501,12 @@ def run_project(
     grace: Annotated[
         str, option("--grace", "The time that a stopped update has to finish.")
     ] = "60s",
+    continuous: Annotated[
+        bool, option("--continuous", "Run update after update, until a signal ends the last one.")
+    ] = False,
+    pause: Annotated[
+        str, option("--pause", "With --continuous: the time between two updates.")
+    ] = "10s",
     dry_run: Annotated[bool, option("--dry-run", "Only check the project's definitions.")] = False,
 ) -> int:
     """Run one update of a declarative project; repeat it if the schema grows meanwhile.
@@ -520,7 +527,9 @@ def run_project(
         restart = Restart.model_validate({"max": "0" if dry_run else max_restarts})
     except ValidationError:
         raise call.usage("--max-restarts must be unlimited, or a number from 0 on.") from None
-    seconds = call.seconds("--grace", grace)
+    seconds, between = call.seconds("--grace", grace), call.seconds("--pause", pause)
+    if continuous and dry_run:
+        raise call.usage("--continuous and --dry-run cannot be combined.")
     require_extra()
     found, out = find_project(project), call.out
 
@@ -528,7 +537,13 @@ def run_project(
         tell = out.note if line.level in _SERIOUS else out.step
         tell(out.mask(line.message))
 
-    options = (*(() if remote is None else ("--remote", remote)), *(("--dry-run",) * dry_run))
+    if remote is not None:
+        # an address may hold a token, which must not be on the command line of the process
+        os.environ["SPARK_REMOTE"] = remote
+    options = (
+        *(("--dry-run",) * dry_run),
+        *(("--pause", str(between)) * continuous),
+    )
     command = (*_UPDATE, "--master", master, *options, "--", str(found.spec))
     bus = EventBus()
     with Relay(bus, relayed) as relay:
@@ -542,7 +557,7 @@ def run_project(
         "project": found.name,
         "spec": str(found.spec),
         "state": str(status.state),
-        "updates": status.restarts + 1,
+        "updates": None if continuous else status.restarts + 1,
         "error": None if status.error is None else status.error.as_dict(),
         "signal": _signal_name(supervisor.stopped_by),
     }

@@ -88,10 +88,14 @@ class Executors(Section):
         return _unfit_spark_settings(self.conf)
 
 
+# a line of a file of settings is a name and a value
+_SPARK_NAME = re.compile(r"spark\.[!-<>-~]+")
+
+
 def _unfit_spark_settings(conf: Mapping[str, str]) -> Iterator[Conflict]:
     for name, value in conf.items():
-        if not name.startswith("spark."):
-            yield ("conf", name), "must start with spark."
+        if not _SPARK_NAME.fullmatch(name):
+            yield ("conf", name), "must start with spark. and have no space, = or line break"
         elif any(secrets_of(name, value)):
             yield ("conf", name), "holds a secret: set spark.conf with ${env:...} instead"
 
@@ -241,6 +245,17 @@ Quartz = Annotated[
     ),
 ]
 AbsolutePath = Annotated[Text, AfterValidator(_absolute)]
+WorkspaceFolder = Annotated[
+    AbsolutePath,
+    # it is a part of a line for pip, of a bundle and of a configuration of Terraform
+    matching(r"[^\s${}%\"'`\\;]+", "workspace_folder", "must be a path without spaces or quotes"),
+]
+WorkspaceName = Annotated[
+    Text,
+    matching(
+        r"[A-Za-z0-9][A-Za-z0-9 _.:@()-]{0,199}", "pipeline_name", "must be a name without quotes"
+    ),
+]
 SharedFolders = Annotated[tuple[AbsolutePath, ...], Listed]
 
 
@@ -317,21 +332,41 @@ class Cluster(Section):
                     yield (section, name), "holds a secret: write {{secrets/SCOPE/KEY}}"
 
 
-class Databricks(Section):
-    """A job in a Databricks workspace."""
+class DatabricksAccess(Section):
+    """A Databricks workspace, and what every deployment there has."""
 
     host: HttpUrl | None = Field(default=None, examples=["https://example.cloud.databricks.com"])
     """Address of the workspace; `DATABRICKS_HOST` or a profile when left out."""
     profile: Text | None = None
     """Profile of `~/.databrickscfg`. Credentials are never written into a pipeline file."""
-    job_name: Text | None = None
-    """Name of the job; the pipeline's name when left out. `install` never creates a second job of
-    this name."""
-    folder: AbsolutePath | None = Field(default=None, examples=["/Shared/pipelines/games"])
+    folder: WorkspaceFolder | None = Field(default=None, examples=["/Shared/pipelines/games"])
     """Workspace folder for the pipeline file; a folder in the user's home when left out."""
     package: Text | None = Field(default=None, examples=["/Volumes/main/libs/requirements.txt"])
     """Package to install instead of the uploaded wheel and locked requirements: the path of a
     wheel or of a requirements.txt, or a requirement for pip."""
+    run_as: Text | None = Field(
+        default=None, examples=["data-team@example.com", "6a1c8e4c-0000-4000-8000-000000000000"]
+    )
+    """User (an address) or service principal (its application id) that it runs as; the user who
+    installs it when left out."""
+    tags: Mapping[str, Text] = Field(default_factory=dict, examples=[{"team": "data"}])
+    """Further tags."""
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Yield tags that Databricks or `install` refuses."""
+        for name, value in self.tags.items():
+            if name.startswith(OWN_TAG):
+                yield ("tags", name), f"must not begin with {OWN_TAG}"
+            elif not _TAG.fullmatch(name) or not _TAG.fullmatch(value):
+                yield ("tags", name), "must be letters, digits and + - = . : / @ _"
+
+
+class Databricks(DatabricksAccess):
+    """A job in a Databricks workspace."""
+
+    job_name: Text | None = None
+    """Name of the job; the pipeline's name when left out. `install` never creates a second job of
+    this name."""
     cluster: Cluster | None = None
     """The cluster of the job; set this or `serverless`."""
     serverless: bool = False
@@ -339,11 +374,6 @@ class Databricks(Section):
     environment_version: Text = "5"
     """Version of the serverless environment; version 5 has the Spark version that this release
     requires."""
-    run_as: Text | None = Field(
-        default=None, examples=["data-team@example.com", "6a1c8e4c-0000-4000-8000-000000000000"]
-    )
-    """User (an address) or service principal (its application id) that the job runs as; the user
-    who installs it when left out."""
     schedule: Quartz | None = Field(default=None, examples=["0 0 * * * ?"])
     """Quartz cron of the runs; each processes the available records and ends."""
     timezone: Text = "UTC"
@@ -361,25 +391,56 @@ class Databricks(Section):
     """Timeout of a run; 0s for no limit."""
     notifications: Notifications = Field(default_factory=Notifications)
     """Mail from Databricks."""
-    tags: Mapping[str, Text] = Field(default_factory=dict, examples=[{"team": "data"}])
-    """Further tags of the job."""
     catalog: TableName | None = Field(default=None, examples=["main"])
     """Unity Catalog of the tables, for `grants`, when `lake.catalog` does not name it. Its schema
     is the one in `lake.catalog` or `lake.database`."""
 
     def conflicts(self) -> Iterator[Conflict]:
         """Yield contradictions about compute, schedule and retries, and invalid tags."""
+        yield from super().conflicts()
         if (self.cluster is not None) == self.serverless:
             yield (), "needs exactly one of cluster and serverless: true"
         if self.continuous and self.schedule is not None:
             yield ("continuous",), "cannot be combined with schedule"
         if self.continuous and "retries" in self.model_fields_set:
             yield ("retries",), "has no effect for a continuous job: Databricks always retries it"
-        for name, value in self.tags.items():
-            if name.startswith(OWN_TAG):
-                yield ("tags", name), f"must not begin with {OWN_TAG}"
-            elif not _TAG.fullmatch(name) or not _TAG.fullmatch(value):
-                yield ("tags", name), "must be letters, digits and + - = . : / @ _"
+
+
+class Lakeflow(DatabricksAccess):
+    """A declarative pipeline in a Databricks workspace."""
+
+    catalog: TableName = Field(examples=["main"])
+    """Unity Catalog of the tables."""
+    schema_: Annotated[TableName, Field(alias="schema", examples=["games"])]
+    """Schema of the tables."""
+    pipeline_name: WorkspaceName | None = None
+    """Name of the pipeline in the workspace; that of this file when left out."""
+    continuous: bool = False
+    """Run continuously; otherwise each update reads the available records and ends."""
+    development: bool = False
+    """Keep the compute between updates, and do not retry a failed update."""
+    channel: Literal["current", "preview"] = "current"
+    """Release channel of the runtime."""
+    node_type: Text | None = Field(default=None, examples=["i3.xlarge"])
+    """Machine type of a classic cluster. The pipeline is serverless without `node_type` and
+    `policy`."""
+    policy: Text | None = None
+    """Id of the policy of a classic cluster."""
+    workers: int | None = Field(default=None, ge=1)
+    """Number of workers of a classic cluster."""
+    notify_on_failure: Texts = Field(default=(), examples=[["data-team@example.com"]])
+    """Recipients of mail when an update has failed."""
+
+    @property
+    def serverless(self) -> bool:
+        """Return whether the pipeline has no cluster of its own."""
+        return self.node_type is None and self.policy is None
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Yield a size without a cluster, and invalid tags."""
+        yield from super().conflicts()
+        if self.serverless and self.workers is not None:
+            yield ("workers",), "has no effect without node_type or policy: remove it"
 
 
 class Systemd(Section):
@@ -460,6 +521,8 @@ class Deploy(Section):
 
     databricks: Databricks | None = None
     """A job in a Databricks workspace."""
+    lakeflow: Lakeflow | None = None
+    """A declarative pipeline in a Databricks workspace."""
     systemd: Systemd | None = None
     """A systemd service on this machine."""
     kubernetes: Kubernetes | None = None

@@ -16,13 +16,16 @@ from typing import Any
 from distributary.config.deploy import Databricks
 from distributary.config.document import to_yaml
 from distributary.deploy import package
-from distributary.deploy.databricks_job import TASK, Places, Settings, job_section, job_settings
+from distributary.deploy.databricks_job import TASK, job_section, job_settings
+from distributary.deploy.databricks_target import Places, Settings
 from distributary.deploy.file_targets import Artifact, FileTarget, template
 from distributary.deploy.pipeline_file import Installable
+from distributary.errors import ConfigError, ErrorCode
 
 _LAUNCHER, _REQUIREMENTS = "launch.py", "requirements.txt"
 _BUNDLE_FILES = "${workspace.file_path}"
 _HOME = "${data.databricks_current_user.me.home}"
+_TEMPLATE = re.compile(r"([$%])(?=\{)")
 # The blocks of Terraform's resource are named in the singular.
 _BLOCKS = {"tasks": "task", "environments": "environment", "libraries": "library"}
 
@@ -34,7 +37,9 @@ def bundle_target(pipeline: Installable, *, out: Path | None = None) -> FileTarg
     places = Places(
         *(f"{_BUNDLE_FILES}/{name}" for name in (_LAUNCHER, f"{pipeline.name}.yaml", _REQUIREMENTS))
     )
-    job = _with_wheel(job_settings(pipeline.name, settings, places), settings, _BUNDLE_FILES)
+    job = job_settings(pipeline.name, settings, places)
+    _refuse_references(pipeline, job)
+    job = _with_wheel(job, settings, _BUNDLE_FILES)
     key = _key(pipeline.name)
     bundle: dict[str, Any] = {
         "bundle": {"name": pipeline.name},
@@ -52,7 +57,7 @@ def bundle_target(pipeline: Installable, *, out: Path | None = None) -> FileTarg
         (Artifact(folder / "databricks.yml", to_yaml(bundle)), *_files(pipeline, settings, folder)),
         ("*.yml", "*.yaml", "*.py", "*.txt"),
         next_steps=(
-            *_package(settings, place),
+            *([package.packing(folder)] if settings.package is None else []),
             f"(cd {place} && databricks bundle deploy)",
             f"(cd {place} && databricks bundle run {key})",
         ),
@@ -78,6 +83,7 @@ def terraform_target(pipeline: Installable, *, out: Path | None = None) -> FileT
     job = _with_wheel(
         job_settings(pipeline.name, settings, places), settings, inside.get("wheel", ""), whole=True
     )
+    job = _literal(job, ours=re.compile(f"({'|'.join(map(re.escape, inside.values()))})"))
     document = {
         "terraform": {"required_providers": {"databricks": {"source": "databricks/databricks"}}},
         "provider": {"databricks": {"host": settings.host} if settings.host else {}},
@@ -99,7 +105,7 @@ def terraform_target(pipeline: Installable, *, out: Path | None = None) -> FileT
         ),
         ("*.json", "*.yaml", "*.py", "*.txt"),
         next_steps=(
-            *_package(settings, place),
+            *([package.packing(folder)] if settings.package is None else []),
             f"terraform -chdir={place} init",
             f"terraform -chdir={place} apply",
         ),
@@ -112,13 +118,6 @@ def _files(pipeline: Installable, settings: Databricks, folder: Path) -> Iterato
     yield Artifact(folder / _LAUNCHER, template("launch.py.txt"))
     if settings.package is None:
         yield Artifact(folder / _REQUIREMENTS, package.locked())
-
-
-def _package(settings: Databricks, place: str) -> tuple[str, ...]:
-    if settings.package is not None:
-        return ()
-    # the runtime's PySpark is known to no installer, which would add a second one
-    return (f"distributary package {place}/{package.WHEEL} --without-pyspark",)
 
 
 def _with_wheel(
@@ -146,6 +145,31 @@ def _as_blocks(job: Mapping[str, Any]) -> dict[str, Any]:
         {_BLOCKS.get(name, name): value for name, value in task.items()} for task in job["tasks"]
     ]
     return blocks
+
+
+def _refuse_references(pipeline: Installable, job: Settings) -> None:
+    """Raise ConfigError for a text that a bundle would replace; it has no way to escape one."""
+    text = json.dumps(job).replace(_BUNDLE_FILES, "")
+    if "${" in text:
+        raise ConfigError(
+            "a bundle replaces ${...} in its texts",
+            code=ErrorCode.DEPLOY_UNFIT,
+            where=f"{pipeline.path.name} deploy.databricks",
+            next_step="leave ${ out of the names and settings of the job, or out --as bundle",
+        )
+
+
+def _literal(node: Any, *, ours: re.Pattern[str]) -> Any:
+    """Return a definition in which Terraform evaluates no text but our own references."""
+    if isinstance(node, Mapping):
+        return {_literal(k, ours=ours): _literal(item, ours=ours) for k, item in node.items()}
+    if isinstance(node, list):
+        return [_literal(item, ours=ours) for item in node]
+    if not isinstance(node, str):
+        return node
+    # every other part is a reference of ours
+    parts = enumerate(ours.split(node))
+    return "".join(p if at % 2 else _TEMPLATE.sub(r"\1\1", p) for at, p in parts)
 
 
 def _as_json(document: Mapping[str, Any]) -> str:

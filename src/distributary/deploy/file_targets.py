@@ -20,10 +20,10 @@ from distributary.errors import DeployError, DistributaryError, ErrorCode
 from distributary.store import disk
 
 # The mark on everything that `install` writes: the pipeline, the target, and a checksum. It is one
-# line among the first of a text: a comment, or the `$comment` of a JSON object. It holds the
-# SHA-256 of the rest, which shows whether the text was edited since.
+# line among the first of a text: a comment, the `$comment` of a JSON object, or a line of the first
+# cell of a notebook. It holds the SHA-256 of the rest, which shows whether the text was edited.
 
-_LOOKED_AT = 4
+_LOOKED_AT = 12
 _MARK = re.compile(
     r"made by distributary install: target=([a-z-]+) pipeline=([A-Za-z0-9._-]+)"
     r" sha256=([0-9a-f]{64})"
@@ -46,11 +46,20 @@ class FileMark:
         return StepAction.UPDATE if self.intact else StepAction.EDITED
 
 
-def marked(body: str, *, target: str, pipeline: str, comment: str = "$comment") -> str:
-    """Return the text with its mark: as first line, or behind a line that must come first."""
+def marked(
+    body: str, *, target: str, pipeline: str, comment: str = "$comment", place: str = ""
+) -> str:
+    """Return the text with its mark: as first line, or behind a line that must come first.
+
+    `place` is a text whose line becomes the mark's, in a format that allows no other comment.
+    """
     lines = body.splitlines(keepends=True)
+    held = [at for at, line in enumerate(lines[:_LOOKED_AT]) if place and place in line][:1]
+    body = "".join(line for at, line in enumerate(lines) if at not in held)
     mark = f"made by distributary install: target={target} pipeline={pipeline} sha256="
     mark += digest(body)
+    for at in held:
+        return "".join([*lines[:at], lines[at].replace(place, mark), *lines[at + 1 :]])
     first = lines[0] if lines else ""
     if first == "{\n":
         return "".join([first, f'  "{comment}": "{mark}",\n', *lines[1:]])
@@ -217,6 +226,8 @@ class Artifact:
     mode: int = 0o644
     comment: str = "$comment"
     """The name under which a JSON object holds a comment."""
+    place: str = ""
+    """The text whose line becomes the mark's, as in `marked`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +285,11 @@ class FileTarget:
     def _step(self, artifact: Artifact) -> InstallStep:
         path = str(artifact.path)
         after = marked(
-            artifact.text, target=self.name, pipeline=self.pipeline, comment=artifact.comment
+            artifact.text,
+            target=self.name,
+            pipeline=self.pipeline,
+            comment=artifact.comment,
+            place=artifact.place,
         )
         if not os.path.lexists(artifact.path):
             return InstallStep(_UNIT, path, StepAction.CREATE, after, mode=artifact.mode)

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from distributary.config.lake import Grant
 from distributary.config.pipeline_config import PipelineConfig
 from distributary.delta.tables import reaching_table
-from distributary.deploy.databricks_job import asking, words
+from distributary.deploy.databricks_workspace import asking, words
 from distributary.errors import ConfigError, DeployError, DistributaryError, ErrorCode, SetupError
 from distributary.model import layout
 from distributary.model.names import quote_sql

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import io
 import re
+import shlex
 import zipfile
 from collections.abc import Collection, Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
@@ -88,6 +89,12 @@ def _asking_for_less(metadata: bytes, without: Collection[str]) -> bytes:
     names = re.compile(rf"(?:{'|'.join(map(re.escape, requirements))})(?![A-Za-z0-9._-])")
     lines = metadata.decode().splitlines(keepends=True)
     return "".join(line for line in lines if not names.match(line)).encode()
+
+
+def packing(folder: Path) -> str:
+    """Return the command that writes the wheel into a folder, for a runtime that has PySpark."""
+    # the runtime's PySpark is known to no installer, which would add a second one
+    return f"distributary package {shlex.quote(str(folder))}/{WHEEL} --without-pyspark"
 
 
 RUNTIMES_OWN = ("pyspark", "py4j")

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from distributary.config.load import load
 from distributary.config.pipeline_config import PipelineConfig
 from distributary.decode.formats import FORMATS
+from distributary.engine.planning.declarative_fit import unfit_for_flows
 from distributary.engine.planning.planner import Planner
 from distributary.engine.seams import make_registry
 from distributary.errors import ConfigError, ErrorCode, InvalidSchemaError
@@ -89,7 +90,7 @@ def settings(file: str | os.PathLike[str]) -> PipelineConfig:
     ConfigError if it cannot be used.
     """
     config = load(Path(file)).config
-    unfit = _unfit(config)
+    unfit = unfit_for_flows(config)
     if unfit:
         raise ConfigError(
             f"a declarative pipeline cannot be made of this file: {unfit}",
@@ -148,27 +149,6 @@ def _absolute(config: PipelineConfig) -> PipelineConfig:
         changes["registry"] = registry.model_copy(update=whole)
     changes["source"] = source.absolute()
     return config.model_copy(update=changes)
-
-
-def _unfit(config: PipelineConfig) -> str:
-    if config.source.no_flows:
-        return config.source.no_flows
-    if config.cdc is not None:
-        return "it reads change data"
-    if config.keys:
-        return "it merges rows by key (keys)"
-    if config.shape:
-        return "it shapes its tables (shape)"
-    if config.registry is None or config.infers:
-        return "its records have no schemas in a registry"
-    each = config.tables.each or ""
-    if "{type}" not in each and "{record}" not in each:
-        return "it has no table for each type (tables.each)"
-    if config.envelope is not None and config.envelope.schema_id is None:
-        return "its records do not name their schemas (envelope.schema_id)"
-    if config.envelope is not None and config.records.subject == ANY:
-        return "with payload.subject: any no subject belongs to a type"
-    return ""
 
 
 def _keys(config: PipelineConfig, registry: SchemaRegistry) -> Iterator[RouteKey]:

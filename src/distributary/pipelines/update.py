@@ -1,4 +1,4 @@
-"""One update of a declarative project, as a process: a server and Spark's program as client.
+"""Updates of a declarative project, as a process: a server and Spark's program as client.
 
 `spark-pipelines run` is a JVM that starts a Python program that starts a second JVM with a fixed
 port. Here the same Python program connects to a server of this process, which has the connectors, a
@@ -17,10 +17,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -246,6 +248,7 @@ def _problem(document: object) -> str:
 
 
 _LINES = 200
+_OWN = "distributary-"
 _STOPPED = 143
 _DATABASE = re.compile(r"[A-Za-z0-9_]+")
 
@@ -295,20 +298,37 @@ def serving(project: Project, *, master: str, log: Path) -> Iterator[tuple[str, 
         spark.stop()
 
 
-def update(project: Project, *, master: str, remote: str | None, verb: str = "run") -> None:
-    """Run one update; raises its failure."""
+def update(
+    project: Project,
+    *,
+    master: str,
+    remote: str | None,
+    verb: str = "run",
+    pause: float | None = None,
+) -> None:
+    """Run one update; with `pause`, one after the other with so many seconds between two.
+
+    All use one server, and each reads the definitions again. Raises the first failure.
+    """
     require_extra()
     os.chdir(project.folder)
-    with tempfile.TemporaryDirectory(prefix="distributary-") as scratch:
-        book, log = Path(scratch, "assumed.jsonl"), None
-        if remote is not None:
-            code, lines = _client(project, remote, project.configuration, book, verb)
-        else:
+    with ExitStack() as stack:
+        book, log = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=_OWN))), None
+        address, settings = remote, project.configuration
+        if address is None:
             log = new_log_file()
-            with serving(project, master=master, log=log) as (address, settings):
-                code, lines = _client(project, address, settings, book, verb)
-        if code:
-            raise failure(lines, book, project=project.name, log=log)
+            server = serving(project, master=master, log=log)
+            address, settings = stack.enter_context(server)
+        for number in count(1):
+            assumed = book / f"assumed-{number}.jsonl"
+            code, lines = _client(project, address, settings, assumed, verb)
+            if code:
+                raise failure(lines, assumed, project=project.name, log=log)
+            assumed.unlink(missing_ok=True)
+            if pause is None:
+                return
+            _tell(project, f"update {number} has read what there was; the next one in {pause:g} s")
+            time.sleep(pause)
 
 
 def _client(
@@ -348,17 +368,19 @@ def _tell(project: Project, text: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one update and report to the supervisor."""
+    """Run one update, or update after update, and report to the supervisor."""
     parser = argparse.ArgumentParser(prog="distributary.pipelines.update")
     parser.add_argument("--master", default="local[*]")
-    parser.add_argument("--remote")
     parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--pause", type=float, help="seconds between two updates; one if left out")
     parser.add_argument("spec", type=Path)
     given = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_STOPPED))
     verb = "dry-run" if given.dry_run else "run"
     try:
-        update(find_project(given.spec), master=given.master, remote=given.remote, verb=verb)
+        project = find_project(given.spec)
+        remote = os.environ.get("SPARK_REMOTE") or None
+        update(project, master=given.master, remote=remote, verb=verb, pause=given.pause)
     except DistributaryError as error:
         return _ended(error)
     except OSError as error:

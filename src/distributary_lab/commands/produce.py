@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,6 +14,7 @@ from distributary.cli.command.output import Paper, counted, number, tally
 from distributary.cli.command.verb import START, Invocation, argument, group, option, verb
 
 if TYPE_CHECKING:
+    from distributary.config.sources.kafka import KafkaSourceConfig
     from distributary_lab.simulate.base import ReferencedRegistry, Round, Sent, Sink
     from distributary_lab.simulate.cdc.datastream_files import CdcSent, FileRound
     from distributary_lab.simulate.cdc.debezium import MessageRound
@@ -26,6 +28,7 @@ app = group("produce", "Send simulated records to a source.", panel=START)
 
 OrderType = Literal["orders", "customer", "product"]
 
+_ADDRESSES = ("KAFKA_SERVER", "KAFKA_URL", "SR_URL", "SCHEMA_REGISTRY_URL")
 KAFKA, DELTA, FILES = "With --to kafka", "With --to delta", "With --to files"
 
 SERVERS_HELP = "Brokers as host:port; 127.0.0.1:9092 by default."
@@ -77,9 +80,8 @@ class ProduceTarget:
         Path | None,
         option(
             "--pipeline",
-            "Take brokers, registry and credentials from this pipeline file.",
+            "Take the topic or table, the registry and credentials from this pipeline file.",
             metavar="FILE",
-            rich_help_panel=KAFKA,
         ),
     ] = None
     registry: Annotated[
@@ -154,6 +156,7 @@ def _open_target(
     from distributary_lab.simulate.base import DeltaSink
     from distributary_lab.simulate.kafka_sink import open_outlet
 
+    target, value = _as_in_file(call, target, "wrapper" if wrapped else "value")
     if target.to == "kafka":
         where = _kafka_target(call, target, topic)
         with open_outlet(where) as outlet:
@@ -172,8 +175,30 @@ def _open_target(
         raise call.usage("--partitions is for --to kafka: a table has none.")
     about = {"to": {"kind": "delta", "path": str(table)}, "registry": str(folder)}
     # others are tables of messages that say themselves what they are
-    sink = DeltaSink(table) if wrapped else DeltaSink(table, value_column="value", type_column=None)
+    type_column = "game_name" if wrapped else None
+    sink = DeltaSink(table, value_column=value, type_column=type_column)
     yield OpenTarget(str(table), FileRegistry(folder), sink, lambda: about)
+
+
+def _as_in_file(call: Invocation, target: ProduceTarget, value: str) -> tuple[ProduceTarget, str]:
+    """Return the target and the column of records of the table that the pipeline file reads.
+
+    Both stay as they are without a file, and for one that reads topics.
+    """
+    from distributary.config.load import load
+
+    if target.pipeline is None:
+        return target, value
+    config = load(target.pipeline).config
+    table, registry = config.source.table_folder, config.registry
+    if table is None:
+        return target, value
+    if target.path is not None or target.registry is not None:
+        raise call.usage("--pipeline names the table and the schemas already.")
+    if registry is None or registry.path is None:
+        raise call.usage("--pipeline needs a file whose registry is a folder, for a table.")
+    found = replace(target, to="delta", path=Path(table), registry=Path(registry.path))
+    return found, config.source.record_fields["value"]
 
 
 def _kafka_target(call: Invocation, target: ProduceTarget, topic: str) -> KafkaTarget:
@@ -190,12 +215,14 @@ def _kafka_target(call: Invocation, target: ProduceTarget, topic: str) -> KafkaT
             registry_url=target.registry_url or REGISTRY_URL,
             partitions=target.partitions,
         )
-    if target.bootstrap_servers is not None or target.registry_url is not None:
+    if _is_typed(target.bootstrap_servers) or _is_typed(target.registry_url):
         raise call.usage("--pipeline names the brokers and the registry already.")
     config = load(target.pipeline).config
     source, registry = kafka_of(config.source), config.registry
     if source is None or registry is None:
-        raise call.usage("--pipeline needs a file with a source of type kafka and a registry.")
+        raise call.usage(
+            "--pipeline needs a file that reads topics or a table in a folder, with a registry."
+        )
     return KafkaTarget(
         topic=target.topic or (source.topics[0] if source.topics else topic),
         bootstrap_servers=source.bootstrap_servers,
@@ -204,6 +231,14 @@ def _kafka_target(call: Invocation, target: ProduceTarget, topic: str) -> KafkaT
         source=source,
         registry=registry,
     )
+
+
+def _is_typed(value: str | None) -> bool:
+    """Return whether an address is on the command line.
+
+    One of the environment's variables may be there for the pipeline file, which refers to it.
+    """
+    return value is not None and value not in [os.environ.get(name) for name in _ADDRESSES]
 
 
 def _teller(call: Invocation) -> Callable[[Round], None]:
@@ -535,6 +570,14 @@ def cdc(
         bool, option("--with-schema", "Put the schema into each message.", rich_help_panel=KAFKA)
     ] = False,
     partitions: Partitions = None,
+    pipeline: Annotated[
+        Path | None,
+        option(
+            "--pipeline",
+            "Take the folder, or the brokers and their credentials, from this pipeline file.",
+            metavar="FILE",
+        ),
+    ] = None,
 ) -> None:
     """Send the changes of a simulated database's rows, and print the resulting rows.
 
@@ -545,6 +588,12 @@ def cdc(
     from distributary_lab.simulate.cdc import datastream_files, debezium, shapes, sql_script
     from distributary_lab.simulate.kafka_sink import BOOTSTRAP_SERVERS
 
+    login = None
+    if pipeline is not None:
+        if path is not None or _is_typed(bootstrap_servers):
+            raise call.usage("--pipeline names the folder or the brokers already.")
+        path, login = _changes_in_file(call, pipeline)
+        to = "files" if login is None else "kafka"
     messages, as_sql = to == "kafka", to == "sql"
     # a database has the types of Debezium's messages
     chosen = format or ("debezium" if messages or as_sql else "avro")
@@ -590,8 +639,9 @@ def cdc(
     elif messages:
         if path is not None:
             raise call.usage("PATH is for --to files: a topic has a name and a server.")
-        servers, changes = bootstrap_servers or BOOTSTRAP_SERVERS, debezium.DebeziumStream(plan)
-        outlet = debezium.TopicsOutlet(servers, partitions=partitions)
+        given = bootstrap_servers if login is None else login.bootstrap_servers
+        servers, changes = given or BOOTSTRAP_SERVERS, debezium.DebeziumStream(plan)
+        outlet = debezium.TopicsOutlet(servers, partitions=partitions, source=login)
         model = changes.model
         sent = debezium.send_messages(changes, outlet, interval=interval, on_round=tell_messages)
         about = {"kind": "kafka", "bootstrap_servers": servers, "topics": sorted(outlet.made)}
@@ -616,6 +666,19 @@ def cdc(
         call.out.show(data | {"truth": json.loads(known)}, lambda paper: paper.lines(known))
     else:
         call.out.show(data, lambda paper: _draw_changes(paper, sent, about))
+
+
+def _changes_in_file(call: Invocation, file: Path) -> tuple[Path | None, KafkaSourceConfig | None]:
+    """Return the folder or the brokers whose change data a pipeline file reads."""
+    from distributary.config.load import load
+    from distributary.config.sources.files import files_of
+    from distributary.config.sources.kafka import kafka_of
+
+    source = load(file).config.source
+    files, login = files_of(source), kafka_of(source)
+    if files is None and login is None:
+        raise call.usage("--pipeline needs a file that reads change files or topics.")
+    return None if files is None else Path(files.root), login
 
 
 def _draw_changes(paper: Paper, sent: CdcSent, about: dict[str, Any]) -> None:

@@ -260,3 +260,8 @@ class FilesSourceConfig(SourceConfig):
     def datasets(self, topics: Iterable[str]) -> dict[str, Dataset]:
         """Return the folder that holds the folders of all tables."""
         return {"": stored_dataset(self.root, "FILE")}
+
+
+def files_of(source: SourceConfig) -> FilesSourceConfig | None:
+    """Return the settings of a source of files, for tools that write files; else None."""
+    return source if isinstance(source, FilesSourceConfig) else None

@@ -22,8 +22,8 @@ class TargetEntry(ABC):
 
     name: ClassVar[str]
     """The value of `--target`."""
-    section: ClassVar[str]
-    """The section below `deploy`."""
+    section: ClassVar[str] = ""
+    """The section below `deploy`; empty for a target without settings."""
     job_key: ClassVar[str] = ""
     """The setting in the section that names the job; empty where a job has no name."""
     file_key: ClassVar[str] = ""
@@ -34,6 +34,8 @@ class TargetEntry(ABC):
     """The setting that the target requires; empty if there is none."""
     restarts: ClassVar[bool] = False
     """Whether the target restarts a run that has ended, so that a run should not end by itself."""
+    spreads: ClassVar[bool] = True
+    """Whether `install --shards` can install the jobs of one pipeline there."""
     starts_runs: ClassVar[bool] = False
     """Whether `install --run` can start a run there."""
     where_instead: ClassVar[str] = (
@@ -56,7 +58,7 @@ class TargetEntry(ABC):
 
     def settings(self, pipeline: Installable) -> Section | None:
         """Return the section of the pipeline file; None if it has none."""
-        section: Section | None = getattr(pipeline.deploy, self.section)
+        section: Section | None = getattr(pipeline.deploy, self.section, None)
         return section
 
     def placeholder(self, mark: str) -> Section:

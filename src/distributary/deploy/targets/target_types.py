@@ -16,6 +16,8 @@ TARGETS: Mapping[str, str] = {
     "airflow": "distributary.deploy.targets.airflow",
     "databricks": "distributary.deploy.targets.databricks",
     "kubernetes": "distributary.deploy.targets.kubernetes",
+    "lakeflow": "distributary.deploy.targets.lakeflow",
+    "notebooks": "distributary.deploy.targets.notebooks",
     "spark-submit": "distributary.deploy.targets.spark_submit",
     "systemd": "distributary.deploy.targets.systemd",
 }

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Producer
 
+from distributary.config.sources.kafka import KafkaSourceConfig
 from distributary.errors import ConfigError
 from distributary.source.kafka.produced import ProducedTopic, new_card, write_card
 from distributary_lab.simulate.base import SinkMessage
@@ -414,9 +415,16 @@ def _before(change: SourceChange) -> Row | None:
 class TopicsOutlet:
     """A sink for all topics of one broker, with one client; missing topics are created."""
 
-    def __init__(self, bootstrap_servers: str, *, partitions: int | None = None) -> None:
-        source, _ = validated(KafkaTarget(topic="any", bootstrap_servers=bootstrap_servers))
-        self._options = source.client_options()
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        partitions: int | None = None,
+        source: KafkaSourceConfig | None = None,
+    ) -> None:
+        """Connect; `source` are settings of a pipeline file, for the login to the brokers."""
+        plain = KafkaTarget(topic="any", bootstrap_servers=bootstrap_servers)
+        self._options = (source or validated(plain)[0]).client_options()
         self._partitions = partitions
         self._topics = Topics(self._options)
         self._cluster = self._topics.cluster()
