@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 from hypothesis import given
@@ -15,9 +17,9 @@ from hypothesis import strategies as st
 from distributary.delta.column_merge import UnsupportedTypeError, fields_of
 from distributary.delta.commit import Change, commit
 from distributary.delta.compact import REMOVED, Sizes, compact, removed_before
-from distributary.delta.log import Snapshot, load
+from distributary.delta.log import DataFile, Snapshot, load
 from distributary.delta.parquet import write_file
-from distributary.delta.row_removal import OlderRows, matches_in, remove_rows
+from distributary.delta.row_removal import OlderRows, matches_in, remove_rows, rows_in
 from distributary.model.table import Column
 from distributary.store.base import at
 
@@ -91,6 +93,70 @@ def test_exactly_the_older_rows_go(files: list[list[int | None]], before: int, c
         again, none = remove_rows(state, old)
         assert (none.rows, again.version) == (0, state.version)
         assert DeltaTable(folder).transaction_version(REMOVED) == (done.rows or None)
+
+
+@dataclass(frozen=True)
+class _InPartition:
+    """Rows of a partition with an odd number."""
+
+    country: str | None
+    columns: tuple[str, ...] = ("country", "n")
+
+    def by_statistics(self, state: Snapshot, file: DataFile) -> bool | None:
+        return None
+
+    def gone(self, rows: pa.Table) -> pa.ChunkedArray:
+        here = pc.is_in(rows["country"], pa.array([self.country], pa.string()))
+        return pc.and_(here, pc.equal(pc.bit_wise_and(rows["n"], 1), 1))
+
+
+@pytest.mark.parametrize("country", ["at", None])
+def test_columns_that_partition_a_table_decide_too(tmp_path: Path, country: str | None) -> None:
+    """Their values are in the log and not in the files."""
+    columns = (Column("n", pa.int64()), Column("country", pa.string()))
+    change = Change(
+        "CREATE TABLE",
+        "t",
+        fields=fields_of(columns),
+        partition_by=("country",),
+        appends=True,
+        added=[
+            write_file(
+                pa.table({"n": [number, number + 1]}),
+                str(tmp_path),
+                f"part-{number}.parquet",
+                partition_values={"country": value},
+            )
+            for number, value in ((0, "at"), (2, "br"), (4, None))
+        ],
+    )
+    state = commit(at(str(tmp_path)), None, change)
+    found = rows_in(state, _InPartition(country), ("n",))["n"].to_pylist()
+    assert found == [1 if country else 5]
+    state, done = remove_rows(state, _InPartition(country))
+    assert (done.rows, done.rewritten_files) == (1, 1)
+    assert rows_of(tmp_path) == sorted({*range(6)} - {*found})
+
+
+def test_days_that_partition_a_table_go_without_being_read(tmp_path: Path) -> None:
+    days = ["2026-01-29", "2026-01-31", None, "2026-02-01"]
+    files = [
+        write_file(
+            pa.table({"n": [number]}),
+            str(tmp_path),
+            f"part-{number}.parquet",
+            partition_values={"day": day},
+        )
+        for number, day in enumerate(days)
+    ]
+    fields = fields_of((Column("n", pa.int64()), Column("day", pa.date32())))
+    change = Change("WRITE", fields=fields, partition_by=("day",), added=files, appends=True)
+    state = commit(at(str(tmp_path)), None, change)
+    (tmp_path / "part-0.parquet").write_bytes(b"")
+    old = OlderRows.of(state, "day", NOON)
+    assert isinstance(old, OlderRows)
+    _, done = remove_rows(state, old)
+    assert (done.rows, done.whole_files, rows_of(tmp_path)) == (1, 1, [1, 2, 3])
 
 
 def test_files_whose_bounds_say_it_go_without_being_read(tmp_path: Path) -> None:

@@ -274,8 +274,11 @@ def test_tables_that_cannot_be_erased_are_refused_before_anything_is(tmp_path: P
     assert "silver_chess" in caught.value.evidence and not names_in(str(lake.lake))
 
 
-def test_tables_without_coordinates_are_refused_where_bronze_is_kept(tmp_path: Path) -> None:
-    lake = SettledLake(tmp_path, users=USERS, metadata=False)
+@pytest.mark.parametrize("unified", [False, True])
+def test_tables_without_coordinates_are_refused_where_another_table_has_the_records(
+    tmp_path: Path, unified: bool
+) -> None:
+    lake = SettledLake(tmp_path, users=USERS, metadata=False, bronze=not unified, unified=unified)
     lake.batch({"chess": 6})
     table = DeltaTable(lake.lake / "silver_chess")
     assert "user_id" not in table.schema().to_arrow().names

@@ -127,6 +127,26 @@ def test_values_in_side_columns_are_erased_and_remembered(tmp_path: Path) -> Non
     assert_proven(orders)
 
 
+def test_a_column_that_partitions_a_table_is_searched_like_any_other(tmp_path: Path) -> None:
+    """Its values are in the log of the table, and not in its files."""
+    orders = Orders(tmp_path)
+    pipeline = orders.pipeline(tables=f"{UNIFIED}, partition_by: [tenant]")
+    some = [order(n, tenant="abc"[n % 3], user=n % 2) for n in range(6)]
+    orders.send(*some)
+    counts_of(pipeline)
+    lake = str(orders.lake)
+    erase(lake, where("tenant = 'a' AND \"user\" = 1"))
+    assert orders.values("id") == [(0,), (1,), (2,), (4,), (5,)]
+    found, _ = erase(lake, where("tenant = 'b'"))
+    assert len(found.records) == 2
+    assert orders.values("id") == [(0,), (2,), (5,)]
+    assert len(orders.rows("bronze")) == len(orders.rows("gold")) == 3
+    orders.send(*some)
+    assert counts_of(pipeline) == Counts(read=6, written=3, skipped=3)
+    assert {row["tenant"] for row in orders.rows()} == {"a", "c"}
+    assert_proven(orders)
+
+
 def test_an_array_whose_item_has_the_value_is_no_row_at_all(tmp_path: Path) -> None:
     """Rows of one record go together: its bytes hold the value."""
     orders = Orders(tmp_path)

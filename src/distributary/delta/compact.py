@@ -122,8 +122,8 @@ def _worth_it(run: Sequence[DataFile]) -> Bin:
 
 # The writing of several files into one, piece by piece, with the table's current columns.
 
-Keep = Callable[[pa.Table], pa.Table]
-"""A function that returns the rows of a piece that stay."""
+Keep = Callable[[DataFile, pa.Table], pa.Table]
+"""A function that returns the rows of a piece of a file that stay."""
 
 _GROUP_BYTES = 64 * 2**20
 """Bytes of rows in memory after which a row group is written, so that files of any size can be
@@ -169,7 +169,7 @@ def write_together(
             )
             for piece in state.left(file, pieces):
                 rows += piece.num_rows
-                target.add(piece if keep is None else keep(piece))
+                target.add(piece if keep is None else keep(file, piece))
             _check(file, rows)
             read += rows
         written = target.close(files[0].values)

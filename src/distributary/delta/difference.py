@@ -93,14 +93,22 @@ def read_rows(snapshot: Snapshot, rows: FileRows, schema: pa.Schema) -> Iterator
 
     Raises FileNotFoundError if the file is gone.
     """
-    apart = set(snapshot.partition_columns) & set(schema.names)
+    apart = set(snapshot.partition_columns)
     inside = pa.schema([field for field in schema if field.name not in apart])
     for piece in _pieces(snapshot, rows, inside):
-        for name in sorted(apart):
+        yield with_partition_values(snapshot, rows.file, piece, schema).select(schema.names)
+
+
+def with_partition_values(
+    snapshot: Snapshot, file: DataFile, rows: pa.Table, schema: pa.Schema
+) -> pa.Table:
+    """Return rows of a file, with the columns of `schema` that the log has for the whole file."""
+    for name in snapshot.partition_columns:
+        if name in schema.names:
             field = schema.field(name)
-            value = pa.scalar(rows.file.values.get(name), pa.string()).cast(field.type)
-            piece = piece.append_column(field, pa.repeat(value, piece.num_rows))
-        yield piece.select(schema.names)
+            value = pa.scalar(file.values.get(name), pa.string()).cast(field.type)
+            rows = rows.append_column(field, pa.repeat(value, rows.num_rows))
+    return rows
 
 
 def _pieces(snapshot: Snapshot, rows: FileRows, schema: pa.Schema) -> Iterator[pa.Table]:

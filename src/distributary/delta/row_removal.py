@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from distributary.delta.column_merge import UnsupportedTypeError, columns_of
 from distributary.delta.compact import FileExchange, Swap, exchange, refusal, rewritten, shares
+from distributary.delta.difference import FileRows, read_rows, with_partition_values
 from distributary.delta.log import DataFile, Snapshot
 from distributary.delta.skipping import SLACK_US, microseconds
 
@@ -85,7 +86,7 @@ def matches_in(state: Snapshot, selection: RowSelection) -> list[FileMatch]:
             found.append(FileMatch(file, file.rows, file.rows))
             continue
         gone = rows = 0
-        for piece in state.pieces(file, schema):
+        for piece in read_rows(state, FileRows(file), schema):
             rows += piece.num_rows
             gone += int(pc.sum(selection.gone(piece)).as_py() or 0)
         if gone:
@@ -101,7 +102,7 @@ def rows_in(state: Snapshot, selection: RowSelection, columns: Sequence[str]) ->
     for file in state.files.values():
         if selection.by_statistics(state, file) is False:
             continue
-        for piece in state.pieces(file, schema):
+        for piece in read_rows(state, FileRows(file), schema):
             chosen = piece.filter(selection.gone(piece))
             if chosen.num_rows:
                 parts.append(chosen.select(list(columns)))
@@ -135,8 +136,11 @@ def remove_rows(
     if refused:
         raise UnsupportedTypeError(refused)
 
-    def keep(rows: pa.Table) -> pa.Table:
-        return rows.filter(pc.invert(selection.gone(rows)))
+    schema = _read_schema(state, selection.columns)
+
+    def keep(file: DataFile, rows: pa.Table) -> pa.Table:
+        whole = with_partition_values(state, file, rows, schema)
+        return rows.filter(pc.invert(selection.gone(whole)))
 
     by_path = {match.file.path: match for match in matches}
     now, done = state, list[FileMatch]()
@@ -180,14 +184,14 @@ class OlderRows:
     @classmethod
     def of(cls, state: Snapshot, column: str, before: datetime) -> OlderRows | str:
         """Return the rows of a table before a moment, or the reason why its column cannot say."""
-        if column in state.partition_columns:
-            return f"{column} is a column by which the table is partitioned: name another one"
         types = {known.name: known.type for known in columns_of(state.fields)}
         if column not in types:
             return f"the table has no column {column}"
         type_ = types[column]
         if pa.types.is_date32(type_):
             return cls(column, before.replace(hour=0, minute=0, second=0, microsecond=0))
+        if column in state.partition_columns:
+            return f"{column} partitions the table, and is not a day: name another column"
         if pa.types.is_timestamp(type_) and type_.unit == "us":
             return cls(column, before)
         return f"{column} is {type_}, and not a time or a day"
@@ -199,10 +203,13 @@ class OlderRows:
 
     def by_statistics(self, state: Snapshot, file: DataFile) -> bool | None:
         """Return whether all rows of a file are older, or none, by its bounds."""
+        before = int(self.before.timestamp() * 1_000_000)
+        if self.column in state.partition_columns:
+            day = _time(file.values.get(self.column))
+            return day is not None and day < before
         low, high = (_time(bound) for bound in file.bounds(self.column))
         if low is None or high is None:
             return None
-        before = int(self.before.timestamp() * 1_000_000)
         if low - SLACK_US >= before:
             return False
         filled = (file.statistics().get("nullCount") or {}).get(self.column) == 0

@@ -175,8 +175,8 @@ class Expiry:
     open_too: bool = False
     """True if letters expire that were neither replayed nor discarded."""
 
-    def keep(self, rows: pa.Table) -> pa.Table:
-        """Return the letters that stay."""
+    def keep(self, file: DataFile, rows: pa.Table) -> pa.Table:
+        """Return the letters of a file that stay."""
         return rows.filter(pc.invert(self.gone(rows)))
 
     def gone(self, rows: pa.Table) -> pa.ChunkedArray:

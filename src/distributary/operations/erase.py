@@ -362,7 +362,8 @@ class _Search:
             if not self.condition.values:
                 self.refused[table.folder] = _NO_PLACES
             elif self._has_raw_layers(table):
-                self.refused[table.folder] = f"{_NO_PLACES}, so that bronze cannot be searched"
+                why = f"{_NO_PLACES}, so that bronze and the unified table cannot be searched"
+                self.refused[table.folder] = why
         else:
             self.records |= set(_records(rows, places))
         self._remember_texts(table, rows, rule)
@@ -473,7 +474,8 @@ class _Search:
 
     def _has_raw_layers(self, table: ErasableTable) -> bool:
         others = (t for t in tables_of(self.lake) if {*t.pipelines} & {*table.pipelines})
-        return any(other.role == Role.BRONZE for other in others)
+        # the unified table has fields as JSON text, too
+        return any(other.role in (Role.BRONZE, Role.UNIFIED) for other in others)
 
     def _values(self) -> tuple[ErasedValues, ...]:
         """Return the values to remember, hashed."""
