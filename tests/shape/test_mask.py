@@ -161,6 +161,31 @@ def test_what_a_mask_cannot_hold_is_refused(mask: dict[str, str], why: str) -> N
     assert str(caught.value) == why
 
 
+def test_no_nested_field_is_masked_twice_or_left_out() -> None:
+    city = pa.struct([("city", pa.string())])
+    contact = pa.struct([("email", pa.string()), ("home", city)])
+    columns = [
+        Column("who", pa.struct([("home", city), ("mail", pa.string())])),
+        Column("who__string", pa.string(), side_of="who"),
+        Column("all", pa.map_(pa.string(), contact)),
+    ]
+
+    def masks(mask: dict[str, str]) -> list[str]:
+        rule = ShapeConfig(mask=mask).rule()
+        (shape,) = resolve([rule], columns, (), name="silver").shapes
+        return [one.describe() for one in shape.masks]
+
+    # a field is masked once, also if the pattern fits the fields inside of it
+    every = masks({"who.*": "token"})
+    assert every == ["who.home by token", "who.mail by token", "who__string by redact"]
+    # text in place of a struct may hold its fields, and is no reason to refuse the records
+    assert masks({"*.mail": "token"}) == ["who.mail by token", "who__string by redact"]
+    for pattern in ("*.email", "all.email", "*email", "all.home.*"):
+        with pytest.raises(ShapeError, match="inside of a map"):
+            masks({pattern: "token"})
+    assert masks({"all": "redact", "*.email": "token"}) == ["all by redact"]
+
+
 FILE = """\
 name: people
 source: {{type: kafka, bootstrap_servers: "127.0.0.1:9", topics: [players, payments]}}
@@ -262,6 +287,10 @@ def test_no_form_in_which_a_field_comes_escapes_its_mask() -> None:
     assert letter["error_code"] == "SHAPE_FAILED"
     assert "ecret" not in text and "4711" not in text
     assert token("4711") in text
+    # a struct and a text in one schema
+    both = [{"who": {"name": "Secret"}}, {"who": "the name is Secret"}]
+    rows = [row for table in run(_SIDES, both).tables.values() for row in table.to_pylist()]
+    assert "ecret" not in json.dumps(rows, default=str)
 
 
 def test_a_key_in_the_file_is_not_shown() -> None:

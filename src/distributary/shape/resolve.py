@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import pyarrow as pa
 from pyarrow import types as kinds
@@ -19,7 +20,12 @@ from distributary.model.names import printable
 from distributary.model.record import TIMESTAMP
 from distributary.model.rules.expectation import any_fits
 from distributary.model.rules.shape_plan import RECORD_COLUMNS, Computed, Mask, ShapePlan
-from distributary.model.rules.shape_rule import ShapeFunction, ShapeRule, SqlExpression
+from distributary.model.rules.shape_rule import (
+    MaskMethod,
+    ShapeFunction,
+    ShapeRule,
+    SqlExpression,
+)
 from distributary.model.table import ChangeKind, Column, ColumnChange
 from distributary.shape.checks import missing_column
 from distributary.shape.evaluation import ENGINE, engine_words, input_schema
@@ -278,14 +284,23 @@ class _Resolution:
             for pattern, method, length in self._rule.mask:
                 if any_fits((fold(pattern),), [fold(path.name), fold(path.known_as)]):
                     used.add(pattern)
-                    # a mask of a column is one of all of its fields
-                    if not any(m.column == path.column and not m.fields for m in masks):
-                        is_text = kinds.is_string(path.type)
-                        if path.name != path.known_as and method == "truncate" and not is_text:
-                            method, length = "redact", 0
-                        scope = "\0".join((self._name, path.column, *path.fields))
-                        masks.append(Mask(path.column, path.fields, method, length, scope))
+                    if _is_covered(path, masks):
+                        break
+                    if path.in_map:
+                        why = "is inside of a map, which only redact masks, as a whole"
+                        raise ShapeError(f"mask.{pattern}: {printable(path.name)} {why}")
+                    is_text = kinds.is_string(path.type)
+                    if path.name != path.known_as and method == "truncate" and not is_text:
+                        method, length = "redact", 0
+                    masks.append(self._mask(path, method, length))
                     break
+        # a side column without fields can hold values of the fields that its column has
+        places = {path.place: fold(path.known_as) for path in paths}
+        inside = [places[mask.column, mask.fields] for mask in masks]
+        for path in paths:
+            if path.name != path.known_as and path.is_leaf and not _is_covered(path, masks):
+                if any(name.startswith(f"{fold(path.known_as)}.") for name in inside):
+                    masks.append(self._mask(path, "redact", 0))
         for pattern, _, _ in self._rule.mask:
             if pattern in used:
                 continue
@@ -297,6 +312,10 @@ class _Resolution:
             why = f"no column {printable(pattern)}"
             self._resolved.unapplied.append(Unapplied(f"mask.{pattern}", why))
         return masks
+
+    def _mask(self, path: _Path, method: MaskMethod, length: int) -> Mask:
+        scope = "\0".join((self._name, path.column, *path.fields))
+        return Mask(path.column, path.fields, method, length, scope)
 
     def _masked(
         self, columns: Sequence[Column], masks: Sequence[Mask]
@@ -380,6 +399,12 @@ class _Path:
     """The name by which patterns know it: a side column has the values of its column."""
     type: pa.DataType
     """Its type; of arrays that of their items."""
+    in_map: bool = False
+
+    @property
+    def place(self) -> tuple[str, tuple[str, ...]]:
+        """Return the column and the fields, which identify it."""
+        return self.column, self.fields
 
     @property
     def is_leaf(self) -> bool:
@@ -393,14 +418,27 @@ def _paths(column: Column) -> Iterator[_Path]:
     yield from _paths_from(_Path(column.name, (), column.name, base, _items(column.type)))
 
 
+def _is_covered(path: _Path, masks: Sequence[Mask]) -> bool:
+    """Return whether a mask of a column or field masks this one as well, as all of its fields."""
+    return any(
+        mask.column == path.column and mask.fields == path.fields[: len(mask.fields)]
+        for mask in masks
+    )
+
+
 def _paths_from(path: _Path) -> Iterator[_Path]:
     yield path
+    if is_map(path.type):
+        for inner in (path.type.key_type, path.type.item_type):
+            inside = replace(path, type=_items(inner), in_map=True)
+            yield from islice(_paths_from(inside), 1, None)
     for one in () if path.is_leaf else path.type:
         others = (other.name for other in path.type)
         base = next((name for name in others if is_side_name(one.name, name, one.type)), one.name)
         name, known_as = f"{path.name}.{one.name}", f"{path.known_as}.{base}"
         fields = (*path.fields, one.name)
-        yield from _paths_from(_Path(path.column, fields, name, known_as, _items(one.type)))
+        type_ = _items(one.type)
+        yield from _paths_from(_Path(path.column, fields, name, known_as, type_, path.in_map))
 
 
 def _items(type_: pa.DataType) -> pa.DataType:
