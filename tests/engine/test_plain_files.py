@@ -13,7 +13,9 @@ from distributary.engine.pipeline import Pipeline
 from distributary.model.manifest import Counts
 
 
-def pipeline(root: Path, format_: str, each: str = "silver_{type}") -> Pipeline:
+def pipeline(
+    root: Path, format_: str, each: str = "silver_{type}", *, more: str = ""
+) -> Pipeline:
     """Return a pipeline over the files below `in`."""
     file = root / "plain.yaml"
     file.write_text(
@@ -22,6 +24,7 @@ name: plain
 source: {{type: files, path: {root}/in, format: {format_}, settle: 0s}}
 tables: {{each: "{each}"}}
 lake: {{path: {root}/lake}}
+{more}
 """
     )
     return Pipeline.load(file)
@@ -59,6 +62,19 @@ def test_each_file_is_read_once_and_columns_come_later(tmp_path: Path, tasks: Sp
     assert rows(tmp_path, "silver_users") == [{"id": 1, "name": "a"}]
     letters = DeltaTable(str(tmp_path / "lake" / "dead_letters")).to_pyarrow_table().to_pylist()
     assert [(x["error_code"], x["value"]) for x in letters] == [("PAYLOAD_MISMATCH", b"2")]
+
+
+@pytest.mark.parametrize(("mode", "name"), [("upsert", "newest"), ("dedup", "first")])
+def test_a_later_file_has_the_newer_record_of_a_key(
+    tmp_path: Path, tasks: SparkSession, mode: str, name: str
+) -> None:
+    """Whatever the line in it: lines are numbered in each file from the beginning."""
+    more = f"keys: [{{key: [id], mode: {mode}}}]"
+    write(tmp_path, "users/b.csv", "id,name\n2,b\n3,c\n1,first\n1,second\n")
+    pipeline(tmp_path, "csv", more=more).run(spark=tasks)
+    write(tmp_path, "users/a.csv", "id,name\n1,third\n1,newest\n")
+    pipeline(tmp_path, "csv", more=more).run(spark=tasks)
+    assert [row["name"] for row in rows(tmp_path, "silver_users")] == [name, "b", "c"]
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,8 @@ keys:
         ("keys: [{key: [id, ID]}]", "keys[0].key[1]", "named twice"),
         ("keys: [{key: [id], order: [a, b, c, d, e]}]", "keys[0].order", ""),
         ("keys: [{key: [id], mode: dedup, history: true}]", "keys[0].history", "dedup"),
+        ("keys: [{key: [id], horizon: 1d}]", "keys[0].horizon", "mode: dedup"),
+        ("keys: [{key: [id], mode: dedup, horizon: 0s}]", "keys[0].horizon", "more than 0s"),
         ("keys: [{key: [id], mode: dedup, delete_when: x}]", "keys[0].delete_when", "dedup"),
         ("keys: [{key: [id], delete_when: 'x >'}]", "keys[0].delete_when", "expression in SQL"),
         ("keys: [{key: [id], delete_when: 't < now()'}]", "keys[0].delete_when", "current time"),

@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections import Counter
 from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributary.changes.log_events import place_of
+from distributary.delta.log import snapshot_of
 from distributary.errors import ConfigError, ErrorCode
 from distributary.model.record import RAW, Format
 from distributary.model.rules.key_rule import KeyRule
@@ -116,6 +118,57 @@ def test_the_first_record_stays_however_records_come(
             stream.bring(*batch)
         rows = sorted(stream.rows(), key=lambda row: row["id"])
         assert rows == expected(deliveries[0], order, first=True)
+
+
+def _spread(one: Sent) -> Sent:
+    """Return a record whose time is not in the order of the offsets."""
+    return one._replace(timestamp=one.offset % 7 * 900_000 - 1_000_000)
+
+
+@pytest.mark.parametrize("by_time", [False, True])
+@given(deliveries=deliveries())
+@settings(max_examples=10, deadline=None)
+def test_the_first_record_of_each_window_stays_however_records_come(
+    by_time: bool, deliveries: tuple[list[Sent], list[list[Sent]]]
+) -> None:
+    sent, batches = deliveries
+    firsts: dict[tuple[int, int], Sent] = {}
+    for one in map(_spread, sent):
+        window = one.timestamp // 2_000_000, one.value["id"]
+        known = firsts.get(window)
+        if known is None or (by_time and one.timestamp < known.timestamp):
+            firsts[window] = one
+    order = "order: [_timestamp]" if by_time else ""
+    with tempfile.TemporaryDirectory() as folder:
+        stream = KeyedStream(Path(folder), f"{{key: [id], mode: dedup, horizon: 2s, {order}}}")
+        for batch in batches:
+            stream.bring(*map(_spread, batch))
+        rows = sorted(stream.rows(), key=lambda row: row["v"])
+        assert rows == sorted((one.value for one in firsts.values()), key=lambda row: row["v"])
+
+
+def test_files_of_other_windows_are_not_read(tmp_path: Path) -> None:
+    stream = KeyedStream(tmp_path, "{key: [id], mode: dedup, horizon: 1s}")
+    for second in range(3):
+        stream.bring(Sent(0, second, {"id": 1, "v": second}, second * 1_000_000))
+    state = snapshot_of(str(tmp_path / "silver_orders"))
+    assert state is not None
+    old, *_ = [*state.files]
+    (tmp_path / "silver_orders" / old).write_bytes(b"")
+    stream.bring(
+        Sent(0, 3, {"id": 1, "v": 3}, 2_999_999), Sent(0, 4, {"id": 2, "v": 4}, 2_000_000)
+    )
+    after = snapshot_of(str(tmp_path / "silver_orders"))
+    assert after is not None and after.count == 4 and old in after.files
+
+
+def test_another_horizon_is_another_key(tmp_path: Path) -> None:
+    stream = KeyedStream(tmp_path, "{key: [id], mode: dedup, horizon: 1s}")
+    stream.bring(Sent(0, 0, {"id": 1}))
+    assert stream.table("silver_orders_log")["_key"].to_pylist() == [["_window", "id"]]
+    for keys in ("{key: [id], mode: dedup}", "{key: [id], mode: dedup, horizon: 2s}"):
+        with pytest.raises(ConfigError, match="another key or order"):
+            KeyedStream(tmp_path, keys).bring(Sent(0, 1, {"id": 1}))
 
 
 def test_versions_are_kept_and_deletes_are_marked(tmp_path: Path) -> None:
@@ -327,6 +380,33 @@ def test_the_keys_of_records_are_read_as_the_columns_of_the_table() -> None:
     rows, kept, _ = read_keys(pa.chunked_array([pa.array(keys, pa.binary())]), two)
     assert rows.to_pylist() == [{"id": "a", "day": date(2026, 1, 2)}]
     assert kept == [0]
+
+
+@pytest.mark.parametrize(
+    ("key", "type_", "value"),
+    [
+        (rb'"\ud800"', pa.string(), None),
+        (rb'{"id":"\ud800"}', pa.string(), None),
+        (b'{"id":7}', pa.string(), None),
+        (b'{"id":1,"ID":2}', pa.int64(), None),
+        (b"1" * 38, pa.decimal128(38, 0), Decimal("1" * 38)),
+        (b"1" * 39, pa.decimal128(38, 0), None),
+        (b'{"id":12345678901234567.89}', pa.decimal128(20, 2), Decimal("12345678901234567.89")),
+        (b'{"id":1.001}', pa.decimal128(20, 2), None),
+        (b'{"id":1.5}', pa.float64(), 1.5),
+        (b'{"id":NaN}', pa.float64(), None),
+        (b'{"id":1e999}', pa.float64(), None),
+        (b'{"id":2}', pa.bool_(), None),
+        (b'{"id":true}', pa.bool_(), True),
+        (b'{"id":2}', pa.date32(), None),
+    ],
+)
+def test_a_key_names_exactly_one_value_or_none(key: bytes, type_: pa.DataType, value: Any) -> None:
+    """Another value would delete the row of somebody else."""
+    keys = pa.chunked_array([pa.array([key], pa.binary())])
+    rows, _, failures = read_keys(keys, [Column("id", type_)])
+    assert rows.column("id").to_pylist() == ([] if value is None else [value])
+    assert len(failures) == (value is None)
 
 
 def test_columns_come_and_widen(tmp_path: Path) -> None:

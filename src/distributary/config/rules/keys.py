@@ -9,7 +9,14 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from distributary.config.base import Conflict, Duration, Section, Texts, placeholders
+from distributary.config.base import (
+    Conflict,
+    Duration,
+    PositiveDuration,
+    Section,
+    Texts,
+    placeholders,
+)
 from distributary.config.lake import Tables
 from distributary.config.rules.expressions import columns_of, valid_expression
 from distributary.model.rules.expectation import Action, Rule
@@ -41,9 +48,15 @@ class KeyedTables(Section):
     order: Texts = Field(default=(), max_length=MOST_ORDER_COLUMNS, examples=[["updated_at"]])
     """Columns that decide which record is newer, the first one before the others: whole or floating
     numbers, times, dates, and a text as the last one. `_timestamp` is the record's timestamp. If
-    all are equal, or none is given, the record with the higher offset is newer."""
+    all are equal, or none is given, the record with the higher offset is newer; of files, the one
+    in the later file, then in the later line or row."""
     mode: Literal["upsert", "dedup"] = "upsert"
     """upsert: the newest record of a key is its row; dedup: the first one stays."""
+    horizon: PositiveDuration | None = Field(default=None, examples=["7d"])
+    """With mode: dedup, the length of the windows of time in which the first record of a key
+    stays; a copy in a later window is another row. Windows follow each other since 1970 (UTC). A
+    record is in one by the first column of `order`, if that is a time or a day, else by its
+    timestamp. When left out, a copy is found however late it comes."""
     delete_when: Annotated[str, AfterValidator(_condition)] | None = Field(
         default=None, examples=["op = 'D'"]
     )
@@ -91,6 +104,8 @@ class KeyedTables(Section):
                     yield (name,), f"cannot be combined with mode: dedup: it {why}"
             if self.tombstones == "delete":
                 yield ("tombstones",), "cannot be delete with mode: dedup: first records stay"
+        if self.horizon is not None and self.mode != "dedup":
+            yield ("horizon",), "needs mode: dedup"
         if self.history_columns and not self.history:
             yield ("history_columns",), "needs history: true"
         if self.tombstones == "delete" and self.order not in ((), (TIME_OF_RECORD,)):
@@ -114,7 +129,8 @@ class KeyedTables(Section):
             names = columns_of(self.delete_when)
             delete = Rule("delete_when", self.delete_when, Action.DEAD_LETTER, columns=names)
         deletes = self.tombstones == "delete"
-        return KeyRule(self.key, self.order, self.mode == "dedup", delete, deletes)
+        first, horizon = self.mode == "dedup", self.horizon or timedelta(0)
+        return KeyRule(self.key, self.order, first, delete, deletes, horizon)
 
 
 def keyed_table(keys: Sequence[KeyedTables], table: str) -> KeyedTables | None:

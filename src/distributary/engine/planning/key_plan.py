@@ -21,7 +21,7 @@ from distributary.evolve.types import fold, sql_name
 from distributary.model.change import CHANGE_COLUMNS, CHANGE_NAMES
 from distributary.model.record import WriterSchema
 from distributary.model.routing import Rejected
-from distributary.model.rules.key_rule import TIME_OF_RECORD, KeyRule
+from distributary.model.rules.key_rule import TIME_OF_RECORD, WINDOW, KeyRule
 from distributary.model.table import Column, ColumnChange, Merged, Role, TablePlan
 from distributary.shape.checks import checks_of
 from distributary.stage.rows.keying import order_kind
@@ -64,14 +64,16 @@ class KeyPlan:
             return table, self._place_appended(table, type_name, schema, columns, notes)
         log = table + LOG
         known = self._book.planned(log, Role.LOG, type_name)
-        self._refuse_other_use(table, type_name, known, keyed.rule)
-        check = partial(self._unfit, keyed.rule, known, columns, inferred=inferred)
-        own = (*_change_columns(keyed.rule), *columns)
+        chosen = replace(keyed.rule, by_file=self._config.source.brings_files)
+        self._refuse_other_use(table, type_name, known, chosen)
+        check = partial(self._unfit, chosen, known, columns, inferred=inferred)
+        window = (WINDOW,) if chosen.horizon else ()
+        own = (*_change_columns(chosen), *window, *columns)
         refused = self._book.evolve(
             log, type_name, schema, own, role=Role.LOG, refuse=check, notes=notes
         )
         if refused is None:
-            rule = self._spelled(keyed.rule, log)
+            rule = self._spelled(chosen, log)
             self._describe_order(log, rule)
             self.rules[log] = rule
             self._follow(table, type_name, keyed)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 
+from distributary.model.record import TIMESTAMP
 from distributary.model.rules.expectation import Rule
+from distributary.model.table import Column
 
 TIME_OF_RECORD = "_timestamp"
 """The order column that means the timestamp of the record, which no payload has to hold."""
 MOST_ORDER_COLUMNS = 4
+WINDOW = Column("_window", TIMESTAMP, "the beginning of the time in which its key is unique")
+"""The first column of the key, in a table whose first records stay within a horizon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +29,15 @@ class KeyRule:
     """The condition under which a record deletes the row with its key."""
     tombstones: bool = False
     """Whether a record with a key and no value deletes the row with this key."""
+    horizon: timedelta = timedelta(0)
+    """The length of the windows in which a key is unique; zero if it is unique for all time."""
+    by_file: bool = False
+    """Whether records come in files: then the number of the file decides before the row in it."""
 
     @property
     def signature(self) -> str:
         """Return the settings that rows of one log must share, for the comment of `_seq`."""
         chosen = "first" if self.keeps_first else "newest"
-        order = ", ".join((*self.order, "offset"))
-        return f"the {chosen} record of {', '.join(self.key)} by {order}"
+        order = ", ".join((*self.order, *(("file", "row") if self.by_file else ("offset",))))
+        within = f" in each {self.horizon // timedelta(milliseconds=1)} ms" if self.horizon else ""
+        return f"the {chosen} record of {', '.join(self.key)}{within} by {order}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,7 @@ from distributary.model.change import CHANGE_COLUMNS, CHANGE_NAMES, SEQ
 from distributary.model.names import printable
 from distributary.model.record import TIMESTAMP
 from distributary.model.routing import StageOrder
-from distributary.model.rules.key_rule import TIME_OF_RECORD, KeyRule
+from distributary.model.rules.key_rule import TIME_OF_RECORD, WINDOW, KeyRule
 from distributary.model.table import TablePlan
 from distributary.shape.checks import checks_of
 from distributary.stage.decoding import DecodedPart
@@ -138,18 +139,19 @@ def with_change_columns(
     offsets, partitions = _texts(raw.column("offset"), _DIGITS), _texts(raw.column("partition"), 6)
     endings = _endings(raw, rule)
     types = {column.name: column.type for column in table.columns}
-    names = pa.array(rule.key, pa.string())
+    key = (*((WINDOW.name,) if rule.horizon else ()), *rule.key)
     lists = pa.ListArray.from_arrays(
-        pa.array(np.arange(count + 1, dtype=np.int32) * len(rule.key)),
-        pa.concat_arrays([names]).take(pa.array(np.tile(np.arange(len(rule.key)), count))),
+        pa.array(np.arange(count + 1, dtype=np.int32) * len(key)),
+        pa.array(key, pa.string()).take(pa.array(np.tile(np.arange(len(key)), count))),
     )
+    times = _times(body, raw, rule, types)
     kept = "insert" if rule.keeps_first else "update"
     columns = {
         "_op": pc.if_else(pa.array(deletes), "delete", kept),
         "_deleted": pa.array(deletes),
         "_key": lists,
         "_seq": _places(body, raw, rule, types, endings),
-        "_source_ts": _times(body, raw, rule, types),
+        "_source_ts": times,
         "_backfill": pa.repeat(False, count),
         "_uuid": pc.binary_join_element_wise(offsets, partitions, endings, "."),
         "_hash": _hashes(raw.column("value")),
@@ -158,6 +160,8 @@ def with_change_columns(
     }
     fields = [pa.field(name, _TYPES[name]) for name in CHANGE_NAMES]
     added = pa.table([columns[field.name] for field in fields], pa.schema(fields))
+    if rule.horizon:
+        added = added.append_column(WINDOW.name, _windows(times, rule.horizon))
     for name in body.column_names:
         added = added.append_column(body.schema.field(name), body.column(name))
     return added
@@ -182,6 +186,13 @@ def _times(
     return body.column(first).cast(TIMESTAMP)
 
 
+def _windows(times: pa.ChunkedArray, horizon: timedelta) -> pa.Array:
+    """Return the beginning of the window of each time; a record without one is in the first."""
+    length = horizon // timedelta(microseconds=1)
+    numbers = times.cast(pa.int64()).fill_null(0).to_numpy()
+    return pa.array(numbers // length * length).cast(WINDOW.type)
+
+
 def _places(
     body: pa.Table,
     raw: pa.Table,
@@ -199,7 +210,9 @@ def _places(
         else:
             numbers.append(_numbers(column))
     own = len(numbers)
-    numbers += [raw.column(name).cast(pa.int64()).to_numpy() for name in ("offset", "partition")]
+    # the partition of a record in a file is the number of the file
+    last = ("partition", "offset") if rule.by_file else ("offset", "partition")
+    numbers += [raw.column(name).cast(pa.int64()).to_numpy() for name in last]
     # after a text, all further parts are in the text
     slots = own if text is not None else min(len(numbers), len(_SLOTS))
     rest = numbers[slots:]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +17,7 @@ from distributary.model.deadletter import Failure
 from distributary.model.table import Column
 
 _WHOLE = re.compile(r"-?[0-9]{1,40}", re.ASCII)
+_NUMBER = re.compile(r"-?[0-9]{1,40}(\.[0-9]{1,40})?", re.ASCII)
 _FRAME = b"\x00"
 """The first byte of a key that was written with a schema of the registry."""
 
@@ -53,7 +56,7 @@ def _row_of(key: bytes | None, columns: Sequence[Column]) -> dict[str, Any] | No
     found: Any = {columns[0].name: text}
     if text[0] in '{"':
         try:
-            found = json.loads(text)
+            found = json.loads(text, parse_float=Decimal, parse_constant=_refused)
         except (ValueError, RecursionError):
             return None
         if isinstance(found, str):
@@ -61,22 +64,34 @@ def _row_of(key: bytes | None, columns: Sequence[Column]) -> dict[str, Any] | No
     elif len(columns) > 1:
         return None
     by_name = {fold(name): value for name, value in found.items()}
+    if len(by_name) < len(found):
+        return None
     row = {column.name: _cast(by_name.get(fold(column.name)), column.type) for column in columns}
     return None if None in row.values() else row
 
 
+def _refused(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
 def _cast(value: Any, type_: pa.DataType) -> Any:
-    """Convert a value to a column's type; return None if it does not fit."""
+    """Convert a value to a column's type; return None if it does not fit exactly."""
     if value is None or isinstance(value, (dict, list)):
         return None
-    if pa.types.is_string(type_):
-        return value if isinstance(value, str) else None
-    if isinstance(value, str) and pa.types.is_integer(type_) and not _WHOLE.fullmatch(value):
+    kinds = pa.types
+    if isinstance(value, bool) and not kinds.is_boolean(type_):
         return None
-    if isinstance(value, (float, bool)) and pa.types.is_integer(type_):
+    if isinstance(value, (int, Decimal)) and not isinstance(value, bool):
+        if not (kinds.is_integer(type_) or kinds.is_decimal(type_) or kinds.is_floating(type_)):
+            return None
+        value = str(value)
+    if isinstance(value, str) and kinds.is_integer(type_) and not _WHOLE.fullmatch(value):
         return None
     try:
-        scalar = pa.scalar(value)
-        return scalar.cast(type_).as_py()
+        if kinds.is_decimal(type_):
+            # Arrow's own cast of a text with too many digits gives another number
+            return pa.scalar(Decimal(value), type_).as_py() if _NUMBER.fullmatch(value) else None
+        found = pa.scalar(value).cast(type_).as_py()
     except (pa.ArrowException, ValueError, OverflowError):
         return None
+    return None if isinstance(found, float) and not math.isfinite(found) else found
