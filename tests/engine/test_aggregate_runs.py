@@ -184,14 +184,14 @@ def test_a_crash_between_two_aggregate_tables_is_harmless(
     games.some(10)
     games.run()
     games.some(10)
-    done = aggregate_commits.followed
+    done = aggregate_commits.merge_together
 
-    def once(order: Any) -> Any:
-        done(order)
+    def once(orders: Sequence[AggregateOrder]) -> Any:
+        done(orders[:1])
         raise _Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(aggregate_commits, "followed", once)
+        patch.setattr(aggregate_commits, "merge_together", once)
         with pytest.raises(_Killed):
             games.run()
     games.run()
@@ -201,6 +201,7 @@ def test_a_crash_between_two_aggregate_tables_is_harmless(
 def block(patch: pytest.MonkeyPatch, table: str) -> None:
     """Let every commit to a table fail."""
     merge, publish = aggregate_commits.merge_aggregates, DirectPublisher.publish
+    together = aggregate_commits.merge_together
     error = PublishError("no", where=table, next_step="wait", reason="features")
 
     def merged(order: AggregateOrder) -> MergeResult:
@@ -213,7 +214,11 @@ def block(patch: pytest.MonkeyPatch, table: str) -> None:
             raise error
         return publish(self, entry, mark)
 
+    def merged_together(orders: Sequence[AggregateOrder]) -> dict[str, MergeResult]:
+        return together([order for order in orders if order.table != table])
+
     patch.setattr(aggregate_commits, "merge_aggregates", merged)
+    patch.setattr(aggregate_commits, "merge_together", merged_together)
     patch.setattr(DirectPublisher, "publish", published)
 
 

@@ -13,9 +13,7 @@ from distributary.engine.pipeline import Pipeline
 from distributary.model.manifest import Counts
 
 
-def pipeline(
-    root: Path, format_: str, each: str = "silver_{type}", *, more: str = ""
-) -> Pipeline:
+def pipeline(root: Path, format_: str, each: str = "silver_{type}", *, more: str = "") -> Pipeline:
     """Return a pipeline over the files below `in`."""
     file = root / "plain.yaml"
     file.write_text(

@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -41,11 +42,11 @@ from distributary.delta.parquet import UPLOADS, write_file
 from distributary.delta.tables import OvertakenError
 from distributary.delta.vectors import FEATURE, Vector
 from distributary.delta.vectors import PROPERTY as ENABLED
-from distributary.errors import PublishError, StagedFileError
+from distributary.errors import DistributaryError, PublishError, StagedFileError
 from distributary.model.manifest import Mark, StagedFile, TableEntry, compact
 from distributary.model.table import is_below
 from distributary.store.base import Store, at
-from distributary.store.disk import NO_NAMING, Disk, give_name, sync, unnamed
+from distributary.store.disk import NO_NAMING, Disk, give_name, sync, sync_file_system, unnamed
 
 # The keys by which a commit names the batch it came from.
 
@@ -357,6 +358,9 @@ def _text(actions: Sequence[Action]) -> bytes:
 
 # The creation of the commit's file.
 
+_MANY = 30
+"""The number of tables from which two syncs of the file system are quicker than three a table."""
+
 
 def write_rows(
     rows: pa.Table, folder: str, *, prefix: str = "merged", key: Sequence[str] = ()
@@ -397,7 +401,10 @@ def rewrite_files(address: str, before: Snapshot | None, change: Change) -> Snap
             raise
         for file in change.added:
             sync(f"{store.address}/{file.path}")
-    after = commit(store, before, change)
+    return _followed(commit(store, before, change))
+
+
+def _followed(after: Snapshot) -> Snapshot:
     keep_following(after)
     if is_due(after, often=True):
         look_after(after, often=True, vacuum=True)
@@ -425,6 +432,56 @@ def begin_log(store: Store, change: Change, version: int) -> None:
             raise
     finally:
         draft.remove_folder()
+
+
+def rewrite_together(changes: Sequence[tuple[Snapshot, Change]]) -> list[Snapshot | None]:
+    """Commit to several tables as `rewrite_files` does; None for a table that stays as it is.
+
+    On a disk, the files and the commits of many tables are synced together.
+    """
+    many = len(changes) >= _MANY
+    drafts = [_draft_of(before, change) if many else None for before, change in changes]
+    try:
+        _sync(drafts)
+        # the names of drafts are durable after the second sync only
+        named = [None if draft is None else _named(draft) for draft in drafts]
+        _sync(drafts)
+    finally:
+        for draft in drafts:
+            if draft is not None:
+                draft.close()
+    done: list[Snapshot | None] = []
+    for (before, change), after in zip(changes, named, strict=True):
+        try:
+            here = before.folder
+            done.append(_followed(after) if after else rewrite_files(here, before, change))
+        except (OvertakenError, DistributaryError, OSError):
+            # the caller finds out what happened when it tries the table again
+            done.append(None)
+    return done
+
+
+def _draft_of(before: Snapshot, change: Change) -> Draft | None:
+    if not isinstance(before.store, Disk):
+        return None
+    try:
+        _check_files(change.name, before.folder, change.added, before.store.size)
+        return Draft.of(before, change)
+    except (StagedFileError, OSError):
+        return None
+
+
+def _named(draft: Draft) -> Snapshot | None:
+    try:
+        return draft.commit()
+    except (OvertakenError, OSError):
+        return None
+
+
+def _sync(drafts: Sequence[Draft | None]) -> None:
+    devices = {draft.device: draft.before.folder for draft in drafts if draft is not None}
+    for folder in devices.values():
+        sync_file_system(Path(folder))
 
 
 def _created(store: Store, version: int, data: bytes, create: Callable[[], str | None]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import pyarrow as pa
@@ -111,6 +111,16 @@ class Aggregates:
         """Return a text that is equal for aggregates with the same statements."""
         inputs = [[f.name, str(f.type)] for f in self.inputs]
         return json.dumps([self.signature, self.arguments, inputs], ensure_ascii=False)
+
+    def of_several(self) -> Aggregates:
+        """Return the aggregates of the rows of several tables, with the table's number first."""
+        taken = {name.lower() for name in (*self.inputs.names, *self.schema.names)}
+        name = "_table"
+        while name in taken:
+            name += "_"
+        number = (Column(name, pa.int32()), quoted(name))
+        inputs = self.inputs.append(pa.field(name, pa.int32()))
+        return replace(self, groups=(number, *self.groups), inputs=inputs)
 
     # Statements. A partial result has the columns of the group, then _s0, _s1 and so on.
 

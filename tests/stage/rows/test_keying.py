@@ -155,9 +155,7 @@ def test_files_of_other_windows_are_not_read(tmp_path: Path) -> None:
     assert state is not None
     old, *_ = [*state.files]
     (tmp_path / "silver_orders" / old).write_bytes(b"")
-    stream.bring(
-        Sent(0, 3, {"id": 1, "v": 3}, 2_999_999), Sent(0, 4, {"id": 2, "v": 4}, 2_000_000)
-    )
+    stream.bring(Sent(0, 3, {"id": 1, "v": 3}, 2_999_999), Sent(0, 4, {"id": 2, "v": 4}, 2_000_000))
     after = snapshot_of(str(tmp_path / "silver_orders"))
     assert after is not None and after.count == 4 and old in after.files
 

@@ -7,9 +7,11 @@ aggregate table that fails is parked alone; if its source table is parked, it wa
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from distributary.changes.aggregate_tables import AggregateOrder, merge_aggregates, origin_of
+from distributary.changes.merge_order import MergeResult
+from distributary.changes.small_aggregates import merge_together
 from distributary.config.pipeline_config import PipelineConfig
 from distributary.delta.tables import reaching_table
 from distributary.engine.context import RunContext
@@ -112,20 +114,32 @@ def follow_tables(
 
 def _followed(context: RunContext, orders: list[AggregateOrder], batch: int) -> list[Published]:
     def follow(chosen: Sequence[AggregateOrder]) -> list[Published]:
-        done = in_tasks(context.spark, context.config.lake, chosen, followed)
+        done = in_tasks(context.spark, context.config.lake, chosen, all_followed)
         return [done[order.table] for order in chosen]
 
     before = KillPoint.BEFORE_AGGREGATES
     return write_derived(context, orders, follow, batch=batch, step="aggregate", before=before)
 
 
+def all_followed(orders: Sequence[AggregateOrder]) -> Iterator[Published]:
+    """Bring aggregate tables up to date: small ones together, then the others one by one."""
+    together = merge_together(orders)
+    for order in orders:
+        result = together.get(order.table)
+        yield followed(order) if result is None else _published(result)
+
+
 def followed(order: AggregateOrder) -> Published:
     """Bring one aggregate table up to date; the outcome of a failure is PARKED."""
     try:
-        version = merge_aggregates(order).version
+        return _published(merge_aggregates(order))
     except Exception as error:
         return failed(order.table, error)
-    return Published(order.table, Outcome.PUBLISHED, version if version >= 0 else None)
+
+
+def _published(result: MergeResult) -> Published:
+    version = result.version if result.version >= 0 else None
+    return Published(result.table, Outcome.PUBLISHED, version)
 
 
 def publish_waiting_aggregate(config: PipelineConfig, entry: TableEntry, mark: Mark) -> Published:

@@ -148,11 +148,11 @@ def in_tasks(
     spark: SparkSession,
     lake: LakeConfig,
     orders: Sequence[T],
-    work: Callable[[T], Published | None],
+    work: Callable[[Sequence[T]], Iterable[Published]],
 ) -> dict[str, Published]:
     """Work on the tables of some orders side by side; return the results by table.
 
-    An order without a result is left to the driver.
+    Each task works on a share of the orders. An order without a result is left to the driver.
     """
     if not orders:
         return {}
@@ -165,16 +165,16 @@ def in_tasks(
         introduce(place, options)
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                results = filter(None, map(work, shares[number]))
+                results = work(shares[number])
                 yield documents_batch((_DONE, json.dumps(asdict(one))) for one in results)
 
     bodies = [json.loads(document) for _, document in documents_of(run_tasks(spark, tasks, task))]
     return {b["table"]: Published(**b | {"outcome": Outcome(b["outcome"])}) for b in bodies}
 
 
-def _merged_in_task(order: MergeOrder) -> Published | None:
-    """Merge a table in a task; return None for a table that only Spark may write."""
-    return None if _needs_spark(order) else merged(order)
+def _merged_in_task(orders: Sequence[MergeOrder]) -> Iterator[Published]:
+    """Merge tables in a task, without those that only Spark may write."""
+    return (merged(order) for order in orders if not _needs_spark(order))
 
 
 def _needs_spark(order: MergeOrder) -> bool:
