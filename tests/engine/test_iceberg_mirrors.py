@@ -118,8 +118,9 @@ def test_mirrors_of_change_data(tmp_path: Path, tasks: SparkSession) -> None:
     feed, rounds = Feed(tmp_path, plan), 0
     while feed.send_round() is not None:
         rounds += 1
-        file = feed.write_file(cdc=", history: true, deletes_as: vectors")
-        place = f"{{path: {feed.lake}, iceberg: {{}}}}"
+        tables = "{each: '{database}_{table}', format: iceberg}"
+        file = feed.write_file(cdc=", history: true, deletes_as: vectors", tables=tables)
+        place = f"{{path: {feed.lake}, iceberg: {{type: none}}}}"
         file.write_text(file.read_text().replace(f"{{path: {feed.lake}}}", place))
         Pipeline.load(file).run(spark=tasks)
         for role in (Role.LOG, Role.MERGED, Role.HISTORY):

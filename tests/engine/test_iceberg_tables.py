@@ -3,6 +3,7 @@
 import json
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -27,6 +28,7 @@ from tests.lakes.games import Games, read
 
 TABLES = "bronze: bronze_events, each: 'silver_{type}', unified: unified_gold"
 ICEBERG = f"{{{TABLES}, format: iceberg}}"
+PARTITIONED = f"{{{TABLES}, format: iceberg, partition_by: [_date]}}"
 
 
 class Killed(BaseException):
@@ -61,18 +63,19 @@ def assert_read_by_name(games: Games) -> set[str]:
 def test_a_lake_of_iceberg_tables(tmp_path: Path, tasks: SparkSession) -> None:
     games = Games(tmp_path, GamesPlan(games=3, versions=4, records=10, bad=17))
     games.send_all()
-    summary = games.pipeline(tables=ICEBERG).run(spark=tasks)
+    settings: dict[str, Any] = {"tables": PARTITIONED, "timed": True}
+    summary = games.pipeline(**settings).run(spark=tasks)
     assert summary.counts == Counts(read=137, written=120, dead_lettered=17)
     tables = {*games.tables(), "bronze_events", "unified_gold"}
     assert {format_at(str(games.lake / name)) for name in (*tables, "dead_letters")} == {"delta"}
     assert assert_read_by_name(games) == tables
     games.assert_each_record_once()
     # the same settings again find nothing to do
-    assert games.pipeline(tables=ICEBERG).run(spark=tasks).counts == Counts()
-    assert not preview(games.pipeline(tables=ICEBERG)).changes_something
+    assert games.pipeline(**settings).run(spark=tasks).counts == Counts()
+    assert not preview(games.pipeline(**settings)).changes_something
     # upkeep is that of Delta tables
     assert main(["maintain", str(games.root / "games.yaml"), "--optimize", "--vacuum"]) == 0
-    pipeline = games.pipeline(tables=ICEBERG)
+    pipeline = games.pipeline(**settings)
     remove(pipeline, plan_clean(pipeline))
     assert known(games) == set()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from pyiceberg.table import StaticTable
 from pyspark.sql import SparkSession
 
 from distributary.engine import batch as batches
@@ -23,6 +24,7 @@ from distributary.publish.parquet_publisher import ParquetTable, open_parquet
 from distributary_lab.simulate.game_records import GamesPlan
 from tests.engine.shards.test_shards_running import Spread
 from tests.engine.test_object_store import Store, server, store
+from tests.iceberg.test_mirrors_in_buckets import as_pyiceberg
 from tests.lakes.games import TABLES, Games
 from tests.services.shared import unique
 from tests.source.s3_server import BUCKET, S3Server
@@ -43,6 +45,19 @@ def assert_each_record_once(store: Store) -> None:
     counted = Counter(n for table in store.tables() for n in offsets(store, table))
     counted.update(offsets(store, "dead_letters", "offset"))
     assert counted == Counter(range(sum(sent.messages for sent in store.games.sent)))
+
+
+def test_a_lake_of_iceberg_tables(store: Store, tasks: SparkSession) -> None:
+    iceberg = "{each: 'silver_{type}', unified: unified_gold, format: iceberg}"
+    while store.games.send_round() is not None:
+        store.pipeline(tables=iceberg).run(spark=tasks)
+    assert_each_record_once(store)
+    for name in (*store.tables(), "unified_gold"):
+        mirror = StaticTable.from_metadata(
+            f"{store.address}/{name}/_iceberg", properties=as_pyiceberg(store.server)
+        )
+        rows = mirror.scan().to_arrow().to_pylist()
+        assert sorted(map(str, rows)) == sorted(map(str, store.rows(name)))
 
 
 def test_a_lake_of_plain_parquet(

@@ -128,7 +128,10 @@ def shown(
     with ExitStack() as stack:
         for work in works:
             stack.enter_context(repeated(work, ended))
-        for _ in range(kills):
+        for number in range(kills):
+            if number and number % 10 == 0:
+                reads = " ".join(f"{c.reads}/{len(c.wrong)}" for c in (cuts, older, newest))
+                print(f"{number} kills, sums/wrong at cuts, older, newest: {reads}", flush=True)
             command = [sys.executable, "-m", "tests.lakes.transfers", str(folder), str(tables)]
             before = lake.cuts(1)[0].batch
             with subprocess.Popen(command, cwd=ROOT) as writer:
