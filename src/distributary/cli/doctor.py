@@ -118,6 +118,7 @@ def checks_of_machine() -> Iterator[Check]:
 
 def checks_for_file(loaded: Loaded | None, lake: str | None) -> Iterator[Check]:
     """Yield the checks of lake and tables; with a file also of all that a run needs."""
+    from distributary.engine.planning.strategies import strategy_of
     from distributary.engine.seams import needs_delta
     from distributary.source.source_entry import entry_of
     from distributary.store.base import absolute, introduce, local_path
@@ -149,10 +150,11 @@ def checks_for_file(loaded: Loaded | None, lake: str | None) -> Iterator[Check]:
         yield _guarded("registry", lambda: registry_check(registry))
     for name, check in entry_of(source).checks(source, loaded.config):
         yield _guarded(name, check)
-    if loaded.config.cdc is not None and loaded.config.cdc.source_url is not None:
-        url = loaded.config.cdc.source_url.get_secret_value()
+    strategy = strategy_of(loaded.config)
+    url = strategy.source_url
+    if url is not None:
         yield _guarded("database", lambda: _slots(url))
-    if loaded.config.cdc is not None:
+    if strategy.changes is not None:
         yield _guarded("order", lambda: _order(loaded))
 
 

@@ -17,7 +17,8 @@ from distributary.delta.erased_records import write_later
 from distributary.engine.context import RunContext
 from distributary.engine.kill_points import KillPoint, reached
 from distributary.engine.monitor import Lag
-from distributary.engine.planning.table_book import Pending, merges_rows
+from distributary.engine.planning.strategies import strategy_of
+from distributary.engine.planning.table_book import Pending
 from distributary.engine.steps.commits import Reach, publish_all, reach_of, refuse_foreign_marks
 from distributary.engine.steps.hops import (
     Begun,
@@ -72,7 +73,7 @@ class ReadAhead:
     def begin(self, batch: int, start: Position) -> None:
         """Begin to sort the batch at a position, if it has records."""
         context = self._context
-        if merges_rows(context.config) or context.config.shard is not None:
+        if strategy_of(context.config).merges or context.config.shard is not None:
             # not for change data, because the workers merge tables meanwhile; nor for shards,
             # because their jobs wait for each other at a cut
             return

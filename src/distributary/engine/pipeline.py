@@ -30,6 +30,7 @@ from distributary.engine.loop import RunSummary, StreamRun
 from distributary.engine.mirrors import start_mirrors
 from distributary.engine.monitor import Monitor
 from distributary.engine.planning.planner import Planner
+from distributary.engine.planning.strategies import strategy_of
 from distributary.engine.planning.table_names import Entries, Names
 from distributary.engine.progress.checkpoint import Checkpoint, ManifestCopy
 from distributary.engine.progress.claim import Claim, refuse_owned
@@ -246,8 +247,8 @@ class Pipeline:
 
     def _slots(self) -> SlotWatch | None:
         """Return the watch over replication slots; None without the source's address."""
-        url = self.config.cdc.source_url if self.config.cdc is not None else None
-        return None if url is None else SlotWatch(url.get_secret_value(), mask=self.loaded.mask)
+        url = strategy_of(self.config).source_url
+        return None if url is None else SlotWatch(url, mask=self.loaded.mask)
 
     @contextmanager
     def open(

@@ -14,12 +14,12 @@ from distributary.changes.rebuild import rebuild
 from distributary.config.cdc import MergeConfig
 from distributary.config.pipeline_config import PipelineConfig
 from distributary.delta.log import snapshot_of
+from distributary.engine.planning.strategies import strategy_of
 from distributary.engine.planning.table_book import (
     LOG,
     derived_columns,
     log_of,
     merge_config,
-    merges_rows,
     relatives,
     source_columns,
     table_folder,
@@ -92,7 +92,7 @@ class RetryAges:
 
 def family(config: PipelineConfig, table: str) -> tuple[str, ...]:
     """Return the tables that are resumed together: a log, then the tables merged from it."""
-    return relatives(table) if merges_rows(config) else (table,)
+    return relatives(table) if strategy_of(config).merges else (table,)
 
 
 def drained(
@@ -111,7 +111,7 @@ def drained(
         done += _drained(
             publisher, ledger, folder, config=config, name=name, spark=spark, undecided=undecided
         )
-        if merges_rows(config) and done and done[-1].outcome is Outcome.PARKED:
+        if strategy_of(config).merges and done and done[-1].outcome is Outcome.PARKED:
             # a log comes before its table, and a table before its history
             return done
     for name in _following(config, folder, family(config, table)):

@@ -8,9 +8,9 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from distributary.config.pipeline_config import PipelineConfig
-from distributary.decode.change.change_formats import CHANGE_FORMATS
 from distributary.decode.formats import FORMATS
 from distributary.engine.earlier_tables_publisher import EarlierTablesPublisher
+from distributary.engine.planning.strategies import strategy_of
 from distributary.engine.planning.table_book import table_folder
 from distributary.engine.shards.share_source import shard_source
 from distributary.errors import ConfigError
@@ -69,7 +69,8 @@ def make_inferred(config: PipelineConfig, *, trial: bool = False) -> InferredSch
 def make_carried(config: PipelineConfig, *, trial: bool = False) -> CarriedSchemas | None:
     """Return the store of schemas that records carry; None if records carry none."""
     language = FORMATS[config.records.format].language
-    if config.cdc is None or not CHANGE_FORMATS[config.cdc.format].carries_schemas(language):
+    format_ = strategy_of(config).format
+    if format_ is None or not format_.carries_schemas(language):
         return None
     return CarriedSchemas(file_schemas_folder(_checkpoint(config)), trial=trial)
 

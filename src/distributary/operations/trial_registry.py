@@ -17,6 +17,7 @@ from distributary.decode.formats import FORMATS
 from distributary.engine.monitor import unread
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.planning.planner import Planner
+from distributary.engine.planning.strategies import strategy_of
 from distributary.engine.progress.checkpoint import Checkpoint
 from distributary.engine.seams import make_ends, make_source
 from distributary.errors import (
@@ -65,13 +66,12 @@ Judge = FileRegistry | HttpRegistry
 def judge_of(config: PipelineConfig) -> Judge:
     """Return the pipeline's registry itself, without a run's cache on disk."""
     settings = config.registry
-    if settings is None or config.cdc is not None:
-        what = (
-            "change data brings" if config.cdc is not None else "without a registry records bring"
-        )
+    why = strategy_of(config).unregistered
+    if settings is None or why is not None:
+        what, where = why or ("", "registry")
         raise ConfigError(
             f"{what} their own schemas, so none can be proposed",
-            where="cdc" if config.cdc is not None else "registry",
+            where=where,
             next_step="use plan without --with-schema",
         )
     return HttpRegistry(settings) if settings.path is None else FileRegistry(settings.path)

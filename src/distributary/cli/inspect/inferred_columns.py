@@ -91,12 +91,14 @@ def retype(
     pipeline must not run meanwhile. Exit code 1 if some fail again.
     """
     from distributary.decode.json.kinds import KINDS, kind_name, retyped
+    from distributary.engine.planning.strategies import strategy_of
     from distributary.engine.progress.claim import refuse_owned
     from distributary.engine.progress.removal import dead_letters_of
     from distributary.engine.seams import make_inferred
 
     pipeline = open_pipeline(call, file)
-    inferred = None if pipeline.config.cdc is not None else make_inferred(pipeline.config)
+    retypes = strategy_of(pipeline.config).retypes
+    inferred = make_inferred(pipeline.config) if retypes else None
     claims = () if inferred is None else inferred.claims()
     if name not in claims:
         types = {t.table: t.type for t in pipeline.ledger().tables(schema_ids=False)}

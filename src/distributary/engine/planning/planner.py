@@ -32,11 +32,11 @@ from distributary.engine.planning.schema_lookup import (
     envelope_plan,
     envelope_versions,
 )
+from distributary.engine.planning.strategies import strategy_of
 from distributary.engine.planning.table_book import (
     HISTORY,
     LOG,
     TableBook,
-    change_settings,
     derived_columns,
     fixed_tables,
     qualified,
@@ -246,7 +246,7 @@ class Planner:
         self._lookup = SchemaLookup(config, registry, inferred, carried)
         self._infers = inferred is not None
         self._recalled = self._lookup.recalled()
-        self._changes = change_settings(config)
+        self._changes = strategy_of(config).changes
         self._shapes = tuple(_loaded(shape.rule(), folder) for shape in config.shape)
         self._rules = tuple(expectation.rule() for expectation in config.expectations)
         self._columns_of_type: dict[str, tuple[Column, ...]] = dict.fromkeys(types, ())

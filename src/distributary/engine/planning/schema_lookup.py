@@ -18,10 +18,10 @@ import pyarrow as pa
 from distributary.config.message import Envelope
 from distributary.config.pipeline_config import PipelineConfig
 from distributary.decode.base import DecodeLimits
-from distributary.decode.change.change_formats import CHANGE_FORMATS
 from distributary.decode.formats import FORMATS, decoder_for
 from distributary.decode.json.infer import NOTHING, grown
 from distributary.decode.json.kinds import Learner, mended
+from distributary.engine.planning.strategies import strategy_of
 from distributary.errors import (
     ConfigError,
     ErrorCode,
@@ -57,7 +57,8 @@ class SchemaLookup:
         self._named = envelope is not None and envelope.schema_id is not None
         """Whether every record names its schema, so that newest versions are not needed."""
         self._inside = envelope is not None and envelope.payload is not None
-        self._images = CHANGE_FORMATS[config.cdc.format].images if config.cdc else None
+        format_ = strategy_of(config).format
+        self._images = None if format_ is None else format_.images
         self._evolution = config.evolution
         self._payload = config.records
         self._registry = registry

@@ -15,15 +15,15 @@ from distributary.config.base import placeholders
 from distributary.config.cdc import MergeConfig
 from distributary.config.lake import Tables
 from distributary.config.pipeline_config import PipelineConfig
-from distributary.config.rules.keys import keyed_table
 from distributary.delta.log import DataFile, added_by, snapshot_of
+from distributary.engine.planning.strategies import strategy_of
 from distributary.engine.planning.table_names import NameEntry, Names, WantedName
 from distributary.errors import ConfigError, ErrorCode, EvolutionError, PublishError
 from distributary.evolve.merge import create, merge
 from distributary.evolve.types import sql_name
 from distributary.evolve.unified import REST, plan_unified
 from distributary.model import layout
-from distributary.model.change import CHANGE_NAMES, ChangeSettings
+from distributary.model.change import CHANGE_NAMES
 from distributary.model.deadletter import DEAD_LETTER_COLUMNS
 from distributary.model.manifest import SchemaUse
 from distributary.model.names import propose
@@ -60,21 +60,6 @@ class SourceTableRef:
     """The wanted name; its type is the claim, without the database if databases share the table."""
     shard: str
     """The database, if a column and not the table's name distinguishes it."""
-
-
-def change_settings(config: PipelineConfig) -> ChangeSettings | None:
-    """Return the settings of change decoders; None for records that are not changes."""
-    cdc = config.cdc
-    if cdc is None:
-        return None
-    return ChangeSettings(
-        format=cdc.format,
-        source_type=cdc.source_type or "",
-        backfill=cdc.backfill,
-        tombstones=cdc.tombstones,
-        options=cdc.options,
-        from_files=config.source.brings_files,
-    )
 
 
 def source_table(tables: Tables, claim: str, *, reserved: frozenset[str]) -> SourceTableRef:
@@ -121,18 +106,8 @@ def relatives(name: str) -> tuple[str, ...]:
 
 
 def merge_config(config: PipelineConfig, name: str) -> MergeConfig | None:
-    """Return how a table is merged, by its name or that of its log or history; None if it is not.
-
-    Without `cdc`, tables with a key are merged.
-    """
-    if config.cdc is not None:
-        return config.cdc
-    return keyed_table(config.keys, log_of(name).removesuffix(LOG))
-
-
-def merges_rows(config: PipelineConfig) -> bool:
-    """Return whether a pipeline has tables that are merged from a log."""
-    return config.cdc is not None or bool(config.keys)
+    """Return how a table is merged, by its name or that of its log or history."""
+    return strategy_of(config).merging(log_of(name).removesuffix(LOG))
 
 
 def own_columns(table: TablePlan) -> tuple[Column, ...]:
@@ -291,7 +266,7 @@ def fixed_tables(config: PipelineConfig) -> frozenset[str]:
 def primary_role(config: PipelineConfig) -> Role:
     """Return the role of the tables in which a record counts as written."""
     if config.tables.each:
-        return Role.EACH if config.cdc is None else Role.LOG
+        return strategy_of(config).role
     return Role.UNIFIED if config.tables.unified else Role.BRONZE
 
 

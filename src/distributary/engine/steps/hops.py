@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 from distributary.config.pipeline_config import PipelineConfig
 from distributary.decode.change.change_formats import decoded_together
 from distributary.engine.context import RunContext
+from distributary.engine.planning.strategies import strategy_of
 from distributary.engine.planning.table_book import Pending, primary_role
 from distributary.engine.steps.aggregate_commits import aggregate_entries
 from distributary.engine.steps.commits import Reach
@@ -440,7 +441,7 @@ def _refuse_broken(context: RunContext, staged: Staged, order: StageOrder) -> No
         evidence=f"{worst.violated:,} of {worst.checked:,} rows, "
         f"the first at {worst.example}{others}",
         next_step="fix what the producer sends or the rule, or set its action to warn"
-        + ("" if context.config.cdc else " or dead_letter"),
+        + (" or dead_letter" if strategy_of(context.config).rejects_rows else ""),
         rule=worst.rule,
         table=table,
     )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pyarrow as pa
 
 from distributary.changes.history import merge_history
-from distributary.changes.merge_order import Arrival, MergeOrder, Undecided
+from distributary.changes.merge_order import MergeOrder, Undecided
 from distributary.changes.rebuild import merge_in_order
 from distributary.changes.spark_target import merge_table_with_spark, needs_spark
 from distributary.config.cdc import MergeConfig
@@ -25,6 +25,7 @@ from distributary.config.pipeline_config import PipelineConfig
 from distributary.delta.tables import may_pass
 from distributary.engine.context import RunContext
 from distributary.engine.kill_points import KillPoint, reached
+from distributary.engine.planning.strategies import strategy_of
 from distributary.engine.planning.table_book import (
     LOG,
     Pending,
@@ -32,7 +33,6 @@ from distributary.engine.planning.table_book import (
     log_files,
     log_of,
     merge_config,
-    merges_rows,
     own_columns,
     table_folder,
 )
@@ -74,7 +74,7 @@ def derived_entries(
     pending: Pending,
 ) -> tuple[TableEntry, ...]:
     """Return the entries of the tables that are built from a batch's logs."""
-    if not merges_rows(config):
+    if not strategy_of(config).merges:
         return ()
     logs = {entry.table.name: entry for entry in entries if entry.table.role is Role.LOG}
     return tuple(
@@ -101,12 +101,9 @@ def merge_of(
 ) -> MergeOrder:
     """Return the order to merge one table."""
     log = log_of(entry.table.name)
-    arrival: Arrival = "partitions" if config.source.in_order else "files"
+    arrival = strategy_of(config).arrival
     if mark.app_id.endswith(tuple(f"/{lane}" for lane in ASIDE)):
         # replayed events, and rows read from the database, arrive late in any case
-        arrival = "unknown"
-    if config.cdc is None:
-        # tables with a key have their own order, which does not depend on the source's log
         arrival = "unknown"
     is_history = entry.table.role is Role.HISTORY
     return MergeOrder(
