@@ -54,6 +54,8 @@ class SettledLake:
     batches: int = field(default=0)
     replays: int = field(default=0)
     offset: int = field(default=0)
+    _writer: Ledger | None = field(default=None, init=False, repr=False)
+    """What a run holds: its tables are opened once, and not for each batch."""
 
     def __post_init__(self) -> None:
         self.lake.mkdir(parents=True, exist_ok=True)
@@ -306,7 +308,9 @@ lake: {{path: {self.lake}}}
             if e.table.name in parked and e.table.role is Role.EACH
         )
         moment = NOON + timedelta(minutes=manifest.batch)
-        self.ledger.record(
+        if self._writer is None:
+            self._writer = self.ledger
+        self._writer.record(
             manifest,
             results,
             times=BatchTimes(moment - timedelta(seconds=1), finished_at=moment),

@@ -43,6 +43,8 @@ class Lake:
 
     path: str
     files: int = field(default=0)
+    _writers: dict[str, Ledger] = field(default_factory=dict, init=False)
+    """What a run holds: the tables of a ledger are opened once, and not for each batch."""
 
     @property
     def ledger(self) -> Ledger:
@@ -124,7 +126,7 @@ class Lake:
         steps: Mapping[str, float] | None = None,
     ) -> Manifest:
         finished = at or NOON + timedelta(seconds=10 * manifest.batch)
-        (ledger or self.ledger).record(
+        (ledger or self._writers.setdefault(self.path, self.ledger)).record(
             manifest,
             self.results(manifest, parked),
             times=BatchTimes(

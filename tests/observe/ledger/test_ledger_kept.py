@@ -33,7 +33,8 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def answers(path: str) -> dict[str, Any]:
-    ledger = Ledger(path)
+    # each table is opened once, and not for each answer
+    ledger = Ledger(path).hold()
     found = {
         "tables": ledger.tables(),
         "places": ledger.places(),
@@ -137,7 +138,7 @@ def test_a_lake_of_before_is_summed_up_by_its_next_run(lake, monkeypatch):
     old = answers(lake.path)
     assert old == all_rows_read(lake.path, monkeypatch)
     # not a version at which it would be done anyway
-    settle(lake, 2 * EVERY, 2 * EVERY + 1)
+    settle(lake, 2 * EVERY, 2 * EVERY + 1, ledger=Ledger(lake.path))
     assert uncovered(lake) == 0
     assert answers(lake.path) == all_rows_read(lake.path, monkeypatch)
 

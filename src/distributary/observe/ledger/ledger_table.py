@@ -249,11 +249,11 @@ class LedgerTable:
                     table.create_write_transaction(
                         [self._file_of(rows)], "append", table.schema(), commit_properties=marks
                     )
-            if (table.version() + 1) % UPKEEP_EVERY == 0 or self._is_behind():
+            if (table.version() + 1) % UPKEEP_EVERY == 0 or self._is_behind(table.version()):
                 self._upkeep()
             return True
 
-    def _is_behind(self) -> bool:
+    def _is_behind(self, commits: int) -> bool:
         """Return whether many files are not in the sums; checked once, at a process's first commit.
 
         This is so in lakes from before there were sums, and if processes end after few batches.
@@ -261,6 +261,9 @@ class LedgerTable:
         if self._looked:
             return False
         self._looked = True
+        # a commit adds one file: files of few commits are few, and need not be counted
+        if commits < UPKEEP_EVERY:
+            return False
         # a new handle, because the log may have been shortened since this one's commit
         version = self._open()
         _, fresh = (None, None) if version is None else self._uncovered(version)
