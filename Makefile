@@ -85,14 +85,14 @@ dev-down: $(RUN_STAMP) ## Stop them; their data stays
 test: connectors services ## Run the tests; PYTEST_ARGS="tests/engine -x" narrows them
 	$(PYTEST) -m 'not slow' $(PYTEST_ARGS)
 
-test-slow: connectors services ## Run the tests that take half a minute or more each, and the fuzzers (FUZZ_SEED=7 FUZZ_ROUNDS=20 CUT_KILLS=200)
+test-slow: connectors services ## Run the tests that take about ten seconds or more each, more seeds and kinds of others, and the fuzzers (FUZZ_SEED=7 FUZZ_ROUNDS=20 CUT_KILLS=200)
 	$(PYTEST) -m 'slow and not cluster' $(PYTEST_ARGS)
 
 test-cluster: connectors services ## Run the tests that start workers, pods or machines of their own, minutes each
 	$(PYTEST) -m cluster $(PYTEST_ARGS)
 
 test-properties: connectors services ## Run the properties with new random examples, ten times as many
-	$(PYTEST) -m 'hypothesis and not slow' --hypothesis-profile new $(PYTEST_ARGS)
+	$(PYTEST) -m hypothesis --hypothesis-profile new $(PYTEST_ARGS)
 
 test-fast: $(STAMP) ## Run the tests that need no JVM
 	$(BIN)/python -m pytest -m 'not spark and not cluster and not services' $(PYTEST_ARGS)

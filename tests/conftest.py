@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -27,8 +28,12 @@ __all__ = [
     "tasks",
 ]
 
-# each takes many seconds to start, and few files need it: one process serves all of those
-_TOGETHER = ("debezium: Debezium", "mortal: Services", "look: Look", "@pytest.mark.sql")
+# each takes many seconds to start and to become quick: one process serves all files that need it
+_TOGETHER = {
+    "brokers": re.compile(r"\b(services|mortal): (Secured)?Services\b|: Debezium\b"),
+    "browser": re.compile(r"\blook: Look\b"),
+    "spark": re.compile(r"\bspark: SparkSession\b(?! \|)|@pytest\.mark\.sql\b"),
+}
 _STARTED = {"spark": "spark", "services": "services", "mortal": "services", "postgres": "services"}
 
 # no failure because a machine is busy: what an example takes is nobody's promise
@@ -119,6 +124,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @cache
 def _process_of(file: str) -> str:
-    """What the files that share a process have in common."""
+    """What the files that share a process have in common; else the file itself."""
     text = (Path(__file__).parent.parent / file).read_text("utf-8")
-    return next((sign for sign in _TOGETHER if sign in text), file)
+    if "pytest.mark.cluster" in text:
+        # starts much of its own
+        return file
+    return next((name for name, sign in _TOGETHER.items() if sign.search(text)), file)

@@ -88,7 +88,7 @@ def test_a_strangers_topic_becomes_rows(
     services: SecuredServices,
     topics: Topics,
     registry: HttpRegistry,
-    spark: SparkSession,
+    tasks: SparkSession,
 ) -> None:
     topic = topics.create(unique("t").replace("-", "_"), 2)
     values, table = fill(topic, registry)
@@ -105,14 +105,14 @@ def test_a_strangers_topic_becomes_rows(
     assert len(text.splitlines()) < 35
     assert Path("pipeline.schema.json").is_file()
     assert cli("validate", "pipeline.yaml").code == 0
-    summary = Pipeline.load("pipeline.yaml").run(spark=spark)
+    summary = Pipeline.load("pipeline.yaml").run(spark=tasks)
     assert (summary.counts.read, summary.counts.written) == (20, 20)
     rows = cli("query", f'select count(*) as n from "{table}"', "--json").json["rows"]
     assert rows == [{"n": 20}]
 
 
 def test_context_attributes_of_cloud_events_are_in_the_tables(
-    cli: Cli, own_folder: Path, spark: SparkSession
+    cli: Cli, own_folder: Path, tasks: SparkSession
 ) -> None:
     event = {"specversion": "1.0", "source": "/shop", "subject": "cart", "data": {"id": 7}}
     moment = "2024-02-29T12:00:00Z"
@@ -122,7 +122,7 @@ def test_context_attributes_of_cloud_events_are_in_the_tables(
     found = cli("init", "events", "--json")
     assert found.code == 0, found.err
     assert found.json["plan"]["waiting"] == 100
-    counts = Pipeline.load("pipeline.yaml").run(spark=spark).counts
+    counts = Pipeline.load("pipeline.yaml").run(spark=tasks).counts
     assert (counts.read, counts.written) == (100, 97)
     # what was foreseen is what came
     assert sum(found.json["plan"]["dead_letters"].values()) == counts.dead_lettered

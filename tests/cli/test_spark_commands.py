@@ -69,6 +69,7 @@ def test_every_example_works_after_the_demo(cli: Cli, spark: SparkSession) -> No
     _all_work(cli, lines)
 
 
+@pytest.mark.slow
 def test_change_data_is_what_the_database_holds_and_its_examples_work(
     cli: Cli, spark: SparkSession
 ) -> None:

@@ -373,6 +373,7 @@ def test_old_tables_write_checkpoints_less_often_but_never_rarely() -> None:
 
 @pytest.mark.spark
 @pytest.mark.sql
+@pytest.mark.slow
 def test_spark_reads_our_checkpoints(folder: Path, spark: SparkSession) -> None:
     publisher = DirectPublisher()
     for batch in range(4):

@@ -175,7 +175,7 @@ def test_a_log_that_ends_with_an_emptied_commit_is_mended_for_what_comes_next(
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("kind", ["json", "parquet"])
+@pytest.mark.parametrize("kind", [pytest.param("json", marks=pytest.mark.slow), "parquet"])
 @pytest.mark.sql
 def test_a_checkpoint_of_the_second_kind_is_read_and_followed_by_one_of_the_first(
     folder: Path, spark: SparkSession, kind: str

@@ -32,8 +32,6 @@ from tests.catalog.unity_server import TOKEN, Refused, Unity, unity_server
 from tests.lakes.games import TABLES, Games
 from tests.source.s3_server import BUCKET, KEYS, s3_server
 
-pytestmark = pytest.mark.spark
-
 
 @pytest.fixture
 def unity() -> Iterator[Unity]:
@@ -58,11 +56,11 @@ def columns(server: Unity, table: str) -> list[str]:
 
 
 def test_tables_are_in_unity_and_their_columns_follow(
-    tmp_path: Path, spark: SparkSession, unity: Unity
+    tmp_path: Path, tasks: SparkSession, unity: Unity
 ) -> None:
     games = Games(tmp_path, GamesPlan(games=2, versions=2, records=5))
     games.send_round()
-    summary = Pipeline.load(with_catalog(games, in_unity(unity))).run(spark=spark)
+    summary = Pipeline.load(with_catalog(games, in_unity(unity))).run(spark=tasks)
     names = ["bronze_events", "unified_gold", *games.tables()]
     assert {f"main.games.{name}" for name in names} <= set(unity.tables)
     assert summary.catalog is not None
@@ -74,14 +72,14 @@ def test_tables_are_in_unity_and_their_columns_follow(
 
     games.send_round()
     created = unity.count("POST", "/tables")
-    Pipeline.load(with_catalog(games, in_unity(unity))).run(spark=spark)
+    Pipeline.load(with_catalog(games, in_unity(unity))).run(spark=tasks)
     assert f"col_{name}_1" in columns(unity, table)
     assert unity.count("POST", "/tables") == created
     games.assert_each_record_once()
 
 
 def test_a_catalog_that_is_down_costs_no_batch(
-    tmp_path: Path, spark: SparkSession, unity: Unity
+    tmp_path: Path, tasks: SparkSession, unity: Unity
 ) -> None:
     def down(method: str, path: str) -> None:
         raise Refused(503, "UNAVAILABLE", f"no {TOKEN}")
@@ -95,7 +93,7 @@ def test_a_catalog_that_is_down_costs_no_batch(
     metrics = Metrics()
     pipeline.bus.subscribe(heard.append)
     pipeline.bus.subscribe(metrics.listen)
-    summary = pipeline.run(spark=spark)
+    summary = pipeline.run(spark=tasks)
     assert summary.counts.written == 5
     assert summary.catalog is not None
     assert summary.catalog.code == "CATALOG_UNAVAILABLE"
@@ -112,7 +110,7 @@ def test_a_catalog_that_is_down_costs_no_batch(
 
     # and the next run heals it, though no record comes
     unity.before = lambda method, path: None
-    Pipeline.load(file).run(spark=spark)
+    Pipeline.load(file).run(spark=tasks)
     assert f"main.games.{games.tables()[0]}" in unity.tables
     healed = read_catalog_state(str(games.lake), "games")
     assert healed is not None
@@ -122,12 +120,12 @@ def test_a_catalog_that_is_down_costs_no_batch(
 
 
 def test_clean_takes_entries_away_and_only_its_own(
-    tmp_path: Path, spark: SparkSession, unity: Unity
+    tmp_path: Path, tasks: SparkSession, unity: Unity
 ) -> None:
     games = Games(tmp_path, GamesPlan(games=2, versions=1, records=5))
     games.send_round()
     file = with_catalog(games, in_unity(unity))
-    Pipeline.load(file).run(spark=spark)
+    Pipeline.load(file).run(spark=tasks)
     mine, theirs = games.tables()
     unity.tables[f"main.games.{theirs}"]["storage_location"] = "s3://somewhere/else"
     pipeline = Pipeline.load(file)
@@ -152,7 +150,7 @@ def test_clean_takes_entries_away_and_only_its_own(
 
 
 def test_a_run_that_ended_before_it_registered_is_healed(
-    tmp_path: Path, spark: SparkSession, unity: Unity, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tasks: SparkSession, unity: Unity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     games = Games(tmp_path, GamesPlan(games=1, versions=1, records=5))
     games.send_round()
@@ -165,15 +163,15 @@ def test_a_run_that_ended_before_it_registered_is_healed(
     with monkeypatch.context() as patched:
         patched.setattr(batch, "reached", end)
         with pytest.raises(KeyboardInterrupt):
-            Pipeline.load(file).run(spark=spark)
+            Pipeline.load(file).run(spark=tasks)
     table = f"main.games.{games.tables()[0]}"
     assert table not in unity.tables
-    summary = Pipeline.load(file).run(spark=spark)
+    summary = Pipeline.load(file).run(spark=tasks)
     assert table in unity.tables
     assert summary.catalog is not None and summary.catalog.waiting == 0
 
 
-def test_a_lake_in_a_bucket_is_in_glue(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_lake_in_a_bucket_is_in_glue(tmp_path: Path, tasks: SparkSession) -> None:
     games = Games(tmp_path, GamesPlan(games=1, versions=2, records=5))
     with s3_server() as server:
         endpoint = server.options["AWS_ENDPOINT_URL"]
@@ -190,7 +188,7 @@ def test_a_lake_in_a_bucket_is_in_glue(tmp_path: Path, spark: SparkSession) -> N
                 file.read_text().replace(f"lake: {{path: {games.lake}}}", f"lake: {lake}")
             )
             pipeline = Pipeline.load(file)
-            assert pipeline.run(spark=spark).counts.written == 5
+            assert pipeline.run(spark=tasks).counts.written == 5
         tables = {t["Name"]: t for t in client.get_tables(DatabaseName="games")["TableList"]}
         each = next(t.table for t in pipeline.ledger().tables("games") if t.role == Role.EACH)
         stored = tables[each]["StorageDescriptor"]
@@ -247,6 +245,7 @@ print(next(row["data_type"] for row in told if row["col_name"] == "Type"))
 
 
 @pytest.mark.cluster
+@pytest.mark.spark
 @pytest.mark.slow
 def test_a_managed_table_of_a_hive_metastore_is_written_by_its_name(tmp_path: Path) -> None:
     games = Games(tmp_path, GamesPlan(games=2, versions=2, records=5))
@@ -273,6 +272,7 @@ def test_a_managed_table_of_a_hive_metastore_is_written_by_its_name(tmp_path: Pa
 
 
 @pytest.mark.cluster
+@pytest.mark.spark
 @pytest.mark.slow
 def test_a_hive_metastore_has_the_tables_for_every_session(tmp_path: Path) -> None:
     games = Games(tmp_path, GamesPlan(games=2, versions=2, records=5))

@@ -62,7 +62,10 @@ class _Killed(BaseException):
     """Nobody catches it."""
 
 
-@pytest.mark.parametrize("moment", [KillPoint.BEFORE_MERGE, KillPoint.BEFORE_SETTLE, None])
+@pytest.mark.parametrize(
+    "moment",
+    [KillPoint.BEFORE_MERGE, pytest.param(KillPoint.BEFORE_SETTLE, marks=pytest.mark.slow), None],
+)
 def test_what_was_cut_short_is_merged_once(
     feed: BucketFeed, tasks: SparkSession, monkeypatch: pytest.MonkeyPatch, moment: KillPoint | None
 ) -> None:

@@ -37,21 +37,21 @@ def test_a_run_brings_every_record_to_its_place(tmp_path: Path, spark: SparkSess
 
 
 def test_the_next_run_removes_what_a_killed_one_has_sent_to_its_tasks(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, tasks: SparkSession
 ) -> None:
     games = Games(tmp_path, GamesPlan(games=1, versions=1, records=3))
     games.send_all()
-    games.pipeline().run(spark=spark)
+    games.pipeline().run(spark=tasks)
     (home,) = (games.lake / "_distributary" / "pipelines").iterdir()
     left, other = home / "plan" / "stream" / "abc", home / "plan" / "replay" / "abc"
     for file in (left, other):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"")
-    games.pipeline().run(spark=spark)
+    games.pipeline().run(spark=tasks)
     assert (left.exists(), other.exists()) == (False, True)
 
 
-def test_batches_are_bounded(tmp_path: Path, spark: SparkSession) -> None:
+def test_batches_are_bounded(tmp_path: Path, tasks: SparkSession) -> None:
     games = Games(tmp_path, GamesPlan(games=2, versions=4, records=25), records_per_file=50)
     games.send_all()
     sizes: list[int] = []
@@ -59,22 +59,22 @@ def test_batches_are_bounded(tmp_path: Path, spark: SparkSession) -> None:
     pipeline.bus.subscribe(
         lambda e: sizes.append(e.counts.read) if isinstance(e, BatchSettled) else None
     )
-    pipeline.run(spark=spark)
+    pipeline.run(spark=tasks)
     assert sum(sizes) == 200
     assert len(sizes) >= 3
     games.assert_each_record_once()
 
 
 def test_tables_get_the_metadata_columns_that_are_asked_for_later(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, tasks: SparkSession
 ) -> None:
     games = Games(tmp_path, GamesPlan(games=2, versions=2, records=5))
     few = "{each: 'silver_{type}', unified: unified_gold, metadata: [offset]}"
     games.send_round()
-    games.pipeline(tables=few).run(spark=spark)
+    games.pipeline(tables=few).run(spark=tasks)
     games.send_all()
     more = few.replace("[offset]", "[offset, topic, batch]")
-    games.pipeline(tables=more).run(spark=spark)
+    games.pipeline(tables=more).run(spark=tasks)
     for table in [*games.tables(), "unified_gold"]:
         rows = games.rows(table)
         new = [row for row in rows if row["_batch"] is not None]
@@ -117,7 +117,7 @@ def test_tables_are_in_the_catalog_when_the_lake_has_a_database(
     assert "event.user_name" in comments["user_name"]
 
 
-def test_versions_arrive_while_it_runs(tmp_path: Path, spark: SparkSession) -> None:
+def test_versions_arrive_while_it_runs(tmp_path: Path, tasks: SparkSession) -> None:
     games = Games(tmp_path, GamesPlan(games=2, versions=10, records=3))
     games.send_round()
     pipeline = games.pipeline()
@@ -125,7 +125,7 @@ def test_versions_arrive_while_it_runs(tmp_path: Path, spark: SparkSession) -> N
     pipeline.bus.subscribe(seen.append)
     result: list[RunSummary] = []
     runner = threading.Thread(
-        target=lambda: result.append(pipeline.run(trigger="continuous", spark=spark))
+        target=lambda: result.append(pipeline.run(trigger="continuous", spark=tasks))
     )
     runner.start()
     try:
@@ -147,25 +147,25 @@ def test_versions_arrive_while_it_runs(tmp_path: Path, spark: SparkSession) -> N
 
 
 def test_a_checkpoint_from_an_older_copy_is_exact_or_refused(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, tasks: SparkSession
 ) -> None:
     games = Games(tmp_path, GamesPlan(games=2, versions=4, records=5))
     games.send_round()
-    games.pipeline().run(spark=spark)
+    games.pipeline().run(spark=tasks)
     checkpoint = games.lake / "_checkpoints" / "games"
     shutil.copytree(checkpoint, tmp_path / "copy")
     games.send_round()
-    games.pipeline().run(spark=spark)
+    games.pipeline().run(spark=tasks)
     # the same records in the same portions: exact
     shutil.rmtree(checkpoint)
     shutil.copytree(tmp_path / "copy", checkpoint)
-    games.pipeline().run(spark=spark)
+    games.pipeline().run(spark=tasks)
     games.assert_each_record_once()
     # more records than then: the old batch is cut where it was cut, the rest follows
     shutil.rmtree(checkpoint)
     shutil.copytree(tmp_path / "copy", checkpoint)
     games.send_round()
-    games.pipeline().run(spark=spark)
+    games.pipeline().run(spark=tasks)
     games.assert_each_record_once()
     # a source that was written again: refused by name, and nothing is doubled
     shutil.rmtree(checkpoint)
@@ -176,35 +176,35 @@ def test_a_checkpoint_from_an_older_copy_is_exact_or_refused(
     shutil.rmtree(games.lake / "wrapper")
     shutil.copytree(other.lake / "wrapper", games.lake / "wrapper")
     with pytest.raises(SourceError):
-        games.pipeline().run(spark=spark)
+        games.pipeline().run(spark=tasks)
     counted = Counter(games.offsets())
     assert set(counted.values()) == {1}
 
 
 def test_a_reset_checkpoint_is_a_new_life_that_old_marks_do_not_hide(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, tasks: SparkSession
 ) -> None:
     games = Games(tmp_path, GamesPlan(games=1, versions=1, records=5))
     games.send_all()
-    games.pipeline().run(spark=spark)
+    games.pipeline().run(spark=tasks)
     remove(games.pipeline(), plan_reset(games.pipeline()))
-    summary = games.pipeline().run(spark=spark)
+    summary = games.pipeline().run(spark=tasks)
     assert summary.counts.written == 5
     assert len(games.rows(games.tables()[0])) == 10
 
 
 def test_a_missing_manifest_is_taken_from_the_lake_or_refused(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, tasks: SparkSession
 ) -> None:
     games = Games(tmp_path, GamesPlan(games=1, versions=3, records=2))
     manifests = games.lake / "_checkpoints" / "games" / "manifests"
     for _ in range(2):
         games.send_round()
-        games.pipeline().run(spark=spark)
+        games.pipeline().run(spark=tasks)
         for path in manifests.glob("0*.json"):
             path.unlink()
     ManifestCopy(str(games.lake), "games").remove()
     games.send_round()
     with pytest.raises(CheckpointError):
-        games.pipeline().run(spark=spark)
+        games.pipeline().run(spark=tasks)
     assert len(games.rows("bronze_events")) == 4

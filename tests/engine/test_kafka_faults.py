@@ -75,9 +75,9 @@ def send(stream: Stream, count: int, version: int) -> None:
     stream.topics.send(stream.topic, [frame(b"\x08\x01", schema_id=number)] * count)
 
 
-@pytest.mark.parametrize("victim", ["kafka", "registry"])
+@pytest.mark.parametrize("victim", ["kafka", pytest.param("registry", marks=pytest.mark.slow)])
 def test_one_of_them_dies_in_the_middle_and_comes_back(
-    mortal: Services, tmp_path: Path, spark: SparkSession, victim: str
+    mortal: Services, tmp_path: Path, tasks: SparkSession, victim: str
 ) -> None:
     stream = make(mortal, tmp_path)
     send(stream, 20, version=1)
@@ -85,7 +85,7 @@ def test_one_of_them_dies_in_the_middle_and_comes_back(
     restart: Callable[[], None] = (
         mortal.restart_kafka if victim == "kafka" else mortal.restart_registry
     )
-    with Going(stream, spark) as run:
+    with Going(stream, tasks) as run:
         run.wait_for(20)
         if victim == "registry":
             # a schema that the run has not met, so that it must ask
@@ -110,12 +110,13 @@ def test_one_of_them_dies_in_the_middle_and_comes_back(
     assert not stream.letters()
 
 
+@pytest.mark.slow
 def test_everybody_sees_that_the_broker_is_away_and_when_it_is_back(
-    mortal: Services, tmp_path: Path, spark: SparkSession
+    mortal: Services, tmp_path: Path, tasks: SparkSession
 ) -> None:
     stream = make(mortal, tmp_path)
     send(stream, 20, version=1)
-    with Going(stream, spark) as run:
+    with Going(stream, tasks) as run:
         metrics, rules = Metrics(), Rules(run.pipeline.config, now=datetime.now(UTC))
         run.pipeline.bus.subscribe(metrics.listen)
         run.pipeline.bus.subscribe(rules.hear)
@@ -149,11 +150,11 @@ def test_everybody_sees_that_the_broker_is_away_and_when_it_is_back(
 
 
 def test_lag_is_what_the_broker_holds_and_nobody_has_read(
-    mortal: Services, tmp_path: Path, spark: SparkSession
+    mortal: Services, tmp_path: Path, tasks: SparkSession
 ) -> None:
     stream = make(mortal, tmp_path)
     send(stream, 20, version=1)
-    with Going(stream, spark, trigger="every 1h") as run:
+    with Going(stream, tasks, trigger="every 1h") as run:
         run.wait_for(20)
         eventually(lambda: run.status().lag.lag_records == 0, seconds=60)
         send(stream, 7, version=1)
@@ -168,7 +169,7 @@ def test_lag_is_what_the_broker_holds_and_nobody_has_read(
 
 @pytest.mark.parametrize("missing", ["kafka", "registry"])
 def test_one_of_them_is_not_there_at_the_start(
-    mortal: Services, tmp_path: Path, spark: SparkSession, missing: str
+    mortal: Services, tmp_path: Path, tasks: SparkSession, missing: str
 ) -> None:
     stream = make(mortal, tmp_path)
     send(stream, 1, version=1)
@@ -181,7 +182,7 @@ def test_one_of_them_is_not_there_at_the_start(
         pipeline = type(pipeline).load(tmp_path / "pipeline.yaml")
     expected = SourceUnavailableError if missing == "kafka" else RegistryUnavailableError
     with pytest.raises(expected) as caught:
-        pipeline.run(spark=spark)
+        pipeline.run(spark=tasks)
     assert caught.value.retryable
     assert nobody in (caught.value.where or "")
     assert caught.value.next_step

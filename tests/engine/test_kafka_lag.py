@@ -20,7 +20,7 @@ from tests.registry.frames import frame
 from tests.services.secured import SecuredServices
 from tests.waiting import eventually
 
-PARTITIONS, BATCH, SAMPLES = 2, 300, 12
+PARTITIONS, BATCH, SAMPLES = 2, 300, 6
 
 
 class Ends:
@@ -101,7 +101,7 @@ def test_lag_is_that_of_one_moment_while_batches_are_under_way(
                 if found.backlog is not None:
                     shown.append(found)
             settled = len(run.events)
-            eventually(lambda: len(run.events) > settled + 20, seconds=120)
+            eventually(lambda: len(run.events) > settled + 10, seconds=120)
     finally:
         over.set()
         producing.join()

@@ -38,7 +38,7 @@ PRODUCT = {
 
 
 def test_orders_are_a_row_per_element_and_what_does_not_match_is_a_dead_letter(
-    services: SecuredServices, tmp_path: Path, spark: SparkSession
+    services: SecuredServices, tmp_path: Path, tasks: SparkSession
 ) -> None:
     stream = avro_stream(services, tmp_path)
     known = stream.registry.register(stream.subject, json.dumps(ORDER), format=Format.AVRO)
@@ -59,7 +59,7 @@ def test_orders_are_a_row_per_element_and_what_does_not_match_is_a_dead_letter(
     ends_early = frame(good[:-3], schema_id=known, indexes=None)
     left_over = frame(good + b"\x07", schema_id=known, indexes=None)
     stream.topics.send(stream.topic, [*framed, *bad.values(), ends_early, left_over])
-    summary = stream.pipeline().run(spark=spark)
+    summary = stream.pipeline().run(spark=tasks)
     assert summary.counts == Counts(read=9, written=2, dead_lettered=7)
     rows = stream.rows()
     assert [(r["order_id"], r["customer"], r["_offset"]) for r in rows] == [
@@ -74,19 +74,19 @@ def test_orders_are_a_row_per_element_and_what_does_not_match_is_a_dead_letter(
 
 
 def test_an_unframed_message_lands_once_when_the_framing_is_mended(
-    services: SecuredServices, tmp_path: Path, spark: SparkSession
+    services: SecuredServices, tmp_path: Path, tasks: SparkSession
 ) -> None:
     stream = avro_stream(services, tmp_path)
     stream.registry.register(stream.subject, json.dumps(ORDER), format=Format.AVRO)
     bare = avro(ORDER, [order(7)])
     stream.topics.send(stream.topic, [bare], keys=[b"k"])
-    assert stream.pipeline().run(spark=spark).counts == Counts(read=1, dead_lettered=1)
+    assert stream.pipeline().run(spark=tasks).counts == Counts(read=1, dead_lettered=1)
     (letter,) = stream.letters()
     assert (letter["value"], letter["key"]) == (bare, b"k")
     stream.payload = "{format: avro, framing: auto, validate: registry}"
     pipeline = stream.pipeline()
     for expected in (1, 0):
-        with pipeline.open(spark, lane="replay") as context:
+        with pipeline.open(tasks, lane="replay") as context:
             letters = dead_letters_of(pipeline)
             done = replay(context, letters, letters.select(status="open"))
         assert done.replayed == expected
@@ -94,7 +94,7 @@ def test_an_unframed_message_lands_once_when_the_framing_is_mended(
 
 
 def test_a_union_of_records_is_a_table_per_record(
-    services: SecuredServices, tmp_path: Path, spark: SparkSession
+    services: SecuredServices, tmp_path: Path, tasks: SparkSession
 ) -> None:
     stream = avro_stream(services, tmp_path, tables="{each: '{record}'}")
     union = [CUSTOMER, PRODUCT]
@@ -105,29 +105,29 @@ def test_a_union_of_records_is_a_table_per_record(
     values = [frame(avro(union, datum), schema_id=number, indexes=None) for datum in data]
     nobody = frame(b"\x08", schema_id=number, indexes=None)
     stream.topics.send(stream.topic, [*values, nobody])
-    summary = stream.pipeline().run(spark=spark)
+    summary = stream.pipeline().run(spark=tasks)
     assert summary.counts == Counts(read=4, written=3, dead_lettered=1)
     assert [r["name"] for r in stream.rows("customer")] == ["Ann", "Ann"]
     assert [r["price"] for r in stream.rows("product")] == [9.5]
 
 
 def test_a_value_too_large_and_a_tombstone(
-    services: SecuredServices, tmp_path: Path, spark: SparkSession
+    services: SecuredServices, tmp_path: Path, tasks: SparkSession
 ) -> None:
     stream = avro_stream(services, tmp_path)
     known = stream.registry.register(stream.subject, json.dumps(ORDER), format=Format.AVRO)
-    huge = frame(avro(ORDER, [order(1, "x" * 100_000_000)]), schema_id=known, indexes=None)
+    huge = frame(avro(ORDER, [order(1, "x" * 20_000_000)]), schema_id=known, indexes=None)
     small = frame(avro(ORDER, [order(2)]), schema_id=known, indexes=None)
     stream.topics.send(stream.topic, [huge, small, None, None], keys=[b"a", b"b", b"gone", None])
     pipeline = stream.pipeline(source="  tombstones: skip")
-    summary = pipeline.run(spark=spark)
+    summary = pipeline.run(spark=tasks)
     assert summary.counts == Counts(read=4, written=1, dead_lettered=2, skipped=1)
     assert sorted(x["error_code"] for x in stream.letters()) == ["NULL_VALUE", "PAYLOAD_TOO_LARGE"]
     assert max(len(x["value"] or b"") for x in stream.letters()) == len(huge)
 
 
 def test_headers_are_read_and_kept(
-    services: SecuredServices, tmp_path: Path, spark: SparkSession
+    services: SecuredServices, tmp_path: Path, tasks: SparkSession
 ) -> None:
     stream = Stream(services, tmp_path, payload="{format: protobuf}")
     number = stream.registry.register(stream.subject, person(1), format=Format.PROTOBUF)
@@ -135,7 +135,7 @@ def test_headers_are_read_and_kept(
     stream.topics.send(stream.topic, [b"\x08\x07"], headers=[("x", b"\x00\xff"), mine])
     stream.topics.send(stream.topic, [frame(b"\x08\x08", schema_id=number)])
     stream.topics.send(stream.topic, [b"bad"], headers=[("x", b"\x00\xff"), ("x", b"")])
-    summary = stream.pipeline().run(spark=spark)
+    summary = stream.pipeline().run(spark=tasks)
     assert summary.counts == Counts(read=3, written=2, dead_lettered=1)
     assert sorted(row["id"] for row in stream.rows()) == [7, 8]
     (letter,) = stream.letters()
@@ -143,7 +143,7 @@ def test_headers_are_read_and_kept(
 
 
 def test_ten_versions_arrive_during_one_continuous_run(
-    services: SecuredServices, tmp_path: Path, spark: SparkSession
+    services: SecuredServices, tmp_path: Path, tasks: SparkSession
 ) -> None:
     stream = Stream(services, tmp_path, payload="{format: protobuf, framing: confluent}")
     stream.tables = "{each: unified_gold}"
@@ -152,7 +152,7 @@ def test_ten_versions_arrive_during_one_continuous_run(
     pipeline.bus.subscribe(events.append)
     done: list[Any] = []
     thread = threading.Thread(
-        target=lambda: done.append(pipeline.run(trigger=Trigger.parse("continuous"), spark=spark))
+        target=lambda: done.append(pipeline.run(trigger=Trigger.parse("continuous"), spark=tasks))
     )
     thread.start()
     try:
@@ -180,7 +180,7 @@ def person(version: int) -> str:
 
 @pytest.mark.parametrize("door", ["sasl", "mtls"])
 def test_tasks_are_let_in_where_they_must_say_who_they_are(
-    services: SecuredServices, tmp_path: Path, spark: SparkSession, door: str
+    services: SecuredServices, tmp_path: Path, tasks: SparkSession, door: str
 ) -> None:
     stream = Stream(services, tmp_path, payload="{format: protobuf}")
     number = stream.registry.register(stream.subject, person(1), format=Format.PROTOBUF)
@@ -194,7 +194,7 @@ def test_tasks_are_let_in_where_they_must_say_who_they_are(
     }[door]
     servers = {"sasl": security.sasl_plaintext, "mtls": security.ssl}[door]
     pipeline = stream.pipeline(servers=servers, source=f"  security: {{{settings}}}")
-    assert pipeline.run(spark=spark).counts == Counts(read=1, written=1)
+    assert pipeline.run(spark=tasks).counts == Counts(read=1, written=1)
 
 
 @pytest.mark.parametrize("exchange", ["disk", "spark"])

@@ -32,11 +32,11 @@ def people_sink(root: Path) -> DeltaSink:
     return DeltaSink(str(root / "lake" / "people"), value_column="value", type_column=None)
 
 
-def test_one_topic_many_versions_one_growing_table(tmp_path: Path, spark: SparkSession) -> None:
+def test_one_topic_many_versions_one_growing_table(tmp_path: Path, tasks: SparkSession) -> None:
     registry = FileRegistry(tmp_path / "schemas", durable=False)
     people = stream_people(PeoplePlan(versions=4, records=5), registry=registry)
     deliver(people, sink=people_sink(tmp_path))
-    summary = Pipeline.load(people_file(tmp_path)).run(spark=spark)
+    summary = Pipeline.load(people_file(tmp_path)).run(spark=tasks)
     assert summary.counts == Counts(read=20, written=20)
     table = DeltaTable(str(tmp_path / "lake" / "unified_gold"))
     names = [f.name for f in table.schema().fields]

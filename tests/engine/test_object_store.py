@@ -37,8 +37,6 @@ from tests.lakes.games import TABLES, Games
 from tests.services.shared import unique
 from tests.source.s3_server import BUCKET, KEYS, S3Server, s3_server
 
-pytestmark = pytest.mark.spark
-
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[S3Server]:
@@ -103,17 +101,17 @@ def store(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_every_record_reaches_its_table_on_the_store(
-    store: Store, spark: SparkSession, tmp_path: Path
+    store: Store, tasks: SparkSession, tmp_path: Path
 ) -> None:
     while store.games.send_round() is not None:
-        store.pipeline().run(spark=spark)
+        store.pipeline().run(spark=tasks)
     store.assert_each_record_once()
     assert len(store.tables()) == 3
     names = {f"col_{store.tables()[0].removeprefix('silver_')}_{n}" for n in range(3)}
     assert names <= set(store.rows(store.tables()[0])[0])
     assert len(store.rows("unified_gold")) == 90
     assert len(store.rows("bronze_events")) == 96 - _unwrapped_bad(store)
-    assert store.pipeline().run(spark=spark).counts == Counts()
+    assert store.pipeline().run(spark=tasks).counts == Counts()
     assert list((tmp_path / "work").iterdir()) == []
     (one,) = status(store.address).pipelines
     assert one.equation.startswith("read 96 = written 90")
@@ -129,10 +127,10 @@ def _unwrapped_bad(store: Store) -> int:
 )
 @pytest.mark.slow
 def test_what_was_cut_short_is_finished_once(
-    store: Store, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, moment: KillPoint
+    store: Store, tasks: SparkSession, monkeypatch: pytest.MonkeyPatch, moment: KillPoint
 ) -> None:
     store.games.send_round()
-    store.pipeline().run(spark=spark)
+    store.pipeline().run(spark=tasks)
     store.games.send_round()
 
     def stop(here: KillPoint, _: int) -> None:
@@ -142,17 +140,17 @@ def test_what_was_cut_short_is_finished_once(
     with monkeypatch.context() as patched:
         patched.setattr(batches, "reached", stop)
         with pytest.raises(KeyboardInterrupt):
-            store.pipeline().run(spark=spark)
-    store.pipeline().run(spark=spark)
+            store.pipeline().run(spark=tasks)
+    store.pipeline().run(spark=tasks)
     store.assert_each_record_once()
 
 
 def parked_table(
-    store: Store, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, *, rounds: int
+    store: Store, tasks: SparkSession, monkeypatch: pytest.MonkeyPatch, *, rounds: int
 ) -> str:
     """A table that could not be written for some rounds, after a good one."""
     store.games.send_round()
-    store.pipeline().run(spark=spark)
+    store.pipeline().run(spark=tasks)
     victim = store.tables()[0]
     publish = DirectPublisher.publish
 
@@ -165,14 +163,14 @@ def parked_table(
         patched.setattr(DirectPublisher, "publish", fail)
         for _ in range(rounds):
             store.games.send_round()
-            assert store.pipeline().run(spark=spark).counts.parked == 10
+            assert store.pipeline().run(spark=tasks).counts.parked == 10
     return victim
 
 
 def test_a_table_that_cannot_be_written_waits_beside_the_progress(
-    store: Store, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    store: Store, tasks: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    victim = parked_table(store, spark, monkeypatch, rounds=2)
+    victim = parked_table(store, tasks, monkeypatch, rounds=2)
     assert [p.table for p in waiting(store.pipeline())] == [victim, victim]
     done = resume(store.pipeline(), victim)
     assert {each.outcome for each in done} == {Outcome.PUBLISHED}
@@ -181,24 +179,24 @@ def test_a_table_that_cannot_be_written_waits_beside_the_progress(
 
 
 def test_batches_that_waited_in_a_checkpoint_that_was_replaced_are_missed_by_name(
-    store: Store, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    store: Store, tasks: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    victim = parked_table(store, spark, monkeypatch, rounds=1)
+    victim = parked_table(store, tasks, monkeypatch, rounds=1)
     at(store.pipeline().parking).remove_folder()
     store.games.send_round()
     with pytest.raises(TableBehindError) as caught:
-        store.pipeline().run(spark=spark)
+        store.pipeline().run(spark=tasks)
     assert f"{victim} (batch 1)" in caught.value.evidence
     # meant to be so: nobody has another copy
     accept(store.pipeline(), plan_acceptance(store.pipeline(), victim))
-    assert store.pipeline().run(spark=spark).batches == 1
+    assert store.pipeline().run(spark=tasks).batches == 1
 
 
 @pytest.mark.slow
-def test_clean_takes_away_what_the_pipeline_made(store: Store, spark: SparkSession) -> None:
+def test_clean_takes_away_what_the_pipeline_made(store: Store, tasks: SparkSession) -> None:
     store.server.put(f"{store.address.removeprefix(f's3://{BUCKET}/')}/of_others/x", b"1")
     store.games.send_round()
-    store.pipeline().run(spark=spark)
+    store.pipeline().run(spark=tasks)
     assert len(store.objects()) > 10
     pipeline = store.pipeline()
     remove(pipeline, plan_clean(pipeline))
@@ -209,26 +207,27 @@ def test_clean_takes_away_what_the_pipeline_made(store: Store, spark: SparkSessi
     assert not [path for path in left if path.startswith("silver_")]
     assert not [path for path in left if path.startswith("_checkpoints/")]
     # and everything comes again
-    store.pipeline().run(spark=spark)
+    store.pipeline().run(spark=tasks)
     assert len(store.tables()) == 3
 
 
+@pytest.mark.slow
 def test_a_lost_checkpoint_and_a_reset_find_the_bucket_by_themselves(
-    store: Store, spark: SparkSession
+    store: Store, tasks: SparkSession
 ) -> None:
     store.games.send_round()
-    store.pipeline().run(spark=spark)
+    store.pipeline().run(spark=tasks)
     progress = store.pipeline().checkpoint
     progress.remove_folder()
     # in processes of their own, which have not seen the bucket before
     assert "manifest" in _typed("recover", str(store.games.root / "games.yaml"))
     store.games.send_round()
-    store.pipeline().run(spark=spark)
+    store.pipeline().run(spark=tasks)
     store.assert_each_record_once()
     life = progress.read("life.json")
     _typed("reset", str(store.games.root / "games.yaml"), "--with-tables", "--yes")
     assert progress.read("life.json") != life
-    store.pipeline().run(spark=spark)
+    store.pipeline().run(spark=tasks)
     store.assert_each_record_once()
 
 
@@ -247,7 +246,7 @@ def _typed(*words: str) -> str:
 )
 @pytest.mark.slow
 def test_a_store_that_does_not_answer_is_named_and_tells_no_secret(
-    store: Store, spark: SparkSession, change: Callable[[S3Server], dict[str, str]]
+    store: Store, tasks: SparkSession, change: Callable[[S3Server], dict[str, str]]
 ) -> None:
     store.games.send_round()
     told = change(store.server)
@@ -255,7 +254,7 @@ def test_a_store_that_does_not_answer_is_named_and_tells_no_secret(
         store.address = "s3://no-such-bucket/lake"
     with pytest.raises((LakeUnavailableError, PublishError)) as caught:
         store.pipeline(extra="run: {batch_attempts: 1, publish_attempts: 1}", **told).run(
-            spark=spark
+            spark=tasks
         )
     assert caught.value.exit_code == 75
     for secret in KEYS.values():
@@ -291,13 +290,13 @@ def test_a_batch_of_a_run_that_goes_on_costs_a_request_a_table_and_ten(
 
 
 @pytest.mark.slow
-def test_dead_letters_are_replayed_and_closed_there(store: Store, spark: SparkSession) -> None:
+def test_dead_letters_are_replayed_and_closed_there(store: Store, tasks: SparkSession) -> None:
     store.games.send_round()
-    store.pipeline().run(spark=spark)
+    store.pipeline().run(spark=tasks)
     letters = DeadLetters(f"{store.address}/dead_letters")
     before = letters.count_by_status()["open"]
     assert before > 0
-    with store.pipeline().open(spark, lane=LANE) as context:
+    with store.pipeline().open(tasks, lane=LANE) as context:
         assert sum(try_replay(context, letters.select()).failed_again.values()) == before
         assert sum(replay(context, letters, letters.select()).failed_again.values()) == before
     assert letters.count_by_status()["open"] == before

@@ -72,12 +72,12 @@ def test_a_lake_of_plain_folders(tmp_path: Path, spark: SparkSession) -> None:
 
 
 def test_commands_that_look_into_tables_know_plain_folders(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, tasks: SparkSession
 ) -> None:
     games = Games(tmp_path, GamesPlan(games=2, versions=1, records=10, bad=2))
     games.send_all()
     pipeline = games.pipeline(tables=PARQUET, timed=True)
-    pipeline.run(spark=spark)
+    pipeline.run(spark=tasks)
     lake, table = str(games.lake), games.tables()[0]
     row = games.rows(table)[3]
     trace = trace_offset(lake, Coordinates("wrapper", 0, row["_offset"]))
@@ -91,7 +91,7 @@ def test_commands_that_look_into_tables_know_plain_folders(
     origins = trace_row(lake, table, "user_name", row["user_name"])
     assert row["_offset"] in {o.source.offset for o in origins if o.source}
     assert tables_with_expiring_marks(games.lake, "games") == []
-    with games.pipeline(tables=PARQUET, timed=True).open(spark, lane=LANE) as context:
+    with games.pipeline(tables=PARQUET, timed=True).open(tasks, lane=LANE) as context:
         letters = dead_letters_of(pipeline)
         assert replay(context, letters, letters.select()).selected == 2
     games.assert_each_record_once()
@@ -100,18 +100,18 @@ def test_commands_that_look_into_tables_know_plain_folders(
 
 
 def test_a_plain_folder_that_cannot_be_written_is_parked_and_resumed(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, tasks: SparkSession
 ) -> None:
     games = Games(tmp_path, GamesPlan(games=3, versions=2, records=5))
     games.send_round()
     settings = {"tables": "{each: 'silver_{type}', format: parquet}"}
-    games.pipeline(**settings).run(spark=spark)
+    games.pipeline(**settings).run(spark=tasks)
     table = games.tables()[0]
     lock = games.lake / table / "_distributary" / "lock"
     lock.unlink()
     lock.mkdir()
     games.send_round()
-    counts = games.pipeline(**settings).run(spark=spark).counts
+    counts = games.pipeline(**settings).run(spark=tasks).counts
     assert counts == Counts(read=15, written=10, parked=5)
     assert len(pd.read_parquet(games.lake / table)) == 5
     lock.rmdir()

@@ -60,6 +60,7 @@ def test_a_lake_of_iceberg_tables(store: Store, tasks: SparkSession) -> None:
         assert sorted(map(str, rows)) == sorted(map(str, store.rows(name)))
 
 
+@pytest.mark.slow
 def test_a_lake_of_plain_parquet(
     store: Store, tasks: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,7 +83,7 @@ def test_a_field_tells_types_apart_and_a_refused_one_is_replayed(
     assert traced.exit_code == 0 and "silver_paid" in traced.output
 
 
-def test_cloud_events_of_both_modes_share_their_tables(events: Events, spark: SparkSession) -> None:
+def test_cloud_events_of_both_modes_share_their_tables(events: Events, tasks: SparkSession) -> None:
     whole = {"specversion": "1.0", "id": "a", "source": "/s", "type": "shop.paid"}
     events.send({**whole, "data": {"id": 1}}, headers=CLOUD)
     binary = [("ce_type", b"shop.paid"), ("ce_id", b"b"), ("content-type", b"application/json")]
@@ -91,26 +91,25 @@ def test_cloud_events_of_both_modes_share_their_tables(events: Events, spark: Sp
     events.send({"id": 3}, headers=[("ce_type", b"../../etc"), ("ce_id", b"c")])
     tables = "tables: {each: '{type}', metadata: [offset, cloudevent]}"
     pipeline = events.pipeline(f"envelope: {{format: cloudevents}}\n{tables}")
-    assert pipeline.run(spark=spark).counts == Counts(3, 2, 1)
+    assert pipeline.run(spark=tasks).counts == Counts(3, 2, 1)
     assert events.ids("shop_paid") == [1, 2]
     rows = DeltaTable(str(events.lake / "shop_paid")).to_pyarrow_table().to_pylist()
     told = {row["id"]: row["_cloudevent"] for row in rows}
     assert (told[1]["id"], told[1]["source"], told[2]["id"]) == ("a", "/s", "b")
 
 
-def test_headers_and_keys_of_kafka_name_types(events: Events, spark: SparkSession) -> None:
+def test_headers_and_keys_of_kafka_name_types(events: Events, tasks: SparkSession) -> None:
     events.send({"id": 1}, keys=[b"paid"], headers=[("kind", b"placed")])
     by_key = events.pipeline("tables: {each: 'key_{key}'}")
-    assert by_key.run(spark=spark).counts == Counts(1, 1, 0)
+    assert by_key.run(spark=tasks).counts == Counts(1, 1, 0)
     assert events.ids("key_paid") == [1]
     by_header = events.pipeline("tables: {each: 'header_{header:kind}'}")
     events.send({"id": 2}, keys=[b"paid"], headers=[("kind", b"placed")])
-    assert by_header.run(spark=spark).counts == Counts(1, 1, 0)
+    assert by_header.run(spark=tasks).counts == Counts(1, 1, 0)
     assert events.ids("header_placed") == [2]
 
 
-@pytest.mark.spark
-def test_a_delta_table_with_headers_and_keys(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_delta_table_with_headers_and_keys(tmp_path: Path, tasks: SparkSession) -> None:
     header = pa.struct([("key", pa.string()), ("value", pa.binary())])
     table = pa.table(
         {
@@ -133,6 +132,6 @@ tables: {{each: '{{header:kind}}'}}
 lake: {{path: {tmp_path}/lake}}
 """
     )
-    assert Pipeline.load(file).run(spark=spark).counts == Counts(3, 1, 2)
+    assert Pipeline.load(file).run(spark=tasks).counts == Counts(3, 1, 2)
     rows = DeltaTable(str(tmp_path / "lake" / "paid")).to_pyarrow_table().to_pylist()
     assert [row["id"] for row in rows] == [1]

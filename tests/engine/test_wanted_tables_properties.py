@@ -239,7 +239,14 @@ def killed(moment: KillPoint | None) -> Iterator[None]:
             pass
 
 
-@pytest.mark.parametrize("keys", ["", UPSERT, DEDUP], ids=["appended", "upsert", "dedup"])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pytest.param("", id="appended"),
+        pytest.param(UPSERT, id="upsert"),
+        pytest.param(DEDUP, id="dedup", marks=pytest.mark.slow),
+    ],
+)
 @given(steps=STEPS)
 # an example is some runs and replays: a fifth of what other properties take
 @settings(max_examples=settings.default.max_examples // 5)

@@ -104,7 +104,7 @@ def table(rows: list[tuple[int, str | None]]) -> pa.Table:
     return pa.Table.from_pylist([{"id": i, "value": v} for i, v in rows], schema=schema)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(ROWS, ROWS)
 def test_a_comparison_leads_from_one_table_to_the_other(
     old: list[tuple[int, str | None]], new: list[tuple[int, str | None]]
@@ -117,7 +117,7 @@ def test_a_comparison_leads_from_one_table_to_the_other(
     assert by_kind[INSERT] == Counter(new) - Counter(old)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(
     st.dictionaries(st.integers(0, 5), st.text(max_size=2)),
     st.dictionaries(st.integers(0, 5), st.text(max_size=2)),

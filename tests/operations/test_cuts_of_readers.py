@@ -81,6 +81,7 @@ def test_cuts_of_a_lake_in_a_bucket(server: S3Server, games: SettledLake) -> Non
 
 
 @pytest.mark.spark
+@pytest.mark.sql
 def test_spark_reads_a_cut(games: SettledLake, spark) -> None:  # type: ignore[no-untyped-def]
     for _ in range(3):
         games.batch({"chess": 2, "go": 1})

@@ -56,7 +56,7 @@ def assert_erased(feed: Feed, lake: str, victim: int, before: dict[str, Counter[
     assert check_erasures(lake, deep=True).agrees
 
 
-@pytest.mark.parametrize("kind", ["disk", "bucket"])
+@pytest.mark.parametrize("kind", ["disk", pytest.param("bucket", marks=pytest.mark.slow)])
 def test_a_key_leaves_the_log_the_rows_and_the_history(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

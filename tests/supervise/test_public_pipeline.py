@@ -70,37 +70,34 @@ def test_wrong_settings_are_named_all_at_once(tmp_path: Path) -> None:
     assert refused.value.code == ErrorCode.CONFIG_INVALID
 
 
-@pytest.mark.spark
 def test_batches_are_yielded_and_leaving_the_loop_stops_the_run(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, tasks: SparkSession
 ) -> None:
     write_files(tmp_path, range(4))
     pipeline = Pipeline.from_dict(orders(tmp_path))
-    for batch in pipeline.batches(trigger="available_now", spark=spark):
+    for batch in pipeline.batches(trigger="available_now", spark=tasks):
         assert batch.counts == Counts(read=3, written=3)
         break
     stopped = Lake(tmp_path / "lake").cuts()[0].batch
     assert stopped < 3
-    rest = [batch.batch for batch in pipeline.batches(trigger="available_now", spark=spark)]
+    rest = [batch.batch for batch in pipeline.batches(trigger="available_now", spark=tasks)]
     assert rest == list(range(stopped + 1, 4))
     assert Lake(tmp_path / "lake")["orders"].to_arrow().num_rows == 12
     # a run that has nothing to do yields nothing, and ends
-    assert list(pipeline.batches(trigger="available_now", spark=spark)) == []
+    assert list(pipeline.batches(trigger="available_now", spark=tasks)) == []
 
 
-@pytest.mark.spark
-def test_a_run_that_fails_raises_in_the_loop(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_run_that_fails_raises_in_the_loop(tmp_path: Path, tasks: SparkSession) -> None:
     write_files(tmp_path, range(1))
     pipeline = Pipeline.from_dict(orders(tmp_path))
-    with pipeline.open(spark), pytest.raises(DistributaryError) as caught:
-        list(Pipeline.from_dict(orders(tmp_path)).batches(trigger="available_now", spark=spark))
+    with pipeline.open(tasks), pytest.raises(DistributaryError) as caught:
+        list(Pipeline.from_dict(orders(tmp_path)).batches(trigger="available_now", spark=tasks))
     assert caught.value.code == ErrorCode.CHECKPOINT_OWNED
 
 
-@pytest.mark.spark
-def test_commands_say_that_the_pipeline_has_no_file(tmp_path: Path, spark: SparkSession) -> None:
+def test_commands_say_that_the_pipeline_has_no_file(tmp_path: Path, tasks: SparkSession) -> None:
     write_files(tmp_path, range(1))
-    Pipeline.from_dict(orders(tmp_path)).run(trigger="available_now", spark=spark)
+    Pipeline.from_dict(orders(tmp_path)).run(trigger="available_now", spark=tasks)
     (card,) = registrations(str(tmp_path / "lake"))
     assert card.file == ""
     with pytest.raises(DistributaryError) as caught:
@@ -108,17 +105,16 @@ def test_commands_say_that_the_pipeline_has_no_file(tmp_path: Path, spark: Spark
     assert caught.value.code == ErrorCode.NOT_FOUND
 
 
-@pytest.mark.spark
 def test_a_notebook_shows_pipeline_run_batch_and_letters(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, tasks: SparkSession
 ) -> None:
     write_files(tmp_path, range(1))
     (tmp_path / "in" / "999.json").write_text(f'{{"id": "{HOSTILE}", "item": \n')
     pipeline = Pipeline.from_dict(orders(tmp_path))
     assert "orders" in pipeline._repr_html_()
-    batches = list(pipeline.batches(trigger="available_now", spark=spark))
+    batches = list(pipeline.batches(trigger="available_now", spark=tasks))
     assert "<td>orders</td><td>3</td>" in batches[0]._repr_html_()
-    summary = pipeline.run(trigger="available_now", spark=spark)
+    summary = pipeline.run(trigger="available_now", spark=tasks)
     assert "read 0" in summary._repr_html_()
     assert "dead letters 1" in pipeline._repr_html_()
     letters = Lake(tmp_path / "lake").dead_letters()

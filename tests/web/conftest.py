@@ -144,6 +144,15 @@ class Looking:
             SCREENSHOTS.mkdir(parents=True, exist_ok=True)
             self.page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
 
+    @contextmanager
+    def in_the_dark(self) -> Iterator[None]:
+        """As on a system whose windows are dark."""
+        self.page.emulate_media(color_scheme="dark")
+        try:
+            yield
+        finally:
+            self.page.emulate_media(color_scheme="light")
+
     def forget(self) -> None:
         """Keep nothing of what a test has left: no cookie, no choice, no complaint."""
         # a page that could not be loaded has no storage
@@ -155,7 +164,7 @@ class Looking:
 
 
 Look = Callable[..., Looking]
-Windows = dict[tuple[bool, bool], list[Looking]]
+Windows = dict[bool, list[Looking]]
 
 
 @pytest.fixture(scope="session")
@@ -166,13 +175,13 @@ def windows(browser: Browser) -> Windows:
 
 @pytest.fixture
 def look(browser: Browser, windows: Windows) -> Iterator[Look]:
-    """`look(dark=True, phone=True)`: a window that knows nothing of others."""
-    used: list[tuple[tuple[bool, bool], Looking]] = []
+    """`look(phone=True)`: a window that knows nothing of others."""
+    used: list[tuple[bool, Looking]] = []
 
-    def make(*, dark: bool = False, phone: bool = False) -> Looking:
-        free = windows.get((dark, phone))
-        looking = free.pop() if free else new_window(browser, dark=dark, phone=phone)
-        used.append(((dark, phone), looking))
+    def make(*, phone: bool = False) -> Looking:
+        free = windows.get(phone)
+        looking = free.pop() if free else new_window(browser, phone=phone)
+        used.append((phone, looking))
         return looking
 
     yield make
@@ -181,11 +190,11 @@ def look(browser: Browser, windows: Windows) -> Iterator[Look]:
         windows.setdefault(kind, []).append(looking)
 
 
-def new_window(browser: Browser, *, dark: bool, phone: bool) -> Looking:
+def new_window(browser: Browser, *, phone: bool) -> Looking:
     size = (390, 844) if phone else (1280, 800)
     context = browser.new_context(
         viewport={"width": size[0], "height": size[1]},
-        color_scheme="dark" if dark else "light",
+        color_scheme="light",
     )
     looking = Looking(context.new_page(), [], set())
     page = looking.page

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributary.changes.history import merge_history
@@ -197,8 +197,13 @@ def folders(draw: st.DrawFn, kind: str) -> tuple[list[Committed], list[Sequence[
     return changes, cut(draw, [datastream(kind, change) for change in sent])
 
 
+FEW = settings(max_examples=settings.default.max_examples // 3)
+"""An example is some merges, and each kind has as many."""
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
+@FEW
 def test_debezium_gives_the_rows_of_the_database(kind: str, data: st.DataObject) -> None:
     changes, batches = data.draw(topics(kind))
     with tempfile.TemporaryDirectory() as folder:
@@ -207,6 +212,7 @@ def test_debezium_gives_the_rows_of_the_database(kind: str, data: st.DataObject)
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
+@FEW
 def test_datastream_gives_the_rows_of_the_database(kind: str, data: st.DataObject) -> None:
     changes, batches = data.draw(folders(kind))
     with tempfile.TemporaryDirectory() as folder:

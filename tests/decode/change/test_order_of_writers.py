@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributary.changes.apply import merge_table
@@ -174,8 +174,13 @@ def without_position(change: Change) -> dict[str, Any]:
 WRITERS = [("maxwell", maxwell), ("maxwell", without_position), ("canal", canal)]
 
 
+FEW = settings(max_examples=settings.default.max_examples // 3)
+"""An example is some merges, and each kind has as many."""
+
+
 @pytest.mark.parametrize(("format_", "write"), WRITERS)
 @given(data=st.data())
+@FEW
 def test_a_stream_gives_the_rows_of_the_database(
     format_: str, write: Any, data: st.DataObject
 ) -> None:
@@ -190,6 +195,7 @@ def test_a_stream_gives_the_rows_of_the_database(
 
 
 @given(data=st.data())
+@FEW
 def test_files_in_any_order_give_the_rows_of_the_database(data: st.DataObject) -> None:
     changes, rows = data.draw(databases())
     # DMS does not write the key that a row had before

@@ -164,8 +164,8 @@ def _take_in_a_process(address: str, types: Sequence[str]) -> dict[str, str]:
 
 
 def test_processes_agree(tmp_path: Path) -> None:
-    sets = [[f"{letter}{n}" for n in range(25) for letter in order] for order in ("aA", "Aa", "Ab")]
-    with ProcessPoolExecutor(3, mp_context=get_context("spawn")) as pool:
+    sets = [[f"{letter}{n}" for n in range(25) for letter in order] for order in ("aA", "Ab")]
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         jobs = [pool.submit(_take_in_a_process, str(tmp_path), types) for types in sets]
         answers = [job.result() for job in jobs]
     found: dict[str, str] = {}

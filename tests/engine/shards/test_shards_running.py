@@ -23,8 +23,6 @@ from distributary_lab.simulate.game_records import GamesPlan
 from tests.engine.test_crashes import SMALL, gone
 from tests.lakes.games import Games
 
-pytestmark = pytest.mark.spark
-
 
 class Spread:
     """A pipeline of games whose types are spread over jobs."""
@@ -63,11 +61,11 @@ class Spread:
         return read
 
 
-def test_types_move_between_jobs_while_records_come(tmp_path: Path, spark: SparkSession) -> None:
+def test_types_move_between_jobs_while_records_come(tmp_path: Path, tasks: SparkSession) -> None:
     games = Games(tmp_path, GamesPlan(games=6, versions=5, records=5, bad=9), records_per_file=40)
-    spread = Spread(games, spark)
+    spread = Spread(games, tasks)
     games.send_round()
-    games.pipeline(timed=True).run(spark=spark)
+    games.pipeline(timed=True).run(spark=tasks)
     spread.install(2)
     assert spread.names() == ["games", "games-shard-0", "games-shard-1", "games-unified"]
     with pytest.raises(SourceUnavailableError) as caught:
@@ -76,7 +74,7 @@ def test_types_move_between_jobs_while_records_come(tmp_path: Path, spark: Spark
     games.send_round()
     spread.run("games", "games-shard-0", "games-shard-1", "games-unified")
     with pytest.raises(ConfigError):
-        Pipeline.load(spread.file).run(spark=spark)
+        Pipeline.load(spread.file).run(spark=tasks)
     games.assert_each_record_once()
 
     games.send_round()
@@ -123,6 +121,7 @@ def _same_as_from_one_job(games: Games) -> None:
             assert letter["value"] in {row["wrapper"] for row in source.values()}
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_two_jobs_at_once_one_of_them_killed_on_the_way(tmp_path: Path) -> None:
     games = Games(tmp_path, GamesPlan(games=6, versions=3, records=5, bad=5), records_per_file=16)

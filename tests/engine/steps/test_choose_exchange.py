@@ -16,6 +16,7 @@ from tests.lakes.games import TABLES, Games
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.slow
 def test_every_record_reaches_its_table_through_spark(spark: SparkSession, tmp_path: Path) -> None:
     games = Games(tmp_path, GamesPlan(games=3, versions=3, records=10, bad=6))
     while games.send_round() is not None:

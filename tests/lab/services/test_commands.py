@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from distributary.cli.command_line import main
 from distributary_lab.services.processes import HOST, free_port, running
 
 
@@ -22,21 +24,32 @@ class Dev:
     """The commands, for one folder."""
 
     folder: Path
+    capture: pytest.CaptureFixture[str]
 
     def __call__(self, *words: object) -> subprocess.CompletedProcess[str]:
-        line = ["dev", *map(str, words), "--folder", str(self.folder)]
-        env = os.environ | {"XDG_STATE_HOME": str(self.folder.parent / "state")}
-        command = [sys.executable, "-m", "distributary", *line]
-        return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        """Run a command in this process, which is much cheaper."""
+        line = self._line(words)
+        self.capture.readouterr()
+        code = main(line)
+        said = self.capture.readouterr()
+        return subprocess.CompletedProcess(line, code, said.out, said.err)
+
+    def alone(self, *words: object) -> subprocess.CompletedProcess[str]:
+        """Run a command in a process of its own, which services outlive."""
+        command = [sys.executable, "-m", "distributary", *self._line(words)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
 
     def json(self, *words: object) -> tuple[int, Any]:
         ended = self(*words, "--json")
         return ended.returncode, json.loads(ended.stdout)
 
+    def _line(self, words: Sequence[object]) -> list[str]:
+        return ["dev", *map(str, words), "--folder", str(self.folder)]
+
 
 @pytest.fixture
-def dev(folder: Path) -> Dev:
-    return Dev(folder)
+def dev(folder: Path, capfd: pytest.CaptureFixture[str]) -> Dev:
+    return Dev(folder, capfd)
 
 
 def test_nothing_is_running(dev: Dev) -> None:
@@ -66,7 +79,7 @@ def test_up_status_down(dev: Dev) -> None:
         "kafka": f"{HOST}:{kafka}",
         "registry": f"http://{HOST}:{registry}/apis/ccompat/v7",
     }
-    ended = dev("up", "--kafka-port", kafka, "--registry-port", registry, "--json")
+    ended = dev.alone("up", "--kafka-port", kafka, "--registry-port", registry, "--json")
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout) == addresses
     assert f"{HOST}:{kafka}" in ended.stderr
@@ -87,7 +100,7 @@ def test_up_status_down(dev: Dev) -> None:
     os.kill(before["registry"], signal.SIGKILL)
     code, status = dev.json("status")
     assert (code, status["kafka"]["state"], status["registry"]["state"]) == (1, "up", "down")
-    assert dev.json("up") == (0, addresses)
+    assert json.loads(dev.alone("up", "--json").stdout) == addresses
     after = {name: each.pid for name, each in running(dev.folder).items()}
     assert after["kafka"] == before["kafka"]
 

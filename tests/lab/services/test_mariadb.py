@@ -20,6 +20,7 @@ needs_mariadb = pytest.mark.skipif(
 
 @needs_mariadb
 @pytest.mark.services
+@pytest.mark.slow
 def test_a_replica_of_mariadb_is_promoted_and_a_dump_put_back(tmp_path: Path) -> None:
     with (
         MariaDB(tmp_path / "a", server_id=1) as first,

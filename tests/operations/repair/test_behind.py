@@ -243,23 +243,22 @@ def test_batches_in_words() -> None:
     assert spelled([1, 3, 4, 9]) == "batches 1, 3 to 4 and 9"
 
 
-@pytest.mark.spark
-def test_a_run_refuses_and_a_reset_of_the_table_lets_it_go_on(tmp_path: Path, spark) -> None:
+def test_a_run_refuses_and_a_reset_of_the_table_lets_it_go_on(tmp_path: Path, tasks) -> None:
     from distributary_lab.simulate.game_records import GamesPlan
     from tests.lakes.games import Games
 
     games = Games(tmp_path, GamesPlan(games=2, records=60, versions=2, seed=7))
     games.send_round()
-    games.pipeline().run(trigger="available_now", spark=spark)
+    games.pipeline().run(trigger="available_now", spark=tasks)
     table = games.tables()[0]
     shutil.rmtree(games.lake / table)
     games.send_round()
     with pytest.raises(TableBehindError) as caught:
-        games.pipeline().run(trigger="available_now", spark=spark)
+        games.pipeline().run(trigger="available_now", spark=tasks)
     assert caught.value.context["tables"] == table
     pipeline = games.pipeline()
     accept(pipeline, plan_acceptance(pipeline, table))
-    games.pipeline().run(trigger="available_now", spark=spark)
+    games.pipeline().run(trigger="available_now", spark=tasks)
     commits = games.pipeline().ledger().last_commits()
     assert {c.role for c in commits} >= {Role.BRONZE, Role.EACH, Role.UNIFIED}
     tables = written_tables(str(games.lake), commits, parked={}, files={})
@@ -313,6 +312,7 @@ def test_tables_in_a_bucket(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.sql
+@pytest.mark.slow
 def test_tables_that_spark_commits_to(tmp_path: Path, spark) -> None:
     from distributary_lab.simulate.game_records import GamesPlan
     from tests.lakes.games import Games

@@ -362,6 +362,9 @@ def _send_headers(servers: str, topic: str, headers: Sequence[tuple[bytes, bytes
 # Brokers that go away.
 
 
+@pytest.mark.parametrize(
+    "reading", ["native", pytest.param("spark", marks=pytest.mark.slow)], indirect=True
+)
 def test_a_broker_that_is_gone_may_come_back(reading: Reading, mortal: Services) -> None:
     name = Topics(mortal.kafka).create(unique("gone"))
     Topics(mortal.kafka).send(name, [b"x"] * 10)
@@ -379,6 +382,7 @@ def test_a_broker_that_is_gone_may_come_back(reading: Reading, mortal: Services)
     assert len(reading.between(one, start, end)) == 10
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_started_again_in_the_middle_of_a_read_is_not_noticed(
     mortal: Services,
 ) -> None:
