@@ -122,6 +122,16 @@ def test_an_action_installs_and_removes(own_folder: Path) -> None:
         run(path, action="reset")
 
 
+def test_a_run_and_its_tables_are_shown(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(own_folder, GAMES, "games")
+    commands: list[list[str]] = []
+    monkeypatch.setattr("distributary.cli.main", lambda words: commands.append([*words]))
+    run(own_folder / "games-install.ipynb", action="run here")
+    run(own_folder / "games-install.ipynb", action="show tables")
+    tables = ["tables", "--lake", str(own_folder / "lake")]
+    assert commands == [["run", "games.yaml", "--available-now"], tables, tables]
+
+
 def test_on_databricks_widgets_choose_and_a_job_is_made_and_started(
     write: Write, cli: Cli, workspace: Workspace, own_folder: Path
 ) -> None:

@@ -57,6 +57,14 @@ def test_markup_and_emoji_names_are_text() -> None:
     assert stream.getvalue() == "[bold]x[/bold] :smile:\n[red]A\n[blink]v\n"
 
 
+def test_a_notebook_shows_text_and_no_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    paper = Paper(io.StringIO())
+    paper.line("a")
+    assert not paper.console.is_jupyter
+    assert paper.console.file.getvalue() == "a\n"
+
+
 def test_a_pipe_gets_whole_lines_without_padding() -> None:
     stream = io.StringIO()
     Paper(stream).table(("A", "B>"), [("x" * 300, "1"), ("y", "")])

@@ -226,6 +226,8 @@ class Paper:
         self.console = Console(
             file=stream,
             force_terminal=self.fancy,
+            # a notebook would show an empty box for each line, beside the text of the stream
+            force_jupyter=False,
             color_system="auto" if self.fancy else None,
             no_color=not self.fancy,
             # in a pipe nothing is wrapped or cut
