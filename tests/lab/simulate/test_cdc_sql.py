@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,9 @@ class Lite:
         self._is_mysql = source == "mysql"
         self._base = sqlite3.connect(":memory:", isolation_level=None)
 
+    def close(self) -> None:
+        self._base.close()
+
     def run(self, statement: str) -> list[Any]:
         if statement.startswith(("create schema", "create database")):
             name = statement.split(None, 5)[-1].strip(';`"')
@@ -57,9 +62,17 @@ class Lite:
         return self._base.execute(text.replace("\\\\", "\\") if self._is_mysql else text).fetchall()
 
 
-@pytest.mark.parametrize("source", ["postgresql", "mysql"])
-def test_a_database_has_the_rows_of_the_truth(source: str) -> None:
-    script, lite = SqlScript(plan(source)), Lite(source)
+@pytest.fixture
+def lite(request: pytest.FixtureRequest) -> Iterator[Lite]:
+    with closing(Lite(request.param)) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("source", "lite"), [("postgresql", "postgresql"), ("mysql", "mysql")], indirect=["lite"]
+)
+def test_a_database_has_the_rows_of_the_truth(source: str, lite: Lite) -> None:
+    script = SqlScript(plan(source))
     for round in script.rounds():
         for statement in round:
             lite.run(statement)
@@ -82,10 +95,10 @@ def test_a_database_has_the_rows_of_the_truth(source: str) -> None:
         assert lite.run(f"{expected} except select {columns} from {table}") == []
 
 
-def test_columns_are_dropped_and_tables_without_a_key_have_a_number() -> None:
+@pytest.mark.parametrize("lite", ["postgresql"], indirect=True)
+def test_columns_are_dropped_and_tables_without_a_key_have_a_number(lite: Lite) -> None:
     script = SqlScript(plan("postgresql", IN_DATABASES))
     lines = [line for round in script.rounds() for line in round]
-    lite = Lite("postgresql")
     for line in lines:
         lite.run(line)
     assert any(" drop column " in line for line in lines)
@@ -130,6 +143,8 @@ def test_changes_of_postgresql_come_back(
     services: Services, postgres: Postgres, debezium: Debezium, tmp_path: Path, tasks: SparkSession
 ) -> None:
     shop = Shop(services, postgres, debezium, tmp_path)
+    # the script has a table of this name
+    shop.execute("drop table orders;")
     script = SqlScript(plan("postgresql", IN_DATABASES, tables=9))
     for number, round in enumerate(script.rounds()):
         shop.execute("\n".join(round).replace('"public"', f'"{shop.schema}"'))
@@ -138,13 +153,15 @@ def test_changes_of_postgresql_come_back(
     shop.arrived()
     pipeline = shop.pipeline()
     assert pipeline.run(trigger="available_now", spark=tasks).counts.balanced
-    database = connected(parse_address(address(postgres)))
     truth = script.model.truth()
     merged = [name for name, table in tables(pipeline).items() if table.role == "merged"]
-    assert len(merged) >= len(truth)
-    for name in merged:
-        check = checked(pipeline, name, database)
-        assert check.agrees, check
+    # rows of a table without a key cannot be compared one by one
+    keyed = [name for name in merged if "visits_log" not in name]
+    assert len(keyed) >= len(truth) == 8
+    with closing(connected(parse_address(address(postgres)))) as database:
+        for name in keyed:
+            check = checked(pipeline, name, database)
+            assert check.agrees, check
 
 
 @pytest.mark.slow
