@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from distributary.config.lake import Maintain, Optimize
+from distributary.catalog.iceberg_catalog import open_catalog
+from distributary.config.lake import LakeConfig, Maintain, Optimize
 from distributary.config.sources.delta import DeltaSourceConfig
 from distributary.engine.pipeline import Pipeline
 from distributary.model.manifest import Counts
@@ -103,6 +104,19 @@ def test_a_table_that_exists_keeps_its_partitions(orders: Kinds) -> None:
     assert other.bronze.metadata().partition_columns == []
     assert [row["type"] for row in other.rows("bronze")] == ["a", "b", "b", "c"]
     assert "_type" not in other.rows("bronze")[0]
+
+
+def test_iceberg_shows_the_same_partitions(orders: Kinds) -> None:
+    orders.send_kinds("a", "b", "b", None)
+    assert counts_of(orders.of_types(more=", format: iceberg")).balanced
+    assert orders.partitions() == {"a": 1, "b": 1, None: 1}
+    place = LakeConfig.model_validate({"path": str(orders.lake), "iceberg": {"type": "sql"}})
+    with open_catalog(place) as catalog:
+        table = catalog.load_table(("default", "bronze"))
+        assert [field.name for field in table.spec().fields] == ["_type"]
+        only_b = table.scan(row_filter="_type == 'b'")
+        assert [task.file.record_count for task in only_b.plan_files()] == [2]
+        assert set(only_b.to_arrow()["type"].to_pylist()) == {"b"}
 
 
 def test_folders_of_plain_files_are_divided_too(orders: Kinds) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
 
+from distributary.config.sources.files import FileNotifications
 from distributary.errors import SourceError, SourceUnavailableError
 from distributary.source.files.file_bytes import BucketFiles
 from distributary.source.files.file_list import FoundFile
+from distributary.source.files.kafka_queue import KafkaQueue
 from distributary.source.files.notifications import (
     BucketObject,
     Notifications,
@@ -22,9 +24,14 @@ from distributary.source.files.notifications import (
     objects_in,
 )
 from distributary.source.files.source import FilesSource
+from tests.services.shared import unique
 from tests.source.change_files import avro, events, found, named
 from tests.source.files.test_files_s3 import server, source
 from tests.source.s3_server import BUCKET, S3Server
+from tests.topics import Topics
+
+if TYPE_CHECKING:
+    from tests.services.secured import SecuredServices
 
 __all__ = ["server"]
 
@@ -233,3 +240,33 @@ def test_files_of_a_bucket_are_found_once_whoever_tells_of_them(
         # another process lists everything, and finds nothing twice
         assert found(begun(), 4) == []
         assert len(listings) == 3
+
+
+@pytest.mark.services
+def test_a_topic_of_kafka_is_followed(services: SecuredServices) -> None:
+    topics, name = Topics(services.kafka), unique("events")
+    topics.create(name, 2)
+    settings = {"bootstrap_servers": services.kafka, "topic": name}
+    queue = KafkaQueue(FileNotifications.model_validate(settings))
+    notifications = Notifications(queue, f"s3://{BUCKET}/in", list_every=3600)
+    topics.send(name, [json.dumps(s3("in/before/x.avro")).encode()])
+    assert notifications.folders() is None
+    notifications.confirm()
+    assert notifications.folders() == set()
+    topics.send(name, [json.dumps(s3(f"in/{n}/x.avro")).encode() for n in range(3)], partition=1)
+    headers = [("bucketId", BUCKET.encode()), ("objectId", b"in/header/x.avro")]
+    topics.send(name, [b""], headers=headers)
+    assert notifications.folders() == {"0", "1", "2", "header"}
+    notifications.confirm()
+    # another topic of the same name, which has as many messages
+    topics.delete(name)
+    topics.create(name, 2)
+    for partition, count in ((0, 2), (1, 3)):
+        message = json.dumps(s3("in/again/x.avro")).encode()
+        topics.send(name, [message] * count, partition=partition)
+    assert notifications.folders() is None
+    notifications.confirm()
+    topics.grow(name, 3)
+    assert notifications.folders() is None
+    notifications.confirm()
+    assert notifications.folders() == set()
