@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -29,6 +30,7 @@ from tests.source.change_files import avro, events, found, named
 from tests.source.files.test_files_s3 import server, source
 from tests.source.s3_server import BUCKET, S3Server
 from tests.topics import Topics
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from tests.services.secured import SecuredServices
@@ -259,8 +261,17 @@ def test_a_topic_of_kafka_is_followed(services: SecuredServices) -> None:
     assert notifications.folders() == {"0", "1", "2", "header"}
     notifications.confirm()
     # another topic of the same name, which has as many messages
+    before = queue.end().topic_id
+
+    def is_another() -> bool:
+        # the broker shows the deleted one a while longer, or none
+        with suppress(SourceError):
+            return queue.end().topic_id != before
+        return False
+
     topics.delete(name)
     topics.create(name, 2)
+    eventually(is_another, seconds=60)
     for partition, count in ((0, 2), (1, 3)):
         message = json.dumps(s3("in/again/x.avro")).encode()
         topics.send(name, [message] * count, partition=partition)
