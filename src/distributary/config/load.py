@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path as FilePath
 from types import MappingProxyType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -491,16 +492,23 @@ def load_text(
     needs: Collection[str] | None = None,
 ) -> Loaded:
     """Load the text of a pipeline file; problems name it as `file`."""
-    tree, problems = parse(text, file=file)
+    tree, problems = _parsed(text, file)
     return _loaded(
         tree,
-        problems,
+        [*problems],
         file=file,
         overrides=overrides,
         environ=environ,
         deprecations=deprecations,
         needs=needs,
     )
+
+
+@lru_cache(maxsize=16)
+def _parsed(text: str, file: str) -> tuple[Node, tuple[Problem, ...]]:
+    """Parse a text once: `up` and the page load the same files again and again."""
+    tree, problems = parse(text, file=file)
+    return tree, tuple(problems)
 
 
 def load_settings(

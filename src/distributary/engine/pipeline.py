@@ -152,14 +152,15 @@ class Pipeline:
         *,
         trial: bool = False,
         registry: SchemaRegistry | None = None,
+        ledger: Ledger | None = None,
     ) -> Planner:
         """Return a planner of this pipeline's tables, with their state in the ledger.
 
-        With `trial` nothing is written. `registry` replaces the pipeline's registry.
+        With `trial` nothing is written. `registry` and `ledger` replace the pipeline's own.
         """
         publisher = publisher or make_publisher(self.config)
         jobs = family(self.config, lake=self.lake)
-        known = self.ledger().tables(schema_ids=False)
+        known = (ledger or self.ledger()).tables(schema_ids=False)
         entries = Entries(self.lake, trial=trial)
         return Planner(
             self.config,
@@ -316,11 +317,13 @@ class Pipeline:
             require_delta(session, purpose)
         publisher = make_publisher(self.config, session, adopts=True)
         ledger = self.ledger()
-        refuse_behind(self.config, ledger, checkpoint.life)
+        # one version for all questions of a start: opening a table costs more than reading it
+        start = self.ledger().hold()
+        refuse_behind(self.config, start, checkpoint.life)
         if isinstance(publisher, EarlierTablesPublisher):
-            known = ledger.tables(self.config.name, schema_ids=False)
+            known = start.tables(self.config.name, schema_ids=False)
             publisher.adopt(layout.place(self.lake, table.path) for table in known)
-        planner = self.planner(publisher)
+        planner = self.planner(publisher, ledger=start)
         self._describe(checkpoint)
         runs = checkpoint.open_runs(lane)
         name, lake = self.config.name, self.config.lake.address
@@ -336,7 +339,7 @@ class Pipeline:
                 claim,
                 ledger,
                 lane,
-                newest_settled=ledger.newest_settled(app_id(name, checkpoint.life, lane)),
+                newest_settled=start.newest_settled(app_id(name, checkpoint.life, lane)),
             ),
             publishing=PublishState(publisher, self.parking),
             staging=StageState(

@@ -14,10 +14,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.delta.tables import (
-    open_table,
-    reaching_table,
-)
 from distributary.model import layout
 from distributary.model.change import OP_COLUMNS
 from distributary.model.manifest import Counts, Manifest, SourceRange, TableEntry
@@ -204,13 +200,9 @@ class Ledger:
 
         It is read from the mark of the last commit, without reading rows.
         """
-        table = open_table(self._batches.path)
-        if table is None:
-            return -1
-        with reaching_table(self._batches.path):
-            mark = table.transaction_version(app_id)
+        mark = self._batches.mark(app_id)
         if mark is not None:
-            return int(mark)
+            return mark
         pipeline, life, lane, _ = batch_key(app_id, 0)
         totals = self._batches.sums()["totals"]
         found = totals.filter(_of_lane(pipeline, life, lane))["batch"].to_pylist()

@@ -319,6 +319,14 @@ class LedgerTable:
             return self.schema.empty_table().select(list(columns or self.schema.names))
         return read_rows(table, columns=columns, where=where, files=files)
 
+    def mark(self, app_id: str) -> int | None:
+        """Return the version of the last commit with a mark; None if it is unknown."""
+        table, _ = self._read_version()
+        if table is None:
+            return None
+        with reaching_table(self.path):
+            return table.transaction_version(app_id)
+
     def _read_version(self) -> tuple[DeltaTable | None, ds.Dataset | None]:
         """Return the held version, or the newest one, with its files."""
         if not self._holds:
