@@ -62,6 +62,7 @@ def own(tmp_path: Path) -> LakeConfig:
 def table(tmp_path: Path) -> DeltaTable:
     """A table with two batches of a stream and one of a replay, each with its own mark."""
     made = DeltaTable(tmp_path / "chess")
+    made.types["inner"] = pa.struct([("x", pa.list_(pa.date32()))])
     for batch, mark in enumerate((STREAM, STREAM, REPLAY)):
         fields = made._fields()
         marked = Mark(mark.app_id, batch, f"source-{batch}")
@@ -130,6 +131,7 @@ def test_a_table_of_an_earlier_version_goes_on(table: DeltaTable, lake: LakeConf
     assert site.rows() == rows
     assert after.table_uuid == before.table_uuid
     assert after.schema().as_struct() == before.schema().as_struct()
+    assert after.schema().find_field("inner.x.element").field_id == before.last_column_id
     assert {s.snapshot_id for s in before.snapshots} < {s.snapshot_id for s in after.snapshots}
     table.append(2)
     table.add_column()

@@ -141,7 +141,9 @@ class MirrorRounds:
         began = datetime.now(UTC)
         todo = {table.name: table for table in tables}
         self._tables |= todo
-        local = self.config.lake.is_local and self._catalog.type == "none"
+        lake = self.config.lake
+        # a file of SQLite is no server: more threads only wait for each other
+        local = lake.is_local and lake.iceberg_catalog.uri is None
         with ThreadPoolExecutor(_DISK_THREADS if local else _OTHER_THREADS, "iceberg") as pool:
 
             def one(table: MirroredTable) -> Outcome:
