@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from distributary.catalog.iceberg_catalog import open_catalog
 from distributary.config.lake import LakeConfig, Maintain, Optimize
 from distributary.config.sources.delta import DeltaSourceConfig
 from distributary.engine.pipeline import Pipeline
+from distributary.engine.shards import share_source
 from distributary.model.manifest import Counts
 from distributary.observe.trace import Coordinates, trace_offset
 from distributary.operations.erase import erase, where
 from distributary.operations.maintain import UpkeepStep, Wishes, jobs_of, maintain
-from distributary.source.delta.source import DeltaSource
+from distributary.source.delta.source import DeltaSource, SourceFile, read_file
+from distributary_lab.simulate.game_records import GamesPlan
+from tests.engine.shards.test_shards_running import Spread
 from tests.engine.test_shaped_tables import Orders
+from tests.lakes.games import Games
 from tests.operations.test_erase_running import assert_proven, counts_of
 from tests.operations.test_query import ask
 
@@ -85,6 +91,30 @@ def test_all_who_read_bronze_find_it_by_type(orders: Kinds) -> None:
     erase(lake, where("email = 'b@x.org'"))
     assert Counter(row["type"] for row in orders.rows("bronze")) == {"a": 2, None: 2}
     assert_proven(orders)
+
+
+def test_shards_count_all_records_and_open_their_own_files(
+    tmp_path: Path, tasks: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    games = Games(tmp_path, GamesPlan(games=5, versions=2, records=3, bad=6))
+    spread = Spread(games, tasks)
+    games.send_all()
+    tables = "{bronze: bronze_events, each: 'silver_{type}', partition_by: [_type, _date]}"
+    games.write_file(tables=tables, timed=True)
+    spread.install(2)
+    opened: Counter[str] = Counter()
+
+    def counted(file: SourceFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        opened[file.partition["_type"] or ""] += 1
+        return read_file(file, columns)
+
+    monkeypatch.setattr(share_source, "read_file", counted)
+    read = spread.run("games", "games-shard-0", "games-shard-1")
+    assert set(read.values()) == {36}
+    games.assert_each_record_once()
+    types = {row["type"] for row in games.rows("bronze_events")} - {None}
+    assert {name: count for name, count in opened.items() if name} == dict.fromkeys(types, 1)
+    assert opened[""] == 2
 
 
 def test_a_table_that_exists_keeps_its_partitions(orders: Kinds) -> None:
