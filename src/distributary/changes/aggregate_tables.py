@@ -28,14 +28,15 @@ from distributary.config.rules.aggregates import AggregateConfig
 from distributary.delta.column_merge import columns_of, fields_of
 from distributary.delta.commit import Change, rewrite_files
 from distributary.delta.difference import FileRows, TableDifference, difference, read_rows
-from distributary.delta.log import FEATURES, DataFile, Snapshot, load, snapshot_of
+from distributary.delta.log import FEATURES, MOST_TABLES, DataFile, Snapshot, load, snapshot_of
 from distributary.delta.skipping import KeyRanges
 from distributary.delta.tables import committing, until_not_overtaken
 from distributary.errors import PublishError
+from distributary.model.cache import Cache
 from distributary.model.manifest import Mark, StagedFile
 from distributary.model.names import printable
 from distributary.model.rules.aggregate_rule import AggregateRule
-from distributary.model.table import Role
+from distributary.model.table import Column, Role
 from distributary.shape.aggregate_columns import Aggregates, aggregates_of
 from distributary.shape.evaluation import engine_words
 from distributary.shape.resolve import ShapeError
@@ -168,7 +169,7 @@ def open_work(order: AggregateOrder, version: int | None = None) -> AggregateWor
         )
     try:
         aggregates = aggregates_of(
-            order.rule, columns_of(source.fields), skips_deleted=order.role is Role.MERGED
+            order.rule, _columns_of(source), skips_deleted=order.role is Role.MERGED
         )
     except ShapeError as error:
         raise PublishError(
@@ -178,6 +179,13 @@ def open_work(order: AggregateOrder, version: int | None = None) -> AggregateWor
             next_step="change `aggregates` in the pipeline file",
         ) from error
     return AggregateWork(order, source, before, aggregates)
+
+
+_COLUMNS: Cache[tuple[Column, ...]] = Cache(MOST_TABLES)
+
+
+def _columns_of(source: Snapshot) -> tuple[Column, ...]:
+    return _COLUMNS.of((source.fields,), lambda: columns_of(source.fields))
 
 
 def merge_aggregates(order: AggregateOrder) -> MergeResult:

@@ -27,6 +27,7 @@ from distributary.changes.merge_order import MergeResult
 from distributary.delta.commit import Change, rewrite_together
 from distributary.delta.difference import difference, read_rows
 from distributary.delta.log import DataFile, Snapshot
+from distributary.model.cache import Cache
 
 _log = logging.getLogger(__name__)
 _MOST_GROUPS = 20_000
@@ -34,6 +35,8 @@ _MOST_BYTES = 2**20
 """Groups and bytes of a small aggregate table."""
 _MOST_READ = 16 * 2**20
 """Bytes of the files with a table's new rows."""
+_MOST_KEPT = 2**16
+"""Bytes of the rows of a table that are kept for its next batch."""
 _MOST_TABLES = 200
 """Tables that are written together: each has an open file, of which a process may have 1,024."""
 _MOST_ROWS = 1_000_000
@@ -90,12 +93,24 @@ def _additions_for(order: AggregateOrder) -> _Addition | MergeResult | None:
             return None
         inputs = work.aggregates.inputs
         rows = [piece for came in changes.came for piece in read_rows(work.source, came, inputs)]
-        old = before.read(file, work.aggregates.schema)
+        old = _written_rows(before, file)
+        if old is None:
+            old = before.read(file, work.aggregates.schema)
         return _Addition(work, before, file, pa.concat_tables([inputs.empty_table(), *rows]), old)
     except Exception as error:
         # the table is tried again alone, where its error is reported
         _log.debug("table %s is not written together with others: %s", order.table, error)
         return None
+
+
+_KNOWN: Cache[tuple[str, pa.Table]] = Cache(1_000)
+"""The file that this process has written last for a table, and its rows, by folder."""
+
+
+def _written_rows(before: Snapshot, file: DataFile) -> pa.Table | None:
+    """Return the rows of a file if this process has written it; files never change."""
+    path, rows = _KNOWN.find(before.folder) or ("", None)
+    return rows if path == file.path else None
 
 
 def _only_file(work: AggregateWork, before: Snapshot) -> DataFile | None:
@@ -137,6 +152,10 @@ def _changes(additions: Sequence[_Addition]) -> Iterator[tuple[_Addition, Change
         except OSError as error:
             _log.debug("a file of table %s is not written: %s", order.table, error)
             continue
+        if len(files) == 1 and rows.nbytes <= _MOST_KEPT:
+            # a copy: slices would keep the rows of all tables
+            kept = rows.take(np.arange(len(rows)))
+            _KNOWN.keep(addition.before.folder, (files[0].path, kept))
         removed = [addition.file] if groups else []
         yield addition, change_of(addition.work, groups, removed, files)
 

@@ -21,7 +21,9 @@ from distributary.engine.planning.table_book import Pending, merge_config, table
 from distributary.engine.steps.merges import failed, in_tasks, write_derived
 from distributary.engine.steps.unwritable import BEHIND_OTHERS, park_failed
 from distributary.errors import ConfigError, DistributaryError, PublishError
+from distributary.model.cache import Cache
 from distributary.model.manifest import Manifest, Mark, TableEntry
+from distributary.model.rules.aggregate_rule import AggregateRule
 from distributary.model.table import Role, TablePlan
 from distributary.observe.ledger.ledger import Ledger
 from distributary.observe.ledger.ledger_rows import TableSummary
@@ -29,6 +31,7 @@ from distributary.publish.base import Outcome, Published
 from distributary.publish.parking import park, parked
 
 _log = logging.getLogger(__name__)
+_RULES: Cache[AggregateRule] = Cache(1_000)
 _NO_ENTRY = "the pipeline file has no entry in `aggregates` for it"
 
 
@@ -72,7 +75,7 @@ def order_of(
         source=table.source,
         source_path=table_folder(config, table.source),
         role=role,
-        rule=entry.rule(),
+        rule=_RULES.of((entry,), entry.rule),
         mark=mark,
         comment=table.comment,
         vectors=entry.deletes_as == "vectors",
