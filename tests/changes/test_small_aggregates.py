@@ -158,6 +158,28 @@ def test_a_table_that_fails_does_not_keep_others_from_their_rows(tmp_path: Path)
     assert merge_together(orders_of(lakes)[1:]).keys() == {"gold_2"}
 
 
+def test_no_table_names_a_file_whose_upload_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Uploads of several tables wait together, and one that failed names none of them."""
+    lakes = lakes_in(tmp_path, 2, **PLAYER)
+    for lake in lakes:
+        lake.change(add=[row()])
+    follow(lakes)
+    for lake in lakes:
+        lake.change(add=[row()])
+
+    def failed() -> None:
+        raise OSError("an upload failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(small_aggregates.UPLOADS, "finish", failed)
+        assert merge_together(orders_of(lakes)) == {}
+    assert [games(lake) for lake in lakes] == [{"ann": 1}] * 2
+    follow(lakes)
+    assert [games(lake) for lake in lakes] == [{"ann": 2}] * 2
+
+
 @pytest.mark.parametrize("killed", [0, 1, 2])
 def test_a_crash_between_two_commits_is_harmless(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: int

@@ -27,6 +27,7 @@ from distributary.changes.merge_order import MergeResult
 from distributary.delta.commit import Change, rewrite_together
 from distributary.delta.difference import difference, read_rows
 from distributary.delta.log import DataFile, Snapshot
+from distributary.delta.parquet import UPLOADS
 from distributary.model.cache import Cache
 
 _log = logging.getLogger(__name__)
@@ -127,7 +128,14 @@ def _committed(additions: Sequence[_Addition]) -> dict[str, MergeResult]:
     equal: dict[str, list[_Addition]] = {}
     for addition in additions:
         equal.setdefault(addition.work.aggregates.text, []).append(addition)
-    changes = [pair for some in equal.values() for pair in _changes(some)]
+    try:
+        changes = [pair for some in equal.values() for pair in _changes(some)]
+        # an upload that failed is not known to be that of a certain table
+        UPLOADS.finish()
+    except OSError as error:
+        _log.debug("%s tables are not written together: %s", len(additions), error)
+        UPLOADS.forget()
+        return {}
     done = rewrite_together([(addition.before, change) for addition, change in changes])
     tables = [addition.work.order.table for addition, _ in changes]
     return {
@@ -147,11 +155,7 @@ def _changes(additions: Sequence[_Addition]) -> Iterator[tuple[_Addition, Change
         return
     for addition, (rows, groups) in zip(additions, made, strict=True):
         order, keys = addition.work.order, addition.work.aggregates.keys
-        try:
-            files = written([rows], folder=order.path, key=keys) if groups else []
-        except OSError as error:
-            _log.debug("a file of table %s is not written: %s", order.table, error)
-            continue
+        files = written([rows], folder=order.path, key=keys) if groups else []
         if len(files) == 1 and rows.nbytes <= _MOST_KEPT:
             # a copy: slices would keep the rows of all tables
             kept = rows.take(np.arange(len(rows)))
