@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from distributary.catalog.mirror_catalog import MirrorCatalog
 from distributary.config.lake import LakeConfig
 from distributary.errors import CatalogError, CatalogUnavailableError
 from distributary.iceberg.mirror import Mirror
+from distributary.store.base import at
 from tests.iceberg.tables import DeltaTable, Rows, sorted_rows
 from tests.services.iceberg import rest_catalog
 
@@ -139,6 +142,20 @@ def test_a_name_of_another_table_is_refused(
         with pytest.raises(CatalogError):
             action()
     assert rows_in(lake, "t") == one.rows()
+
+
+def test_processes_may_create_a_catalog_at_the_same_time(tmp_path: Path) -> None:
+    lake = LakeConfig.model_validate({"path": str(tmp_path), "iceberg": {"type": "sql"}})
+    barrier = threading.Barrier(4)
+
+    def open_one(number: int) -> None:
+        catalog = MirrorCatalog(lake)
+        barrier.wait()
+        catalog.pointer("t", at(f"{tmp_path}/t"))
+        catalog.close()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(open_one, range(4)))
 
 
 def test_a_server_that_is_away(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from distributary.iceberg.pointer import (
     Pointer,
     VersionHint,
 )
+from distributary.retries import attempts_on
 from distributary.store.base import Store, same_place
 
 if TYPE_CHECKING:
@@ -87,12 +88,19 @@ class MirrorCatalog:
         with self._lock:
             if self._opened is None:
                 self.check()
-                from distributary.catalog.iceberg_catalog import open_catalog
+                from sqlalchemy.exc import DBAPIError
 
-                catalog = open_catalog(self._lake)
-                catalog.create_namespace_if_not_exists(self._settings.namespace)
-                self._opened = catalog
+                # of two processes that create a database at the same time, one gets an error
+                again = attempts_on(DBAPIError, most=4, pause=0.05, longest=1.0, jitter=0.1)
+                self._opened = again(self._open)
             return self._opened
+
+    def _open(self) -> Catalog:
+        from distributary.catalog.iceberg_catalog import open_catalog
+
+        catalog = open_catalog(self._lake)
+        catalog.create_namespace_if_not_exists(self._settings.namespace)
+        return catalog
 
 
 @contextmanager
