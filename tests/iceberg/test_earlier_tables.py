@@ -105,7 +105,8 @@ def test_a_table_of_an_earlier_version_goes_on(table: DeltaTable, lake: LakeConf
     rows, files = table.rows(), dict(table.state.files if table.state else {})
     version = as_earlier(table.folder, lake)
     site = Site(table, lake)
-    before = site.seen().metadata
+    reader = site.seen()
+    before = reader.metadata
     assert format_at(table.folder) == "iceberg"
     assert site.rows() == rows
     site.adopt()
@@ -142,6 +143,8 @@ def test_a_table_of_an_earlier_version_goes_on(table: DeltaTable, lake: LakeConf
     grown = site.seen().schema()
     assert grown.find_field("a").field_id == before.schema().find_field("a").field_id
     assert grown.fields[-1].field_id > before.last_column_id
+    # a reader that has opened the table before all this still reads what it has opened
+    assert sorted_rows(reader.scan().to_arrow()) == rows
 
 
 def test_a_batch_that_was_committed_before_is_not_committed_again(
