@@ -8,16 +8,19 @@ locked down as well, so that each barrier works without the other.
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from distributary.config.base import nearest
 from distributary.config.rules.expressions import SHUT
@@ -101,6 +104,34 @@ class QueryResult:
         rows = pa.Table.from_batches(taken, schema=self._batches.schema)
         self.more = self._most is not None and len(rows) > self._most
         return rows.slice(0, self._most)
+
+    def write(self, path: Path) -> int:
+        """Write the rows to a Parquet file, which appears whole; return their number.
+
+        Raises ConfigError if the file cannot be written, or a column has no type in Parquet.
+        """
+        draft, rows = path.with_name(f".{path.name}.{os.getpid()}"), 0
+        try:
+            with pq.ParquetWriter(draft, self._batches.schema, compression="zstd") as file:
+                for batch in self._taken():
+                    left = len(batch) if self._most is None else self._most - rows
+                    self.more = left < len(batch)
+                    file.write_batch(batch.slice(0, left))
+                    rows += min(left, len(batch))
+                    if self.more:
+                        break
+            draft.replace(path)
+        except (OSError, pa.ArrowException) as error:
+            raise ConfigError(
+                "the rows cannot be written to a Parquet file",
+                where=str(path),
+                evidence=_first_line(error),
+                next_step="name a file in a folder that you may write to; cast columns of a type "
+                "that Parquet lacks, such as an interval, to text",
+            ) from error
+        finally:
+            draft.unlink(missing_ok=True)
+        return rows
 
     def _taken(self) -> Iterator[pa.RecordBatch]:
         """Yield batches of the engine, with its errors translated."""

@@ -7,7 +7,9 @@ import io
 import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from distributary.cli.command.output import program
 from tests.cli.conftest import Cli
@@ -45,6 +47,32 @@ def test_values_from_outside_reach_no_terminal_and_survive_csv(lake: Path, cli: 
     assert "\x1b" not in cli("query", 'select 1 as "\x1b[31m[bold]"').out
     rows = list(csv.reader(io.StringIO(cli("query", sql, "--csv").out)))
     assert rows == [["x", "y", "z"], ['a\x1b[31m,"\n', "[1, null]", ""]]
+
+
+def test_rows_are_written_to_a_file_with_their_types(
+    lake: Path, cli: Cli, own_folder: Path
+) -> None:
+    said = cli("query", "select * from silver_0", "--parquet", "rows.parquet")
+    assert (said.code, said.out) == (0, "wrote 10 rows to rows.parquet\n")
+    rows = pq.read_table("rows.parquet").sort_by("_offset")
+    table = DeltaTable(str(lake / "silver_0")).to_pyarrow_table().sort_by("_offset")
+    assert rows.to_pylist() == table.to_pylist()
+    assert rows.schema.names == table.schema.names
+    few = cli("query", "from range(5000)", "--parquet", "rows.parquet", "-n", 3000, "--json").json
+    assert (few["rows"], few["more"], few["file"]) == (3000, True, "rows.parquet")
+    assert pq.read_table("rows.parquet").num_rows == 3000
+    assert cli("query", "from range(0)", "--parquet", "none.parquet").code == 0
+    assert pq.read_table("none.parquet").num_rows == 0
+    # the file of before stays if the new one cannot be written
+    for sql, file in (
+        ("select interval 1 day as x", "rows.parquet"),
+        ("select 1 as x", "nowhere/x.parquet"),
+        ("select nothing", "rows.parquet"),
+    ):
+        assert cli("query", sql, "--parquet", file).code == 2
+    assert pq.read_table("rows.parquet").num_rows == 3000
+    assert [p.name for p in own_folder.glob(".*parquet*")] == []
+    assert cli("query", "select 1", "--parquet", "x.parquet", "--csv").code == 2
 
 
 def test_more_rows_than_are_shown(lake: Path, cli: Cli) -> None:

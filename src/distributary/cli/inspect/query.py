@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from distributary.cli.command.lakes import find_lake, find_table
@@ -27,6 +28,7 @@ from distributary.cli.command.verb import (
 )
 
 if TYPE_CHECKING:
+    from distributary.errors import DistributaryError
     from distributary.operations.query import QueryLimits, Questions, ResultColumn
 
 app = single(LOOK)
@@ -55,6 +57,7 @@ Memory = Annotated[str, option("--memory", "The memory that a statement may use.
     app,
     'query "select type, count(*) from bronze_events group by 1" --lake distributary-demo',
     'query "show tables" --lake distributary-demo --csv',
+    'query "select * from dead_letters" --lake distributary-demo --parquet letters.parquet',
     'query "select count(*) from bronze_events" --as-of 0',
 )
 def query(
@@ -67,11 +70,20 @@ def query(
         ),
     ] = None,
     as_csv: Csv = False,
+    parquet: Annotated[
+        Path | None,
+        option(
+            "--parquet",
+            "Write the rows, with their types, to this Parquet file in place of printing them.",
+            metavar="FILE",
+        ),
+    ] = None,
     limit: Annotated[
         int | None,
         option(
             "--limit -n",
-            "The largest number of rows to print; 0 for all. By default 1,000, or all with --csv.",
+            "The largest number of rows; 0 for all. By default 1,000, or all with --csv and "
+            "--parquet.",
             metavar="ROWS",
             min=0,
         ),
@@ -90,11 +102,16 @@ def query(
     from distributary.operations.query import Questions
 
     shape = row_shape(call, as_csv, width)
-    bounds = _bounds(call, limit, timeout, memory, unlimited=as_csv)
+    if parquet is not None and (as_csv or width is not None):
+        raise call.usage("--parquet excludes --csv and --width.")
+    bounds = _bounds(call, limit, timeout, memory, unlimited=as_csv or parquet is not None)
     found = find_lake(call, lake, file)
     questions = Questions(found.path, as_of=as_of, pipeline=found.pipeline)
-    if sql is None and sys.stdin.isatty():
+    if sql is None and sys.stdin.isatty() and parquet is None:
         _converse(call, questions, bounds, shape)
+        return
+    if parquet is not None:
+        _write(call, questions, sys.stdin.read() if sql is None else sql, bounds, parquet)
         return
     _answer(call, questions, sys.stdin.read() if sql is None else sql, bounds, shape)
 
@@ -164,11 +181,9 @@ def _bounds(
     return QueryLimits(seconds=call.seconds("--timeout", timeout), memory=size, rows=rows)
 
 
-def _answer(
-    call: Invocation, questions: Questions, sql: str, bounds: QueryLimits, shape: RowShape
-) -> None:
+def _ending(call: Invocation) -> Callable[[DistributaryError], None]:
+    """Return a function that ends the process with an error."""
     from distributary.cli.command.log_file import report
-    from distributary.errors import DistributaryError
 
     def end(error: DistributaryError) -> None:
         # only the end of the process stops the engine; statements only read, so nothing stays half
@@ -177,7 +192,25 @@ def _answer(
         call.out.stdout.flush()
         os._exit(error.exit_code)
 
-    with questions.ask(sql, bounds, overdue=end) as answer:
+    return end
+
+
+def _write(
+    call: Invocation, questions: Questions, sql: str, bounds: QueryLimits, file: Path
+) -> None:
+    """Write the rows of an answer to a Parquet file."""
+    with questions.ask(sql, bounds, overdue=_ending(call)) as answer:
+        rows = answer.write(file)
+        data = {"file": str(file), "rows": rows, "more": answer.more, "columns": answer.columns}
+        more = ", and there are more" if answer.more else ""
+        text = f"wrote {counted(rows, 'row')} to {file}{more}"
+        call.out.show(data, lambda paper: paper.line(text))
+
+
+def _answer(
+    call: Invocation, questions: Questions, sql: str, bounds: QueryLimits, shape: RowShape
+) -> None:
+    with questions.ask(sql, bounds, overdue=_ending(call)) as answer:
         show_rows(call, answer.columns, answer.rows(), shape, {}, lambda: {"more": answer.more})
         if answer.more and not call.out.is_json:
             call.out.note(
