@@ -259,7 +259,7 @@ WorkspaceName = Annotated[
 SharedFolders = Annotated[tuple[AbsolutePath, ...], Listed]
 
 
-class Notifications(Section):
+class MailRecipients(Section):
     """Recipients of mail from the scheduler."""
 
     on_start: Texts = ()
@@ -389,7 +389,7 @@ class Databricks(DatabricksAccess):
     """Pause before a retry."""
     timeout: Duration = timedelta(0)
     """Timeout of a run; 0s for no limit."""
-    notifications: Notifications = Field(default_factory=Notifications)
+    notifications: MailRecipients = Field(default_factory=MailRecipients)
     """Mail from Databricks."""
     catalog: TableName | None = Field(default=None, examples=["main"])
     """Unity Catalog of the tables, for `grants`, when `lake.catalog` does not name it. Its schema
