@@ -97,8 +97,9 @@ def test_tables_of_an_earlier_version_go_on(
     (games.lake / "_distributary/pipelines/games/iceberg.json").unlink()
     last = Lake(games.lake).cuts(1)[0].batch
     # the other format is refused by name, a trial run changes nothing, and reading says what to do
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError) as refused:
         games.pipeline(tables=f"{{{TABLES}}}", batch=7).run(spark=tasks)
+    assert refused.value.next_step.startswith("set tables.format: iceberg")
     file = str(games.write_file(tables=ICEBERG, batch=7))
     assert not preview(games.pipeline(tables=ICEBERG, batch=7)).changes_something
     assert {format_at(str(games.lake / name)) for name in tables} == {"iceberg"}

@@ -560,15 +560,23 @@ class TableBook:
 
     def _refuse_other_format(self, name: str, role: Role, path: str) -> None:
         found, wanted = format_at(path), format_for(self._config, role)
-        # the publisher takes over tables that an earlier version wrote
-        if found not in (None, wanted, self._config.tables.format):
-            raise ConfigError(
-                f"table {name} exists already, as {found}",
-                where="tables.format",
-                evidence=f"the pipeline file says {self._config.tables.format}; {path}",
-                next_step="give the tables another prefix or the lake another path, or remove "
-                "the old tables with `distributary clean`",
-            )
+        if found is None or found == wanted:
+            return
+        step = (
+            "give the tables another prefix or the lake another path, or remove the old tables "
+            "with `distributary clean`"
+        )
+        if stored_format(found) == wanted:
+            # an earlier version wrote it: the publisher of this format goes on with it
+            if found == self._config.tables.format:
+                return
+            step = f"set tables.format: {found}, which goes on with it"
+        raise ConfigError(
+            f"table {name} exists already, as {found}",
+            where="tables.format",
+            evidence=f"the pipeline file says {self._config.tables.format}; {path}",
+            next_step=step,
+        )
 
     def _note(self, name: str, changes: tuple[ColumnChange, ...]) -> None:
         if changes:
