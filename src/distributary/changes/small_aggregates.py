@@ -63,15 +63,17 @@ def merge_together(orders: Sequence[AggregateOrder]) -> dict[str, MergeResult]:
     """
     results: dict[str, MergeResult] = {}
     waiting: list[_Addition] = []
+    rows = 0
     for order in orders:
         match _additions_for(order):
             case MergeResult() as result:
                 results[order.table] = result
             case _Addition() as addition:
                 waiting.append(addition)
-        if len(waiting) >= _MOST_TABLES or sum(len(one.rows) for one in waiting) > _MOST_ROWS:
+                rows += addition.rows.num_rows
+        if len(waiting) >= _MOST_TABLES or rows > _MOST_ROWS:
             results |= _committed(waiting)
-            waiting = []
+            waiting, rows = [], 0
     return results | _committed(waiting)
 
 
