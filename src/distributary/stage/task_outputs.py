@@ -141,6 +141,8 @@ DATE = Column("_date", pa.date32(), "day (UTC) of the source record's time; null
 """The additional column by which all tables may be partitioned."""
 TYPE = Column("_type", pa.string(), "type of the record")
 """The type in the unified table, and the column by which bronze may be partitioned."""
+WINDOW = Column("_window", TIMESTAMP, "the beginning of the time in which its key is unique")
+"""The first column of the key, in a table whose first records stay within a horizon."""
 
 
 def metadata_plan(names: Iterable[str]) -> tuple[Column, ...]:

@@ -21,11 +21,11 @@ from distributary.evolve.types import fold, sql_name
 from distributary.model.change import CHANGE_COLUMNS, CHANGE_NAMES
 from distributary.model.record import WriterSchema
 from distributary.model.routing import Rejected
-from distributary.model.rules.key_rule import TIME_OF_RECORD, WINDOW, KeyRule
+from distributary.model.rules.key_rule import TIME_OF_RECORD, KeyRule
 from distributary.model.table import Column, ColumnChange, Merged, Role, TablePlan
 from distributary.shape.checks import checks_of
 from distributary.stage.rows.keying import order_kind
-from distributary.stage.task_outputs import DATE
+from distributary.stage.task_outputs import DATE, WINDOW
 
 _START_OVER = "`distributary reset FILE --with-tables` removes the tables and starts over"
 

@@ -5,15 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from distributary.model.record import TIMESTAMP
 from distributary.model.rules.expectation import Rule
-from distributary.model.table import Column
 
 TIME_OF_RECORD = "_timestamp"
 """The order column that means the timestamp of the record, which no payload has to hold."""
 MOST_ORDER_COLUMNS = 4
-WINDOW = Column("_window", TIMESTAMP, "the beginning of the time in which its key is unique")
-"""The first column of the key, in a table whose first records stay within a horizon."""
 
 
 @dataclass(frozen=True, slots=True)

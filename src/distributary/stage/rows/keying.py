@@ -23,12 +23,12 @@ from distributary.model.change import CHANGE_COLUMNS, CHANGE_NAMES, SEQ
 from distributary.model.names import printable
 from distributary.model.record import TIMESTAMP
 from distributary.model.routing import StageOrder
-from distributary.model.rules.key_rule import TIME_OF_RECORD, WINDOW, KeyRule
+from distributary.model.rules.key_rule import TIME_OF_RECORD, KeyRule
 from distributary.model.table import TablePlan
 from distributary.shape.checks import checks_of
 from distributary.stage.decoding import DecodedPart
 from distributary.stage.rows.partitions import columns_as_written, without_records
-from distributary.stage.task_outputs import letters_batch
+from distributary.stage.task_outputs import WINDOW, letters_batch
 from distributary.stage.task_plan import TaskPlan
 
 Reasons = npt.NDArray[np.object_]
