@@ -13,6 +13,7 @@ import jsonschema_rs
 import pytest
 import yaml
 from databricks.sdk.service.jobs import JobSettings
+from databricks.sdk.service.pipelines import PipelineSpec
 
 from distributary.deploy.file_targets import FileTarget, open_target
 from distributary.deploy.pipeline_file import Installable
@@ -31,12 +32,15 @@ deploy:
 """
 SERVERLESS = "deploy: {databricks: {serverless: true, continuous: true}}\n"
 OWN = "deploy: {databricks: {serverless: true, folder: /Shared/x, package: distributary==0.1.0}}\n"
+LAKEFLOW = "deploy: {lakeflow: {catalog: main, schema: games, node_type: i3.xlarge, workers: 2}}\n"
 ALL = pytest.mark.parametrize("extra", [CLUSTER, SERVERLESS, OWN], ids=["cluster", "less", "own"])
 
 
-def written(installable: Make, extra: str, form: str, own_folder: Path) -> FileTarget:
+def written(
+    installable: Make, extra: str, form: str, own_folder: Path, name: str = "databricks"
+) -> FileTarget:
     out = own_folder / "out"
-    target = open_target("databricks", installable(extra), out=out, form=form)
+    target = open_target(name, installable(extra), out=out, form=form)
     assert isinstance(target, FileTarget)
     target.apply(target.plan())
     assert not [step for step in target.plan() if step.changes]
@@ -61,12 +65,34 @@ def test_a_bundle_has_a_job_that_the_sdk_knows(
     assert f"databricks bundle run {key}" in target.next_steps[-1]
 
 
-@ALL
+def test_a_declarative_pipeline_is_a_bundle_too(installable: Make, own_folder: Path) -> None:
+    target = written(installable, LAKEFLOW, "bundle", own_folder, "lakeflow")
+    bundle = yaml.safe_load((target.folder / "databricks.yml").read_text())
+    ((key, definition),) = bundle["resources"]["pipelines"].items()
+    assert (key, definition["catalog"], definition["schema"]) == ("games", "main", "games")
+    assert PipelineSpec.from_dict(definition).as_dict() == definition
+    named = set(re.findall(r"\$\{workspace\.file_path\}/([^\s\"']+)", json.dumps(bundle)))
+    there = {path.name for path in target.folder.iterdir()}
+    assert {"tables.py", "games.yaml", "requirements.txt"} <= named & there
+    assert all(name.endswith(".whl") and name in target.next_steps[0] for name in named - there)
+    with pytest.raises(ConfigError):
+        written(installable, LAKEFLOW, "terraform", own_folder, "lakeflow")
+
+
+@pytest.mark.parametrize(
+    ("extra", "name"),
+    [
+        (CLUSTER, "databricks"),
+        (SERVERLESS, "databricks"),
+        (OWN, "databricks"),
+        (LAKEFLOW, "lakeflow"),
+    ],
+)
 @pytest.mark.skipif(shutil.which("databricks") is None, reason="there is no CLI of Databricks")
 def test_a_bundle_fits_the_schema_of_the_cli(
-    installable: Make, own_folder: Path, extra: str
+    installable: Make, own_folder: Path, extra: str, name: str
 ) -> None:
-    target = written(installable, extra, "bundle", own_folder)
+    target = written(installable, extra, "bundle", own_folder, name)
     bundle = yaml.safe_load((target.folder / "databricks.yml").read_text())
     printed = subprocess.run(["databricks", "bundle", "schema"], capture_output=True, check=True)
     # its patterns are those of Go, which Python's own do not include

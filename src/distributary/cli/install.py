@@ -69,8 +69,8 @@ As = Annotated[
     Form | None,
     option(
         "--as",
-        "For databricks: the files of an asset bundle or of Terraform, which their own tools "
-        "deploy.",
+        "For databricks (lakeflow: bundle only): the files of an asset bundle or of Terraform, "
+        "which their own tools deploy.",
         metavar="bundle|terraform",
     ),
 ]

@@ -1,7 +1,7 @@
-"""The job of a pipeline as an asset bundle of Databricks, and as a configuration of Terraform.
+"""What runs a pipeline as an asset bundle of Databricks, and a job as configuration of Terraform.
 
-Both are files of one folder: the definition of the same job that `install` makes through the API,
-beside the files that the job runs. Their own tools deploy them.
+Both are files of one folder: the same definition that `install` sends through the API, beside the
+files that run. Their own tools deploy them.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from distributary.config.deploy import Databricks
+from distributary.config.deploy import Databricks, DatabricksAccess
 from distributary.config.document import to_yaml
 from distributary.deploy import package
 from distributary.deploy.databricks_job import TASK, job_section, job_settings
+from distributary.deploy.databricks_pipeline import pipeline_section, pipeline_settings
 from distributary.deploy.databricks_target import Places, Settings
 from distributary.deploy.file_targets import Artifact, FileTarget, template
 from distributary.deploy.pipeline_file import Installable
 from distributary.errors import ConfigError, ErrorCode
 
-_LAUNCHER, _REQUIREMENTS = "launch.py", "requirements.txt"
+_LAUNCHER, _TABLES, _REQUIREMENTS = "launch.py", "tables.py", "requirements.txt"
 _BUNDLE_FILES = "${workspace.file_path}"
 _HOME = "${data.databricks_current_user.me.home}"
 _TEMPLATE = re.compile(r"([$%])(?=\{)")
@@ -31,30 +32,58 @@ _BLOCKS = {"tasks": "task", "environments": "environment", "libraries": "library
 
 
 def bundle_target(pipeline: Installable, *, out: Path | None = None) -> FileTarget:
-    """Return the target with an asset bundle, which the CLI of Databricks deploys."""
+    """Return the target with an asset bundle of the job, which the CLI of Databricks deploys."""
     settings = job_section(pipeline)
-    folder = (out or Path(f"{pipeline.name}-databricks-bundle")).absolute()
-    places = Places(
-        *(f"{_BUNDLE_FILES}/{name}" for name in (_LAUNCHER, f"{pipeline.name}.yaml", _REQUIREMENTS))
-    )
-    job = job_settings(pipeline.name, settings, places)
+    job = job_settings(pipeline.name, settings, _bundle_places(pipeline, _LAUNCHER))
     _refuse_references(pipeline, job)
     job = _with_wheel(job, settings, _BUNDLE_FILES)
-    key = _key(pipeline.name)
+    folder = out or Path(f"{pipeline.name}-databricks-bundle")
+    return _bundle("databricks", pipeline, settings, folder, {"jobs": job}, _LAUNCHER)
+
+
+def lakeflow_bundle_target(pipeline: Installable, *, out: Path | None = None) -> FileTarget:
+    """Return the target with an asset bundle of the declarative pipeline."""
+    settings = pipeline_section(pipeline)
+    places = _bundle_places(pipeline, _TABLES)
+    definition = pipeline_settings(pipeline.name, settings, places)
+    _refuse_references(pipeline, definition)
+    if settings.package is None:
+        definition["environment"]["dependencies"].append(f"{_BUNDLE_FILES}/{package.WHEEL}")
+    folder = out or Path(f"{pipeline.name}-lakeflow-bundle")
+    return _bundle("lakeflow", pipeline, settings, folder, {"pipelines": definition}, _TABLES)
+
+
+def _bundle_places(pipeline: Installable, program: str) -> Places:
+    names = (program, f"{pipeline.name}.yaml", _REQUIREMENTS)
+    return Places(*(f"{_BUNDLE_FILES}/{name}" for name in names))
+
+
+def _bundle(
+    target: str,
+    pipeline: Installable,
+    settings: DatabricksAccess,
+    folder: Path,
+    resources: Mapping[str, Settings],
+    program: str,
+) -> FileTarget:
+    folder, key = folder.absolute(), _key(pipeline.name)
     bundle: dict[str, Any] = {
         "bundle": {"name": pipeline.name},
         **({"workspace": {"host": settings.host}} if settings.host else {}),
         # a .gitignore may leave out wheels
         "sync": {"include": ["*.whl"]},
-        "resources": {"jobs": {key: job}},
+        "resources": {kind: {key: definition} for kind, definition in resources.items()},
         "targets": {"default": {"default": True}},
     }
     place = shlex.quote(str(folder))
     return FileTarget(
-        "databricks-bundle",
+        f"{target}-bundle",
         pipeline.name,
         folder,
-        (Artifact(folder / "databricks.yml", to_yaml(bundle)), *_files(pipeline, settings, folder)),
+        (
+            Artifact(folder / "databricks.yml", to_yaml(bundle)),
+            *_files(pipeline, settings, folder, program),
+        ),
         ("*.yml", "*.yaml", "*.py", "*.txt"),
         next_steps=(
             *([package.packing(folder)] if settings.package is None else []),
@@ -101,7 +130,7 @@ def terraform_target(pipeline: Installable, *, out: Path | None = None) -> FileT
         (
             # Terraform allows comments under this name only
             Artifact(folder / "main.tf.json", _as_json(document), comment="//"),
-            *_files(pipeline, settings, folder),
+            *_files(pipeline, settings, folder, _LAUNCHER),
         ),
         ("*.json", "*.yaml", "*.py", "*.txt"),
         next_steps=(
@@ -113,9 +142,11 @@ def terraform_target(pipeline: Installable, *, out: Path | None = None) -> FileT
     )
 
 
-def _files(pipeline: Installable, settings: Databricks, folder: Path) -> Iterator[Artifact]:
+def _files(
+    pipeline: Installable, settings: DatabricksAccess, folder: Path, program: str
+) -> Iterator[Artifact]:
     yield Artifact(folder / f"{pipeline.name}.yaml", pipeline.shared_text)
-    yield Artifact(folder / _LAUNCHER, template("launch.py.txt"))
+    yield Artifact(folder / program, template(f"{program}.txt"))
     if settings.package is None:
         yield Artifact(folder / _REQUIREMENTS, package.locked())
 
@@ -154,8 +185,8 @@ def _refuse_references(pipeline: Installable, job: Settings) -> None:
         raise ConfigError(
             "a bundle replaces ${...} in its texts",
             code=ErrorCode.DEPLOY_UNFIT,
-            where=f"{pipeline.path.name} deploy.databricks",
-            next_step="leave ${ out of the names and settings of the job, or out --as bundle",
+            where=f"{pipeline.path.name} deploy",
+            next_step="leave ${ out of names and settings, or leave out --as bundle",
         )
 
 

@@ -64,8 +64,8 @@ def pipeline_settings(pipeline: str, settings: Lakeflow, places: Places) -> Sett
     return tagged(definition)
 
 
-def lakeflow_target(pipeline: Installable) -> DeployTarget:
-    """Return the target of `install --target lakeflow`."""
+def pipeline_section(pipeline: Installable) -> Lakeflow:
+    """Return the section about the pipeline. Raises ConfigError without one, or with secrets."""
     settings = pipeline.deploy.lakeflow
     if settings is None:
         raise ConfigError(
@@ -74,6 +74,13 @@ def lakeflow_target(pipeline: Installable) -> DeployTarget:
             where=f"{pipeline.path.name} deploy.lakeflow",
             next_step="add deploy: {lakeflow: {catalog: main, schema: games}}",
         )
+    pipeline.refuse_clear_secrets(to="the workspace")
+    return settings
+
+
+def lakeflow_target(pipeline: Installable) -> DeployTarget:
+    """Return the target of `install --target lakeflow`."""
+    settings = pipeline_section(pipeline)
     return workspace_target(
         NAME,
         pipeline,

@@ -144,7 +144,6 @@ def workspace_target(
     `folder` is the default folder below the user's home, `program` the name and the text of the
     file that runs.
     """
-    pipeline.refuse_clear_secrets(to="the workspace")
     login: WorkspaceClient | NotLoggedInError
     try:
         login = open_workspace(settings)

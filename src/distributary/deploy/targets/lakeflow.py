@@ -7,6 +7,7 @@ from pathlib import Path
 
 from distributary.config.base import Section
 from distributary.config.deploy import Lakeflow
+from distributary.deploy.databricks_files import lakeflow_bundle_target
 from distributary.deploy.databricks_pipeline import lakeflow_target
 from distributary.deploy.file_targets import DeployTarget
 from distributary.deploy.pipeline_file import Installable
@@ -30,6 +31,12 @@ class LakeflowEntry(TargetEntry):
                 next_step="set deploy.lakeflow.folder, a folder of the workspace",
             )
         return lakeflow_target(pipeline)
+
+    def open_as(self, form: str, pipeline: Installable, out: Path | None) -> DeployTarget:
+        """Return the target with an asset bundle; there is no other form."""
+        if form != "bundle":
+            return super().open_as(form, pipeline, out)
+        return lakeflow_bundle_target(pipeline, out=out)
 
     def placeholder(self, mark: str) -> Section:
         """Return the section with a mark in place of catalog and schema."""
