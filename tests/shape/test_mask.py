@@ -22,7 +22,7 @@ from distributary.model.table import Column
 from distributary.shape.mask import masked, masked_type
 from distributary.shape.raw_encryption import decrypted
 from distributary.shape.resolve import Resolved, ShapeError, resolve
-from distributary.testing import Record, run
+from distributary.testing import Record, Schemas, run
 
 KEY = b"a key that nobody else has"
 
@@ -291,6 +291,19 @@ def test_no_form_in_which_a_field_comes_escapes_its_mask() -> None:
     both = [{"who": {"name": "Secret"}}, {"who": "the name is Secret"}]
     rows = [row for table in run(_SIDES, both).tables.values() for row in table.to_pylist()]
     assert "ecret" not in json.dumps(rows, default=str)
+
+
+def test_what_a_schema_does_not_name_is_redacted_beside_masks() -> None:
+    """It is one text of JSON, in which masked fields are as they came."""
+    with Schemas() as schemas:
+        schema = {"type": "object", "properties": {"id": {"type": "integer"}}}
+        number = schemas.register("t-value", json.dumps(schema), format="json")
+        records: list[dict[str, Any]] = [{"id": 1, "email": "Secret"}, {"id": 2}]
+        registry = f'registry: {{path: "{schemas.path}"}}\n'
+        framed = [schemas.frame(number, json.dumps(record).encode()) for record in records]
+        result = run(registry + _SIDES, framed, schemas=schemas)
+    (table,) = result.tables.values()
+    assert table["_rest"].to_pylist() == ["***", None]
 
 
 def test_a_key_in_the_file_is_not_shown() -> None:

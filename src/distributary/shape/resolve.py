@@ -16,6 +16,7 @@ from pyarrow import types as kinds
 from distributary.config.base import nearest
 from distributary.config.rules.expressions import enclosed
 from distributary.evolve.types import fold, is_list, is_map, is_side_name, is_struct, sql_name
+from distributary.evolve.unified import REST
 from distributary.model.names import printable
 from distributary.model.record import TIMESTAMP
 from distributary.model.rules.expectation import any_fits
@@ -294,6 +295,10 @@ class _Resolution:
                         method, length = "redact", 0
                     masks.append(self._mask(path, method, length))
                     break
+        for path in paths:
+            # JSON text of what the schema does not name: any masked field
+            if self._rule.mask and path.name == REST and not _is_covered(path, masks):
+                masks.append(self._mask(path, "redact", 0))
         # a side column without fields can hold values of the fields that its column has
         places = {path.place: fold(path.known_as) for path in paths}
         inside = [places[mask.column, mask.fields] for mask in masks]
