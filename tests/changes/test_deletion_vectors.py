@@ -25,7 +25,7 @@ from distributary.delta import log, vectors
 from distributary.delta.compact import Sizes, compact, planned
 from distributary.delta.log import Snapshot, load
 from distributary.delta.log_checkpoint import write_checkpoint
-from distributary.delta.vacuum import Keepers, vacuum
+from distributary.delta.removal.vacuum import Keepers, vacuum
 from distributary.errors import PublishError
 from distributary.store import base
 from distributary.store.base import at, introduce

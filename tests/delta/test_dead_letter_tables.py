@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from distributary.delta.compact import Sizes, compact
 from distributary.delta.log import Snapshot, load
-from distributary.delta.vacuum import ExpiredLetters, Expiry, expire_letters
+from distributary.delta.removal.vacuum import ExpiredLetters, Expiry, expire_letters
 from distributary.model.deadletter import DEAD_LETTER_SCHEMA, dead_letter_id
 from distributary.model.table import Column
 from distributary.observe.deadletters import DeadLetters

@@ -13,7 +13,7 @@ from pyiceberg.table import StaticTable
 from pyspark.sql import SparkSession
 
 from distributary.cli.command_line import main
-from distributary.delta.holds import hold_of
+from distributary.delta.removal.holds import hold_of
 from distributary.delta.tables import open_table, read_rows
 from distributary.engine.kill_points import KILL, KillPoint
 from distributary.engine.pipeline import Pipeline

@@ -15,7 +15,7 @@ from distributary.delta.column_merge import Field, fields_of, merge_fields
 from distributary.delta.commit import Change, commit, write_rows
 from distributary.delta.log import Snapshot, load
 from distributary.delta.parquet import write_file
-from distributary.delta.vacuum import Keepers, vacuum
+from distributary.delta.removal.vacuum import Keepers, vacuum
 from distributary.delta.vectors import write_vectors
 from distributary.iceberg.mirror import Mirror
 from distributary.iceberg.pointer import VersionHint

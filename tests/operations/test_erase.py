@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributary.config.lake import Maintain
-from distributary.delta.erased_records import (
+from distributary.delta.removal.erased_records import (
     IN_TABLES,
     erased_plan,
     is_done,

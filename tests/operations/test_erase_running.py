@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from distributary.config.lake import Maintain
 from distributary.config.runtime import AVAILABLE_NOW
-from distributary.delta.erased_records import is_done, names_in
+from distributary.delta.removal.erased_records import is_done, names_in
 from distributary.engine.kill_points import KILL, ErasePoint
 from distributary.engine.loop import StreamRun
 from distributary.engine.pipeline import Pipeline

@@ -13,9 +13,9 @@ import pytest
 from deltalake import DeltaTable
 
 from distributary.config.lake import Maintain
-from distributary.delta.holds import KeptCuts, hold_of, read_holds, write_kept
 from distributary.delta.log import load
 from distributary.delta.log_checkpoint import expired, write_checkpoint
+from distributary.delta.removal.holds import KeptCuts, hold_of, read_holds, write_kept
 from distributary.errors import CheckpointError, ConfigError, DistributaryError, ErrorCode
 from distributary.observe.cuts import Cuts
 from distributary.operations.maintain import Report, UpkeepStep, Wishes, jobs_of, maintain

@@ -28,7 +28,7 @@ from distributary.changes.tombstones import ROW, definition_text
 from distributary.decode.base import truths
 from distributary.delta.column_merge import columns_of
 from distributary.delta.log import DataFile, Snapshot
-from distributary.delta.row_removal import RowSelection, rows_in
+from distributary.delta.removal.row_removal import RowSelection, rows_in
 from distributary.model.change import CHANGE_COLUMNS
 
 _CHANGE = {column.name: column.type for column in CHANGE_COLUMNS}

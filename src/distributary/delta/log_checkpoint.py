@@ -23,7 +23,6 @@ import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 
 from distributary.delta.damage import FOOTER_SEAL, seal_footer
-from distributary.delta.holds import Hold, hold_of
 from distributary.delta.log import SIDECARS, TRUSTED_SECONDS, Snapshot, file_key
 from distributary.delta.log_reading import (
     HINT,
@@ -38,6 +37,7 @@ from distributary.delta.log_reading import (
     log_names,
     with_sidecars,
 )
+from distributary.delta.removal.holds import Hold, hold_of
 from distributary.delta.tables import load_table
 from distributary.delta.vectors import Vector
 from distributary.errors import CheckpointError, clean

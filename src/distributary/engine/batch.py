@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from distributary.delta.erased_records import write_later
+from distributary.delta.removal.erased_records import write_later
 from distributary.engine.context import RunContext
 from distributary.engine.kill_points import KillPoint, reached
 from distributary.engine.monitor import Lag

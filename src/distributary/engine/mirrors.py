@@ -23,7 +23,7 @@ from distributary.catalog.mirror_catalog import MirrorCatalog
 from distributary.config.lake import LakeConfig
 from distributary.config.pipeline_config import PipelineConfig
 from distributary.delta.column_merge import ColumnConflictError, UnsupportedTypeError
-from distributary.delta.holds import KeptCuts, write_kept
+from distributary.delta.removal.holds import KeptCuts, write_kept
 from distributary.delta.tables import committing, reaching_table
 from distributary.engine.planning.table_book import format_for
 from distributary.errors import DistributaryError, PublishError, clean

@@ -20,7 +20,6 @@ from urllib.parse import unquote
 from pydantic_core import PydanticCustomError
 
 from distributary.config.base import parse_moment
-from distributary.delta.holds import read_holds
 from distributary.delta.log import Snapshot, load
 from distributary.delta.log_reading import (
     BrokenLogError,
@@ -31,6 +30,7 @@ from distributary.delta.log_reading import (
     parse_commit,
     read_commit,
 )
+from distributary.delta.removal.holds import read_holds
 from distributary.delta.tables import reaching_table
 from distributary.errors import ConfigError, DistributaryError, ErrorCode
 from distributary.model import layout

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from distributary.delta.erased_records import (
+from distributary.delta.log import Snapshot, load
+from distributary.delta.removal.erased_records import (
     IN_LETTERS,
     IN_TABLES,
     ErasedRows,
@@ -18,8 +19,7 @@ from distributary.delta.erased_records import (
     read_all,
     read_erasure,
 )
-from distributary.delta.log import Snapshot, load
-from distributary.delta.row_removal import matches_in
+from distributary.delta.removal.row_removal import matches_in
 from distributary.delta.tables import reaching_table
 from distributary.errors import CheckpointError
 from distributary.model import layout

@@ -3,7 +3,7 @@
 Rows are found by the condition in the tables that have its columns, and from there by their
 coordinates (topic, partition, offset) everywhere else: bronze, the unified table, dead letters.
 From tables that are made of a log, all rows with the keys of these records are removed
-(`changes/erased_rows.py`). What was found is written down first (`delta/erased_records.py`);
+(`changes/erased_rows.py`). What was found is written down first (`delta/removal/erased_records.py`);
 `engine/progress/erasure.py` removes it. Pipelines of the lake must not run meanwhile, because the
 batch that they work on has been read.
 """
@@ -34,7 +34,8 @@ from distributary.config.rules.expressions import (
     valid_expression,
 )
 from distributary.delta.column_merge import columns_of as table_columns
-from distributary.delta.erased_records import (
+from distributary.delta.log import DataFile, Snapshot
+from distributary.delta.removal.erased_records import (
     ErasedRecord,
     ErasedTable,
     ErasedValues,
@@ -47,8 +48,12 @@ from distributary.delta.erased_records import (
     with_side_columns,
     write_erasure,
 )
-from distributary.delta.log import DataFile, Snapshot
-from distributary.delta.row_removal import RowSelection, matches_in, removal_refusal, rows_in
+from distributary.delta.removal.row_removal import (
+    RowSelection,
+    matches_in,
+    removal_refusal,
+    rows_in,
+)
 from distributary.delta.tables import reaching_table
 from distributary.engine.kill_points import ErasePoint, reached
 from distributary.engine.progress.checkpoint import Manifests

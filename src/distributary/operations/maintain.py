@@ -35,18 +35,22 @@ from distributary.delta.compact import (
     planned,
     refusal,
 )
-from distributary.delta.holds import (
+from distributary.delta.log import Snapshot, load
+from distributary.delta.log_checkpoint import LogCare, care_for_log, retention_of
+from distributary.delta.removal.holds import (
     Holds,
     KeptCuts,
     read_holds,
     remove_expired_pins,
     write_kept,
 )
-from distributary.delta.log import Snapshot, load
-from distributary.delta.log_checkpoint import LogCare, care_for_log, retention_of
-from distributary.delta.row_removal import OlderRows, RemovedRows, removal_refusal, remove_rows
-from distributary.delta.tables import OvertakenError, as_publish_error, open_table, read_rows
-from distributary.delta.vacuum import (
+from distributary.delta.removal.row_removal import (
+    OlderRows,
+    RemovedRows,
+    removal_refusal,
+    remove_rows,
+)
+from distributary.delta.removal.vacuum import (
     ExpiredLetters,
     Expiry,
     Vacuumed,
@@ -54,6 +58,7 @@ from distributary.delta.vacuum import (
     vacuum,
     vacuum_staging,
 )
+from distributary.delta.tables import OvertakenError, as_publish_error, open_table, read_rows
 from distributary.engine.progress.checkpoint import Checkpoint
 from distributary.engine.progress.claim import Claim, current_owner, living_owner
 from distributary.engine.progress.erasure import finish_erasures

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from distributary.delta.holds import Holds
 from distributary.delta.log_reading import commit_name
-from distributary.delta.vacuum import Keepers
+from distributary.delta.removal.holds import Holds
+from distributary.delta.removal.vacuum import Keepers
 from distributary.engine.progress.checkpoint import Checkpoint, Manifests
 from distributary.engine.progress.claim import CLAIMS, living_owner
 from distributary.errors import CheckpointError

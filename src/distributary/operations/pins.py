@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
-from distributary.delta.holds import remove_pin, write_pin
+from distributary.delta.removal.holds import remove_pin, write_pin
 from distributary.errors import ConfigError, ErrorCode
 from distributary.model.cut import CutPin, CutPoint
 from distributary.observe.cuts import Cuts

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from distributary.delta.erased_records import ErasedRecord, KnownErased, RowPlaces
+from distributary.delta.removal.erased_records import ErasedRecord, KnownErased, RowPlaces
 from distributary.evolve.types import is_side_name
 from distributary.model.facts import Fact, RecordsErased, RecordsSkipped
 from distributary.stage.decoding import DecodedPart

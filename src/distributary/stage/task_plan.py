@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from distributary.config.lake import Evolution
 from distributary.decode.base import DecodeLimits
-from distributary.delta.erased_records import ErasedPlan
+from distributary.delta.removal.erased_records import ErasedPlan
 from distributary.model.change import ChangeSettings
 from distributary.model.names import MAX_TYPE_NAME
 from distributary.model.record import WriterSchema

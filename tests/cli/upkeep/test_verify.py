@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from distributary.delta.log import load
-from distributary.delta.vacuum import Expiry, expire_letters
+from distributary.delta.removal.vacuum import Expiry, expire_letters
 from distributary.engine.progress.checkpoint import Checkpoint, ManifestCopy
 from distributary.observe.cards import Registration, register
 from distributary.observe.deadletters import DeadLetters

@@ -21,9 +21,9 @@ from distributary.config.rules.shape import raw_layers
 from distributary.decode.base import DecodeLimits
 from distributary.decode.change.change_formats import CHANGE_FORMATS
 from distributary.decode.formats import FORMATS, change_decoder_for, decoder_for
-from distributary.delta.erased_records import ErasedPlan, erased_plan
 from distributary.delta.log import snapshot_of
 from distributary.delta.log_reading import BrokenLogError
+from distributary.delta.removal.erased_records import ErasedPlan, erased_plan
 from distributary.delta.skipping import microseconds
 from distributary.engine.planning.aggregate_plan import AggregatePlan
 from distributary.engine.planning.key_plan import KeyPlan

@@ -1,6 +1,6 @@
 """The removal of what an erasure names, from every layer: done at once, or by the next command.
 
-The erasure is written first (`delta/erased_records.py`): from then on no record that it names
+The erasure is written first (`delta/removal/erased_records.py`): from then on no record that it names
 comes back. Then its rows leave the tables, one commit a table, and the certificate is written
 last. If the process is killed in between, the next `erase`, the next run of a pipeline of the
 lake or `maintain` completes it: an erasure without a certificate starts again, and finds only the
@@ -30,7 +30,9 @@ from distributary.changes.erased_rows import LogKeys, RowsOfKeys, TombstonesOfKe
 from distributary.delta.column_merge import UnsupportedTypeError
 from distributary.delta.column_merge import columns_of as table_columns
 from distributary.delta.compact import BusyError
-from distributary.delta.erased_records import (
+from distributary.delta.log import Snapshot
+from distributary.delta.log_checkpoint import retention_of
+from distributary.delta.removal.erased_records import (
     Erasure,
     KnownErased,
     certificate_of,
@@ -41,10 +43,13 @@ from distributary.delta.erased_records import (
     names_in,
     read_erasure,
 )
-from distributary.delta.holds import read_holds
-from distributary.delta.log import Snapshot
-from distributary.delta.log_checkpoint import retention_of
-from distributary.delta.row_removal import RemovedRows, RowSelection, matches_in, remove_rows
+from distributary.delta.removal.holds import read_holds
+from distributary.delta.removal.row_removal import (
+    RemovedRows,
+    RowSelection,
+    matches_in,
+    remove_rows,
+)
 from distributary.delta.tables import OvertakenError, as_publish_error, reaching_table
 from distributary.engine.kill_points import ErasePoint, reached
 from distributary.engine.planning.table_book import relatives

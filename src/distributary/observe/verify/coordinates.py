@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from distributary.delta.compact import REMOVED
-from distributary.delta.erased_records import names_in, read_erasure
+from distributary.delta.removal.erased_records import names_in, read_erasure
 from distributary.delta.tables import reaching_table, refuse_damaged
 from distributary.errors import DamagedFileError, LakeUnavailableError, PublishError
 from distributary.model.table import Role

@@ -19,7 +19,7 @@ from distributary.delta.commit import Change, commit
 from distributary.delta.compact import REMOVED, Sizes, compact, removed_before
 from distributary.delta.log import DataFile, Snapshot, load
 from distributary.delta.parquet import write_file
-from distributary.delta.row_removal import OlderRows, matches_in, remove_rows, rows_in
+from distributary.delta.removal.row_removal import OlderRows, matches_in, remove_rows, rows_in
 from distributary.model.table import Column
 from distributary.store.base import at
 

@@ -15,7 +15,7 @@ from deltalake import DeltaTable, TableFeatures
 from distributary.delta.compact import Sizes, compact
 from distributary.delta.log import Snapshot, load
 from distributary.delta.log_checkpoint import retention_of, write_checkpoint
-from distributary.delta.vacuum import Keepers, Vacuumed, vacuum, vacuum_staging
+from distributary.delta.removal.vacuum import Keepers, Vacuumed, vacuum, vacuum_staging
 from distributary.publish.direct import DirectPublisher
 from distributary.store.base import at
 from tests.lakes.commits import edit_commit

@@ -1,0 +1,1 @@
+"""What leaves a table: rows, erased records and old files; and the versions that must stay."""
