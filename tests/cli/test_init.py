@@ -19,7 +19,7 @@ from distributary.config.registry import RegistryConfig
 from distributary.engine.pipeline import Pipeline
 from distributary.model.record import Format
 from distributary.model.table import Role
-from distributary.operations.trial_registry import Preview, TablePreview
+from distributary.operations.plan.trial_registry import Preview, TablePreview
 from distributary.registry.http.http_registry import HttpRegistry
 from tests.cli.conftest import Cli
 from tests.operations.test_discovery import MOVE, ORDER, WRAPPER, debezium, texts, wrapped

@@ -18,7 +18,7 @@ from distributary.config.runtime import AVAILABLE_NOW
 from distributary.engine.loop import StreamRun
 from distributary.engine.pipeline import Pipeline
 from distributary.engine.seams import make_source
-from distributary.operations.trial_registry import preview
+from distributary.operations.plan.trial_registry import preview
 from distributary.source.source_entry import entry_of
 from distributary.spark.in_process import in_process
 from distributary.threads import end_process

@@ -28,10 +28,10 @@ from distributary.model.table import Role
 from distributary.observe.ledger.ledger_rows import TableSummary
 from distributary.observe.status.status import status
 from distributary.operations.erase import erase, find, where
+from distributary.operations.plan.trial_registry import preview
 from distributary.operations.repair.rebuild_table import rebuild_table
 from distributary.operations.repair.resume_table import resume
 from distributary.operations.repair.verify_table import verify_aggregate
-from distributary.operations.trial_registry import preview
 from distributary.publish.base import Outcome, Published
 from distributary.publish.direct import DirectPublisher
 from distributary.spark.in_process import in_process

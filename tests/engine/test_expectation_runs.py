@@ -16,8 +16,8 @@ from distributary.errors import ErrorCode, ExpectationError
 from distributary.model.manifest import Counts
 from distributary.observe.events import BatchSettled, Event
 from distributary.observe.status.status import status
+from distributary.operations.plan.trial_registry import preview
 from distributary.operations.replay import LANE, replay
-from distributary.operations.trial_registry import preview
 from distributary_lab.simulate.game_records import GamesPlan
 from tests.lakes.games import Games
 

@@ -17,8 +17,8 @@ from distributary.engine.kill_points import KILL, KillPoint
 from distributary.errors import ConfigError
 from distributary.model.manifest import Counts
 from distributary.observe.cards import read_mirror_state
+from distributary.operations.plan.trial_registry import preview
 from distributary.operations.repair.reset_clean import plan_clean, remove
-from distributary.operations.trial_registry import preview
 from distributary.publish.formats.table_format_entry import format_at
 from distributary_lab.simulate.game_records import GamesPlan
 from tests.engine.test_crashes import SMALL, run

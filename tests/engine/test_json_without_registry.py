@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from distributary import Pipeline
 from distributary.model.manifest import Counts
-from distributary.operations.trial_registry import preview
+from distributary.operations.plan.trial_registry import preview
 
 
 class Lines:

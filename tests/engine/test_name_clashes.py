@@ -14,9 +14,9 @@ from distributary.engine.progress.removal import dead_letters_of
 from distributary.errors import ErrorCode
 from distributary.model import layout
 from distributary.model.manifest import Counts
+from distributary.operations.plan.trial_registry import preview
 from distributary.operations.repair.reset_clean import plan_clean, plan_reset, remove
 from distributary.operations.replay import LANE, healable, replay, try_replay
-from distributary.operations.trial_registry import preview
 from distributary_lab.simulate.base import MESSAGES
 from distributary_lab.simulate.game_records import GamesPlan
 from distributary_lab.simulate.games import stream_rounds

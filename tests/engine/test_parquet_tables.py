@@ -22,10 +22,10 @@ from distributary.errors import ConfigError
 from distributary.model.manifest import Counts, Mark, TableEntry
 from distributary.model.table import Column, Role, TablePlan
 from distributary.observe.trace import Coordinates, TraceVerdict, trace_offset, trace_row
+from distributary.operations.plan.trial_registry import preview
 from distributary.operations.repair.reset_clean import plan_clean, remove
 from distributary.operations.repair.resume_table import resume, waiting
 from distributary.operations.replay import LANE, replay
-from distributary.operations.trial_registry import preview
 from distributary.publish.formats.table_format_entry import format_at
 from distributary.publish.parquet_publisher import ParquetPublisher
 from distributary.store.base import same_place

@@ -16,8 +16,8 @@ from distributary.errors import ErrorCode
 from distributary.model.manifest import Counts
 from distributary.observe.verify.coordinates import coordinates
 from distributary.observe.verify.row_counts import check_table, written_tables
+from distributary.operations.plan.trial_registry import preview
 from distributary.operations.replay import LANE, replay
-from distributary.operations.trial_registry import preview
 
 
 class Orders:

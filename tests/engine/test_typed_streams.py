@@ -16,8 +16,8 @@ from distributary import Pipeline
 from distributary.cli.command_line import application
 from distributary.engine.progress.removal import dead_letters_of
 from distributary.model.manifest import Counts
+from distributary.operations.plan.trial_registry import preview
 from distributary.operations.replay import replay
-from distributary.operations.trial_registry import preview
 from tests.services.secured import SecuredServices
 from tests.services.shared import unique
 from tests.topics import Topics

@@ -11,7 +11,7 @@ from deltalake import write_deltalake
 
 from distributary.engine.pipeline import Pipeline
 from distributary.operations.insight import look_inside
-from distributary.operations.trial_registry import preview
+from distributary.operations.plan.trial_registry import preview
 from distributary.registry.folder import FileRegistry
 
 WRAPPER = "message wrapper { optional string kind=1; optional int32 id=2; optional bytes body=3; }"

@@ -21,7 +21,7 @@ from distributary.errors import ConfigError, DistributaryError, ErrorCode
 if TYPE_CHECKING:
     from distributary.config.load import Loaded
     from distributary.operations.discovery import Finding
-    from distributary.operations.trial_registry import Preview
+    from distributary.operations.plan.trial_registry import Preview
     from distributary.source.source_sample import Sample
 
 app = single(START)
@@ -340,7 +340,7 @@ def _planned(call: Invocation, file: Path) -> Preview | None:
     """Return the preview of `plan` for the first records; a warning if it fails."""
     from distributary.config.load import load
     from distributary.engine.pipeline import Pipeline
-    from distributary.operations.trial_registry import preview
+    from distributary.operations.plan.trial_registry import preview
 
     limit, most = load(file, needs=()).config.source.batch_limit
     try:

@@ -18,8 +18,8 @@ from distributary.observe.log_format import cut
 
 if TYPE_CHECKING:
     from distributary.model.table import ColumnChange
-    from distributary.operations.schema_proposal import SchemaProposal
-    from distributary.operations.trial_registry import Preview, TablePreview
+    from distributary.operations.plan.schema_proposal import SchemaProposal
+    from distributary.operations.plan.trial_registry import Preview, TablePreview
 
 
 app = single(LOOK)
@@ -114,8 +114,8 @@ def plan(
 
     --with-schema shows what an unregistered schema would change, without registering it.
     """
-    from distributary.operations.schema_proposal import propose
-    from distributary.operations.trial_registry import choose_subject, judge_of, preview
+    from distributary.operations.plan.schema_proposal import propose
+    from distributary.operations.plan.trial_registry import choose_subject, judge_of, preview
 
     if with_schema is None:
         if subject is not None or record_type is not None or markdown:

@@ -20,13 +20,13 @@ from distributary.errors import ConfigError, ErrorCode, InvalidSchemaError
 from distributary.model.manifest import Counts, Manifest, SourceRange
 from distributary.model.record import Format, WriterSchema
 from distributary.model.table import ChangeKind
-from distributary.operations.schema_proposal import (
+from distributary.operations.plan.schema_proposal import (
     SchemaProposal,
     lost_and_changed,
     propose,
     rewritten,
 )
-from distributary.operations.trial_registry import choose_subject, judge_of
+from distributary.operations.plan.trial_registry import choose_subject, judge_of
 from distributary.registry.base import Reference
 from distributary.registry.compile import compile_schema
 from distributary.registry.folder import FileRegistry

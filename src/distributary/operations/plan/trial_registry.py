@@ -36,7 +36,7 @@ from distributary.model.record import Format, SubjectVersion, WriterSchema
 from distributary.model.routing import Rejected, Route, RouteKey
 from distributary.model.rules.expectation import Rule
 from distributary.model.table import ChangeKind, ColumnChange, Role, TablePlan
-from distributary.operations.shape_places import setting_place
+from distributary.operations.plan.shape_places import setting_place
 from distributary.registry.base import Reference, gather
 from distributary.registry.compile import compile_schema
 from distributary.registry.compile.protobuf_compiler import is_bundled

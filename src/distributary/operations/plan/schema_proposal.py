@@ -36,8 +36,8 @@ from distributary.model.names import printable
 from distributary.model.record import Format, WriterSchema
 from distributary.model.routing import Rejected, Route, RouteKey
 from distributary.model.table import ChangeKind, Column, ColumnChange, Role
-from distributary.operations.shape_places import setting_place
-from distributary.operations.trial_registry import (
+from distributary.operations.plan.shape_places import setting_place
+from distributary.operations.plan.trial_registry import (
     MOST_RECORDS,
     PROPOSED_ID,
     Judge,

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from distributary import Pipeline
-from distributary.operations.shape_places import setting_place
-from distributary.operations.trial_registry import preview
+from distributary.operations.plan.shape_places import setting_place
+from distributary.operations.plan.trial_registry import preview
 
 FILE = """\
 name: shop
