@@ -26,7 +26,7 @@ from benchmarks.clock import timed
 from benchmarks.engine import bare_session
 from benchmarks.order import Order, Pair, Row, Suite, summarised
 from distributary.changes.apply import merge_table, written
-from distributary.changes.log_events import PROPERTY, Span, to_text
+from distributary.changes.events.log_events import PROPERTY, Span, to_text
 from distributary.changes.merge_order import SEQ_COLUMN, TIME_COLUMN, DeletesAs, MergeOrder
 from distributary.delta.column_merge import fields_of
 from distributary.delta.commit import Change, rewrite_files

@@ -17,8 +17,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from distributary.changes import apply, history, merge_target, tombstones
-from distributary.changes import log_events as reading
 from distributary.changes.apply import compaction, merge_table
+from distributary.changes.events import log_events as reading
 from distributary.changes.history import merge_history
 from distributary.changes.merge_order import MergeOrder, MergeResult
 from distributary.changes.rebuild import rebuild, verify

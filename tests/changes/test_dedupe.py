@@ -13,8 +13,8 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.changes import copies
-from distributary.changes.copies import redelivered
+from distributary.changes.events import copies
+from distributary.changes.events.copies import redelivered
 from distributary.delta.log import DataFile, Snapshot
 from tests.changes.logs import COLUMNS, Event, event, rows_of
 

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from distributary.changes import log_events as reading
 from distributary.changes import tombstones
 from distributary.changes.apply import merge_table
+from distributary.changes.events import log_events as reading
 from distributary.changes.merge_order import MergeOrder, MergeResult
 from distributary.delta.commit import facts_in
 from distributary.errors import PublishError

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributary.changes import apply, log_events, merge_target
+from distributary.changes import apply, merge_target
 from distributary.changes.apply import compaction, merge_table
+from distributary.changes.events import log_events
 from distributary.changes.history import merge_history
 from distributary.delta import log
 from distributary.delta.compact import Sizes, compact

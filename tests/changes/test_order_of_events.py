@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.changes.log_events import (
+from distributary.changes.events.log_events import (
     MOST_SPANS,
     KeyIndex,
     Place,

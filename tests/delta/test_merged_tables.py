@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 
 from distributary.changes.apply import merge_table
-from distributary.changes.copies import redelivered
+from distributary.changes.events.copies import redelivered
 from distributary.changes.history import merge_history
 from distributary.changes.rebuild import rebuild, verify
 from distributary.config.sources.delta import DeltaSourceConfig as SourceConfig

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.changes.log_events import combined
+from distributary.changes.events.log_events import combined
 from distributary.model.cache import Cache
 from distributary.shape.aggregate_columns import Aggregates
 from distributary.shape.evaluation import PreparedStatement

@@ -27,8 +27,8 @@ from distributary.changes.decide import (
     memory_keys,
     with_looks,
 )
-from distributary.changes.incarnations import find_starts, needs_times, with_starts
-from distributary.changes.log_events import (
+from distributary.changes.events.incarnations import find_starts, needs_times, with_starts
+from distributary.changes.events.log_events import (
     CHANGE_SCHEMA,
     ORDER,
     POSITION,

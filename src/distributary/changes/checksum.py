@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.changes.log_events import Flags, combined, comparable
+from distributary.changes.events.log_events import Flags, combined, comparable
 from distributary.decode.base import truths
 
 Words = npt.NDArray[np.uint64]

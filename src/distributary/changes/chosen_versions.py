@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from distributary.changes.log_events import (
+from distributary.changes.events.log_events import (
     CHANGE_SCHEMA,
     OLD_KEY,
     Definition,

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from distributary.changes.log_events import ChangeEvents, Flags, Ints, KeyIndex, ranks
+from distributary.changes.events.log_events import ChangeEvents, Flags, Ints, KeyIndex, ranks
 
 NO_MEMBER = -1
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.changes.contest import NO_MEMBER, Contest, highest_by
-from distributary.changes.log_events import (
+from distributary.changes.events.log_events import (
     OLD_KEY,
     ChangeEvents,
     Definition,

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.changes.log_events import (
+from distributary.changes.events.log_events import (
     OLD_KEY_MEMBER,
     Definition,
     definitions_of,

@@ -22,8 +22,8 @@ from distributary.changes.chosen_versions import PROPERTY as CHOSEN
 from distributary.changes.chosen_versions import UNTIL, logged_rows, runs, stands_for_several
 from distributary.changes.contest import highest_by
 from distributary.changes.decide import LastValues, followed, gathered, just_before
-from distributary.changes.incarnations import incarnations_of
-from distributary.changes.log_events import (
+from distributary.changes.events.incarnations import incarnations_of
+from distributary.changes.events.log_events import (
     OLD_KEY,
     ORDER,
     POSITION,

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from distributary.changes.contest import Known
-from distributary.changes.log_events import (
+from distributary.changes.events.log_events import (
     Definition,
     Flags,
     Ints,

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from distributary.changes.apply import clustering, merge_table, open_target, plan, staying, written
 from distributary.changes.checksum import Checksum, equal_values
-from distributary.changes.log_events import (
+from distributary.changes.events.log_events import (
     CHANGE_SCHEMA,
     PROPERTY,
     ChangeEvents,

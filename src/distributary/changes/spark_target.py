@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from distributary.changes.apply import MergePlan, events_schema, look_at, prepare
 from distributary.changes.contest import Known
-from distributary.changes.log_events import KeyIndex, Span, read_in_turn
+from distributary.changes.events.log_events import KeyIndex, Span, read_in_turn
 from distributary.changes.merge_order import MergedColumns, MergeOrder, MergeResult
 from distributary.changes.merge_target import MemoryTarget, Part
 from distributary.delta.column_merge import merge_fields, schema_string

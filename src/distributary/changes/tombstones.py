@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.changes.contest import Memory
-from distributary.changes.log_events import (
+from distributary.changes.events.log_events import (
     ChangeEvents,
     Definition,
     Flags,

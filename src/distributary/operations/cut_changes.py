@@ -14,7 +14,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from distributary.changes.log_events import PROPERTY, from_text
+from distributary.changes.events.log_events import PROPERTY, from_text
 from distributary.delta.column_merge import columns_of
 from distributary.delta.log import DataFile, Snapshot, data_file, file_key, load
 from distributary.delta.log_reading import BrokenLogError, actions_in, commit_name

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from distributary.changes.copies import redelivered
-from distributary.changes.log_events import KeyIndex
+from distributary.changes.events.copies import redelivered
+from distributary.changes.events.log_events import KeyIndex
 from distributary.decode.formats import built
 from distributary.delta.parquet import UPLOADS, write_file
 from distributary.evolve.align import Aligner

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 from deltalake import write_deltalake
 
 from distributary.changes.apply import merge_table
+from distributary.changes.events.incarnations import incarnations_of
 from distributary.changes.history import merge_history
-from distributary.changes.incarnations import incarnations_of
 from distributary.changes.merge_order import Arrival
 from distributary.changes.rebuild import rebuild
 from distributary.model.change import READ_TIE

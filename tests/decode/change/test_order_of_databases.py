@@ -29,8 +29,8 @@ from distributary.decode.formats import change_decoder_for
 from distributary.decode.json.infer import NOTHING, grown, infer
 from distributary.model.change import ChangeSettings
 from distributary.model.table import Column
+from tests.changes.events.test_incarnations import Committed, databases, rows_of
 from tests.changes.logs import Shop, plain
-from tests.changes.test_incarnations import Committed, databases, rows_of
 from tests.decode import datastream_samples
 from tests.decode.change.events import LIMITS, named, raw_of
 from tests.decode.json_samples import writer_schema

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributary.changes.log_events import place_of
+from distributary.changes.events.log_events import place_of
 from distributary.delta.log import snapshot_of
 from distributary.errors import ConfigError, ErrorCode
 from distributary.model.record import RAW, Format

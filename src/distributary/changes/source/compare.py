@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from distributary.changes.checksum import Words, equal_values, hash_rows
-from distributary.changes.log_events import Definition, Flags, Ints, KeyIndex, key_texts
+from distributary.changes.events.log_events import Definition, Flags, Ints, KeyIndex, key_texts
 from distributary.changes.source.base import (
     Database,
     Moment,

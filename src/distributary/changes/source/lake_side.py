@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from distributary.changes.apply import open_target
 from distributary.changes.checksum import Words, hash_rows
-from distributary.changes.log_events import (
+from distributary.changes.events.log_events import (
     PROPERTY,
     ChangeEvents,
     Definition,

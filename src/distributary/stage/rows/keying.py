@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.changes.log_events import Flags, Ints
+from distributary.changes.events.log_events import Flags, Ints
 from distributary.config.rules.expressions import enclosed
 from distributary.decode.change.base import content_hashes
 from distributary.errors import ErrorCode

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.changes.copies import redelivered
+from distributary.changes.events.copies import redelivered
 from distributary.decode.change.debezium.decoder import DebeziumDecoder
 from distributary.decode.json.infer import infer
 from distributary.delta.column_merge import fields_of

@@ -22,9 +22,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.changes.apply import events_schema, look_at, merge_table, prepare
+from distributary.changes.events.incarnations import incarnations_of
+from distributary.changes.events.log_events import read_in_turn
 from distributary.changes.history import merge_history
-from distributary.changes.incarnations import incarnations_of
-from distributary.changes.log_events import read_in_turn
 from distributary.changes.merge_order import MergeOrder, RebuildNeededError
 from distributary.changes.merge_target import MemoryTarget
 from distributary.changes.rebuild import merge_in_order, rebuild, verify

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.changes.log_events import Flags, Ints, KeyIndex
+from distributary.changes.events.log_events import Flags, Ints, KeyIndex
 from distributary.decode.change.envelope import without_source_time
 from distributary.delta.log import DataFile, Snapshot, snapshot_of
 from distributary.delta.skipping import SLACK_US, microseconds

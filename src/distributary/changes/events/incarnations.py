@@ -23,10 +23,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.changes.contest import Contest
-from distributary.changes.copies import bounds_of
-from distributary.changes.log_events import Definition, Flags, Ints, combined
+from distributary.changes.events.copies import bounds_of
+from distributary.changes.events.log_events import Definition, Flags, Ints, combined
+from distributary.changes.events.repeats import STATEMENT_US, Findings, GoingBack, look_up
 from distributary.changes.merge_order import TIME_COLUMN, MergeOrder, RebuildNeededError
-from distributary.changes.repeats import STATEMENT_US, Findings, GoingBack, look_up
 from distributary.decode.base import truths
 from distributary.delta.log import snapshot_of
 from distributary.errors import SourceWentBackError

@@ -18,8 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.changes.copies import bounds_of, files_at
-from distributary.changes.log_events import Definition, Flags, Ints, KeyIndex
+from distributary.changes.events.copies import bounds_of, files_at
+from distributary.changes.events.log_events import Definition, Flags, Ints, KeyIndex
 from distributary.decode.change.envelope import (
     Transaction,
     is_snapshot,
