@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from distributary.config.document import PipelineFileError
+from distributary.config.file.document import PipelineFileError
 from distributary.errors import ErrorCode
 from distributary.model.manifest import Counts
 from distributary.model.table_format import TABLE_FORMATS

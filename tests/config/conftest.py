@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from distributary.config.document import PipelineFileError, Problem
+from distributary.config.file.document import PipelineFileError, Problem
 from distributary.config.load import Loaded, load_text
 
 CASES = Path(__file__).parent / "cases"

@@ -8,9 +8,9 @@ import pytest
 from jsonschema import Draft202012Validator
 from ruamel.yaml import YAML
 
-from distributary.config.document import Problem
+from distributary.config.file.document import Problem
+from distributary.config.file.show import as_json, json_schema, rows
 from distributary.config.load import Loaded, load_text
-from distributary.config.show import as_json, json_schema, rows
 
 ENVIRON = {
     "HOOK": "https://hooks.example/canary-hook",

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from distributary.config.catalog import HiveCatalogConfig
-from distributary.config.document import Problem
+from distributary.config.file.document import Problem
+from distributary.config.file.show import as_json
 from distributary.config.load import Loaded
-from distributary.config.show import as_json
 
 Load = Callable[..., Loaded]
 Problems = Callable[..., list[Problem]]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from distributary.config.document import Problem
+from distributary.config.file.document import Problem
 from distributary.config.load import Loaded
 from distributary.errors import ErrorCode
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from distributary.config.document import Problem
+from distributary.config.file.document import Problem
 from distributary.config.load import Loaded, load_text
 
 Problems = Callable[..., list[Problem]]

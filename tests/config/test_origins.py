@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from distributary.config.document import OriginKind, PipelineFileError, SettingOrigin
+from distributary.config.file.document import OriginKind, PipelineFileError, SettingOrigin
 from distributary.config.load import Deprecation, Loaded, load_text
 from distributary.errors import ErrorCode
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.config.document import Problem
+from distributary.config.file.document import Problem
 from distributary.config.load import Loaded
 from distributary.config.sources.file_pattern import PathPattern
 from distributary.config.sources.files import FilesSourceConfig

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary.config.base import similarity
-from distributary.config.document import Node, PipelineFileError, Problem, parse
+from distributary.config.file.document import Node, PipelineFileError, Problem, parse
 from distributary.config.load import load_text
 from distributary.errors import ConfigError, ErrorCode
 

@@ -9,8 +9,8 @@ import pytest
 from jsonschema import Draft202012Validator
 from ruamel.yaml import YAML
 
+from distributary.config.file.show import _texts, descriptions, json_schema
 from distributary.config.load import every_model, every_setting, load_text, settings
-from distributary.config.show import _texts, descriptions, json_schema
 from tools.docs import settings as reference
 
 SCHEMA = json_schema()

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from distributary.config.base import hide_credentials, is_secret_name, mask
-from distributary.config.document import PipelineFileError
+from distributary.config.file.document import PipelineFileError
+from distributary.config.file.show import as_json, rows
 from distributary.config.load import Loaded, load, load_text
-from distributary.config.show import as_json, rows
 
 Load = Callable[..., Loaded]
 CANARY = "canary-7f3a"

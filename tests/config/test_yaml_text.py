@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from distributary.config.document import to_yaml
+from distributary.config.file.document import to_yaml
 
 TEXTS = st.one_of(
     st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=30),

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from jsonschema import Draft7Validator, ValidationError
 
-from distributary.config.document import parse
+from distributary.config.file.document import parse
 from distributary.deploy.file_targets import FileTarget, template
 from distributary.deploy.kubernetes_files import (
     USER,

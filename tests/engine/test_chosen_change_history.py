@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from distributary.config.document import PipelineFileError
+from distributary.config.file.document import PipelineFileError
 from distributary_lab.simulate.cdc.shapes import CHAOS, CdcPlan
 from tests.lakes.changes import Feed
 from tests.operations.test_erase_running import counts_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from distributary.config.document import PipelineFileError
+from distributary.config.file.document import PipelineFileError
 from distributary.config.load import load_text
 from distributary.testing import Record, run
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributary import errors
-from distributary.config.document import PipelineFileError, Problem, refuse
+from distributary.config.file.document import PipelineFileError, Problem, refuse
 from distributary.errors import DistributaryError, ErrorCode
 from distributary.model.manifest import Counts
 from distributary.observe import events

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributary.config.document import PipelineFileError
+from distributary.config.file.document import PipelineFileError
 from distributary.config.load import load_text
 from distributary.config.rules.shape import ShapeConfig
 from distributary.errors import ConfigError

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from distributary import DistributaryError, ErrorCode, Lake, Pipeline
-from distributary.config.document import PipelineFileError
+from distributary.config.file.document import PipelineFileError
 from distributary.model.manifest import Counts
 from distributary.observe.cards import load_trusted, registrations
 

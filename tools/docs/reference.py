@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from distributary.config.show import json_schema
+from distributary.config.file.show import json_schema
 from tools.docs import commands, errors, ledger, metrics, python, settings
 from tools.docs.repository import ROOT
 

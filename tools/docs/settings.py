@@ -8,6 +8,7 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
 from distributary.config.base import Section
+from distributary.config.file.show import descriptions
 from distributary.config.load import (
     alternatives,
     default_of,
@@ -18,7 +19,6 @@ from distributary.config.load import (
     tag_of,
 )
 from distributary.config.pipeline_config import PipelineConfig
-from distributary.config.show import descriptions
 
 _INTRODUCTION = """\
 # Settings of the pipeline file

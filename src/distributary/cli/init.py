@@ -259,7 +259,7 @@ def _chosen_topic(call: Invocation, source: Mapping[str, Any]) -> str:
 
 def _draft(call: Invocation, sections: Mapping[str, Any]) -> Loaded:
     """Return the given settings with the values of their variables; nothing is written."""
-    from distributary.config.document import to_yaml
+    from distributary.config.file.document import to_yaml
     from distributary.config.load import load_text
     from distributary.config.sources.source_types import settings_of
 
@@ -310,7 +310,7 @@ def _write(output: Path, text: str, *, force: bool) -> None:
     """Write the file as a whole, with the schema by which editors know its keys."""
     import json
 
-    from distributary.config.show import json_schema
+    from distributary.config.file.show import json_schema
     from distributary.observe.log_format import private
 
     try:

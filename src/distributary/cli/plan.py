@@ -47,7 +47,7 @@ def validate(
     ] = False,
 ) -> None:
     """Check a pipeline file, and list its mistakes line by line."""
-    from distributary.config.show import as_json, json_schema, rows
+    from distributary.config.file.show import as_json, json_schema, rows
 
     if print_schema:
         schema = json_schema()

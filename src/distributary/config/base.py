@@ -36,7 +36,7 @@ CONFLICT = "conflict"
 class Section(BaseModel):
     """A part of the pipeline file: frozen, with unknown keys refused.
 
-    The text under a setting is its description. `config/show.py` reads it from the source.
+    The text under a setting is its description. `config/file/show.py` reads it from the source.
     """
 
     model_config = ConfigDict(

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from distributary.config.base import CONFLICT, Section, is_sealed, mask, nearest, secrets_of
-from distributary.config.document import (
+from distributary.config.file.document import (
     DEFAULT,
     KeyPath,
     Node,
@@ -32,8 +32,8 @@ from distributary.config.document import (
     refuse,
     with_list_origin,
 )
+from distributary.config.file.variables import Variables
 from distributary.config.pipeline_config import PipelineConfig
-from distributary.config.variables import Variables
 from distributary.errors import ErrorCode
 from distributary.model.names import printable
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from distributary.config.deploy import Databricks, DatabricksAccess
-from distributary.config.document import to_yaml
+from distributary.config.file.document import to_yaml
 from distributary.deploy import package
 from distributary.deploy.databricks_job import TASK, job_section, job_settings
 from distributary.deploy.databricks_pipeline import pipeline_section, pipeline_settings

@@ -19,7 +19,7 @@ from ruamel.yaml import YAML
 
 import distributary
 from distributary.config.deploy import Executors, Kubernetes, ServiceMonitor, Toleration
-from distributary.config.document import to_yaml
+from distributary.config.file.document import to_yaml
 from distributary.deploy.file_targets import Artifact, FileTarget, template
 from distributary.deploy.package import WHEEL
 from distributary.deploy.pipeline_file import Installable

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from distributary.config.document import parse
+from distributary.config.file.document import parse
 from distributary.deploy import package
 from distributary.deploy.file_targets import Artifact, FileTarget, template
 from distributary.deploy.pipeline_file import Installable

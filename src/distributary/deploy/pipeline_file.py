@@ -19,7 +19,7 @@ from distributary.config.base import (
     secrets_within,
 )
 from distributary.config.deploy import Deploy
-from distributary.config.document import (
+from distributary.config.file.document import (
     KeyPath,
     Node,
     PipelineFileError,
@@ -29,6 +29,7 @@ from distributary.config.document import (
     refuse,
     to_yaml,
 )
+from distributary.config.file.variables import Variables
 from distributary.config.lake import LakeConfig
 from distributary.config.load import (
     ROOT,
@@ -45,7 +46,6 @@ from distributary.config.load import (
 )
 from distributary.config.runtime import AVAILABLE_NOW, Spark, TriggerSetting
 from distributary.config.shard import Shard
-from distributary.config.variables import Variables
 from distributary.errors import ConfigError, ErrorCode
 from distributary.model.names import printable
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from distributary.config.document import PipelineFileError, dotted, parse, to_yaml
+from distributary.config.file.document import PipelineFileError, dotted, parse, to_yaml
 from distributary.config.load import load_text
 from distributary.config.pipeline_config import PipelineConfig, with_envelope
 from distributary.config.shard import MOST_SHARDS, Part, job_name, unspreadable

@@ -326,7 +326,7 @@ def load_trusted(
     command that names a file.
     """
     # imported here, because the import takes long and most commands need no settings
-    from distributary.config.document import read
+    from distributary.config.file.document import read
     from distributary.config.load import load_text
     from distributary.model.names import printable
 

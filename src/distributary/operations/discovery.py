@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types as kinds
 
-from distributary.config.document import to_yaml
+from distributary.config.file.document import to_yaml
 from distributary.config.lake import Tables
 from distributary.decode.base import DecodeLimits, RefusedError
 from distributary.decode.change.base import Recognized, Sampled

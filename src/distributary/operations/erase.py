@@ -3,9 +3,9 @@
 Rows are found by the condition in the tables that have its columns, and from there by their
 coordinates (topic, partition, offset) everywhere else: bronze, the unified table, dead letters.
 From tables that are made of a log, all rows with the keys of these records are removed
-(`changes/erased_rows.py`). What was found is written down first (`delta/removal/erased_records.py`);
-`engine/progress/erasure.py` removes it. Pipelines of the lake must not run meanwhile, because the
-batch that they work on has been read.
+(`changes/erased_rows.py`). What was found is written down first
+(`delta/removal/erased_records.py`); `engine/progress/erasure.py` removes it. Pipelines of the
+lake must not run meanwhile, because the batch that they work on has been read.
 """
 
 from __future__ import annotations

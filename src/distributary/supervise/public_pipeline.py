@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from distributary.config.document import OriginKind
+from distributary.config.file.document import OriginKind
 from distributary.config.runtime import Trigger
 from distributary.engine import pipeline as engine
 from distributary.engine.loop import RunSummary

@@ -23,7 +23,7 @@ from distributary.cli.command.lakes import open_pipeline
 from distributary.cli.command.live import Foreground, start_spark, watched
 from distributary.cli.command.output import NORMAL, Draw, Paper, counted, duration, program, styled
 from distributary.cli.command.verb import Invocation
-from distributary.config.show import json_schema
+from distributary.config.file.show import json_schema
 from distributary.engine.kill_points import KILL, KillPoint
 from distributary.engine.loop import RunSummary
 from distributary.engine.pipeline import Pipeline

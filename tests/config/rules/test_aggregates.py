@@ -2,7 +2,7 @@
 
 import pytest
 
-from distributary.config.document import PipelineFileError
+from distributary.config.file.document import PipelineFileError
 from distributary.config.load import load_text
 from distributary.model.rules.aggregate_rule import AggregateFunction, AggregateRule
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic_core import PydanticCustomError
 
-from distributary.config.document import PipelineFileError, Problem
+from distributary.config.file.document import PipelineFileError, Problem
 from distributary.config.load import load_text
 from distributary.config.pipeline_config import PipelineConfig
 from distributary.config.rules.expressions import columns_of, valid_expression

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from distributary.config.document import PipelineFileError, Problem
+from distributary.config.file.document import PipelineFileError, Problem
 from distributary.config.load import load, load_text
 from distributary.config.pipeline_config import PipelineConfig
 

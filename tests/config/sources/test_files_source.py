@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from distributary.config.document import Problem
+from distributary.config.file.document import Problem
 from distributary.config.load import Loaded
 from distributary.config.sources.files import FilesSourceConfig
 

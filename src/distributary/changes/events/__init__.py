@@ -1,1 +1,1 @@
-"""The events that a merge reads: their order, their copies, their repeats, and the servers they come from."""
+"""The events that a merge reads: their order, copies and repeats, and the servers they are from."""

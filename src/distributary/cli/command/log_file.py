@@ -19,7 +19,7 @@ from distributary.observe.alerts.notice import page
 from distributary.observe.log_format import LogFormat, RecordHandler, log_folder, private
 
 if TYPE_CHECKING:
-    from distributary.config.document import Problem
+    from distributary.config.file.document import Problem
     from distributary.observe.journal import Journal
 
 

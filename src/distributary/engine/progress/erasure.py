@@ -1,7 +1,7 @@
 """The removal of what an erasure names, from every layer: done at once, or by the next command.
 
-The erasure is written first (`delta/removal/erased_records.py`): from then on no record that it names
-comes back. Then its rows leave the tables, one commit a table, and the certificate is written
+The erasure is written first (`delta/removal/erased_records.py`): from then on no record that it
+names comes back. Then its rows leave the tables, one commit a table, and the certificate is written
 last. If the process is killed in between, the next `erase`, the next run of a pipeline of the
 lake or `maintain` completes it: an erasure without a certificate starts again, and finds only the
 rows that are left. Where tables are made of a log, the log loses its events last, because they

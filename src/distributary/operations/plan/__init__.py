@@ -1,1 +1,1 @@
-"""What `plan` foresees: a trial of the pipeline, schemas that are not registered yet, places of shapes."""
+"""The trial that `plan` makes of a pipeline: unregistered schemas, tables, places of shapes."""

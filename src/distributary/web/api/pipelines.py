@@ -10,7 +10,7 @@ from typing import Any
 from starlette.requests import Request
 
 from distributary import __version__
-from distributary.config.show import as_json
+from distributary.config.file.show import as_json
 from distributary.errors import DistributaryError
 from distributary.model.deadletter import MAY_HEAL
 from distributary.observe.ledger.ledger_rows import BatchRow

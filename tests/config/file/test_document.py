@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.config.document import (
+from distributary.config.file.document import (
     MAX_BYTES,
     MAX_DEPTH,
     MAX_LINE,

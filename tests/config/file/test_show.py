@@ -4,8 +4,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from distributary.config.file.show import as_json, rows
 from distributary.config.load import Loaded, every_setting, load
-from distributary.config.show import as_json, rows
 
 Load = Callable[..., Loaded]
 

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
 from distributary.config.base import MASK, Section, hide, hide_credentials, is_sealed
-from distributary.config.document import SettingOrigin
+from distributary.config.file.document import SettingOrigin
 from distributary.config.load import Loaded, default_of, every_model, is_secret, settings
 from distributary.config.pipeline_config import PipelineConfig
 

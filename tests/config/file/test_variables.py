@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributary.config.variables import MAX_SECRET_BYTES, Variables, databricks_secrets
+from distributary.config.file.variables import MAX_SECRET_BYTES, Variables, databricks_secrets
 
 names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,10}", fullmatch=True)
 plain = st.text(st.characters(exclude_characters="$", exclude_categories=["Cs"]), max_size=20)
