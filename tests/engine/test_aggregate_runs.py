@@ -32,7 +32,7 @@ from distributary.operations.plan.trial_registry import preview
 from distributary.operations.repair.rebuild_table import rebuild_table
 from distributary.operations.repair.resume_table import resume
 from distributary.operations.repair.verify_table import verify_aggregate
-from distributary.publish.base import Outcome, Published
+from distributary.publish.base import Outcome, Published, TableColumns
 from distributary.publish.direct import DirectPublisher
 from distributary.spark.in_process import in_process
 from distributary.testing import Record, RecordSource
@@ -220,6 +220,29 @@ def block(patch: pytest.MonkeyPatch, table: str) -> None:
     patch.setattr(aggregate_commits, "merge_aggregates", merged)
     patch.setattr(aggregate_commits, "merge_together", merged_together)
     patch.setattr(DirectPublisher, "publish", published)
+
+
+@pytest.mark.parametrize("table", ["silver_chess", "gold_chess_player_agg"])
+def test_a_table_that_could_not_be_read_once_gets_the_batches_that_follow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
+    games = Games(tmp_path, more=KEYS)
+    games.some(8)
+    games.run()
+    read, failed = DirectPublisher.current_columns, []
+
+    def fails_once(self: DirectPublisher, path: str) -> TableColumns | None:
+        if path.endswith(f"/{table}") and not failed:
+            failed.append(path)
+            raise PublishError("no", where=path)
+        return read(self, path)
+
+    monkeypatch.setattr(DirectPublisher, "current_columns", fails_once)
+    games.some(24)
+    games.run(batch_size=8)
+    assert failed
+    assert games.groups("chess") == games.expected("chess")
+    games.agrees()
 
 
 @pytest.mark.parametrize("blocked", ["gold_chess_player_agg", "silver_chess"])

@@ -342,6 +342,8 @@ class Planner:
                 self._forget(key)
             elif route.code in MAY_HEAL and now - self._asked.get(key, 0) > _RECHECK_SECONDS:
                 self._recheck(key)
+        if again:
+            self._aggregates.follow()
 
     def resolve(self, unresolved: Sequence[Unresolved]) -> None:
         """Find a route for every key, or a reason to dead-letter its records."""

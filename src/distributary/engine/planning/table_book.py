@@ -311,7 +311,8 @@ class TableBook:
             # a table that was refused, or lost its name, has no plan
             self.tables.pop(name, None)
             self._pending.changes.pop(name, None)
-        return again
+        # what is merged from a log is planned with the log
+        return again | {log_of(name) for name in again}
 
     def name(self, wanted: WantedName, *, ending: str = "") -> str | Rejected:
         """Return the name of a type's table; a new type takes a name, unless it is refused."""
