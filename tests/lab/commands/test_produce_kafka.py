@@ -31,10 +31,15 @@ def where(services: SecuredServices) -> tuple[str, ...]:
     return ("--bootstrap-servers", services.kafka, "--registry-url", services.registry)
 
 
+def impatience(patch: pytest.MonkeyPatch) -> None:
+    """Do not wait long for a broker that is not there."""
+    patch.setattr("distributary_lab.simulate.kafka_sink._SECONDS", 1.0)
+
+
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits long for a broker that is not there."""
-    monkeypatch.setattr("distributary_lab.simulate.kafka_sink._SECONDS", 1.0)
+    """Do not wait long in the whole test."""
+    impatience(monkeypatch)
 
 
 def kept(services: SecuredServices, topic: str, count: int, partition: int = 0) -> list[Kept]:
@@ -108,15 +113,21 @@ def test_what_is_typed_is_sent(
     assert cli(*line, "--json").json["messages"] == 0
 
 
-@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("dead", ["--bootstrap-servers", "--registry-url"])
 def test_nobody_there(
-    cli: Cli, services: SecuredServices, where: tuple[str, ...], dead: str
+    cli: Cli,
+    services: SecuredServices,
+    where: tuple[str, ...],
+    dead: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     topic = unique("nobody")
     gone = {"--bootstrap-servers": "127.0.0.1:1", "--registry-url": "http://127.0.0.1:1"}
     line = ("produce", "people", "--to", "kafka", *where, "--topic", topic, dead, gone[dead])
-    result = cli(*line, "--json")
+    with monkeypatch.context() as patch:
+        # only the broker that is not there is asked for a moment
+        impatience(patch)
+        result = cli(*line, "--json")
     assert result.code == 75
     codes = {"--bootstrap-servers": "SOURCE_UNAVAILABLE", "--registry-url": "REGISTRY_UNAVAILABLE"}
     assert result.json["error"]["code"] == codes[dead]
