@@ -14,13 +14,13 @@ from distributary.deploy.databricks_target import (
     Settings,
     given,
     principal,
+    required_section,
     tagged,
     workspace_target,
 )
 from distributary.deploy.databricks_workspace import asking
 from distributary.deploy.file_targets import DeployTarget, template
 from distributary.deploy.pipeline_file import Installable
-from distributary.errors import ConfigError, ErrorCode
 
 if TYPE_CHECKING:
     from databricks.sdk import WorkspaceClient
@@ -134,16 +134,13 @@ def _machines(cluster: Cluster, host: str) -> Settings:
 
 def job_section(pipeline: Installable) -> Databricks:
     """Return the section about the job. Raises ConfigError without one, and for clear secrets."""
-    settings = pipeline.deploy.databricks
-    if settings is None:
-        raise ConfigError(
-            "the pipeline file does not say how to run on Databricks",
-            code=ErrorCode.CONFIG_MISSING_KEY,
-            where=f"{pipeline.path.name} deploy.databricks",
-            next_step="add deploy: {databricks: {serverless: true}}, or a cluster",
-        )
-    pipeline.refuse_clear_secrets(to="the workspace")
-    return settings
+    return required_section(
+        pipeline,
+        pipeline.deploy.databricks,
+        name="databricks",
+        what="the pipeline file does not say how to run on Databricks",
+        add="{databricks: {serverless: true}}, or a cluster",
+    )
 
 
 def databricks_target(pipeline: Installable) -> DeployTarget:

@@ -15,13 +15,13 @@ from distributary.deploy.databricks_target import (
     Settings,
     given,
     principal,
+    required_section,
     tagged,
     workspace_target,
 )
 from distributary.deploy.databricks_workspace import asking
 from distributary.deploy.file_targets import DeployTarget, template
 from distributary.deploy.pipeline_file import Installable
-from distributary.errors import ConfigError, ErrorCode
 
 if TYPE_CHECKING:
     from databricks.sdk import WorkspaceClient
@@ -66,16 +66,13 @@ def pipeline_settings(pipeline: str, settings: Lakeflow, places: Places) -> Sett
 
 def pipeline_section(pipeline: Installable) -> Lakeflow:
     """Return the section about the pipeline. Raises ConfigError without one, or with secrets."""
-    settings = pipeline.deploy.lakeflow
-    if settings is None:
-        raise ConfigError(
-            "the pipeline file does not say where a declarative pipeline keeps its tables",
-            code=ErrorCode.CONFIG_MISSING_KEY,
-            where=f"{pipeline.path.name} deploy.lakeflow",
-            next_step="add deploy: {lakeflow: {catalog: main, schema: games}}",
-        )
-    pipeline.refuse_clear_secrets(to="the workspace")
-    return settings
+    return required_section(
+        pipeline,
+        pipeline.deploy.lakeflow,
+        name="lakeflow",
+        what="the pipeline file does not say where a declarative pipeline keeps its tables",
+        add="{lakeflow: {catalog: main, schema: games}}",
+    )
 
 
 def lakeflow_target(pipeline: Installable) -> DeployTarget:

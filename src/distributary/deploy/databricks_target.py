@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from distributary.config.deploy import OWN_TAG, DatabricksAccess
 from distributary.deploy import package
@@ -30,7 +30,7 @@ from distributary.deploy.file_targets import (
     marked,
 )
 from distributary.deploy.pipeline_file import Installable
-from distributary.errors import DeployError, ErrorCode
+from distributary.errors import ConfigError, DeployError, ErrorCode
 
 if TYPE_CHECKING:
     from databricks.sdk import WorkspaceClient
@@ -126,6 +126,24 @@ class WorkspaceItems(Protocol):
 
     def start(self, item: str) -> str:
         """Start a run; return its address below that of the workspace."""
+
+
+SomeAccess = TypeVar("SomeAccess", bound=DatabricksAccess)
+
+
+def required_section(
+    pipeline: Installable, section: SomeAccess | None, *, name: str, what: str, add: str
+) -> SomeAccess:
+    """Return a section of `deploy`. Raises ConfigError without it, and for clear secrets."""
+    if section is None:
+        raise ConfigError(
+            what,
+            code=ErrorCode.CONFIG_MISSING_KEY,
+            where=f"{pipeline.path.name} deploy.{name}",
+            next_step=f"add deploy: {add}",
+        )
+    pipeline.refuse_clear_secrets(to="the workspace")
+    return section
 
 
 def workspace_target(
